@@ -1,0 +1,75 @@
+"""The engines behind one interface. A new engine is one file, one line in `_REGISTRY`, one line in the contract test."""
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from trainers.layout import Layout
+from trainers.recipe import Recipe
+
+if TYPE_CHECKING:
+    import torch
+
+_REGISTRY = {
+    "ddp": "trainers.engines.ddp:DdpEngine",
+    "fsdp": "trainers.engines.fsdp:FsdpEngine",
+    "deepspeed": "trainers.engines.deepspeed:DeepSpeedEngine",
+}
+
+
+class Engine(Protocol):
+    """One model laid out on the ranks of the default process group, ready to train.
+
+    Made by `create` on every rank at once. A step is `grad_accum` calls of `micro_step`, the last one with
+    `last=True`, then one `optimizer_step`. No method but `close`, `in_effect` and `named_full_weights` syncs the host
+    with the device unless the engine's library does so itself.
+    """
+
+    def __init__(self, recipe: Recipe, layout: Layout, device: "torch.device") -> None:
+        """Builds the model on the meta device, lays it out, fills the weights (see `trainers.weights`)."""
+        ...
+
+    def set_grad_accum(self, grad_accum: int) -> None:
+        """Fixes the micro-steps of the coming steps; callable between steps, as often as wanted."""
+        ...
+
+    def micro_step(self, tokens: "torch.Tensor", *, last: bool) -> "torch.Tensor":
+        """Forward and backward of one micro-batch.
+
+        `tokens` is int64 [micro_batch, seq_len + 1] on the device. Gradients of its mean loss, divided by
+        `grad_accum` and averaged over data-parallel ranks, are added. Returns this rank's mean loss, a detached
+        0-dim fp32 tensor on the device.
+        """
+        ...
+
+    def optimizer_step(self) -> "torch.Tensor":
+        """Clips, steps, clears gradients. Returns the global gradient norm before clipping, 0-dim fp32."""
+        ...
+
+    def num_skipped_steps(self) -> int:
+        """Optimizer steps left out so far because fp16 gradients overflowed."""
+        ...
+
+    def in_effect(self) -> Mapping[str, Any]:
+        """What the engine really runs, read back from its own objects, under the names of Layout and Recipe."""
+        ...
+
+    def named_full_weights(self) -> Iterator[tuple[str, "torch.Tensor"]]:
+        """Master weights, whole, by their name in the plain transformers model; a collective: call it on all ranks."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of hooks and buffers; the process group stays."""
+        ...
+
+
+def create(recipe: Recipe, layout: Layout, device: "torch.device") -> Engine:
+    """The engine that `layout` names, built. Imports that engine's library only.
+
+    Raises:
+        ValueError: no such engine.
+    """
+    if layout.engine not in _REGISTRY:
+        raise ValueError(f"unknown engine {layout.engine!r}: there are {', '.join(_REGISTRY)}")
+    module, _, name = _REGISTRY[layout.engine].partition(":")
+    return getattr(importlib.import_module(module), name)(recipe, layout, device)

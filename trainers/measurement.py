@@ -1,0 +1,151 @@
+"""`Measurement` and `Outcome`: one (recipe, layout, batch point) with its figures. The unit of journal, tables and MLflow."""
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+
+from trainers.codec import identity
+from trainers.layout import BatchPoint, Layout
+from trainers.recipe import Recipe
+
+
+class Outcome(enum.StrEnum):
+    """How a batch point ended."""
+
+    OK = "ok"
+    THRASH = "thrash"
+    """Ran, but with allocator retries or without head-room: its speed is not to be trusted, it never wins."""
+    OOM = "oom"
+    SLOW = "slow"
+    """Stopped: its upper bound is below the incumbent."""
+    DIVERGED = "diverged"
+    HUNG = "hung"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    """Never run: predicted infeasible, with the reason."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Conditions:
+    """What a figure was taken on; without it a number means nothing."""
+
+    device: str
+    """Device name as the driver gives it, such as "NVIDIA H200", or the processor's."""
+    device_memory_gib: float
+    """Memory of one device."""
+    num_nodes: int
+    versions: Mapping[str, str]
+    """Python, torch, CUDA, NCCL, driver, transformers, deepspeed, ray."""
+    environment: Mapping[str, str]
+    """Variables that matter to speed or mathematics (allocator, NCCL, TF32), as set on rank 0."""
+    commit: str
+    """Commit of this project, with "+dirty" where the tree had changes; "unknown" outside a checkout."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Measurement:
+    """One batch point of one trial, measured or not. Times are the slowest rank's, memory the largest rank's."""
+
+    recipe: Recipe
+    layout: Layout
+    batch: BatchPoint
+    outcome: Outcome
+    trial_id: str = ""
+    repeat: int = 0
+    """0 for the search's own run, 1 and on for confirming runs of the same point."""
+    measured_grad_accum: int = 0
+    """Micro-steps of a timed step; below `batch.grad_accum` the step time is derived."""
+
+    reason: str = ""
+    """Why it is not `ok`: one sentence."""
+    phase: str = ""
+    """Where it ended: "init", "forward_backward", "optimizer"."""
+    rank: int | None = None
+    """The rank that ran out of memory, hung or failed."""
+    asked_gib: float | None = None
+    allocated_gib: float | None = None
+    reserved_gib: float | None = None
+    """At an OOM: bytes asked for, and held by the allocator at that moment."""
+
+    step_time_s: float | None = None
+    """Seconds of one optimizer step at `batch.grad_accum`: median over windows."""
+    step_time_low_s: float | None = None
+    step_time_high_s: float | None = None
+    """First and third quartile over windows."""
+    step_time_derived: bool = False
+    """Whether `step_time_s` was derived from shorter accumulation by the engine's formula."""
+    windows_s: tuple[float, ...] = ()
+    """Seconds per measured step (of `measured_grad_accum` micro-steps) in each timed window."""
+    steps_per_window: int = 0
+    void_windows: tuple[str, ...] = ()
+    """Reason for each window that was thrown away."""
+    warmup_steps: int = 0
+    first_micro_step_s: float | None = None
+    """A micro-step without gradient exchange, where the layout has one."""
+    last_micro_step_s: float | None = None
+    """The micro-step that ends an accumulation, gradient exchange included."""
+    optimizer_step_s: float | None = None
+    startup_s: float | None = None
+    """From the worker's first line to the first rung; on the first rung of a trial only."""
+    compile_s: float | None = None
+
+    tokens_per_s: float | None = None
+    """Over all devices."""
+    tokens_per_s_per_gpu: float | None = None
+    model_tflops_per_gpu: float | None = None
+    """By "6n_causal": recomputation not counted."""
+    hardware_tflops_per_gpu: float | None = None
+    """Recomputation counted."""
+    matmul_peak_tflops: float | None = None
+    """Measured on the same device in the recipe's compute precision."""
+    share_of_matmul_peak: float | None = None
+    datasheet_peak_tflops: float | None = None
+    share_of_datasheet_peak: float | None = None
+
+    peak_allocated_gib: float | None = None
+    peak_reserved_gib: float | None = None
+    peak_device_gib: float | None = None
+    """Device memory in use at the peak, the context and libraries included."""
+    peak_forward_backward_gib: float | None = None
+    peak_optimizer_gib: float | None = None
+    """Allocated peaks by phase."""
+    memory_rank: int | None = None
+    alloc_retries: int = 0
+    cap_gib: float | None = None
+    """The limit given by --device-memory-gib."""
+    utilization_pct: float | None = None
+    """Mean over devices and windows of the share of time a device was busy."""
+    idle_devices: int = 0
+    """Devices under 5 % utilization in the windows."""
+
+    losses: tuple[float, ...] = ()
+    """Mean loss over the global batch, a step each, warm-up included."""
+    grad_norms: tuple[float, ...] = ()
+    step_times_s: tuple[float, ...] = ()
+    """Seconds of each optimizer step, warm-up included."""
+    conditions: Conditions | None = None
+
+    @property
+    def id(self) -> str:
+        """Hash of recipe, layout, batch point and repeat: what was measured, not what came out."""
+        return identity_of(self.recipe, self.layout, self.batch, self.repeat)
+
+    @property
+    def num_devices(self) -> int:
+        """Devices it ran on."""
+        return self.layout.world_size
+
+    @property
+    def miniature(self) -> bool:
+        """Whether a small stand-in ran in place of the model asked for."""
+        return self.recipe.model.miniature_of is not None
+
+
+def identity_of(recipe: Recipe, layout: Layout, batch: BatchPoint, repeat: int = 0) -> str:
+    """The id that a measurement of these would have."""
+    return identity((recipe.id, layout.id, batch.micro_batch, batch.grad_accum, repeat))
+
+
+def days_for_tokens(tokens: float, tokens_per_s: float) -> float:
+    """Days to train on `tokens` at `tokens_per_s` (all devices together)."""
+    return tokens / tokens_per_s / 86400
