@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -64,11 +65,12 @@ def connected(address: str | None, *, cpu_workers: int) -> Iterator[Place]:
     found = address or os.environ.get("RAY_ADDRESS") or _cluster_of_this_head()
     if found and found != "local":
         _check(found)
+    local = not found or found == "local"
+    if local and "RAY_AUTH_MODE" not in os.environ:
+        # Ray listens on every interface of the machine: only processes that inherit this token are let in.
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     import ray  # after the settings above, which Ray reads at import
 
-    local = not found or found == "local"
-    if local:
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
     try:
         ray.init(
             address="local" if local else found,

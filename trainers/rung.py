@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trainers.data import Source
+from trainers import engines
+from trainers.data import Source, sample_indices
 from trainers.engines import Engine
+from trainers.failures import RungFailure
 from trainers.ladder import HEADROOM, largest_accumulation, step_time_s
 from trainers.layout import BatchPoint
 from trainers.measurement import Measurement, Outcome
@@ -54,6 +56,9 @@ class Rung:
         compile_start = self._run(1, accum, watch_s=w.job.first_step_s, phases=True)
         warm = self._run(max(1, timing.warmup_steps - 1), accum, phases=True)
         warmup_steps = max(2, timing.warmup_steps)
+        # After a step, since some of what is in effect (gradient exchange, state types) shows only then.
+        if wrong := engines.mismatches(self._engine.in_effect(), w.job.recipe, w.job.layout, grad_accum=accum):
+            raise RungFailure(Outcome.FAILED, "; ".join(wrong), phase="init", rank=w.rank)
         if w.job.repeat:
             micro_s = self._slowest(max(warm.first_micro_s, warm.last_micro_s))
             longer = largest_accumulation(
@@ -103,7 +108,7 @@ class Rung:
     def _run(self, steps: int, accum: int, *, watch_s: float | None = None, phases: bool = False) -> Steps:
         """Runs steps between two device events; tokens are on the device before the first."""
         w = self._w
-        tokens = [self._tokens(self._step + s, k, accum) for s in range(steps) for k in range(accum)]
+        tokens = [self._tokens(self._step + s, k) for s in range(steps) for k in range(accum)]
         losses: list[torch.Tensor] = []
         norms: list[torch.Tensor] = []
         clock = w.clock()
@@ -131,17 +136,12 @@ class Rung:
         self._step += steps
         return self._timed(spans, losses, norms, accum)
 
-    def _tokens(self, step: int, micro_step: int, accum: int) -> torch.Tensor:
+    def _tokens(self, step: int, micro_step: int) -> torch.Tensor:
         w = self._w
-        rank = w.data_rank
-        indices = self._source.indices(
-            rank=rank,
-            micro_step=micro_step,
-            micro_batch=self._batch.micro_batch,
-            grad_accum=accum,
-            data_parallel=w.job.layout.data_parallel,
+        indices = sample_indices(
+            self._batch, data_parallel=w.job.layout.data_parallel, rank=w.rank, micro_step=micro_step
         )
-        host = self._source.sequences(step, indices)
+        host = torch.from_numpy(self._source.sequences(step, indices))
         return host.pin_memory().to(w.device, non_blocking=True) if w.device.type == "cuda" else host
 
     def _note_peak(self, phase: str, *, reset: bool = True) -> None:

@@ -1,7 +1,5 @@
 """The train function of one rank: builds the engine, then climbs the ladder, a durable measurement a rung."""
 
-import math
-import os
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -84,12 +82,10 @@ class Worker:
         self.watchdog.beat("init", allowed_s=job.first_step_s)
         if self.matmul_peak_tflops is None:
             self._measure_peak()
-        source = data.open_source(job.recipe)
-        engines.preload(job.recipe, job.layout)
+        source = data.source(job.recipe)
+        engines.load(job.layout.engine)  # its imports are no part of the memory that the model takes
         self.meter.start(job.cap_gib)
         engine = engines.create(job.recipe, job.layout, self.device)
-        if wrong := engines.mismatches(engine, job.recipe, job.layout):
-            raise RungFailure(Outcome.FAILED, "; ".join(wrong), phase="init", rank=self.rank)
         startup_s = time.perf_counter() - self.started_s
         known = list(job.known_memory)
         for number, batch in enumerate(job.rungs):
@@ -193,13 +189,3 @@ class Worker:
     def conditions(self) -> Any:
         """Device, versions and environment of this rank."""
         return conditions.here(self.job.cluster, self.job.commit)
-
-
-def finite(values: list[float]) -> bool:
-    """Whether all are finite numbers."""
-    return all(math.isfinite(value) for value in values)
-
-
-def process_id() -> int:
-    """This worker's process id."""
-    return os.getpid()
