@@ -85,6 +85,13 @@ def classify(failures: Mapping[int, BaseException], *, dead: Mapping[int, str], 
     return Verdict(outcome=Outcome.FAILED, reason=otherwise or "the trial ended without saying why")
 
 
+def size(gib: float | None) -> str:
+    """A size for people: "1.50 GiB", "16 MiB", or "an unknown size"."""
+    if gib is None:
+        return "an unknown size"
+    return f"{gib:.2f} GiB" if gib >= 1 else f"{gib * 1024:.0f} MiB"
+
+
 def one_line(error: BaseException, limit: int = 300) -> str:
     """The exception's type and first line that says something, in at most `limit` characters."""
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")

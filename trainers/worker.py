@@ -21,7 +21,7 @@ from trainers.device import (
     NvmlUtilization,
     Utilization,
 )
-from trainers.failures import RungFailure, one_line
+from trainers.failures import RungFailure, one_line, size
 from trainers.job import Job, MemoryPoint
 from trainers.ladder import predict_gib
 from trainers.layout import BatchPoint
@@ -116,10 +116,10 @@ class Worker:
             raise error
         if sizes is None:
             raise RungFailure(Outcome.FAILED, one_line(error), phase=self.phase, rank=self.rank) from error
-        asked = f"{sizes['asked_gib']:.2f} GiB" if sizes["asked_gib"] is not None else "an unknown size"
         reason = (
-            f"rank {self.rank} asked for {asked} in {self.phase} at micro-batch {self.batch.micro_batch},"
-            f" with {sizes['allocated_gib']:.2f} GiB allocated and {sizes['reserved_gib']:.2f} GiB reserved"
+            f"rank {self.rank} asked for {size(sizes['asked_gib'])} in {self.phase} at micro-batch"
+            f" {self.batch.micro_batch}, with {size(sizes['allocated_gib'])} allocated and"
+            f" {size(sizes['reserved_gib'])} reserved"
         )
         raise RungFailure(Outcome.OOM, reason, phase=self.phase, rank=self.rank, **sizes) from None
 
@@ -153,7 +153,7 @@ class Worker:
                     outcome=Outcome.SKIPPED,
                     trial_id=self.job.trial_id,
                     repeat=self.job.repeat,
-                    reason=f"predicted {needs:.2f} GiB from the rungs below, where {limit:.2f} GiB are free",
+                    reason=f"predicted {size(needs)} from the rungs below it, and a device has {size(limit)}",
                     cap_gib=self.job.cap_gib,
                 )
             )
