@@ -224,7 +224,7 @@ def read_csv(path: Path) -> list[Row]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.reader(file, strict=True)
-            names: list[str] = next(reader, [])
+            names = next(reader, None) or list[str]()
             _check_header(path, names)
             return [_parse(path, number, names, cells) for number, cells in enumerate(reader, start=2) if cells]
     except OSError as error:
