@@ -9,7 +9,7 @@ import functools
 import importlib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from trainers.measurement import Measurement
 
 PARQUET = "measurements.parquet"
 
-_NAMES = {
+_NAMES: dict[tuple[str, ...], str] = {
     ("recipe", "model", "name"): "model",
     ("recipe", "model", "num_layers"): "layers",
     ("recipe", "model", "hidden_size"): "hidden",
@@ -35,7 +35,7 @@ _NAMES = {
 }
 """Columns named as in the measurement table; all others carry their field's own name."""
 
-_DERIVED: dict[str, Any] = {
+_DERIVED: dict[str, Callable[[Measurement], Any]] = {
     "id": lambda each: each.id,
     "recipe": lambda each: each.recipe.id,
     "layout_id": lambda each: each.layout.id,
