@@ -36,7 +36,8 @@ CONDITIONS = Conditions(
 
 def layout(**fields: Any) -> Layout:
     """A layout on four devices, FSDP2 unless said otherwise."""
-    return Layout(**{"engine": "fsdp", "zero_stage": 3, "dp_shard": 4, **fields})
+    known: dict[str, Any] = {"engine": "fsdp", "zero_stage": 3, "dp_shard": 4}
+    return Layout(**{**known, **fields})
 
 
 def measurement(
@@ -82,7 +83,7 @@ def measurement(
 
 def oom(**fields: Any) -> Measurement:
     """A measurement that ran out of memory."""
-    known = {
+    known: dict[str, Any] = {
         "tokens_per_s": None,
         "outcome": Outcome.OOM,
         "reason": "the optimizer step asked for 4.00 GiB with 78.50 GiB allocated",
@@ -97,7 +98,7 @@ def oom(**fields: Any) -> Measurement:
 
 def skipped(**fields: Any) -> Measurement:
     """A layout that was never run."""
-    known = {
+    known: dict[str, Any] = {
         "tokens_per_s": None,
         "outcome": Outcome.SKIPPED,
         "reason": "states alone need 105.3 GiB, the device has 80.0 GiB",
@@ -109,7 +110,13 @@ def skipped(**fields: Any) -> Measurement:
 
 def header(name: str = "made-up", **fields: Any) -> StudyHeader:
     """The first line of a study of `RECIPE`."""
-    known = {"space": "bloom7b", "recipes": (RECIPE,), "cluster": CLUSTER, "tokens": 100e9, "searcher": "all"}
+    known: dict[str, Any] = {
+        "space": "bloom7b",
+        "recipes": (RECIPE,),
+        "cluster": CLUSTER,
+        "tokens": 100e9,
+        "searcher": "all",
+    }
     return StudyHeader(name=name, **{**known, **fields})
 
 
