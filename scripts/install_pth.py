@@ -2,7 +2,7 @@
 
 Writes one `.pth` file into the site-packages of the Python that runs it. Its first line puts this checkout at the end
 of the path, for `trainers` and `search_spaces`; its second gives the standard library's `platform` our folder as
-`__path__`, so that our commands are found beside its functions, under `python -P` too. Running it again changes nothing.
+`__path__`, so that our commands are found beside its functions, under `python -P` too. It may run again at any time.
 """
 
 import sysconfig
