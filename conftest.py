@@ -4,10 +4,11 @@ A bare `pytest` has imported the standard library's `platform` before it reads t
 `__path__`, `platform.search` is found there as it is under `python -m platform.search`.
 """
 
-import platform
 from pathlib import Path
 
 import pytest
+
+import platform
 
 platform.__path__ = [str(Path(__file__).resolve().parent / "platform")]
 

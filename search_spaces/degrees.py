@@ -40,7 +40,7 @@ def fill(values: Mapping[str, Any], num_devices: int) -> Layout:
         shard = max(1, data_parallel // max(1, replicate)) if sharded else 1
     else:
         replicate, shard = (1, data_parallel) if sharded else (data_parallel, 1)
-    filled = {**values, "dp_replicate": replicate, "dp_shard": shard}
+    filled: dict[str, Any] = {**values, "dp_replicate": replicate, "dp_shard": shard}
     if values.get("engine") == "deepspeed":
         filled["grad_sync"] = "every" if values.get("zero_stage", 0) >= 2 else "last"
     elif replicate * shard == 1:
