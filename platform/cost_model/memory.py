@@ -1,5 +1,228 @@
-"""Peak memory of a rank: the sound floor that the search prunes by."""
+"""Peak memory of the largest rank, by phase, from columns; and the sound floor that the search prunes by.
 
-from platform.cost_model.lower_bound import LowerBound, lower_bound, lower_bound_gib
+Sources: bytes of states by stage: ZeRO (arXiv 1910.02054, section 3.1); activations of a block: arXiv 2205.05198,
+section 4.1, tensor by tensor; micro-batches in flight: arXiv 2104.04473, section 2.2. What engines hold besides was
+read in their code and checked with torch's FSDPMemTracker.
+"""
 
-__all__ = ["LowerBound", "lower_bound", "lower_bound_gib"]
+import dataclasses
+from platform.cost_model.columns import Array, Columns
+from platform.cost_model.lower_bound import GIB, LowerBound, lower_bound, lower_bound_gib
+from platform.cost_model.step_time import DDP, DEEPSPEED, FSDP, rank_parameters, stages_of
+
+import numpy as np
+
+__all__ = ["PHASES", "LowerBound", "PeakMemory", "lower_bound", "lower_bound_gib", "peak_memory"]
+
+PHASES = ("loss", "block_backward", "end_of_backward", "optimizer")
+
+LOGIT_BYTES = 12.0
+"""Of a logit at the loss, besides its own type: fp32 copy, log-softmax and gradient, 4 bytes each."""
+FUSED_LOGIT_BYTES = 6.0
+"""The same where one kernel does it all: log-softmax and gradient in the logits' type, and one cast."""
+LOSS_CHUNK_ROWS = 4096
+EAGER_SCORE_BYTES = 4.0
+"""Of an attention score besides the probabilities: the fp32 softmax that eager attention saves."""
+LIVE_PARAMETERS = 1e9
+"""DeepSpeed's `stage3_max_live_parameters`."""
+SUB_GROUP = 1e9
+"""DeepSpeed's `sub_group_size`: parameters whose gradients ZeRO-3 casts at once."""
+FRAGMENTATION = 0.04
+"""Reserved over allocated at the peak: blocks are rounded up and split (PyTorch's caching allocator)."""
+COMMUNICATOR_GIB = 0.25
+"""Buffers of one NCCL communicator: 2 x 4 MiB x channels (NCCL_BUFFSIZE), some 30 channels."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PeakMemory:
+    """GiB of the rank that holds most. Parts are those of the phase with the peak and add up to `allocated_gib`."""
+
+    allocated_gib: Array
+    device_gib: Array
+    """What nvidia-smi shows: allocated with fragmentation, context and communicators."""
+    phase: Array
+    """Index into `PHASES`."""
+    states_gib: Array
+    gradients_gib: Array
+    copies_gib: Array
+    """Unsharded, low-precision or flat copies of parameters and gradients, and buckets."""
+    activations_gib: Array
+    logits_gib: Array
+    binding_rank: Array
+    """0 the first pipeline stage, 1 one in the middle, 2 the last; 0 without a pipeline."""
+
+
+def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
+    """Bytes that one block saves for one micro-batch: (everything, its input alone, transients of its backward).
+
+    Norm inputs and outputs (4 h), queries, keys, values, attention's output, the inner values before and after the
+    activation; eager attention saves probabilities (and the fp32 softmax); dropout saves a byte a value.
+    """
+    tokens = c.micro_batch * c.seq_len / c.cp
+    split = np.where(c.sequence_parallel > 0, c.tp, 1.0)
+    # Autocast keeps the residual stream in fp32.
+    residual = np.where((c.engine == DDP) & (c.compute_bytes < c.state_bytes), c.state_bytes, c.compute_bytes)
+    inner = (2 + c.gated * np.where(c.fused > 0, 1.0, 2.0)) * c.ffn
+    replicated = (2 * residual * c.hidden + 2 * c.compute_bytes * c.hidden + 2 * c.dropout * c.hidden) / split
+    sharded = c.compute_bytes * (2 * c.hidden + 2 * c.kv_width + inner) / c.tp
+    per_score = c.compute_bytes + c.dropout * (1 + c.compute_bytes)
+    per_score = per_score + np.where((c.fused > 0), 0.0, EAGER_SCORE_BYTES)
+    scores = np.where(c.flash > 0, 0.0, per_score * c.heads * c.seq_len / c.tp)
+    # Selective checkpointing forgets the attention core, the scores above all.
+    kept_scores = np.where(c.checkpointing == 1, 0.0, scores)
+    transient = tokens * c.compute_bytes * (2 * c.ffn / c.tp + 2 * c.hidden)
+    transient = transient + np.where(c.checkpointing == 1, tokens * scores, 0.0)
+    return tokens * (replicated + sharded + kept_scores), tokens * residual * c.hidden / split, transient
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _PerParameter:
+    """Bytes a parameter of one rank's share of the model."""
+
+    resident: Array
+    held_gradients: Array
+    final_gradients: Array
+    step_copies: Array
+    """Flat copies while the optimizer steps."""
+
+
+def _per_parameter(c: Columns) -> _PerParameter:
+    """Bytes by engine and stage. `c.shard` ranks share what the stage shards."""
+    sb, cb, moments = c.state_bytes, c.compute_bytes, c.moments
+    on_device = np.where(c.offload > 0, 0.0, 1.0)
+    accumulates = c.grad_accum > 1
+    fsdp = c.engine == FSDP
+    zero_1, zero_2, zero_3 = (np.where(c.zero_stage >= stage, c.shard, 1.0) for stage in (1, 2, 3))
+    masters = np.where(sb > cb, sb, np.where((c.engine == DEEPSPEED) & (c.zero_stage >= 1), sb, 0.0))
+
+    params = np.where(c.engine == DDP, sb, np.where(fsdp, 0.0, cb / zero_3)) * np.where(c.offload == 2, 0.0, 1.0)
+    states = np.where(
+        c.engine == DDP, sb * moments, np.where(fsdp, sb * (1 + moments) / c.shard, (masters + sb * moments) / zero_1)
+    )
+    # Low-precision engines hold gradients in the type in which they are summed (fp32 under "bf16 with fp32 sums").
+    summed = np.where(c.engine >= DEEPSPEED, np.maximum(c.gradient_bytes, cb), sb)
+    unsharded_sum = fsdp & (c.sync_every == 0) & accumulates
+    gradients = np.where(
+        fsdp, np.where(unsharded_sum, sb, sb / c.shard), np.where(c.engine == DDP, sb, summed / zero_2)
+    )
+    held = np.where(accumulates | (c.engine == DDP) & (c.dp > 1), gradients, 0.0)
+    final = np.where(fsdp, sb / c.shard, gradients)
+    casts = (c.engine == DEEPSPEED) & (sb > cb)
+    # Stages 1 and 2 flatten this rank's gradients and cast them to fp32; stage 3 does so a sub-group at a time.
+    owned = np.maximum(c.layers * c.layer_parameters / c.tp / c.pp / c.shard, 1.0)
+    flat = np.where(c.zero_stage == 3, sb * np.minimum(SUB_GROUP / owned, 1.0) / zero_3, (cb + sb) / zero_1)
+    # Pipelines and fp32 sums leave out the cast; the old fp16 path had none of these copies at stage 1 either.
+    copies = np.where(casts & (c.pp == 1) & (c.gradient_bytes == cb), flat, 0.0)
+    powersgd = np.where(c.compression < 0.1, sb, 0.0)  # the error feedback is a whole gradient
+    return _PerParameter(
+        resident=params + states * on_device + powersgd,
+        held_gradients=held * np.where((c.offload > 0) & (c.engine == DEEPSPEED), 0.0, 1.0),
+        final_gradients=final * on_device,
+        step_copies=copies * on_device,
+    )
+
+
+def _unit_copies(c: Columns, root: Array) -> tuple[Array, Array, Array]:
+    """Bytes of unsharded copies (at the loss, in a block's backward, at the end of backward).
+
+    FSDP2 keeps the root unit (embeddings) through the forward pass and gathers one block ahead; a backward unit has
+    its parameters, their gradients and the fp32 input of the reduction. ZeRO-3 keeps up to a set number of gathered
+    parameters. Autocast caches the cast weights.
+    """
+    cb, sb = c.compute_bytes, c.state_bytes
+    block = c.layer_parameters / c.tp
+    whole = c.layers * block / c.pp
+    gathers = (c.shard > 1) | (cb != sb)
+    fsdp = (c.engine == FSDP) & gathers
+    kept = np.where(c.zero_stage == 2, whole, 2 * block)
+    zero_3 = (c.engine == DEEPSPEED) & (c.zero_stage == 3) & (c.shard > 1)
+    live = np.minimum(LIVE_PARAMETERS, whole + root) * cb
+    autocast = np.where((c.engine == DDP) & (cb < sb) & (c.fused == 0), cb * whole, 0.0)
+    loss = np.where(fsdp, (root + np.where(c.zero_stage == 2, whole, 0.0)) * cb, np.where(zero_3, live, autocast))
+    unit = np.where(fsdp, (root + kept) * cb + block * (cb + sb), np.where(zero_3, live + block * cb, autocast))
+    end = np.where(fsdp, root * (cb + sb), np.where(zero_3, live, 0.0))
+    return loss, unit, end
+
+
+def peak_memory(c: Columns) -> PeakMemory:
+    """The peak over four instants and, under a pipeline, over the first, a middle and the last stage."""
+    per = _per_parameter(c)
+    stages = stages_of(c)
+    saved, kept_input, transient = _block_bytes(c)
+    kept = np.where(c.checkpointing == 2, kept_input, saved)
+    again = np.where(c.checkpointing == 2, saved - kept_input, 0.0) + transient
+    tokens = c.micro_batch * c.seq_len / c.cp
+    boundary = tokens * c.hidden * c.compute_bytes
+    rows = np.where(c.chunked_loss > 0, np.minimum(tokens, LOSS_CHUNK_ROWS), tokens)
+    logits = rows * c.vocab / c.tp * (c.compute_bytes + np.where(c.fused_loss > 0, FUSED_LOGIT_BYTES, LOGIT_BYTES))
+    root = c.embedding_parameters / c.tp
+    owned, blocks = rank_parameters(c, stages)
+    ends = owned - np.where(c.pp > 1, 0.0, blocks)
+
+    piped = c.pp > 1
+    in_flight = np.minimum(c.pp, c.grad_accum)
+    interleaved = 1 + (c.pp - 1) / (c.pp * c.virtual_stages) * (c.virtual_stages > 1)
+    # DeepSpeed's pipeline keeps each buffer's input and output beside the blocks' own.
+    buffers = np.where(piped & (c.engine == DEEPSPEED), 2 * boundary, 0.0)
+    block_share = c.layer_parameters / c.tp
+    head_parameters = np.where(c.tied > 0, c.embedding_parameters, c.table_parameters) / c.tp
+    bucket = np.minimum(c.bucket_bytes / np.maximum(c.gradient_bytes, 1.0), owned) * c.gradient_bytes
+    buckets = np.where((c.engine == DEEPSPEED) & (c.dp > 1), bucket * np.where(c.zero_stage > 0, 2.0, 1.0), 0.0)
+
+    candidates = []
+    for rank in range(3):
+        if rank == 0:
+            parameters = np.where(piped, stages.first * block_share + root, owned)
+            layers = np.where(piped, stages.first, c.layers)
+            flight = np.where(piped, in_flight * interleaved, 1.0)
+            with_head = ~piped
+        elif rank == 1:
+            parameters, layers = stages.largest * block_share, stages.largest
+            flight, with_head = np.minimum(in_flight - 1.0, c.grad_accum), np.zeros_like(piped)
+        else:
+            parameters, layers = stages.last * block_share + head_parameters, stages.last
+            flight, with_head = np.ones_like(in_flight), piped
+        # Stages that do not exist get nothing: a middle one needs three stages, a last one two.
+        exists = np.where(c.pp > rank, 1.0, 0.0) if rank else 1.0
+        root_here = np.where(piped & (rank == 1), 0.0, root)
+        at_loss, at_block, at_end = _unit_copies(c, root_here)
+        resident, held = parameters * per.resident, parameters * per.held_gradients
+        final = parameters * per.final_gradients
+        activations = flight * (layers * kept + buffers)
+        loss = np.where(with_head, logits, 0.0)
+        for phase, parts in enumerate(
+            (
+                (resident, held, at_loss + buckets, activations, loss),
+                (resident, held, at_block + buckets, activations + again, 0.0),
+                (resident, np.maximum(final, held), at_end + buckets, 0.0, 0.0),
+                (resident, final, parameters * per.step_copies, 0.0, 0.0),
+            )
+        ):
+            candidates.append((rank, phase, [part * exists for part in parts]))
+    del ends
+
+    shape = c.shape
+    best = np.zeros(shape)
+    parts_of_best = [np.zeros(shape) for _ in range(5)]
+    phase_of_best, rank_of_best = np.zeros(shape), np.zeros(shape)
+    for rank, phase, parts in candidates:
+        total = parts[0] + parts[1] + parts[2] + parts[3] + parts[4]
+        more = total > best
+        best = np.where(more, total, best)
+        phase_of_best = np.where(more, phase, phase_of_best)
+        rank_of_best = np.where(more, rank, rank_of_best)
+        parts_of_best = [np.where(more, part, old) for part, old in zip(parts, parts_of_best, strict=True)]
+    allocated = best / GIB
+    groups = (c.dp > 1) * 1.0 + (c.tp > 1) + (c.pp > 1) + (c.cp > 1)
+    states, gradients, copies, activations, loss = (part / GIB for part in parts_of_best)
+    return PeakMemory(
+        allocated_gib=allocated,
+        device_gib=allocated * (1 + FRAGMENTATION) + c.context_gib + COMMUNICATOR_GIB * groups,
+        phase=phase_of_best,
+        states_gib=states,
+        gradients_gib=gradients,
+        copies_gib=copies,
+        activations_gib=activations,
+        logits_gib=loss,
+        binding_rank=rank_of_best,
+    )

@@ -1,0 +1,217 @@
+"""`Columns`: layout x batch points as columns of numbers, so that a million of them are predicted by array formulas.
+
+A field is a float array of one common length, or a 0-d array where all points agree: formulas broadcast, so what is
+the same for all is computed once.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from platform.cost_model.hardware import ClusterSpec
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trainers.layout import BatchPoint, Layout
+from trainers.recipe import Recipe
+from trainers.spec import ModelSpec
+
+Array = npt.NDArray[np.float64]
+
+ENGINES = ("ddp", "fsdp", "deepspeed", "megatron")
+CHECKPOINTING = ("none", "selective", "full")
+OFFLOAD = ("none", "optimizer", "all")
+COMPILE = ("none", "block", "model")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Columns:
+    """One row a point. Sizes in elements, bytes where named so, bandwidths in bytes per second, times in seconds."""
+
+    layers: Array
+    hidden: Array
+    kv_width: Array
+    heads: Array
+    ffn: Array
+    gated: Array
+    vocab: Array
+    layer_parameters: Array
+    embedding_parameters: Array
+    """Parameters outside the blocks, tied ones once."""
+    table_parameters: Array
+    """Of these, one vocabulary table."""
+    tied: Array
+    seq_len: Array
+    global_batch: Array
+
+    engine: Array
+    """Index into `ENGINES`; "megatron" stands for published runs of Megatron-LM, whose kernels are fused by hand."""
+    zero_stage: Array
+    shard: Array
+    """Ranks that share one copy of what the stage shards."""
+    dp: Array
+    tp: Array
+    pp: Array
+    cp: Array
+    virtual_stages: Array
+    sequence_parallel: Array
+    sync_every: Array
+    checkpointing: Array
+    """Index into `CHECKPOINTING`."""
+    offload: Array
+    """Index into `OFFLOAD`."""
+    bucket_bytes: Array
+    flash: Array
+    fused: Array
+    """1 where element-wise operations are fused by hand or compiler, 0 for eager execution."""
+    fused_loss: Array
+    """1 where the compiler sees the loss too, and keeps the logits in their own type."""
+    chunked_loss: Array
+    dropout: Array
+    micro_batch: Array
+    grad_accum: Array
+
+    compute_bytes: Array
+    state_bytes: Array
+    moments: Array
+    """Optimizer states a parameter: 2 for Adam, 0 for Adafactor's factored ones."""
+    gradient_bytes: Array
+    """Bytes an element of an exchanged gradient."""
+    compression: Array
+    """Share of a gradient's bytes that is exchanged."""
+
+    matmul_flops: Array
+    """Sustained rate of large products: peak of the precision x the device's share."""
+    peak_flops: Array
+    flash_flops: Array
+    bandwidth: Array
+    units: Array
+    capacity_gib: Array
+    context_gib: Array
+    devices_per_node: Array
+    intra_bandwidth: Array
+    intra_latency: Array
+    inter_bandwidth: Array
+    """Of a whole node, a direction."""
+    inter_latency: Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The common shape of all fields."""
+        return np.broadcast_shapes(*(getattr(self, field.name).shape for field in dataclasses.fields(self)))
+
+    def take(self, index: Any) -> "Columns":
+        """The rows that `index` (a mask, a slice or positions) picks; fields that all rows share stay as they are."""
+        picked = {
+            field.name: value if value.ndim == 0 else value[index]
+            for field in dataclasses.fields(self)
+            for value in (getattr(self, field.name),)
+        }
+        return Columns(**picked)
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Columns))
+
+
+def model_values(model: ModelSpec) -> dict[str, float]:
+    """What a model gives to its rows."""
+    return {
+        "layers": model.num_layers,
+        "hidden": model.hidden_size,
+        "kv_width": model.num_kv_heads * model.head_dim,
+        "heads": model.num_heads,
+        "ffn": model.ffn_size,
+        "gated": float(model.gated),
+        "vocab": model.vocab_size,
+        "layer_parameters": model.parameters_per_layer,
+        "embedding_parameters": model.embedding_parameters,
+        "table_parameters": model.vocab_size * model.hidden_size,
+        "tied": float(bool(model.tied_embeddings)),
+    }
+
+
+def recipe_values(recipe: Recipe) -> dict[str, float]:
+    """What a recipe gives to its rows."""
+    compute = 2 if recipe.compute_precision in ("bf16", "fp16") else 4
+    return model_values(recipe.model) | {
+        "seq_len": recipe.seq_len,
+        "global_batch": recipe.global_batch,
+        "compute_bytes": compute,
+        "state_bytes": 2 if recipe.state_precision == "bf16" else 4,
+        "moments": 2 if recipe.optimizer == "adamw" else 0,
+        "compression": {"none": 1.0, "bf16": 0.5, "powersgd": 0.02}[recipe.compression],
+    }
+
+
+def layout_values(recipe: Recipe, layout: Layout) -> dict[str, float]:
+    """What a layout gives to its rows."""
+    compute = 2 if recipe.compute_precision in ("bf16", "fp16") else 4
+    state = 2 if recipe.state_precision == "bf16" else 4
+    return {
+        "engine": ENGINES.index(layout.engine),
+        "zero_stage": layout.zero_stage,
+        "shard": layout.dp_shard,
+        "dp": layout.data_parallel,
+        "tp": layout.tp,
+        "pp": layout.pp,
+        "cp": layout.cp,
+        "virtual_stages": 1,
+        "sequence_parallel": float(layout.tp > 1),
+        "sync_every": float(layout.grad_sync == "every"),
+        "checkpointing": CHECKPOINTING.index(layout.checkpointing),
+        "offload": OFFLOAD.index(layout.offload),
+        "bucket_bytes": layout.bucket_mib * 2.0**20 or default_bucket_bytes(layout.engine, state),
+        "flash": float(layout.attention != "eager"),
+        "fused": float(layout.compile != "none"),
+        "fused_loss": float(layout.compile == "model"),
+        "chunked_loss": float(layout.loss == "chunked"),
+        "dropout": 0.0,
+        # DDP and FSDP2 reduce in the states' type, DeepSpeed in the parameters' own.
+        "gradient_bytes": compute if layout.engine == "deepspeed" else state,
+    }
+
+
+def default_bucket_bytes(engine: str, state_bytes: float) -> float:
+    """Bytes of an engine's own gradient bucket: 25 MiB in DDP, 5e8 elements in DeepSpeed; FSDP reduces unit by unit."""
+    return {"ddp": 25 * 2.0**20, "fsdp": 0.0, "deepspeed": 5e8 * 2.0, "megatron": 4e7 * state_bytes}[engine]
+
+
+def cluster_values(cluster: ClusterSpec, precision: str) -> dict[str, float]:
+    """What a cluster gives to its rows, for products computed in `precision`."""
+    device = cluster.device
+    peak = device.peak_tflops(precision) * 1e12
+    half = device.peak_tflops("fp16" if precision in ("fp16", "fp8") else "bf16") * 1e12
+    return {
+        "matmul_flops": peak * device.matmul_share,
+        "peak_flops": peak,
+        "flash_flops": half * device.flash_share,
+        "bandwidth": device.bandwidth_gb_per_s * 1e9,
+        "units": device.units,
+        "capacity_gib": device.memory_gib,
+        "context_gib": device.context_gib,
+        "devices_per_node": cluster.devices_per_node,
+        "intra_bandwidth": cluster.intra_gb_per_s * 1e9,
+        "intra_latency": cluster.intra_latency_s,
+        "inter_bandwidth": cluster.inter_gb_per_s * 1e9,
+        "inter_latency": cluster.inter_latency_s,
+    }
+
+
+def point_values(recipe: Recipe, layout: Layout, batch: BatchPoint, cluster: ClusterSpec) -> dict[str, float]:
+    """One row: a point of `recipe` on `layout` on `cluster`."""
+    return (
+        recipe_values(recipe)
+        | layout_values(recipe, layout)
+        | cluster_values(cluster, recipe.compute_precision)
+        | {"micro_batch": batch.micro_batch, "grad_accum": batch.grad_accum}
+    )
+
+
+def from_rows(rows: Sequence[Mapping[str, float]]) -> Columns:
+    """Columns of rows that name every field."""
+    return Columns(**{name: np.array([float(row[name]) for row in rows]) for name in FIELDS})
+
+
+def from_points(points: Sequence[tuple[Recipe, Layout, BatchPoint]], cluster: ClusterSpec) -> Columns:
+    """Columns of (recipe, layout, batch point) triples on one cluster."""
+    return from_rows([point_values(*point, cluster) for point in points])
