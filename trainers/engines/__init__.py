@@ -1,4 +1,4 @@
-"""The engines behind one interface. A new engine is one file, one line in `_REGISTRY`, one line in the contract test."""
+"""The engines behind one interface. A new one is one file, one line in `_REGISTRY`, one line in the contract test."""
 
 import importlib
 from collections.abc import Iterator, Mapping
@@ -21,8 +21,8 @@ class Engine(Protocol):
     """One model laid out on the ranks of the default process group, ready to train.
 
     Made by `create` on every rank at once. A step is `grad_accum` calls of `micro_step`, the last one with
-    `last=True`, then one `optimizer_step`. No method but `close`, `in_effect` and `named_full_weights` syncs the host
-    with the device unless the engine's library does so itself.
+    `last=True`, then one `optimizer_step`. No method but `close`, `in_effect`, `num_skipped_steps` and
+    `named_full_weights` syncs the host with the device unless the engine's library does so itself.
     """
 
     def __init__(self, recipe: Recipe, layout: Layout, device: "torch.device") -> None:
@@ -50,8 +50,15 @@ class Engine(Protocol):
         """Optimizer steps left out so far because fp16 gradients overflowed."""
         ...
 
+    def logits(self, tokens: "torch.Tensor") -> "torch.Tensor":
+        """What the model says to int64 [batch, seq_len] tokens: [batch, seq_len, vocab], no gradient; a collective."""
+        ...
+
     def in_effect(self) -> Mapping[str, Any]:
-        """What the engine really runs, read back from its own objects, under the names of Layout and Recipe."""
+        """What the engine really runs, read back from its own objects, under the names of Layout and Recipe.
+
+        `mismatches` compares it with what was asked for. None stands for what cannot be told before a step has run.
+        """
         ...
 
     def named_full_weights(self) -> Iterator[tuple[str, "torch.Tensor"]]:
@@ -73,3 +80,35 @@ def create(recipe: Recipe, layout: Layout, device: "torch.device") -> Engine:
         raise ValueError(f"unknown engine {layout.engine!r}: there are {', '.join(_REGISTRY)}")
     module, _, name = _REGISTRY[layout.engine].partition(":")
     return getattr(importlib.import_module(module), name)(recipe, layout, device)
+
+
+def mismatches(in_effect: Mapping[str, Any], recipe: Recipe, layout: Layout, *, grad_accum: int) -> list[str]:
+    """A sentence for each point where what an engine runs is not what was asked for; empty when all is well."""
+    wanted: dict[str, Any] = {
+        "engine": layout.engine,
+        "zero_stage": layout.zero_stage,
+        "dp_replicate": layout.dp_replicate,
+        "dp_shard": layout.dp_shard,
+        "world_size": layout.world_size,
+        "grad_accum": grad_accum,
+        "grad_sync": layout.grad_sync,
+        "checkpointing": layout.checkpointing,
+        "attention": layout.attention,
+        "compute_precision": recipe.compute_precision,
+        "state_precision": recipe.state_precision,
+        "optimizer": recipe.optimizer,
+        "learning_rate": recipe.learning_rate,
+        "weight_decay": recipe.weight_decay,
+        "beta1": recipe.beta1,
+        "beta2": recipe.beta2,
+        "epsilon": recipe.epsilon,
+    }
+    # 0 asks for the library's own choice, whatever that is.
+    wanted |= {name: getattr(layout, name) for name in ("bucket_mib", "prefetch") if getattr(layout, name)}
+    untold = [name for name in wanted if name not in in_effect]
+    wrong = [
+        f"{name} in effect is {in_effect[name]}, the layout or recipe asks for {value}"
+        for name, value in wanted.items()
+        if name in in_effect and in_effect[name] is not None and in_effect[name] != value
+    ]
+    return [f"the engine does not tell its {name}, {wanted[name]} was asked for" for name in untold] + wrong

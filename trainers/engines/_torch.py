@@ -1,0 +1,196 @@
+"""What engines share: matrix-product precision, AdamW, checkpointing of blocks; and the step of the torch engines."""
+
+import abc
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    CheckpointImpl,
+    CheckpointWrapper,
+    checkpoint_wrapper,
+)
+
+from trainers.layout import Layout
+from trainers.models import Model, build, causal_lm_loss
+from trainers.recipe import Recipe
+
+_HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+def half_dtype(recipe: Recipe) -> torch.dtype | None:
+    """The 16-bit type of the recipe's matrix products, None for fp32 and tf32."""
+    return _HALF.get(recipe.compute_precision)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """ "fp32", "bf16" or "fp16"; any other type by torch's name."""
+    return _NAMES.get(dtype, str(dtype))
+
+
+def set_matmul_precision(recipe: Recipe) -> None:
+    """TF32 on for the "tf32" recipe and off for every other one, whatever library or environment set before."""
+    tf32 = recipe.compute_precision == "tf32"
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
+
+
+def matmul_precision() -> str:
+    """ "tf32" or "fp32": how products of fp32 matrices are done now."""
+    return "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+def adamw(parameters: Iterable[nn.Parameter], recipe: Recipe) -> torch.optim.AdamW:
+    """Torch's fused AdamW over one group: every parameter decays, biases and norms too."""
+    return torch.optim.AdamW(
+        list(parameters),
+        lr=recipe.learning_rate,
+        betas=(recipe.beta1, recipe.beta2),
+        eps=recipe.epsilon,
+        weight_decay=recipe.weight_decay,
+        fused=True,
+    )
+
+
+def adamw_in_effect(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What a torch optimizer runs, under the names of Recipe; states count once a step has made them."""
+    (group,) = optimizer.param_groups
+    dtypes = {tensor.dtype for tensor in group["params"]}
+    for state in optimizer.state.values():
+        dtypes |= {state[key].dtype for key in ("exp_avg", "exp_avg_sq") if key in state}
+    return {
+        "optimizer": type(optimizer).__name__.lower(),
+        "state_precision": "+".join(sorted(map(dtype_name, dtypes))),
+        "learning_rate": group["lr"],
+        "weight_decay": group["weight_decay"],
+        "beta1": group["betas"][0],
+        "beta2": group["betas"][1],
+        "epsilon": group["eps"],
+        "fused": bool(group.get("fused")),
+    }
+
+
+def checkpoint_blocks(model: Model) -> tuple[nn.Module, ...]:
+    """Wraps every block in place, so that its forward pass is done again in the backward pass. Returns the wrappers.
+
+    Dropout is off (see `trainers.models`), so the random state need not be kept.
+    """
+    wrappers = []
+    for name, block in zip(model.block_names, model.blocks, strict=True):
+        parent, _, key = name.rpartition(".")
+        wrapper = checkpoint_wrapper(block, checkpoint_impl=CheckpointImpl.NO_REENTRANT, preserve_rng_state=False)
+        setattr(model.module.get_submodule(parent), key, wrapper)
+        wrappers.append(wrapper)
+    return tuple(wrappers)
+
+
+def checkpointing_in_effect(module: nn.Module, num_blocks: int) -> str:
+    """ "none", "full", or how many blocks of how many are checkpointed, counted in the module."""
+    count = sum(isinstance(child, CheckpointWrapper) for child in module.modules())
+    return {0: "none", num_blocks: "full"}.get(count, f"{count} of {num_blocks} blocks")
+
+
+def plain_name(name: str) -> str:
+    """A parameter's name in the plain transformers model."""
+    return name.replace("_checkpoint_wrapped_module.", "").removeprefix("module.")
+
+
+def loss_of(module: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    """Mean loss of int64 [micro_batch, seq_len + 1] tokens. Holds no logits when it returns, save the graph's own."""
+    return causal_lm_loss(module(tokens[:, :-1]).logits, tokens[:, 1:])
+
+
+class TorchEngine(abc.ABC):
+    """The step that `ddp` and `fsdp` share: scaling, clipping, AdamW. See `trainers.engines.Engine`.
+
+    fp16 losses are scaled by torch's GradScaler (2^16 at first, halved at each overflow, doubled after 2000 steps).
+    """
+
+    def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
+        set_matmul_precision(recipe)
+        self._recipe, self._layout, self._device = recipe, layout, device
+        self._grad_accum = 1
+        self._syncs: list[bool] = []
+        self._last_syncs: list[bool] = []
+        self._num_blocks = recipe.model.num_layers
+        self._module = self._lay_out(build(recipe.model, attention=layout.attention))
+        self._optimizer = adamw(self._module.parameters(), recipe)
+        self._scaler = torch.amp.GradScaler(device.type) if recipe.compute_precision == "fp16" else None
+        self._skipped = torch.zeros((), dtype=torch.int64, device=device)
+
+    @abc.abstractmethod
+    def _lay_out(self, model: Model) -> nn.Module:
+        """Fills the weights and wraps or shards the model."""
+
+    @abc.abstractmethod
+    def _syncing(self, sync: bool) -> contextlib.AbstractContextManager[bool]:
+        """A context for one micro-step with or without gradient exchange; gives what the library will really do."""
+
+    @abc.abstractmethod
+    def _computing(self) -> contextlib.AbstractContextManager[Any]:
+        """The context of the forward pass."""
+
+    @abc.abstractmethod
+    def _whole(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The full tensor behind a local or sharded one."""
+
+    def set_grad_accum(self, grad_accum: int) -> None:
+        self._grad_accum = grad_accum
+        self._syncs, self._last_syncs = [], []
+
+    def micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
+        with self._syncing(last or self._layout.grad_sync == "every") as synced:
+            self._syncs.append(synced)
+            with self._computing():
+                loss = loss_of(self._module, tokens)
+            scaled = loss / self._grad_accum
+            (scaled if self._scaler is None else self._scaler.scale(scaled)).backward()
+        return loss.detach()
+
+    def optimizer_step(self) -> torch.Tensor:
+        if self._scaler is not None:
+            self._scaler.unscale_(self._optimizer)
+        limit = self._recipe.grad_clip or float("inf")
+        norm = self._whole(nn.utils.clip_grad_norm_(self._module.parameters(), limit)).float()
+        if self._scaler is None:
+            self._optimizer.step()
+        else:
+            # The norm is finite just when all unscaled gradients are: counting here costs no sync with the device.
+            self._skipped += torch.isfinite(norm).logical_not()
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
+        self._clear_gradients()
+        self._last_syncs, self._syncs = self._syncs, []
+        return norm
+
+    def _clear_gradients(self) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def num_skipped_steps(self) -> int:
+        return int(self._skipped.item())
+
+    def logits(self, tokens: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad(), self._computing():
+            return self._module(tokens).logits
+
+    def in_effect(self) -> Mapping[str, Any]:
+        several = len(self._last_syncs) > 1
+        return {
+            "engine": self._layout.engine,
+            "world_size": torch.distributed.get_world_size(),
+            "grad_accum": len(self._last_syncs) or self._grad_accum,
+            "grad_sync": ("every" if all(self._last_syncs) else "last") if several else None,
+            "checkpointing": checkpointing_in_effect(self._module, self._num_blocks),
+            **adamw_in_effect(self._optimizer),
+        }
+
+    def named_full_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, parameter in self._module.named_parameters():
+            yield plain_name(name), self._whole(parameter.detach())
+
+    def close(self) -> None:
+        self._optimizer.state.clear()
+        del self._module, self._optimizer

@@ -1,0 +1,74 @@
+"""Torch DistributedDataParallel: a whole model on every rank, fp32 weights, autocast for 16-bit products."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from trainers import weights
+from trainers.engines._torch import TorchEngine, checkpoint_blocks, dtype_name, half_dtype, matmul_precision
+from trainers.models import Model
+
+
+class DdpEngine(TorchEngine):
+    """Gradients are views into the all-reduce buckets and are zeroed, never dropped, so that they stand once.
+
+    They only become views in a backward pass that exchanges them; so the first step exchanges at every micro-step
+    whatever the layout says, which gives the same sum, and no second set of gradients is ever allocated.
+    """
+
+    _module: DistributedDataParallel
+
+    def _lay_out(self, model: Model) -> nn.Module:
+        recipe = self._recipe
+        weights.materialise(
+            model.module, names=model.names, seed=recipe.seed, std=recipe.model.init_std, device=self._device
+        )
+        if self._layout.checkpointing == "full":
+            checkpoint_blocks(model)
+        self._views = False
+        # All ranks have drawn the same weights, so nothing need be sent at the start, and no buffer ever changes.
+        return DistributedDataParallel(
+            model.module,
+            gradient_as_bucket_view=True,
+            broadcast_buffers=False,
+            init_sync=False,
+            bucket_cap_mb=self._layout.bucket_mib or None,
+        )
+
+    @contextlib.contextmanager
+    def _syncing(self, sync: bool) -> Iterator[bool]:
+        with contextlib.nullcontext() if sync or not self._views else self._module.no_sync():
+            yield self._module.require_backward_grad_sync
+
+    def _computing(self) -> contextlib.AbstractContextManager[Any]:
+        dtype = half_dtype(self._recipe)
+        return torch.autocast(self._device.type, dtype=dtype) if dtype else contextlib.nullcontext()
+
+    def _whole(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    def _clear_gradients(self) -> None:
+        self._optimizer.zero_grad(set_to_none=False)
+        if not self._views:
+            self._syncs = []
+            self._views = True
+
+    def in_effect(self) -> Mapping[str, Any]:
+        with self._computing():
+            matrix = torch.ones(8, 8, device=self._device)
+            product = (matrix @ matrix).dtype
+        config = self._module.module.config
+        return {
+            **super().in_effect(),
+            "engine": "ddp" if type(self._module) is DistributedDataParallel else type(self._module).__name__,
+            "zero_stage": 0,
+            "dp_replicate": torch.distributed.get_world_size(self._module.process_group),
+            "dp_shard": 1,
+            "bucket_mib": self._module.bucket_bytes_cap // 2**20,
+            "attention": config._attn_implementation,
+            "compute_precision": matmul_precision() if product == torch.float32 else dtype_name(product),
+        }

@@ -1,0 +1,94 @@
+"""FSDP2 (`fully_shard`): fp32 shards; whole parameters, in the compute type, only around the block that runs."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from trainers import weights
+from trainers.engines._torch import TorchEngine, checkpoint_blocks, dtype_name, half_dtype, matmul_precision
+from trainers.models import Model
+
+
+class FsdpEngine(TorchEngine):
+    """One unit a block, and one for what stands outside the blocks (embeddings, last norm, head).
+
+    Stage 3 frees a block's parameters after its forward pass and gathers them again for the backward pass; stage 2
+    keeps them. The outer unit is kept in both, since the backward pass begins with it. Gradients are reduced and, with
+    `grad_sync` "last", accumulated in fp32. With `dp_replicate` above 1 every shard group is a replica (HSDP).
+    """
+
+    _module: FSDPModule
+
+    def _lay_out(self, model: Model) -> nn.Module:
+        recipe, layout = self._recipe, self._layout
+        self._mesh = _mesh(self._device.type, layout.dp_replicate, layout.dp_shard)
+        policy = MixedPrecisionPolicy(param_dtype=half_dtype(recipe), reduce_dtype=torch.float32)
+        units = checkpoint_blocks(model) if layout.checkpointing == "full" else model.blocks
+        # A unit is drawn whole and cut at once, so that a rank never holds more than its shards and one unit.
+        for unit in (*units, model.module):
+            weights.materialise(
+                unit,
+                names=model.names,
+                seed=recipe.seed,
+                std=recipe.model.init_std,
+                device=self._device,
+            )
+            reshard = None if unit is model.module else layout.zero_stage == 3
+            fully_shard(unit, mesh=self._mesh, mp_policy=policy, reshard_after_forward=reshard)
+        self._units: tuple[Any, ...] = units
+        for i, unit in enumerate(self._units if layout.prefetch else ()):
+            unit.set_modules_to_forward_prefetch(list(units[i + 1 : i + 1 + layout.prefetch]))
+            unit.set_modules_to_backward_prefetch(list(units[max(0, i - layout.prefetch) : i][::-1]))
+        return model.module
+
+    @contextlib.contextmanager
+    def _syncing(self, sync: bool) -> Iterator[bool]:
+        # `set_is_last_backward` stays True: each micro-step is a whole forward and backward pass, and the order of
+        # units kept for prefetching would otherwise run on from one micro-step into the next.
+        self._module.set_requires_gradient_sync(sync)
+        yield all(group.reduce_grads for group in self._groups())
+
+    def _computing(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+    def _whole(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+    def _groups(self) -> Iterator[Any]:
+        for module in self._module.modules():
+            if isinstance(module, FSDPModule):
+                yield module._get_fsdp_state()._fsdp_param_group
+
+    def in_effect(self) -> Mapping[str, Any]:
+        groups = [unit._get_fsdp_state()._fsdp_param_group for unit in self._units]
+        reshard = {group.post_forward_mesh_info is not None for group in groups}
+        policies = {group.mp_policy for group in self._groups()}
+        compute = "+".join(sorted(dtype_name(policy.param_dtype or torch.float32) for policy in policies))
+        reduce = "+".join(sorted(dtype_name(policy.reduce_dtype or torch.float32) for policy in policies))
+        mesh = next(iter(self._module.parameters())).device_mesh
+        sizes = (1, *mesh.shape) if mesh.ndim == 1 else tuple(mesh.shape)
+        ahead = max((len(unit._get_fsdp_state()._states_to_forward_prefetch) for unit in self._units), default=0)
+        return {
+            **super().in_effect(),
+            "engine": "fsdp" if isinstance(self._module, FSDPModule) else type(self._module).__name__,
+            "zero_stage": {frozenset({True}): 3, frozenset({False}): 2}.get(frozenset(reshard)),
+            "dp_replicate": sizes[0],
+            "dp_shard": sizes[1],
+            "units": len(list(self._groups())),
+            "prefetch": ahead,
+            "reduce_precision": reduce,
+            "attention": self._module.config._attn_implementation,
+            "compute_precision": matmul_precision() if compute == "fp32" else compute,
+        }
+
+
+def _mesh(device_type: str, dp_replicate: int, dp_shard: int) -> DeviceMesh:
+    if dp_replicate == 1:
+        return init_device_mesh(device_type, (dp_shard,), mesh_dim_names=("dp_shard",))
+    return init_device_mesh(device_type, (dp_replicate, dp_shard), mesh_dim_names=("dp_replicate", "dp_shard"))

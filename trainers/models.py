@@ -1,0 +1,149 @@
+"""`ModelSpec` to a transformers model: parameters on the meta device, buffers real, dropout off.
+
+Dropout is off whatever the configuration says: its mask would depend on how the batch is cut over ranks and
+micro-steps, and a layout must not change the mathematics.
+"""
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from trainers.layout import Attention
+from trainers.spec import ModelSpec
+
+_BLOCKS = {"bloom": "transformer.h", "gpt2": "transformer.h", "gpt_neox": "gpt_neox.layers", "llama": "model.layers"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Model:
+    """A model whose parameters hold no memory yet; `trainers.weights` fills them."""
+
+    module: PreTrainedModel
+    blocks: tuple[nn.Module, ...]
+    """The transformer blocks in the order they run: the units of sharding and of activation checkpointing."""
+    block_names: tuple[str, ...]
+    """Their paths in `module`, such as "transformer.h.0"."""
+    names: dict[nn.Parameter, str]
+    """Each parameter's name; a tied one stands once, under its first name."""
+
+
+def build(spec: ModelSpec, *, attention: Attention) -> Model:
+    """The transformers model of `spec` in fp32 and training mode, on the meta device.
+
+    Raises:
+        ValueError: transformers has no such model or attention, or the facts and the configuration disagree on the
+            number of parameters.
+    """
+    if attention not in ("eager", "sdpa"):
+        raise ValueError(f"attention must be eager or sdpa here, got {attention!r}")
+    if spec.architecture == "bloom" and attention == "sdpa":
+        raise ValueError("transformers has only eager attention for bloom, got 'sdpa': set attention to 'eager'")
+    with _parameters_on_meta():
+        module = AutoModelForCausalLM.from_config(_config(spec), dtype=torch.float32, attn_implementation=attention)
+    module.train()
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    num_parameters = sum(parameter.numel() for parameter in names)
+    if num_parameters != spec.num_parameters:
+        raise ValueError(
+            f"{spec.name} has {num_parameters} parameters in transformers, but its facts give {spec.num_parameters}:"
+            " the configuration sets something that ModelSpec does not know"
+        )
+    path = _BLOCKS[spec.architecture]
+    blocks = tuple(module.get_submodule(path).children())
+    return Model(
+        module=module, blocks=blocks, block_names=tuple(f"{path}.{i}" for i in range(len(blocks))), names=names
+    )
+
+
+def causal_lm_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy in nats over all positions, in fp32 whatever the logits' type.
+
+    `logits` is [batch, seq_len, vocab], `labels` int64 [batch, seq_len], already shifted by one.
+    """
+    return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
+
+
+@contextlib.contextmanager
+def _parameters_on_meta() -> Iterator[None]:
+    """Moves each parameter to the meta device as it is registered, before anything is written to it.
+
+    `torch.device("meta")` would take the buffers too, and rotary frequencies are in no state to be drawn again.
+    """
+
+    def to_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
+        if parameter is None or parameter.is_meta:
+            return None
+        return nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
+
+    handle = register_module_parameter_registration_hook(to_meta)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _config(spec: ModelSpec) -> PreTrainedConfig:
+    settings = json.loads(spec.config) if spec.config else _settings(spec)
+    settings.pop("model_type", None)
+    config = CONFIG_MAPPING[spec.architecture](**settings)
+    config.use_cache = False
+    for key in config.to_dict():
+        if key.endswith(("dropout", "pdrop")):
+            setattr(config, key, 0.0)
+    return config
+
+
+def _settings(spec: ModelSpec) -> dict[str, Any]:
+    """The configuration's fields that follow from the facts; transformers' defaults hold for the rest."""
+    common = {
+        "vocab_size": spec.vocab_size,
+        "initializer_range": spec.init_std,
+        "tie_word_embeddings": spec.tied_embeddings,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+    if spec.architecture != "bloom" and spec.embedding_norm:
+        raise ValueError(
+            f"transformers has no {spec.architecture} with a norm after the embedding: {spec.name} asks it"
+        )
+    if spec.architecture == "bloom" and not spec.embedding_norm:
+        raise ValueError(f"transformers has no bloom without a norm after the embedding: {spec.name} asks it")
+    if spec.architecture != "llama" and spec.num_kv_heads != spec.num_heads:
+        raise ValueError(
+            f"transformers has no {spec.architecture} with fewer key/value heads than heads:"
+            f" {spec.name} asks {spec.num_kv_heads} of {spec.num_heads}"
+        )
+    match spec.architecture:
+        case "bloom":
+            if spec.ffn_size != 4 * spec.hidden_size:
+                raise ValueError(f"bloom has ffn_size 4 x hidden_size = {4 * spec.hidden_size}, got {spec.ffn_size}")
+            sizes = {"hidden_size": spec.hidden_size, "n_layer": spec.num_layers, "n_head": spec.num_heads}
+        case "gpt2":
+            sizes = {
+                "n_embd": spec.hidden_size,
+                "n_layer": spec.num_layers,
+                "n_head": spec.num_heads,
+                "n_inner": spec.ffn_size,
+                "n_positions": spec.max_positions,
+            }
+        case "gpt_neox" | "llama":
+            sizes = {
+                "hidden_size": spec.hidden_size,
+                "num_hidden_layers": spec.num_layers,
+                "num_attention_heads": spec.num_heads,
+                "intermediate_size": spec.ffn_size,
+            }
+            if spec.max_positions:
+                sizes["max_position_embeddings"] = spec.max_positions
+            if spec.architecture == "llama":
+                sizes["num_key_value_heads"] = spec.num_kv_heads
+    return common | sizes

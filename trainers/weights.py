@@ -1,0 +1,59 @@
+"""Initial weights as a function of (seed, parameter name), so that every engine and degree starts from one model.
+
+A parameter is drawn whole, in fp32, on the device, then cast or sliced by the engine; only one unit of the model (a
+block, or what stands outside the blocks) is ever whole beside the shards. The CPU's and the GPU's generators differ:
+the same model is meant among ranks of one kind of device.
+"""
+
+import hashlib
+from collections.abc import Mapping, MutableMapping
+
+import torch
+from torch import nn
+
+
+def draw(name: str, shape: torch.Size, *, seed: int, std: float, device: torch.device) -> torch.Tensor:
+    """The fp32 tensor of the parameter called `name` in the plain transformers model.
+
+    Matrices and tables are normal with deviation `std`, biases are zeros, other vectors (norm weights) are ones.
+    """
+    if len(shape) >= 2:
+        generator = torch.Generator(device).manual_seed(_seed_of(seed, name))
+        return torch.empty(shape, dtype=torch.float32, device=device).normal_(0.0, std, generator=generator)
+    if name.endswith("bias"):
+        return torch.zeros(shape, dtype=torch.float32, device=device)
+    return torch.ones(shape, dtype=torch.float32, device=device)
+
+
+def materialise(
+    module: nn.Module,
+    *,
+    names: Mapping[nn.Parameter, str],
+    seed: int,
+    std: float,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    done: MutableMapping[nn.Parameter, nn.Parameter] | None = None,
+) -> None:
+    """Replaces every meta parameter in and below `module` by a drawn one on `device`, and moves the buffers there.
+
+    `names` maps the meta parameters to their names. `done` carries meta parameter to replacement across calls on the
+    parts of one model, so that tied parameters stay one.
+    """
+    done = {} if done is None else done
+    for child in module.modules():
+        for key, parameter in list(child._parameters.items()):
+            if parameter is None or not parameter.is_meta:
+                continue
+            if parameter not in done:
+                value = draw(names[parameter], parameter.shape, seed=seed, std=std, device=device)
+                done[parameter] = nn.Parameter(value.to(dtype), requires_grad=parameter.requires_grad)
+            setattr(child, key, done[parameter])
+        for key, buffer in child._buffers.items():
+            if buffer is not None:
+                child._buffers[key] = buffer.to(device)
+
+
+def _seed_of(seed: int, name: str) -> int:
+    """63 bits that depend on both and on nothing else (`hash` changes between processes)."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8], "big") >> 1
