@@ -1,0 +1,119 @@
+"""The cases of the contract: tiny models, every engine and stage, degrees 1, 2 and 4, and the faults to be seen."""
+
+import dataclasses
+
+from trainers.layout import BatchPoint, GradSync, Layout
+from trainers.recipe import Recipe
+from trainers.spec import ModelSpec
+
+GLOBAL_BATCH, SEQ_LEN, STEPS = 8, 24, 20
+
+# A new engine is one line here: its name, its stages, and when it may exchange gradients at each of them.
+ENGINES: dict[str, dict[int, tuple[GradSync, ...]]] = {
+    "ddp": {0: ("every", "last")},
+    "fsdp": {2: ("every", "last"), 3: ("every", "last")},
+}
+
+# 97 rows divide by neither 2 nor 4: shards are uneven. At deviation 0.2 positions and masks weigh on the logits.
+BLOOM = ModelSpec(
+    name="bloom", architecture="bloom", num_layers=2, hidden_size=32, num_heads=4, vocab_size=97, init_std=0.2
+)
+GPT2 = ModelSpec(
+    name="gpt2",
+    architecture="gpt2",
+    num_layers=2,
+    hidden_size=32,
+    num_heads=4,
+    vocab_size=97,
+    max_positions=SEQ_LEN,
+    init_std=0.2,
+)
+
+FAULTS = (
+    "mask off by one",
+    "ALiBi left out",
+    "dropped micro-batch",
+    "not divided by grad_accum",
+    "missing sync",
+    "doubled gradient",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """One run of 20 steps, compared with the reference; with a `fault` the comparison must fail."""
+
+    recipe: Recipe
+    layout: Layout
+    batch: BatchPoint
+    fault: str = ""
+
+    @property
+    def name(self) -> str:
+        """What pytest shows."""
+        recipe, batch = self.recipe, self.batch
+        parts = [recipe.model.name, recipe.compute_precision, self.layout.label, f"accum {batch.grad_accum}"]
+        return ", ".join([*parts, self.fault] if self.fault else parts)
+
+
+def recipe(model: ModelSpec, precision: str = "fp32") -> Recipe:
+    """The one recipe of the contract: clipping bites, AdamW decays."""
+    return Recipe(
+        model=model,
+        seq_len=SEQ_LEN,
+        global_batch=GLOBAL_BATCH,
+        compute_precision=precision,  # type: ignore[arg-type]
+        learning_rate=1e-3,
+        seed=7,
+    )
+
+
+def layouts(world_size: int) -> list[Layout]:
+    """Every engine and stage on `world_size` ranks, checkpointing none and full, HSDP from 4 ranks on."""
+    found = []
+    for engine, stages in ENGINES.items():
+        for stage, syncs in stages.items():
+            degrees = [(1, world_size)] if stage else [(world_size, 1)]
+            if engine == "fsdp" and world_size == 4:
+                degrees.append((2, 2))
+            for replicate, shard in degrees:
+                for sync in syncs:
+                    for checkpointing in ("none", "full"):
+                        found.append(
+                            Layout(
+                                engine=engine,  # type: ignore[arg-type]
+                                zero_stage=stage,
+                                dp_replicate=replicate,
+                                dp_shard=shard,
+                                grad_sync=sync,
+                                checkpointing=checkpointing,
+                            )
+                        )
+    return found
+
+
+def cases(world_size: int) -> list[Case]:
+    """At 2 ranks all combinations in fp32 on BLOOM; elsewhere each layout once or twice, both models and precisions."""
+    found: list[Case] = []
+
+    def add(model: ModelSpec, precision: str, layout: Layout, grad_accum: int, fault: str = "") -> None:
+        point = BatchPoint.of(recipe(model, precision), layout, GLOBAL_BATCH // (world_size * grad_accum))
+        found.append(Case(recipe=recipe(model, precision), layout=layout, batch=point, fault=fault))
+
+    for layout in layouts(world_size):
+        main_sync = layout.grad_sync == ENGINES[layout.engine][layout.zero_stage][-1]
+        plain = layout.checkpointing == "none"
+        if world_size == 2 and main_sync:
+            add(BLOOM, "fp32", layout, 1)
+        if world_size == 2 or main_sync:
+            add(BLOOM, "fp32", layout, 2)
+        if main_sync and plain:
+            add(BLOOM, "bf16", layout, 2)
+            # sdpa and prefetch or odd bucket sizes ride along: they must not change the mathematics either.
+            other = dataclasses.replace(layout, attention="sdpa", checkpointing="full")
+            add(GPT2, "fp32", other, 2)
+            add(GPT2, "bf16", dataclasses.replace(other, prefetch=1 if layout.engine == "fsdp" else 0), 1)
+        if world_size == 2 and main_sync and plain:
+            for fault in FAULTS:
+                add(BLOOM, "fp32", layout, 2, fault)
+    return found

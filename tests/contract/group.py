@@ -1,0 +1,111 @@
+"""A group of gloo processes that runs many cases one after another, so that imports are paid once."""
+
+import contextlib
+import gc
+import hashlib
+import os
+import tempfile
+import traceback
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from transformers.models.bloom import modeling_bloom
+
+from tests.contract.cases import STEPS, Case
+from tests.contract.reference import Run, probe
+from trainers import data, engines
+
+
+def run_cases(cases: list[Case], world_size: int) -> list[dict[str, Any]]:
+    """One result a case: `run`, `mismatches` and `digests` (of start weights, a rank each), or `error`."""
+    with tempfile.TemporaryDirectory() as folder:
+        # Spawned processes take the environment along: with more threads they would fight over the cores.
+        os.environ["OMP_NUM_THREADS"] = "1"
+        torch.multiprocessing.spawn(_work, args=(world_size, cases, folder), nprocs=world_size, join=True)
+        return torch.load(Path(folder) / "results", weights_only=False)
+
+
+def _work(rank: int, world_size: int, cases: list[Case], folder: str) -> None:
+    torch.set_num_threads(1)
+    store = dist.FileStore(f"{folder}/store", world_size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
+    results: list[dict[str, Any]] = []
+    for case in cases:
+        try:
+            results.append(_run(case))
+        except Exception:
+            results.append({"error": f"rank {rank}: {traceback.format_exc()}"})
+        failed: list[Any] = [None] * world_size
+        dist.all_gather_object(failed, results[-1].get("error"))
+        if any(failed):
+            results[-1] = {"error": "\n".join(filter(None, failed))}
+        gc.collect()
+    if rank == 0:
+        torch.save(results, Path(folder) / "results")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _run(case: Case) -> dict[str, Any]:
+    recipe, batch = case.recipe, case.batch
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    source = data.source(recipe)
+    with _planted(case.fault):
+        engine = engines.create(recipe, case.layout, torch.device("cpu"))
+        engine.set_grad_accum(1 if case.fault == "not divided by grad_accum" else batch.grad_accum)
+        weights = {name: weight.clone() for name, weight in engine.named_full_weights()}
+        digest = hashlib.sha256(b"".join(weight.numpy().tobytes() for weight in weights.values())).hexdigest()
+        digests: list[Any] = [None] * world_size
+        dist.all_gather_object(digests, digest)
+        logits = engine.logits(probe(recipe))
+        losses, norms = [], []
+        for step in range(STEPS):
+            loss = torch.zeros(())
+            for k in range(batch.grad_accum):
+                last = k == batch.grad_accum - 1
+                if case.fault == "dropped micro-batch" and not last:
+                    continue
+                indices = data.sample_indices(batch, data_parallel=world_size, rank=rank, micro_step=k)
+                tokens = torch.from_numpy(source.sequences(step, indices))
+                loss += engine.micro_step(tokens, last=last and case.fault != "missing sync") / batch.grad_accum
+            norms.append(engine.optimizer_step().item())
+            dist.all_reduce(loss)
+            losses.append(loss.item() / world_size)
+        wrong = engines.mismatches(engine.in_effect(), recipe, case.layout, grad_accum=batch.grad_accum)
+        assert engine.num_skipped_steps() == 0
+        engine.close()
+    return {"run": Run(weights, logits, losses, norms), "mismatches": wrong, "digests": digests}
+
+
+@contextlib.contextmanager
+def _planted(fault: str) -> Iterator[None]:
+    """Breaks the model or its gradients in the way that `fault` names; the other faults are planted in the loop."""
+    causal_mask, block = modeling_bloom.create_causal_mask, modeling_bloom.BloomBlock.forward
+    backward = torch.Tensor.backward
+
+    def late_mask(**kwargs: Any) -> Any:
+        mask = causal_mask(**kwargs)
+        return torch.cat([mask[..., :1], mask[..., :-1]], dim=-1)
+
+    def no_alibi(self: Any, *args: Any, alibi: torch.Tensor, **kwargs: Any) -> Any:
+        return block(self, *args, alibi=torch.zeros_like(alibi), **kwargs)
+
+    def doubled(self: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        backward(self * 2, *args, **kwargs)
+
+    try:
+        if fault == "mask off by one":
+            modeling_bloom.create_causal_mask = late_mask
+        if fault == "ALiBi left out":
+            modeling_bloom.BloomBlock.forward = no_alibi
+        if fault == "doubled gradient":
+            torch.Tensor.backward = doubled
+        yield
+    finally:
+        modeling_bloom.create_causal_mask, modeling_bloom.BloomBlock.forward = causal_mask, block
+        torch.Tensor.backward = backward

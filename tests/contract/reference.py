@@ -1,0 +1,108 @@
+"""What the engines are held against: a plain transformers model in one process, the whole batch at once."""
+
+import dataclasses
+import functools
+
+import torch
+from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel
+
+from tests.contract.cases import STEPS
+from trainers.data import Stream
+from trainers.recipe import Recipe
+from trainers.spec import ModelSpec
+from trainers.weights import draw
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What a training run shows: start weights by name, logits before the first step, a loss and norm per step."""
+
+    weights: dict[str, torch.Tensor]
+    logits: torch.Tensor
+    losses: list[float]
+    grad_norms: list[float]
+
+
+def probe(recipe: Recipe) -> torch.Tensor:
+    """The token ids [2, seq_len] whose logits are compared."""
+    stream = Stream(vocab_size=recipe.model.vocab_size, seq_len=recipe.seq_len, seed=1000)
+    return torch.from_numpy(stream.sequences(0, range(2)))[:, :-1]
+
+
+@functools.cache
+def reference(recipe: Recipe) -> Run:
+    """The run of `recipe` in fp32, by nothing of the engines' code."""
+    model = _model(recipe.model)
+    for name, parameter in model.named_parameters():
+        value = draw(name, parameter.shape, seed=recipe.seed, std=recipe.model.init_std, device=torch.device("cpu"))
+        parameter.data.copy_(value)
+    start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    with torch.no_grad():
+        logits = model(probe(recipe)).logits
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=recipe.learning_rate,
+        betas=(recipe.beta1, recipe.beta2),
+        eps=recipe.epsilon,
+        weight_decay=recipe.weight_decay,
+    )
+    stream = Stream(vocab_size=recipe.model.vocab_size, seq_len=recipe.seq_len, seed=recipe.seed)
+    losses, norms = [], []
+    for step in range(STEPS):
+        tokens = torch.from_numpy(stream.sequences(step, range(recipe.global_batch)))
+        output = model(tokens[:, :-1]).logits.log_softmax(dim=-1)
+        loss = -output.gather(-1, tokens[:, 1:, None]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.grad_clip).item())
+        optimizer.step()
+        losses.append(loss.item())
+    return Run(start, logits, losses, norms)
+
+
+def _model(spec: ModelSpec) -> torch.nn.Module:
+    if spec.architecture == "bloom":
+        return BloomForCausalLM(
+            BloomConfig(
+                vocab_size=spec.vocab_size, hidden_size=spec.hidden_size, n_layer=spec.num_layers, n_head=spec.num_heads
+            )
+        ).train()
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=spec.vocab_size,
+            n_positions=spec.max_positions,
+            n_embd=spec.hidden_size,
+            n_layer=spec.num_layers,
+            n_head=spec.num_heads,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            attn_implementation="eager",
+        )
+    ).train()
+
+
+def differences(run: Run, recipe: Recipe) -> list[str]:
+    """Each way in which `run` leaves the reference by more than the contract allows; empty when it holds."""
+    expected = reference(dataclasses.replace(recipe, compute_precision="fp32"))
+    half = recipe.compute_precision != "fp32"
+    found = []
+    if run.weights.keys() != expected.weights.keys():
+        found.append(f"names of weights differ: {sorted(run.weights.keys() ^ expected.weights.keys())}")
+    for name in run.weights.keys() & expected.weights.keys():
+        if not torch.equal(run.weights[name], expected.weights[name]):
+            found.append(f"start weights of {name} differ")
+    scale = expected.logits.abs().max()
+    error = ((run.logits.float() - expected.logits).abs().max() / scale).item()
+    if not error <= (2e-2 if half else 1e-5):
+        found.append(f"logits differ by {error:.1e} of the largest")
+    pairs = [
+        ("loss", run.losses[:1], expected.losses[:1], 5e-3 if half else 1e-5),
+        ("loss", run.losses, expected.losses, 5e-3 if half else 1e-4),
+        ("gradient norm", run.grad_norms, expected.grad_norms, 3e-2 if half else 1e-3),
+    ]
+    for what, got, wanted, tolerance in pairs:
+        worst = max(abs(one - other) / abs(other) for one, other in zip(got, wanted, strict=True))
+        if not worst <= tolerance:
+            found.append(f"{what} differs by {worst:.1e} within {len(wanted)} steps, {tolerance:.0e} is allowed")
+    return found

@@ -1,0 +1,49 @@
+"""Every engine, stage and degree gives the reference weights, logits, losses and norms; every fault shows."""
+
+import functools
+from typing import Any
+
+import pytest
+
+from tests.contract.cases import Case, cases
+from tests.contract.group import run_cases
+from tests.contract.reference import differences
+
+CASES = {world_size: cases(world_size) for world_size in (1, 2, 4)}
+
+
+@functools.cache
+def results(world_size: int) -> list[dict[str, Any]]:
+    return run_cases(CASES[world_size], world_size)
+
+
+def _all(*, faulty: bool) -> list[Any]:
+    return [
+        pytest.param(world_size, index, id=f"{world_size} ranks: {case.name}")
+        for world_size, group in CASES.items()
+        for index, case in enumerate(group)
+        if bool(case.fault) == faulty
+    ]
+
+
+def _result(world_size: int, index: int) -> tuple[Case, dict[str, Any]]:
+    result = results(world_size)[index]
+    if "error" in result:
+        pytest.fail(result["error"])
+    return CASES[world_size][index], result
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(("world_size", "index"), _all(faulty=False))
+def test_trains_as_the_reference_does(world_size: int, index: int) -> None:
+    case, result = _result(world_size, index)
+    assert differences(result["run"], case.recipe) == []
+    assert len(set(result["digests"])) == 1
+    assert result["mismatches"] == []
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(("world_size", "index"), _all(faulty=True))
+def test_a_planted_fault_is_seen(world_size: int, index: int) -> None:
+    case, result = _result(world_size, index)
+    assert differences(result["run"], case.recipe) != []
