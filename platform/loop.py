@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
+from platform.reports.summary import winner
 from platform.searchers import Searcher
 from platform.study.history import History
 from platform.study.journal import Tail
@@ -15,7 +16,6 @@ from trainers.job import Job, MemoryPoint, Timing
 from trainers.journal import Measured, TrialEnd, TrialStart, TrialState
 from trainers.layout import BatchPoint
 from trainers.measurement import Measurement, Outcome
-from trainers.recipe import Recipe
 
 MOST_ATTEMPTS = 2
 """Trials a candidate gets when its worker dies without a verdict."""
@@ -155,14 +155,17 @@ class Loop:
         return None
 
     def _confirming_job(self) -> Job | None:
-        """The winner's own run at the accumulation it was only derived for."""
+        """The winner's own run at the accumulation it was only derived for, until a winner's time is its own.
+
+        A confirmed time may fall behind another point's derived one: then that one is confirmed too.
+        """
         if not self.settings.confirm or self.time_left_s() <= 0:
             return None
         for recipe in dict.fromkeys(candidate.recipe for candidate in self._candidates.values()):
-            winner = _unconfirmed(recipe, self.history.measurements)
-            if winner is not None:
-                candidate = Candidate(recipe=recipe, layout=winner.layout, micro_batches=(winner.batch.micro_batch,))
-                return self._job(candidate, (winner.batch,), repeat=1)
+            best = winner([m for m in self.history.measurements if m.recipe == recipe])
+            if best is not None and best.step_time_derived and not best.repeat:
+                candidate = Candidate(recipe=recipe, layout=best.layout, micro_batches=(best.batch.micro_batch,))
+                return self._job(candidate, (best.batch,), repeat=1)
         return None
 
     def _job(self, candidate: Candidate, rungs: tuple[BatchPoint, ...], *, repeat: int) -> Job:
@@ -225,13 +228,3 @@ def _memory_points(measured: Sequence[Measurement]) -> tuple[MemoryPoint, ...]:
         for m in measured
         if m.peak_forward_backward_gib is not None and m.peak_optimizer_gib is not None
     )
-
-
-def _unconfirmed(recipe: Recipe, measurements: Sequence[Measurement]) -> Measurement | None:
-    """The fastest `ok` point whose time is only derived, unless a faster one was measured in full or tried again."""
-    tried = {(m.layout, m.batch) for m in measurements if m.repeat and m.recipe == recipe}
-    mine = [m for m in measurements if m.recipe == recipe and m.outcome is Outcome.OK and not m.repeat]
-    best = max(mine, key=lambda m: m.tokens_per_s or 0.0, default=None)
-    if best is None or not best.step_time_derived or (best.layout, best.batch) in tried:
-        return None
-    return best
