@@ -1,10 +1,21 @@
-"""One plain line on how a search stands: for standard error where there is no terminal to draw on."""
+"""Plain lines on how a search stands: for standard error where there is no terminal to draw on."""
 
+import contextlib
 import dataclasses
+import math
+import sys
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from pathlib import Path
+from typing import Protocol
 
+from platform.reports.summary import winners
 from platform.reports.text import duration, figure, plural
+from platform.study.history import History
+from platform.study.journal import Tail
+from trainers.journal import Line, Measured, RungStart, TrialStart
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement, Outcome
 
@@ -85,3 +96,86 @@ def _outcomes(outcomes: Counter[Outcome]) -> str:
         return "nothing measured yet"
     each = ", ".join(f"{outcomes[outcome]} {outcome.value}" for outcome in Outcome if outcomes[outcome])
     return f"{plural(tried, 'measurement')}: {each}"
+
+
+def say(text: str) -> None:
+    """One line on standard error: standard output is for results."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class Budgeted(Protocol):
+    """What of a running search its journal does not tell; asked from another thread."""
+
+    def time_left_s(self) -> float:
+        """Seconds until a budget ends, infinite without one."""
+        ...
+
+
+@contextlib.contextmanager
+def followed(journal: Path, search: Budgeted, *, total: int | None) -> Generator[None, None, None]:
+    """Tells of a search while it runs: a line for each finished batch point, and one on how the search stands.
+
+    What was in the journal before is counted and not told again. A thread of its own reads it.
+    """
+    follower = _Follower(journal, search, total)
+    thread = threading.Thread(target=follower.work, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        follower.over.set()
+        thread.join(timeout=5)
+
+
+class _Follower:
+    def __init__(self, journal: Path, search: Budgeted, total: int | None) -> None:
+        self.over = threading.Event()
+        self._tail = Tail(journal)
+        self._history = History(self._tail.read())
+        self._search = search
+        self._total = total
+        self._layout: Layout | None = None
+        self._batch: BatchPoint | None = None
+        self._before_s = self._history.wall_s
+        self._started_s = time.monotonic()
+
+    def work(self) -> None:
+        """Until `over` is set, and once more after it."""
+        ended = False
+        while not ended:
+            ended = self.over.wait(0.5)
+            for entry in self._tail.read():
+                self._history.extend([entry])
+                self._tell(entry)
+
+    def _tell(self, entry: Line) -> None:
+        match entry:
+            case TrialStart():
+                self._layout, self._batch = entry.layout, None
+                say(self._line())
+            case RungStart():
+                self._batch = entry.batch
+                say(self._line())
+            case Measured(measurement=measurement) if measurement.outcome is not Outcome.SKIPPED:
+                say(measurement_line(measurement))
+            case _:
+                pass
+
+    def _line(self) -> str:
+        history = self._history
+        left_s = self._search.time_left_s()
+        header = history.header
+        return progress_line(
+            Progress(
+                trial=len(history.trials),
+                num_trials=self._total,
+                layout=self._layout,
+                batch=self._batch,
+                incumbent=next(iter(winners(history.measurements).values()), None),
+                outcomes=count_outcomes(history.measurements),
+                elapsed_s=self._before_s + time.monotonic() - self._started_s,
+                left_s=left_s if math.isfinite(left_s) else None,
+                gpu_s=history.gpu_s,
+                miniature=header is not None and header.miniature,
+            )
+        )

@@ -94,37 +94,53 @@ class History:
 
     @property
     def finished(self) -> frozenset[str]:
-        """Keys of candidates of which nothing is missing."""
+        """Candidates with a trial that ended as done, as "recipe id-layout id"."""
         return frozenset(
-            _key(self._starts[end.trial_id]) if end.trial_id in self._starts else end.key
+            _key(self._starts[end.trial_id]) if end.trial_id in self._starts else _plain(end.key)
             for end in self._ends.values()
             if end.state == "done"
         )
 
     def attempts(self, key: str) -> int:
         """How many trials of the candidate were started."""
+        key = _plain(key)
         return sum(_key(start) == key for start in self._starts.values())
 
     def measured(self, key: str, repeat: int = 0) -> tuple[Measurement, ...]:
         """The candidate's measurements of one repeat, by micro-batch."""
+        key = _plain(key)
         found = [each for each in self._measurements.values() if key_of(each) == key and each.repeat == repeat]
         return tuple(sorted(found, key=lambda each: each.batch.micro_batch))
 
     def missing(self, candidate: Candidate) -> tuple[int, ...]:
-        """Micro-batches of the candidate still to be run; empty where it is finished or its ladder has ended."""
-        if candidate.key in self.finished:
-            return ()
+        """Micro-batches of the candidate still to be run.
+
+        None of those that are measured, that a finished trial had before it (and may have left out as hopeless), or
+        that lie above the end of the ladder.
+        """
         measured = self.measured(candidate.key)
-        seen = {each.batch.micro_batch for each in measured}
+        seen = {each.batch.micro_batch for each in measured} | self._settled(_plain(candidate.key))
         ceiling = min((each.batch.micro_batch for each in measured if each.outcome in ENDS_LADDER), default=None)
         return tuple(
             each for each in candidate.micro_batches if each not in seen and (ceiling is None or each < ceiling)
         )
 
+    def _settled(self, key: str) -> set[int]:
+        """Micro-batches of the candidate's trials that ended as done."""
+        done = {end.trial_id for end in self._ends.values() if end.state == "done"}
+        starts = [start for trial_id, start in self._starts.items() if trial_id in done and _key(start) == key]
+        return {each for start in starts for each in start.micro_batches}
+
     def lost(self, key: str, micro_batch: int) -> int:
         """How often the rung was begun and left nothing: the process that ran it was killed."""
+        key = _plain(key)
         done = any(each.batch.micro_batch == micro_batch for each in self.measured(key))
         return self._rungs[key, micro_batch] - (1 if done else 0)
+
+    @property
+    def last_at(self) -> str:
+        """When the last line was written, "" before the first."""
+        return self._last.isoformat() if self._last else ""
 
     @property
     def wall_s(self) -> float:
@@ -165,6 +181,11 @@ def by_recipe(measurements: Sequence[Measurement]) -> dict[str, list[Measurement
 def _key(start: TrialStart) -> str:
     """Made anew from the values: a key written by an older version may hash fewer fields."""
     return f"{start.recipe.id}-{start.layout.id}"
+
+
+def _plain(key: str) -> str:
+    """The key without the name of a point: what was run is the same under any name."""
+    return "-".join(key.split("-", 2)[:2])
 
 
 def _seconds(start: TrialStart, end: datetime.datetime) -> float:

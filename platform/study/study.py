@@ -35,9 +35,8 @@ class Study:
         Raises:
             InputError: the name is not one, or taken, or the folder cannot be made.
         """
-        check_name(name)
+        cls.check_free(studies, name)
         path = studies / name
-        _refuse_taken(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -49,6 +48,16 @@ class Study:
             os.close(lock)
             raise
         return cls(path.absolute(), lock)
+
+    @staticmethod
+    def check_free(studies: Path, name: str) -> None:
+        """Refuse a name that cannot be a new study's, before anything is made.
+
+        Raises:
+            InputError: the name is not one, or taken.
+        """
+        check_name(name)
+        _refuse_taken(studies / name)
 
     @classmethod
     def resume(cls, studies: Path, name: str) -> tuple[Self, History, str]:

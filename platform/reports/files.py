@@ -1,4 +1,7 @@
-"""The winner as files: `layout.json`, which `--layout` reads back, and `ds_config.json` for DeepSpeed's users."""
+"""What a study leaves in its folder beside the journal: the table as CSV and Parquet, and each winner as files.
+
+`layout.json` is read back by `--layout`; `ds_config.json` stands where DeepSpeed won, for its users.
+"""
 
 import dataclasses
 import json
@@ -7,10 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from platform.errors import InputError
+from platform.reports.summary import winners
+from platform.reports.table import to_rows, write_csv
+from platform.study.history import History
+from platform.study.journal import JOURNAL
+from platform.study.parquet import PARQUET, write_parquet
 from trainers.codec import from_json, to_json
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement
 from trainers.recipe import Recipe
+
+CSV = "measurements.csv"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,20 +63,38 @@ def read_layout(path: Path) -> LayoutFile:
         raise InputError(f"the layout file {path} is not valid: {error}") from error
 
 
-def write_winners(folder: Path, winners: Sequence[Measurement]) -> list[Path]:
-    """Write each recipe's winner into the study's folder; the paths written.
+def write_results(folder: Path, history: History) -> list[Path]:
+    """Write the table and the winners into the study's folder, in place of what an earlier session left; the paths.
 
-    The first one's files are `layout.json` and `ds_config.json`, further ones carry their recipe's id in the name.
-    Files of an earlier winner are replaced, and taken away where the new one has none.
+    Raises:
+        InputError: a file cannot be written.
     """
+    header = history.header
+    assert header is not None, "a study without its first line has no results"
+    table, parquet = folder / CSV, folder / PARQUET
+    rows = to_rows(
+        history.measurements, cluster=header.cluster, source=f"study {header.name}", path=str(folder / JOURNAL)
+    )
+    write_csv(table, rows)
+    write_parquet(parquet, history.measurements)
+    best = winners(history.measurements)
+    return [table, parquet, *_write_winners(folder, header.recipes, best)]
+
+
+def _write_winners(folder: Path, recipes: Sequence[Recipe], best: Mapping[str, Measurement]) -> list[Path]:
+    """The first recipe's files are `layout.json` and `ds_config.json`, the others' carry the recipe's id as well."""
     written: list[Path] = []
-    for number, best in enumerate(winners):
-        suffix = f"-{best.recipe.id}" if number else ""
-        layout = {"recipe": to_json(best.recipe), "layout": to_json(best.layout), "batch": to_json(best.batch)}
-        written.append(_write(folder / f"layout{suffix}.json", {"measurement": best.id, **layout}))
-        config = folder / f"ds_config{suffix}.json"
-        if best.layout.engine == "deepspeed":
-            written.append(_write(config, ds_config(best.recipe, best.layout, best.batch)))
+    for number, recipe in enumerate(recipes):
+        suffix = f"-{recipe.id}" if number else ""
+        layout, config = folder / f"layout{suffix}.json", folder / f"ds_config{suffix}.json"
+        won = best.get(recipe.id)
+        if won is None:
+            layout.unlink(missing_ok=True)
+        else:
+            parts = {"recipe": to_json(won.recipe), "layout": to_json(won.layout), "batch": to_json(won.batch)}
+            written.append(_write(layout, {"measurement": won.id, **parts}))
+        if won is not None and won.layout.engine == "deepspeed":
+            written.append(_write(config, ds_config(won.recipe, won.layout, won.batch)))
         else:
             config.unlink(missing_ok=True)
     return written
@@ -120,6 +148,9 @@ def ds_config(recipe: Recipe, layout: Layout, batch: BatchPoint) -> dict[str, An
 def _write(path: Path, data: Mapping[str, Any]) -> Path:
     """Replace the file as a whole: a reader never sees half of it."""
     part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-    part.replace(path)
+    try:
+        part.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from error
     return path
