@@ -12,6 +12,7 @@ GLOBAL_BATCH, SEQ_LEN, STEPS = 8, 24, 20
 ENGINES: dict[str, dict[int, tuple[GradSync, ...]]] = {
     "ddp": {0: ("every", "last")},
     "fsdp": {2: ("every", "last"), 3: ("every", "last")},
+    "deepspeed": {0: ("last",), 1: ("last",), 2: ("every",), 3: ("every",)},
 }
 
 # 97 rows divide by neither 2 nor 4: shards are uneven. At deviation 0.2 positions and masks weigh on the logits.

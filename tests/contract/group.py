@@ -32,6 +32,7 @@ def run_cases(cases: list[Case], world_size: int) -> list[dict[str, Any]]:
 
 def _work(rank: int, world_size: int, cases: list[Case], folder: str) -> None:
     torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
     store = dist.FileStore(f"{folder}/store", world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
     results: list[dict[str, Any]] = []
