@@ -16,7 +16,7 @@ import torch.distributed as dist
 import torch.multiprocessing
 from transformers.models.bloom import modeling_bloom
 
-from tests.contract.cases import STEPS, Case
+from tests.contract.cases import Case
 from tests.contract.reference import Run, probe
 from trainers import data, engines
 
@@ -32,6 +32,7 @@ def run_cases(cases: list[Case], world_size: int) -> list[dict[str, Any]]:
 
 def _work(rank: int, world_size: int, cases: list[Case], folder: str) -> None:
     torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
     store = dist.FileStore(f"{folder}/store", world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
     results: list[dict[str, Any]] = []
@@ -63,8 +64,11 @@ def _run(case: Case) -> dict[str, Any]:
         digests: list[Any] = [None] * world_size
         dist.all_gather_object(digests, digest)
         logits = engine.logits(probe(recipe))
+        unsynced = case.fault == "missing sync"
+        if unsynced and case.layout.engine == "deepspeed":
+            engine._engine.enable_backward_allreduce, unsynced = False, False
         losses, norms = [], []
-        for step in range(STEPS):
+        for step in range(case.steps):
             loss = torch.zeros(())
             for k in range(batch.grad_accum):
                 last = k == batch.grad_accum - 1
@@ -72,7 +76,7 @@ def _run(case: Case) -> dict[str, Any]:
                     continue
                 indices = data.sample_indices(batch, data_parallel=world_size, rank=rank, micro_step=k)
                 tokens = torch.from_numpy(source.sequences(step, indices))
-                loss += engine.micro_step(tokens, last=last and case.fault != "missing sync") / batch.grad_accum
+                loss += engine.micro_step(tokens, last=last and not unsynced) / batch.grad_accum
             norms.append(engine.optimizer_step().item())
             dist.all_reduce(loss)
             losses.append(loss.item() / world_size)
@@ -85,7 +89,7 @@ def _run(case: Case) -> dict[str, Any]:
 @contextlib.contextmanager
 def _planted(fault: str) -> Iterator[None]:
     """Breaks the model or its gradients in the way that `fault` names; the other faults are planted in the loop."""
-    causal_mask, block = modeling_bloom.create_causal_mask, modeling_bloom.BloomBlock.forward
+    causal_mask, attention = modeling_bloom.create_causal_mask, modeling_bloom.BloomAttention.forward
     backward = torch.Tensor.backward
 
     def late_mask(**kwargs: Any) -> Any:
@@ -93,7 +97,7 @@ def _planted(fault: str) -> Iterator[None]:
         return torch.cat([mask[..., :1], mask[..., :-1]], dim=-1)
 
     def no_alibi(self: Any, *args: Any, alibi: torch.Tensor, **kwargs: Any) -> Any:
-        return block(self, *args, alibi=torch.zeros_like(alibi), **kwargs)
+        return attention(self, *args, alibi=torch.zeros_like(alibi), **kwargs)
 
     def doubled(self: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         backward(self * 2, *args, **kwargs)
@@ -102,10 +106,10 @@ def _planted(fault: str) -> Iterator[None]:
         if fault == "mask off by one":
             modeling_bloom.create_causal_mask = late_mask
         if fault == "ALiBi left out":
-            modeling_bloom.BloomBlock.forward = no_alibi
+            modeling_bloom.BloomAttention.forward = no_alibi
         if fault == "doubled gradient":
             torch.Tensor.backward = doubled
         yield
     finally:
-        modeling_bloom.create_causal_mask, modeling_bloom.BloomBlock.forward = causal_mask, block
+        modeling_bloom.create_causal_mask, modeling_bloom.BloomAttention.forward = causal_mask, attention
         torch.Tensor.backward = backward

@@ -55,10 +55,13 @@ def adamw(parameters: Iterable[nn.Parameter], recipe: Recipe) -> torch.optim.Ada
     )
 
 
-def adamw_in_effect(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What a torch optimizer runs, under the names of Recipe; states count once a step has made them."""
+def adamw_in_effect(optimizer: torch.optim.Optimizer, masters: Iterable[torch.Tensor] = ()) -> dict[str, Any]:
+    """What a torch optimizer runs, under the names of Recipe; states count once a step has made them.
+
+    `masters` are the weights that it steps where a library swaps them in and out of its group.
+    """
     (group,) = optimizer.param_groups
-    dtypes = {tensor.dtype for tensor in group["params"]}
+    dtypes = {tensor.dtype for tensor in masters} or {tensor.dtype for tensor in group["params"]}
     for state in optimizer.state.values():
         dtypes |= {state[key].dtype for key in ("exp_avg", "exp_avg_sq") if key in state}
     return {

@@ -1,0 +1,237 @@
+"""DeepSpeed ZeRO 0, 1, 2 and 3 through `deepspeed.initialize`, on the process group that torch already has.
+
+What each stage really runs, read in DeepSpeed 0.19.8 and pinned by the contract test:
+
+- Stage 0 in fp32 is the plain optimizer over all-reduced gradients. Its native bf16 and fp16 modes can only accumulate
+  gradients in 16 bits, which is another recipe; so 16-bit compute goes through DeepSpeed's own `torch_autocast`: fp32
+  weights and gradients, as in DDP. The engine clips here itself, since DeepSpeed would drop the norm.
+- Stage 1 in bf16 is `BF16_Optimizer`: 16-bit weights on every rank, fp32 gradients whole on every rank, fp32 master
+  weights and Adam states cut. In fp32 and fp16 it is the optimizer of stage 2 with gradients left whole.
+- Stage 2 is `DeepSpeedZeroOptimizer`: reduced gradients are kept by their owner alone. It exchanges at every micro-step.
+- Stage 3 cuts the weights too; vectors (norms, biases) stay whole on every rank, matrices never. It exchanges at every
+  micro-step.
+
+In all of them gradients travel and are added up in fp32 (`communication_data_type`, `grad_accum_dtype`); DeepSpeed's
+own default would be 16 bits. Stages 1 to 3 in fp32 hold a second fp32 copy of their part of the weights.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+from trainers import weights
+from trainers.engines._torch import (
+    adamw,
+    adamw_in_effect,
+    checkpoint_blocks,
+    checkpointing_in_effect,
+    dtype_name,
+    half_dtype,
+    loss_of,
+    matmul_precision,
+    plain_name,
+    set_matmul_precision,
+)
+from trainers.layout import Layout
+from trainers.models import Model, build
+from trainers.recipe import Recipe
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+
+import deepspeed  # noqa: E402
+import deepspeed.ops  # noqa: E402
+from deepspeed.runtime.bf16_optimizer import BF16_Optimizer  # noqa: E402
+from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3  # noqa: E402
+from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer  # noqa: E402
+from deepspeed.utils import logger, safe_get_full_fp32_param, safe_set_full_fp32_param  # noqa: E402
+
+logger.setLevel(logging.ERROR)
+# Gloo does without the shared-memory collectives, which DeepSpeed would compile at the first start.
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def ds_config(recipe: Recipe, layout: Layout) -> dict[str, Any]:
+    """The configuration that `deepspeed.initialize` gets; the batch sizes in it are for one micro-step of one sequence.
+
+    The optimizer is not in it: it is torch's fused AdamW, handed over beside it, so that nothing need be compiled.
+    """
+    zero: dict[str, Any] = {"stage": layout.zero_stage}
+    if layout.bucket_mib:
+        half = half_dtype(recipe) is not None
+        zero["reduce_bucket_size"] = layout.bucket_mib * 2**20 // (2 if half else 4)
+        zero["allgather_bucket_size"] = zero["reduce_bucket_size"]
+    if layout.zero_stage == 3:
+        # Below hidden^2 only vectors are left; 100,000 is DeepSpeed's own bound.
+        zero["stage3_param_persistence_threshold"] = min(100_000, recipe.model.hidden_size**2 - 1)
+    config: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "gradient_clipping": recipe.grad_clip if layout.zero_stage else 0.0,
+        "communication_data_type": "fp32",
+        "data_types": {"grad_accum_dtype": "fp32"},
+        # The throughput timer waits for the device at every micro-step.
+        "timers": {"throughput": {"enabled": False}},
+        "steps_per_print": sys.maxsize,
+    }
+    match recipe.compute_precision:
+        case "bf16" | "fp16" if layout.zero_stage == 0:
+            dtype = "bfloat16" if recipe.compute_precision == "bf16" else "float16"
+            config["torch_autocast"] = {"enabled": True, "dtype": dtype}
+        case "bf16":
+            config["bf16"] = {"enabled": True}
+        case "fp16":
+            # As torch's GradScaler does it: 2^16 at first, halved at once, doubled after 2000 good steps.
+            scaling = {"loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 2000, "hysteresis": 1}
+            config["fp16"] = {"enabled": True, **scaling}
+        case _:
+            pass
+    return config
+
+
+class DeepSpeedEngine:
+    """One ZeRO stage. See the module's docstring, and `trainers.engines.Engine`.
+
+    The process needs LOCAL_RANK (Ray Train sets it). After stage 3 the interpreter aborts at its exit unless
+    `torch.distributed.destroy_process_group` was called.
+    """
+
+    def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
+        set_matmul_precision(recipe)
+        self._recipe, self._layout, self._device = recipe, layout, device
+        self._linear = F.linear  # stage 3 replaces it for the whole process
+        config = ds_config(recipe, layout)
+        model = build(recipe.model, attention=layout.attention)
+        self._model_config = model.module.config
+        self._fill(model, config)
+        self._engine, *_ = deepspeed.initialize(
+            model=model.module,
+            model_parameters=list(model.module.parameters()),
+            optimizer=lambda parameters: adamw(parameters, recipe),
+            config=config,
+        )
+        self._set_masters()
+        self._skipped = torch.zeros((), dtype=torch.int64, device=device)
+
+    def _fill(self, model: Model, config: dict[str, Any]) -> None:
+        recipe, layout = self._recipe, self._layout
+        units = checkpoint_blocks(model) if layout.checkpointing == "full" else model.blocks
+        dtype = (half_dtype(recipe) if layout.zero_stage else None) or torch.float32
+        for unit in (*units, model.module):
+            weights.materialise(
+                unit, names=model.names, seed=recipe.seed, std=recipe.model.init_std, device=self._device, dtype=dtype
+            )
+            if layout.zero_stage == 3:
+                # Cuts what is whole in this unit, so that a rank never holds more than its part and one unit.
+                deepspeed.zero.Init(module=unit, config_dict_or_path=config, dtype=dtype)
+
+    def _set_masters(self) -> None:
+        """Gives fp32 master weights the bits that 16-bit modules lost: every engine starts from the same model."""
+        if self._layout.zero_stage == 0 or half_dtype(self._recipe) is None:
+            return
+        std = self._recipe.model.init_std
+        for name, parameter in self._engine.module.named_parameters():
+            shape = getattr(parameter, "ds_shape", parameter.shape)
+            value = weights.draw(plain_name(name), shape, seed=self._recipe.seed, std=std, device=self._device)
+            safe_set_full_fp32_param(parameter, value)
+
+    def set_grad_accum(self, grad_accum: int) -> None:
+        self._engine.set_train_batch_size(grad_accum * self._engine.dp_world_size)
+
+    def micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
+        self._engine.set_gradient_accumulation_boundary(last)
+        loss = loss_of(self._engine, tokens)
+        self._engine.backward(loss)
+        return loss.detach()
+
+    def optimizer_step(self) -> torch.Tensor:
+        if self._layout.zero_stage == 0:
+            norm = self._clip()
+            self._engine.step()
+        else:
+            self._engine.step()
+            norm = self._engine.get_global_grad_norm()
+        if not self._engine.is_gradient_accumulation_boundary() or norm is None:
+            raise RuntimeError("DeepSpeed took no optimizer step: the micro-step before it was not marked as the last")
+        return torch.as_tensor(norm, dtype=torch.float32, device=self._device)
+
+    def _clip(self) -> torch.Tensor:
+        scaler = self._engine.torch_autocast_z0_gradscaler
+        if scaler is not None:
+            scaler.unscale_(self._engine.optimizer)
+        limit = self._recipe.grad_clip or float("inf")
+        norm = nn.utils.clip_grad_norm_(self._engine.module.parameters(), limit)
+        if scaler is not None:
+            self._skipped += torch.isfinite(norm).logical_not()
+        return norm
+
+    def num_skipped_steps(self) -> int:
+        return self._engine.skipped_steps + int(self._skipped.item())
+
+    def logits(self, tokens: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return self._engine(tokens).logits
+
+    def in_effect(self) -> Mapping[str, Any]:
+        engine, wrapper = self._engine, self._engine.optimizer
+        stage = _stage(wrapper)
+        ranks = dist.get_world_size(engine.seq_data_parallel_group)
+        if engine.torch_autocast_enabled():
+            compute = dtype_name(engine.torch_autocast_dtype())
+        else:
+            dtypes = {parameter.dtype for parameter in engine.module.parameters()}
+            compute = "+".join(sorted(map(dtype_name, dtypes)))
+        return {
+            **adamw_in_effect(engine.basic_optimizer, masters=_masters(wrapper)),
+            "engine": "deepspeed" if isinstance(engine, deepspeed.DeepSpeedEngine) else type(engine).__name__,
+            "zero_stage": stage if stage == engine.zero_optimization_stage() else f"{stage}, not what it says",
+            "dp_replicate": 1 if stage else ranks,
+            "dp_shard": ranks if stage else 1,
+            "world_size": dist.get_world_size(),
+            "grad_accum": engine.gradient_accumulation_steps(),
+            "grad_sync": "every" if engine.zero_optimization_partition_gradients() else "last",
+            "checkpointing": checkpointing_in_effect(engine.module, self._recipe.model.num_layers),
+            "attention": self._model_config._attn_implementation,
+            "compute_precision": matmul_precision() if compute == "fp32" else compute,
+            "bucket_mib": engine.zero_reduce_bucket_size() * (4 if compute == "fp32" else 2) // 2**20,
+            "reduce_precision": dtype_name(engine.communication_data_type),
+            "accumulation_precision": dtype_name(engine.get_data_types()[1]),
+            "wrapper": type(wrapper).__name__,
+        }
+
+    def named_full_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, parameter in self._engine.module.named_parameters():
+            whole = parameter.detach() if self._layout.zero_stage == 0 else safe_get_full_fp32_param(parameter)
+            yield plain_name(name), whole
+
+    def close(self) -> None:
+        self._engine.destroy()
+        F.linear = self._linear
+        del self._engine
+
+
+def _stage(wrapper: Any) -> int:
+    """The ZeRO stage by the optimizer that runs, whatever the configuration says."""
+    if isinstance(wrapper, DeepSpeedZeroOptimizer_Stage3):
+        return 3
+    if isinstance(wrapper, DeepSpeedZeroOptimizer):
+        return 2 if wrapper.partition_gradients else 1
+    return 1 if isinstance(wrapper, BF16_Optimizer) else 0
+
+
+def _masters(wrapper: Any) -> list[torch.Tensor]:
+    """The fp32 weights that a ZeRO optimizer keeps; empty at stage 0, where the module's own are the masters."""
+    for name in ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition"):
+        if hasattr(wrapper, name):
+            return list(getattr(wrapper, name))
+    return []
