@@ -23,6 +23,11 @@ CHECKPOINTING = ("none", "selective", "full")
 OFFLOAD = ("none", "optimizer", "all")
 COMPILE = ("none", "block", "model")
 
+LOGIT_BYTES = {"plain": 14.0, "compiled": 8.0, "fused": 4.0}
+"""Bytes of one logit at the loss's peak, computed in 2 bytes. "plain": itself, fp32 copy, log-softmax and gradient;
+"compiled": itself, log-softmax
+and gradient in its own type, one cast; "fused": a kernel that writes the gradient over the logits, and a cast."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Columns:
@@ -61,11 +66,13 @@ class Columns:
     offload: Array
     """Index into `OFFLOAD`."""
     bucket_bytes: Array
+    kept_checkpoints: Array
+    """Share of a checkpointed block's input that stays on the device: less where it is cut or sent to the host."""
     flash: Array
     fused: Array
     """1 where element-wise operations are fused by hand or compiler, 0 for eager execution."""
-    fused_loss: Array
-    """1 where the compiler sees the loss too, and keeps the logits in their own type."""
+    logit_bytes: Array
+    """Bytes that the loss holds of one logit at its peak; see `LOGIT_BYTES`."""
     chunked_loss: Array
     dropout: Array
     micro_batch: Array
@@ -82,6 +89,8 @@ class Columns:
 
     matmul_flops: Array
     """Sustained rate of large products: peak of the precision x the device's share."""
+    plain_flops: Array
+    """Sustained rate of products that cannot use the matrix units."""
     peak_flops: Array
     flash_flops: Array
     bandwidth: Array
@@ -94,6 +103,8 @@ class Columns:
     inter_bandwidth: Array
     """Of a whole node, a direction."""
     inter_latency: Array
+    spread: Array
+    """Run-to-run deviation of the cluster, in log space."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -161,9 +172,10 @@ def layout_values(recipe: Recipe, layout: Layout) -> dict[str, float]:
         "checkpointing": CHECKPOINTING.index(layout.checkpointing),
         "offload": OFFLOAD.index(layout.offload),
         "bucket_bytes": layout.bucket_mib * 2.0**20 or default_bucket_bytes(layout.engine, state),
+        "kept_checkpoints": 1.0,
         "flash": float(layout.attention != "eager"),
         "fused": float(layout.compile != "none"),
-        "fused_loss": float(layout.compile == "model"),
+        "logit_bytes": LOGIT_BYTES["compiled" if layout.compile == "model" else "plain"] * compute / 2,
         "chunked_loss": float(layout.loss == "chunked"),
         "dropout": 0.0,
         # DDP and FSDP2 reduce in the states' type, DeepSpeed in the parameters' own.
@@ -180,9 +192,17 @@ def cluster_values(cluster: ClusterSpec, precision: str) -> dict[str, float]:
     """What a cluster gives to its rows, for products computed in `precision`."""
     device = cluster.device
     peak = device.peak_tflops(precision) * 1e12
+    # fp8 products also cast their operands and find their largest values: Transformer Engine reports 1.3 to 1.5 times
+    # bf16 where the peak is twice as high (docs.nvidia.com, Transformer Engine, "Performance Optimizations").
+    share = device.matmul_share * (0.75 if precision == "fp8" else 1.0)
+    # fp32 units draw less power: large products sustain more of their peak.
+    plain_share = 0.85
+    if precision == "fp32":
+        share = plain_share
     half = device.peak_tflops("fp16" if precision in ("fp16", "fp8") else "bf16") * 1e12
     return {
-        "matmul_flops": peak * device.matmul_share,
+        "matmul_flops": peak * share,
+        "plain_flops": device.peak_tflops("fp32") * 1e12 * device.matmul_share,
         "peak_flops": peak,
         "flash_flops": half * device.flash_share,
         "bandwidth": device.bandwidth_gb_per_s * 1e9,
@@ -194,6 +214,7 @@ def cluster_values(cluster: ClusterSpec, precision: str) -> dict[str, float]:
         "intra_latency": cluster.intra_latency_s,
         "inter_bandwidth": cluster.inter_gb_per_s * 1e9,
         "inter_latency": cluster.inter_latency_s,
+        "spread": cluster.spread,
     }
 
 

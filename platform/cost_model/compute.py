@@ -11,15 +11,12 @@ import numpy as np
 
 __all__ = ["COMPILE", "LayerSeconds", "head_s", "host_layer_s", "layer_seconds", "matmul_s", "optimizer_s"]
 
-TILE = 128
-"""Rows and columns of the tile that one unit computes (NVIDIA, "Matrix Multiplication Background", section 4)."""
+TILE_ROWS, TILE_COLUMNS = 256, 128
+"""The tile that one unit computes (NVIDIA, "Matrix Multiplication Background User's Guide", section 4.1)."""
 HALF_DEPTH = 128
 """Depth at which a tile's start and end cost as much as its products (same source, figure 6)."""
 BANDWIDTH_SHARE = 0.85
 """Of the datasheet's memory bandwidth, sustained: 4.29 of 4.8 TB/s copied on an H200; STREAM on A100 gives 85-90 %."""
-UNALIGNED_SHARE = 0.2
-"""Rate of half-precision products whose depth is no multiple of 8 elements: no tensor cores (NVIDIA, same source,
-section 3.1); fp32 units give 78 of 312 TFLOP/s on an A100 in fp16."""
 FLASH_HALF_LENGTH = 256
 """Sequence length at which fused attention reaches half its rate (FlashAttention-2, arXiv 2307.08691, figure 4)."""
 
@@ -43,6 +40,9 @@ benchmarks give 5 to 10 us)."""
 FUSED_LAUNCHES = 20.0
 EAGER_LAUNCHES = 80.0
 """Launches of one block's forward pass; the backward pass has twice as many."""
+GRADIENT_HOOK_S = 50e-6
+"""Host time of one parameter's gradient hook in DeepSpeed's stages 0 to 2, 12 a block: ZeRO-0 takes 17 ms more a step
+than plain autocast for GPT-2 small on an H200 (this project)."""
 GATHER_HOST_S = 0.4e-3
 """Host time of one parameter-holding module's fetch or release under ZeRO-3's hooks: 87 ms more a step than ZeRO-2 for
 GPT-2 small on an H200 (this project), over 74 modules and 3 passes."""
@@ -54,9 +54,8 @@ def _efficiency(units: Array, rows: Array, columns: Array, depth: Array) -> Arra
     Two effects: the last wave of tiles leaves units idle, and a tile's start and end weigh on a short depth (NVIDIA,
     "Matrix Multiplication Background User's Guide", sections 4.2 and 4.3).
     """
-    waves = np.ceil(rows / TILE) * np.ceil(columns / TILE) / units
-    # Past a few waves schedulers overlap their ends: the loss fades as 1 / waves.
-    return waves / (waves + 0.5 * (np.ceil(waves) - waves)) * depth / (depth + HALF_DEPTH)
+    waves = np.ceil(rows / TILE_ROWS) * np.ceil(columns / TILE_COLUMNS) / units
+    return waves / np.ceil(waves) * depth / (depth + HALF_DEPTH)
 
 
 def matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array:
@@ -77,8 +76,8 @@ class LayerSeconds:
 
     forward: Array
     backward: Array
-    attention: Array
-    """Of `forward`, what selective checkpointing computes again."""
+    again: Array
+    """What checkpointing computes again in the backward pass."""
 
 
 def _attention_seconds(columns: Columns, tokens: Array) -> tuple[Array, Array]:
@@ -97,13 +96,14 @@ def _attention_seconds(columns: Columns, tokens: Array) -> tuple[Array, Array]:
     bandwidth = columns.bandwidth * BANDWIDTH_SHARE
     scores = tokens * heads * seq
     score_bytes = scores * columns.compute_bytes
-    aligned = np.where(head_dim % 8 == 0, 1.0, UNALIGNED_SHARE)
-    rate = columns.matmul_flops * aligned * head_dim / (head_dim + HALF_DEPTH)
+    # Tensor cores want depths of a multiple of 8; other products run on the fp32 units (NVIDIA, same source, 3.1).
+    sustained = np.where(head_dim % 8 == 0, columns.matmul_flops, columns.plain_flops)
+    rate = sustained * head_dim / (head_dim + HALF_DEPTH)
     product = np.maximum(
         2 * scores * head_dim / rate, (score_bytes + 3 * tokens * width * columns.compute_bytes) / bandwidth
     )
     # The second product is as deep as the sequence is long.
-    deep_rate = columns.matmul_flops * aligned * seq / (seq + HALF_DEPTH)
+    deep_rate = sustained * seq / (seq + HALF_DEPTH)
     second = np.maximum(2 * scores * head_dim / deep_rate, score_bytes / bandwidth)
     hand_fused = columns.fused + (columns.engine == 3)
     passes = np.where(hand_fused > 0, SOFTMAX_PASSES, EAGER_SOFTMAX_PASSES) + columns.dropout * DROPOUT_PASSES
@@ -138,29 +138,32 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     values = replicated + FUSED_SHUFFLE * qkv + FUSED_ACTIVATION * up
     factor = np.where(columns.fused > 0, 1.0, EAGER_FACTOR)
     passes = tokens * values * factor * columns.compute_bytes / (columns.bandwidth * BANDWIDTH_SHARE)
+    forward = products + attention + passes
+    # PyTorch's checkpoint stops when the last saved tensor is there: the last product's output is not needed
+    # (torch.utils.checkpoint.set_checkpoint_early_stop). Megatron-LM and DeepSpeed's pipeline run the whole block.
+    stops_early = (columns.engine < 2) | (columns.engine == 2) & (columns.tp * columns.pp == 1)
+    whole = forward - np.where(stops_early, matmul_s(columns, tokens, h, inner), 0.0)
+    selective = np.where(columns.flash > 0, 0.0, attention)
     return LayerSeconds(
-        forward=products + attention + passes,
+        forward=forward,
         backward=products_backward + attention_backward + BACKWARD_FACTOR * passes,
-        attention=attention,
+        again=np.where(columns.checkpointing == 2, whole, np.where(columns.checkpointing == 1, selective, 0.0)),
     )
 
 
 def head_s(columns: Columns) -> tuple[Array, Array]:
     """Seconds (forward, backward) of the vocabulary product and the loss for one micro-batch.
 
-    The plain loss reads and writes the logits in fp32 several times: cast, log-softmax, its gradient, cast back
-    (28 bytes a logit); a chunked loss keeps them near (10 bytes) and computes the product once more.
+    Every byte that the loss holds of a logit is written once and read once; a chunked loss computes the product once
+    more.
     """
     tokens = columns.micro_batch * columns.seq_len / columns.cp
     width = columns.vocab / columns.tp
     forward = matmul_s(columns, tokens, width, columns.hidden)
     backward = _backward_matmul_s(columns, tokens, width, columns.hidden)
     chunked = columns.chunked_loss > 0
-    traffic = tokens * width / (columns.bandwidth * BANDWIDTH_SHARE)
-    return (
-        forward + traffic * np.where(chunked, 4.0, 14.0),
-        backward + traffic * np.where(chunked, 6.0, 14.0) + np.where(chunked, forward, 0.0),
-    )
+    traffic = tokens * width * columns.logit_bytes / (columns.bandwidth * BANDWIDTH_SHARE)
+    return forward + traffic, backward + traffic + np.where(chunked, forward, 0.0)
 
 
 def host_layer_s(columns: Columns) -> tuple[Array, Array]:
@@ -170,7 +173,8 @@ def host_layer_s(columns: Columns) -> tuple[Array, Array]:
     # FSDP2's hooks cost about 0.15 ms a unit and pass; ZeRO-3 hooks every module: six a block.
     hooks = np.where(columns.engine == 1, 0.15e-3, 0.0)
     hooks = np.where((columns.engine == 2) & (columns.zero_stage == 3), 6 * GATHER_HOST_S, hooks)
-    return forward + hooks, 2 * forward + 2 * hooks
+    gradient_hooks = np.where((columns.engine == 2) & (columns.zero_stage < 3), 12 * GRADIENT_HOOK_S, 0.0)
+    return forward + hooks, 2 * forward + 2 * hooks + gradient_hooks
 
 
 def optimizer_s(columns: Columns, parameters: Array) -> Array:

@@ -59,6 +59,8 @@ class ClusterSpec:
     """Bandwidth of one node to the others, a direction, achieved."""
     inter_latency_s: float
     price_per_device_hour: float | None
+    spread: float = 0.0
+    """Standard deviation of the log of step times from run to run, where the network is known for it."""
 
     @property
     def num_devices(self) -> int:
@@ -154,6 +156,7 @@ def cluster_of(
         inter_gb_per_s=stated * entry.get("inter_share", 0.75),
         inter_latency_s=entry.get("inter_latency_us", 60) * 1e-6,
         price_per_device_hour=entry.get("price_per_device_hour"),
+        spread=entry.get("spread", 0.0),
     )
 
 

@@ -16,10 +16,6 @@ __all__ = ["PHASES", "LowerBound", "PeakMemory", "lower_bound", "lower_bound_gib
 
 PHASES = ("loss", "block_backward", "end_of_backward", "optimizer")
 
-LOGIT_BYTES = 12.0
-"""Of a logit at the loss, besides its own type: fp32 copy, log-softmax and gradient, 4 bytes each."""
-FUSED_LOGIT_BYTES = 6.0
-"""The same where one kernel does it all: log-softmax and gradient in the logits' type, and one cast."""
 LOSS_CHUNK_ROWS = 4096
 EAGER_SCORE_BYTES = 4.0
 """Of an attention score besides the probabilities: the fp32 softmax that eager attention saves."""
@@ -27,10 +23,13 @@ LIVE_PARAMETERS = 1e9
 """DeepSpeed's `stage3_max_live_parameters`."""
 SUB_GROUP = 1e9
 """DeepSpeed's `sub_group_size`: parameters whose gradients ZeRO-3 casts at once."""
-FRAGMENTATION = 0.04
+FRAGMENTATION = 0.08
 """Reserved over allocated at the peak: blocks are rounded up and split (PyTorch's caching allocator)."""
-COMMUNICATOR_GIB = 0.25
-"""Buffers of one NCCL communicator: 2 x 4 MiB x channels (NCCL_BUFFSIZE), some 30 channels."""
+ROUNDING = 0.03
+"""The part of it that the allocator cannot give back: tails of blocks in use."""
+COMMUNICATOR_GIB = 0.6
+"""Buffers of one NCCL communicator: send and receive buffers of three protocols, 9 MiB a
+channel and direction, some 30 channels (NCCL, `NCCL_BUFFSIZE` and `NCCL_LL128_BUFFSIZE`)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +47,9 @@ class PeakMemory:
     """Unsharded, low-precision or flat copies of parameters and gradients, and buckets."""
     activations_gib: Array
     logits_gib: Array
+    needed_gib: Array
+    """What must fit: allocated, context and communicators. The allocator gives cached blocks back before it fails, so
+    fragmentation slows a run down (outcome "thrash") before it ends it."""
     binding_rank: Array
     """0 the first pipeline stage, 1 one in the middle, 2 the last; 0 without a pipeline."""
 
@@ -105,6 +107,8 @@ def _per_parameter(c: Columns) -> _PerParameter:
     gradients = np.where(
         fsdp, np.where(unsharded_sum, sb, sb / c.shard), np.where(c.engine == DDP, sb, summed / zero_2)
     )
+    # Sums in a wider type stand beside the low-precision gradients of the current micro-batch.
+    gradients = gradients + np.where((c.engine >= DEEPSPEED) & (summed > cb), cb, 0.0)
     held = np.where(accumulates | (c.engine == DDP) & (c.dp > 1), gradients, 0.0)
     final = np.where(fsdp, sb / c.shard, gradients)
     casts = (c.engine == DEEPSPEED) & (sb > cb)
@@ -136,7 +140,7 @@ def _unit_copies(c: Columns, root: Array) -> tuple[Array, Array, Array]:
     fsdp = (c.engine == FSDP) & gathers
     kept = np.where(c.zero_stage == 2, whole, 2 * block)
     zero_3 = (c.engine == DEEPSPEED) & (c.zero_stage == 3) & (c.shard > 1)
-    live = np.minimum(LIVE_PARAMETERS, whole + root) * cb
+    live = np.minimum(np.minimum(LIVE_PARAMETERS, whole + root), np.maximum(2 * block, root)) * cb
     autocast = np.where((c.engine == DDP) & (cb < sb) & (c.fused == 0), cb * whole, 0.0)
     loss = np.where(fsdp, (root + np.where(c.zero_stage == 2, whole, 0.0)) * cb, np.where(zero_3, live, autocast))
     unit = np.where(fsdp, (root + kept) * cb + block * (cb + sb), np.where(zero_3, live + block * cb, autocast))
@@ -149,12 +153,12 @@ def peak_memory(c: Columns) -> PeakMemory:
     per = _per_parameter(c)
     stages = stages_of(c)
     saved, kept_input, transient = _block_bytes(c)
-    kept = np.where(c.checkpointing == 2, kept_input, saved)
+    kept = np.where(c.checkpointing == 2, kept_input * c.kept_checkpoints, saved)
     again = np.where(c.checkpointing == 2, saved - kept_input, 0.0) + transient
     tokens = c.micro_batch * c.seq_len / c.cp
     boundary = tokens * c.hidden * c.compute_bytes
     rows = np.where(c.chunked_loss > 0, np.minimum(tokens, LOSS_CHUNK_ROWS), tokens)
-    logits = rows * c.vocab / c.tp * (c.compute_bytes + np.where(c.fused_loss > 0, FUSED_LOGIT_BYTES, LOGIT_BYTES))
+    logits = rows * c.vocab / c.tp * c.logit_bytes
     root = c.embedding_parameters / c.tp
     owned, blocks = rank_parameters(c, stages)
     ends = owned - np.where(c.pp > 1, 0.0, blocks)
@@ -183,7 +187,7 @@ def peak_memory(c: Columns) -> PeakMemory:
             parameters, layers = stages.last * block_share + head_parameters, stages.last
             flight, with_head = np.ones_like(in_flight), piped
         # Stages that do not exist get nothing: a middle one needs three stages, a last one two.
-        exists = np.where(c.pp > rank, 1.0, 0.0) if rank else 1.0
+        exists = (1.0, np.where(c.pp > 2, 1.0, 0.0), np.where(piped, 1.0, 0.0))[rank]
         root_here = np.where(piped & (rank == 1), 0.0, root)
         at_loss, at_block, at_end = _unit_copies(c, root_here)
         resident, held = parameters * per.resident, parameters * per.held_gradients
@@ -213,11 +217,14 @@ def peak_memory(c: Columns) -> PeakMemory:
         rank_of_best = np.where(more, rank, rank_of_best)
         parts_of_best = [np.where(more, part, old) for part, old in zip(parts, parts_of_best, strict=True)]
     allocated = best / GIB
-    groups = (c.dp > 1) * 1.0 + (c.tp > 1) + (c.pp > 1) + (c.cp > 1)
+    # A pipeline has a second group for its tied ends, and with tensor parallelism one over both.
+    groups = (c.dp > 1) * 1.0 + (c.tp > 1) + 2.0 * piped + (piped & (c.tp > 1)) + (c.cp > 1)
     states, gradients, copies, activations, loss = (part / GIB for part in parts_of_best)
+    outside = c.context_gib + COMMUNICATOR_GIB * groups
     return PeakMemory(
         allocated_gib=allocated,
-        device_gib=allocated * (1 + FRAGMENTATION) + c.context_gib + COMMUNICATOR_GIB * groups,
+        device_gib=allocated * (1 + FRAGMENTATION) + outside,
+        needed_gib=allocated * (1 + ROUNDING) + outside,
         phase=phase_of_best,
         states_gib=states,
         gradients_gib=gradients,

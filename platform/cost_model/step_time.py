@@ -12,6 +12,11 @@ DDP, FSDP, DEEPSPEED, MEGATRON = range(4)
 OVERLAP_SLOWDOWN = 0.05
 """Share of hidden communication that still slows compute, as both want memory and units (FSDP, arXiv 2304.11277,
 section 5.3; measured as 3 to 8 % there)."""
+ZERO_3_GATHERS = 12.0
+"""Collectives of one block and pass under ZeRO-3, which gathers parameter by parameter (a GPT block has 12)."""
+ZERO_3_OVERLAP = 0.5
+"""Share of ZeRO-3's communication that hides behind compute: prefetching stops at every module whose order it has not
+traced, and frees memory with a synchronisation (DeepSpeed, `partitioned_param_coordinator.py`)."""
 STEP_HOST_S = 5e-3
 """Host time of one optimizer step: clipping's synchronisation, learning rate, zeroing."""
 
@@ -67,13 +72,11 @@ def step_time(columns: Columns) -> StepTime:
     host_forward, host_backward = host_layer_s(c)
     stages = stages_of(c)
     full = c.checkpointing == 2
-    again = np.where(full, layer.forward, np.where(c.checkpointing == 1, layer.attention * (c.flash == 0), 0.0))
-
     tokens = c.micro_batch * c.seq_len / c.cp
     boundary = tokens * c.hidden * c.compute_bytes
     tensor = _tensor_s(c, boundary, full)
     context = _context_s(c, tokens)
-    busy = layer.forward + layer.backward + again + context
+    busy = layer.forward + layer.backward + layer.again + context
     launch = host_forward + host_backward + np.where(full, host_forward, 0.0)
     waits = np.maximum(launch - busy - tensor, 0.0)
     head = np.where(c.pp > 1, head_forward + head_backward, 0.0)
@@ -87,10 +90,8 @@ def step_time(columns: Columns) -> StepTime:
     through = c.layers * (busy + waits + tensor) + whole_head
     m = c.grad_accum
     send = _send_s(c, boundary)
-    # Sends of both directions stand between a stage's micro-batches unless virtual stages hide half of them.
-    pipeline = np.where(
-        c.pp > 1, (m + c.pp - 1) * 2 * send * np.where(c.virtual_stages > 1, c.virtual_stages / 2, 1.0), 0.0
-    )
+    # Two exchanges a micro-batch and virtual stage; links are full-duplex and half of each hides behind compute.
+    pipeline = np.where(c.pp > 1, (m + c.pp - 1) * send * c.virtual_stages, 0.0)
     bubble = np.where(c.pp > 1, (through - slot) / c.virtual_stages, 0.0)
 
     data = _data_s(c, stages, slot, layer.backward * slot_layers + head_backward)
@@ -197,7 +198,7 @@ def _data_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> Array:
     unit_bandwidth = ring_bandwidth(group, shard_in_node, *args)
     unit_latency = np.where(group > shard_in_node, c.inter_latency, c.intra_latency)
     per_layer = c.layer_parameters / c.tp
-    units = np.where(c.engine == DEEPSPEED, 4.0, 1.0)  # ZeRO-3 gathers a block's large parameters one by one
+    units = np.where(c.engine == DEEPSPEED, ZERO_3_GATHERS, 1.0)
     gather = units * gather_s(per_layer * c.compute_bytes / units, group, shard_in_node, unit_bandwidth, unit_latency)
     scatter_unit = units * gather_s(
         per_layer * c.gradient_bytes / units, group, shard_in_node, unit_bandwidth, unit_latency
@@ -215,7 +216,8 @@ def _data_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> Array:
     reduce_times = np.where((c.sync_every > 0) | (c.engine == DEEPSPEED), 1.0, 1.0 / m)
     talk = layers * (gathers * gather + reduce_times * (scatter_unit + across))
     ends = (owned - blocks) * (2 * c.compute_bytes + c.gradient_bytes) / unit_bandwidth * (group - 1) / group
-    exposed = np.maximum(talk - slot, 0.0) + OVERLAP_SLOWDOWN * np.minimum(talk, slot) + gather + scatter_unit
+    hidden = np.minimum(talk, slot) * np.where(c.engine == DEEPSPEED, ZERO_3_OVERLAP, 1 - OVERLAP_SLOWDOWN)
+    exposed = talk - hidden + gather + scatter_unit
     units_s = np.where(group > 1, m * exposed + ends, 0.0)
 
     data = np.where((c.zero_stage >= 1) & (c.zero_stage <= 2), sharded, plain)

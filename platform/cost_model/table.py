@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from platform.cost_model.columns import (
     CHECKPOINTING,
     ENGINES,
+    LOGIT_BYTES,
     OFFLOAD,
     cluster_values,
     default_bucket_bytes,
@@ -231,6 +232,36 @@ def _offload(row: Row) -> int:
     return int("optimizer offload y" in text)
 
 
+def _logit_bytes(row: Row, flash: bool) -> float:
+    """What the loss holds of a logit: stacks with fused attention brought a fused loss with it."""
+    if row.get("engine"):
+        return LOGIT_BYTES["compiled" if row.get("compile") == "model" else "plain"]
+    if flash:
+        return LOGIT_BYTES["fused"]
+    return LOGIT_BYTES["plain"]
+
+
+def _kept_checkpoints(row: Row, tp: float) -> float:
+    """Where checkpointed inputs lie: cut over the tensor-parallel ranks, or on the host.
+
+    The unreleased ZeRO-3 branch of BigScience's first table kept them on the host unless it says otherwise: 48
+    sequences of 64 blocks would fill 51 GB of a 32 GB device.
+    """
+    text = _text(row)
+    on_host = "full cpu offload" in text or "zero-3 old branch" in text or "pa_cpu=y" in text
+    if on_host and "no checkpoint-in-cpu" not in text and "pa_cpu=n" not in text:
+        return 0.0
+    partitioned = "partition-activations" in text and "no partition-activations" not in text
+    return 1 / tp if partitioned or on_host else 1.0
+
+
+def _moments(row: Row) -> float:
+    """fp32 states a parameter beside the master copy; the 8-bit optimizer holds two of a byte each."""
+    if row.get("optimizer") == "adafactor":
+        return 0.0
+    return 0.5 if "8-bit optimizer" in _text(row) else 2.0
+
+
 def _values(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, float]:
     tp, pp, cp, dp = _degrees(row)
     micro_batch, grad_accum = _batch(row, dp)
@@ -271,17 +302,21 @@ def _values(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, float
         "sync_every": float(row.get("grad_sync", "every" if engine == "fsdp" else "") == "every"),
         "checkpointing": CHECKPOINTING.index(checkpointing),
         "offload": _offload(row),
-        "bucket_bytes": default_bucket_bytes(engine, state_bytes),
+        # The Hugging Face Trainer's "auto" bucket holds hidden_size^2 elements.
+        "bucket_bytes": model.hidden_size**2 * 2.0
+        if "hf trainer" in text
+        else default_bucket_bytes(engine, state_bytes),
+        "kept_checkpoints": _kept_checkpoints(row, tp),
         "flash": float(flash),
         "fused": float(compiled if own else "hf trainer" not in text),
-        "fused_loss": float(row.get("compile") == "model"),
+        "logit_bytes": _logit_bytes(row, flash) * compute_bytes / 2,
         "chunked_loss": float(row.get("loss") == "chunked"),
         "dropout": float(not own and not flash),
         "micro_batch": micro_batch,
         "grad_accum": grad_accum,
         "compute_bytes": compute_bytes,
         "state_bytes": state_bytes,
-        "moments": 0.0 if row.get("optimizer") == "adafactor" else 2.0,
+        "moments": _moments(row),
         "gradient_bytes": gradient_bytes,
         "compression": {"bf16": 0.5, "powersgd": 0.02}.get(row.get("compression", ""), 1.0),
     }
@@ -299,6 +334,8 @@ def _convention(row: Row) -> FlopsConvention | None:
         return "8n"
     if "3*2*n*tokens" in text:
         return "6n"
+    if "hardware flops" in text:
+        return "megatron_hardware"
     return "megatron_model" if "model flops" in text else None
 
 
