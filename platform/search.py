@@ -12,7 +12,7 @@ from typing import NoReturn
 import search_spaces
 from platform import searchers
 from platform.errors import ClusterError, InputError
-from platform.follow import say
+from platform.reports.progress import say
 
 
 class _Parser(argparse.ArgumentParser):

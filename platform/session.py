@@ -2,9 +2,7 @@
 
 import argparse
 import dataclasses
-import json
 import os
-import shutil
 import signal
 import sys
 import time
@@ -14,18 +12,16 @@ from pathlib import Path
 from platform import checkout, searchers
 from platform.cluster import Place, connected
 from platform.errors import ClusterError, InputError
-from platform.follow import followed, say
 from platform.loop import Budget, Loop, Settings
 from platform.mirror import Mirror, check_uri, default_uri, ui_command
 from platform.planning import Plan, make_plan, part_of
-from platform.reports.files import write_winners
-from platform.reports.summary import as_json, verdicts, winners
-from platform.reports.table import to_rows, write_csv
-from platform.reports.terminal import render
+from platform.report import show
+from platform.reports.files import write_results
+from platform.reports.progress import followed, say
+from platform.reports.summary import winners
 from platform.reports.text import duration
 from platform.request import Request, read_request, resumed
 from platform.study.history import History
-from platform.study.parquet import write_parquet
 from platform.study.study import Study, check_name, fresh_name, read
 from search_spaces.space import Space
 from trainers.cluster import Cluster
@@ -87,7 +83,10 @@ def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         request = read_request(options)
         if study is None and not options.dry_run:
             study = Study.create(studies, options.name or fresh_name(studies, request.space.name))
-        with _interruptible(), connected(options.address, cpu_workers=request.space.num_workers or CPU_WORKERS) as place:
+        with (
+            _interruptible(),
+            connected(options.address, cpu_workers=request.space.num_workers or CPU_WORKERS) as place,
+        ):
             subject = _subject(request, place)
             if study is None or options.dry_run:
                 _print_dry_run(subject)
@@ -101,10 +100,11 @@ def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             mirror = Mirror(study.path, uri).start()
             code = _run(study, history, subject, place, options, began_s)
         history, _ = read(study.path, last=True)
-        files = _write_files(study, history)
+        files = write_results(study.path, history)
         if said := mirror.close(MIRROR_CLOSE_S):
             say(said)
-        _print_result(history, files, mirror.uri, as_object=options.json)
+        show(history, files, as_object=options.json)
+        say(f"The search took {duration(history.wall_s)}, {history.gpu_s:.0f} device seconds. {ui_command(mirror.uri)}")
         return code or _verdict(history)
     finally:
         if study is not None:
@@ -198,44 +198,15 @@ def _run(
                     timing=subject.timing,
                 ),
             )
-            with followed(study.journal, loop, planned=len(subject.plan.candidates)):
+            with followed(study.journal, loop, total=len(subject.plan.candidates)):
                 tune.run(loop, driver_ip=place.driver_ip)
         say(f"Ended: {loop.why_ended}.")
         history = loop.history
     except KeyboardInterrupt:
         code = INTERRUPTED
         say(f"Interrupted. What was measured is kept; go on with: python -m platform.search --resume {study.name}")
-    study.record(
-        End(exit_code=code, wall_s=time.monotonic() - began_s, gpu_s=max(0.0, history.gpu_s - gpu_before_s))
-    )
+    study.record(End(exit_code=code, wall_s=time.monotonic() - began_s, gpu_s=max(0.0, history.gpu_s - gpu_before_s)))
     return code
-
-
-def _write_files(study: Study, history: History) -> list[Path]:
-    """The study's tables and its winners' files; their paths."""
-    assert history.header is not None
-    table, parquet = study.path / "measurements.csv", study.path / "measurements.parquet"
-    rows = to_rows(history.measurements, cluster=history.header.cluster, source=study.name)
-    write_csv(table, rows)
-    write_parquet(parquet, history.measurements)
-    best = winners(history.measurements)
-    ordered = [best[recipe.id] for recipe in history.header.recipes if recipe.id in best]
-    return [*write_winners(study.path, ordered), table, parquet, study.journal]
-
-
-def _print_result(history: History, files: Sequence[Path], uri: str, *, as_object: bool) -> None:
-    header = history.header
-    assert header is not None
-    if as_object:
-        print(json.dumps(as_json(history), indent=2))
-        return
-    width = shutil.get_terminal_size((160, 40)).columns
-    print(render(history.measurements, cluster=header.cluster, tokens=header.tokens, width=width))
-    for sentence in verdicts(history):
-        print(sentence)
-    print(f"The search took {duration(history.wall_s)} and {history.gpu_s:.0f} device seconds.")
-    print(f"Files in {files[0].parent}: {', '.join(path.name for path in files)}")
-    print(f"Compare in MLflow: {ui_command(uri)}")
 
 
 def _verdict(history: History) -> int:

@@ -35,9 +35,7 @@ class Recorder:
         with self._lock:
             self._standing[trial_id] = {"phase": phase, "batch": batch, "until": time.monotonic() + allowed_s}
             if batch is not None:
-                start = journal.RungStart(
-                    trial_id=trial_id, batch=from_json(BatchPoint, batch), deadline_s=allowed_s
-                )
+                start = journal.RungStart(trial_id=trial_id, batch=from_json(BatchPoint, batch), deadline_s=allowed_s)
                 journal.record(self._path, start)
 
     def standing(self, trial_id: str) -> dict[str, Any] | None:
