@@ -44,6 +44,7 @@ class Mirror:
         self._complete = False
         self._problem = "no time was left"
         self._elsewhere = False
+        self._troubled = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="mlflow-mirror", daemon=True)
 
@@ -66,9 +67,14 @@ class Mirror:
             return "Another process, the running search it seems, is mirroring this study to MLflow."
         return self._lacking()
 
+    @property
+    def mirrored(self) -> frozenset[str]:
+        """Ids of the measurements that this mirror knows to be in MLflow."""
+        return frozenset(self._seen) - {measurement.id for measurement, _, _ in tuple(self._pending)}
+
     def _lacking(self) -> str:
         total = {each.id for each in self._read_all() if each.outcome is not Outcome.SKIPPED}
-        missing = total - self._done()
+        missing = total - self.mirrored
         what = f"{len(missing)} of {plural(len(total), 'measurement')}" if missing else "the study's end or its files"
         name = self.folder.name
         where = "" if self.folder.parent == Path("studies").absolute() else f" --studies {self.folder.parent}"
@@ -79,9 +85,6 @@ class Mirror:
 
     def _read_all(self) -> tuple[Measurement, ...]:
         return History(Tail(self.folder / JOURNAL).read(last=True)).measurements
-
-    def _done(self) -> set[str]:
-        return self._seen - {measurement.id for measurement, _, _ in list(self._pending)}
 
     def _work(self) -> None:
         lock = None
@@ -101,6 +104,7 @@ class Mirror:
             except Exception as error:
                 # Whatever it is, the search goes on; what the server has is asked anew when it answers again.
                 self._problem = _brief(error)
+                self._troubled = True
                 self._runs = None
                 self._marked_running = False
                 wait_s = pause_s
@@ -151,6 +155,8 @@ class Mirror:
         else:
             status = {0: "FINISHED", 1: "FINISHED", 130: "KILLED"}.get(end.exit_code, "FAILED")
             at = end.at
+        if self._troubled:
+            runs.tidy()
         runs.attach(sorted(path for pattern in _FILES for path in self.folder.glob(pattern)))
         runs.ended(status=status, at=at, best=best)
         self._complete = True

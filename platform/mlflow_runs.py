@@ -203,6 +203,10 @@ class Runs:
         for chunk in _chunks(made, _MOST_PARAMS):
             self._client.log_batch(run_id, params=chunk)
 
+    def tidy(self) -> None:
+        """Look again for runs made twice, after a connection that was lost."""
+        self._children = self._found()
+
     def running(self) -> None:
         """Mark the study as running, also one that had ended."""
         self._client.update_run(self.parent_id, status="RUNNING")

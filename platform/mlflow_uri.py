@@ -11,7 +11,7 @@ _SERVERS = ("http", "https")
 
 def default_uri(studies: Path) -> str:
     """A sqlite file beside the studies, by its absolute path."""
-    return f"sqlite:///{urllib.parse.quote(str(studies.absolute() / 'mlflow.db'))}"
+    return f"sqlite:///{_quoted(studies.absolute() / 'mlflow.db')}"
 
 
 def check_uri(uri: str) -> str:
@@ -43,8 +43,12 @@ def _absolute(uri: str, rest: str) -> str:
     path, mark, query = path.partition("?")
     if not path or path == ":memory:":
         raise InputError(f"the MLflow URI {uri!r} names no file: write sqlite:////ABSOLUTE/PATH/mlflow.db")
-    full = str(Path(urllib.parse.unquote(path)).absolute())
-    return urllib.parse.quote(full) + mark + query
+    return _quoted(Path(urllib.parse.unquote(path)).absolute()) + mark + query
+
+
+def _quoted(path: Path) -> str:
+    """Only what would bend the path is quoted: MLflow takes a quoted blank for three letters, and makes a folder so."""
+    return str(path).replace("%", "%25").replace("?", "%3F")
 
 
 def sqlite_path(uri: str) -> Path | None:

@@ -22,7 +22,7 @@ from platform.reports.table import to_rows, write_csv
 from platform.reports.terminal import render
 from platform.study.history import History
 from platform.study.journal import describe_rejected
-from platform.study.study import find, read
+from platform.study.study import find, is_held, read
 
 _MIRROR_S = 120.0
 """Longest that catching MLflow up may take."""
@@ -57,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     folder = find(options.studies.expanduser(), options.name)
-    history, rejected = read(folder, last=True)
+    running = is_held(folder)
+    history, rejected = read(folder, last=not running)
     assert history.header is not None
     uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or history.header.mlflow_uri or default_uri(folder.parent))
     sentence = describe_rejected(folder, rejected)
@@ -69,7 +70,9 @@ def _report(options: argparse.Namespace) -> int:
         write_csv(options.csv, rows)
         files.append(options.csv)
     show(history, files, as_object=options.json)
-    if not options.no_mlflow:
+    if running:
+        say("The study is running: its search mirrors it to MLflow.")
+    elif not options.no_mlflow:
         lacking = Mirror(folder, uri).start().close(_MIRROR_S)
         say(lacking or f"MLflow is up to date: {ui_command(uri)}")
     return 0 if winners(history.measurements) else 1

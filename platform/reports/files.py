@@ -15,6 +15,7 @@ from platform.reports.table import to_rows, write_csv
 from platform.study.history import History
 from platform.study.journal import JOURNAL
 from platform.study.parquet import PARQUET, write_parquet
+from platform.study.replace import replacing
 from trainers.codec import from_json, to_json
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement
@@ -146,11 +147,6 @@ def ds_config(recipe: Recipe, layout: Layout, batch: BatchPoint) -> dict[str, An
 
 
 def _write(path: Path, data: Mapping[str, Any]) -> Path:
-    """Replace the file as a whole: a reader never sees half of it."""
-    part = path.with_name(path.name + ".part")
-    try:
+    with replacing(path) as part:
         part.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from error
     return path

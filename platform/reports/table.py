@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from platform.errors import InputError
+from platform.study.replace import replacing
 from trainers.cluster import Cluster
 from trainers.layout import Layout
 from trainers.measurement import Measurement, Outcome
@@ -200,15 +201,10 @@ def write_csv(path: Path, rows: Iterable[Row]) -> None:
     Raises:
         InputError: the file cannot be written.
     """
-    part = path.with_name(path.name + ".part")
-    try:
-        with part.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(HEADER)
-            writer.writerows([_text(getattr(row, name)) for name in HEADER] for row in rows)
-        part.replace(path)
-    except OSError as error:
-        raise InputError(f"the table {path} cannot be written: {error.strerror}") from error
+    with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(HEADER)
+        writer.writerows([_text(getattr(row, name)) for name in HEADER] for row in rows)
 
 
 def _text(value: str | int | float | None) -> str | int | float:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from platform.errors import InputError
+from platform.study.replace import replacing
 from trainers.codec import from_json, to_json
 from trainers.measurement import Measurement
 
@@ -106,12 +107,8 @@ def write_parquet(path: Path, measurements: Sequence[Measurement]) -> None:
     fields = [pa.field(name, _arrow_type(kinds.get(name, str), pa)) for name in _DERIVED]
     fields += [pa.field(column.name, _arrow_type(column.hint, pa)) for column in _columns()]
     rows = [_flat(each) for each in measurements]
-    part = path.with_name(path.name + ".part")
-    try:
+    with replacing(path) as part:
         pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(fields)), part)
-        part.replace(path)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error}") from error
 
 
 def _flat(measurement: Measurement) -> dict[str, Any]:

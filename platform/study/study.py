@@ -155,6 +155,23 @@ def find(studies: Path, name: str) -> Path:
     raise InputError(f"no study {name!r} in {studies.absolute()}: {hint}")
 
 
+def is_held(path: Path) -> bool:
+    """Whether a driver is running the study in folder `path` now."""
+    try:
+        file = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    return False
+
+
 def read(path: Path, *, last: bool = False) -> tuple[History, list[Rejected]]:
     """What the journal of the study in folder `path` says, and the lines that could not be used.
 
