@@ -19,6 +19,7 @@ __all__ = ["Mirror", "check_uri", "default_uri", "shown_uri", "ui_command"]
 
 _POLL_S = 0.5
 _LONGEST_PAUSE_S = 15.0
+_LAST_TRY_S = 3.0
 _FILES = ("layout*.json", "ds_config*.json", "measurements.csv", "measurements.parquet")
 
 
@@ -59,6 +60,9 @@ class Mirror:
         Call it after the journal's last line and the files are written. Returns a sentence on what MLflow lacks, "" for
         nothing.
         """
+        if self._runs is None and self._troubled:
+            # It does not answer: one more question, and no waiting for the network to give up.
+            timeout_s = min(timeout_s, _LAST_TRY_S)
         self._closing.set()
         self._thread.join(timeout_s)
         if self._complete:

@@ -102,48 +102,57 @@ def _write_winners(folder: Path, recipes: Sequence[Recipe], best: Mapping[str, M
 
 
 def ds_config(recipe: Recipe, layout: Layout, batch: BatchPoint) -> dict[str, Any]:
-    """The configuration with which a DeepSpeed user gets this layout.
+    """The configuration with which a DeepSpeed user gets what was measured.
 
-    The optimizer is the one of this project's trials, torch's AdamW. Activation checkpointing is not in it: DeepSpeed
+    Sharding, precisions and buckets are those of this project's own engine; a test holds the two together. Here too
+    are the batch sizes, and torch's AdamW by DeepSpeed's name for it. Activation checkpointing is not in it: DeepSpeed
     leaves that to the model (`gradient_checkpointing_enable()` for a transformers one).
     """
     if layout.engine != "deepspeed":
         raise ValueError(f"a DeepSpeed configuration wants a deepspeed layout, got {layout.engine}")
-    zero: dict[str, Any] = {"stage": layout.zero_stage}
-    if layout.bucket_mib:
-        # DeepSpeed counts elements, and gradients travel in the compute precision.
-        elements = layout.bucket_mib * 2**20 // (4 if recipe.compute_precision in ("fp32", "tf32") else 2)
-        zero |= {"reduce_bucket_size": elements}
-        if layout.zero_stage in (1, 2):
-            zero |= {"allgather_bucket_size": elements}
-    if layout.offload in ("optimizer", "all"):
-        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
-    if layout.offload == "all":
-        zero["offload_param"] = {"device": "cpu", "pin_memory": True}
+    half = recipe.compute_precision in ("bf16", "fp16")
     config: dict[str, Any] = {
         "train_batch_size": recipe.global_batch,
         "train_micro_batch_size_per_gpu": batch.micro_batch,
         "gradient_accumulation_steps": batch.grad_accum,
         "gradient_clipping": recipe.grad_clip,
-        "zero_optimization": zero,
-        "data_types": {"grad_accum_dtype": recipe.state_precision},
-        "bf16": {"enabled": recipe.compute_precision == "bf16"},
-        "fp16": {"enabled": recipe.compute_precision == "fp16"},
+        "zero_optimization": _zero(recipe, layout, half),
         "zero_allow_untested_optimizer": True,
+        "communication_data_type": "fp32",
+        "data_types": {"grad_accum_dtype": "fp32"},
     }
+    if half and layout.zero_stage == 0:
+        # Its own 16-bit modes would add gradients up in 16 bits at this stage, which is another recipe.
+        dtype = "bfloat16" if recipe.compute_precision == "bf16" else "float16"
+        config["torch_autocast"] = {"enabled": True, "dtype": dtype}
+    elif recipe.compute_precision == "bf16":
+        config["bf16"] = {"enabled": True}
+    elif recipe.compute_precision == "fp16":
+        scaling = {"loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 2000, "hysteresis": 1}
+        config["fp16"] = {"enabled": True, **scaling}
     if recipe.optimizer == "adamw":
-        config["optimizer"] = {
-            "type": "Adam",
-            "params": {
-                "lr": recipe.learning_rate,
-                "betas": [recipe.beta1, recipe.beta2],
-                "eps": recipe.epsilon,
-                "weight_decay": recipe.weight_decay,
-                "adam_w_mode": True,
-                "torch_adam": True,
-            },
-        }
+        numbers = {"lr": recipe.learning_rate, "betas": [recipe.beta1, recipe.beta2], "eps": recipe.epsilon}
+        kind = {"weight_decay": recipe.weight_decay, "adam_w_mode": True, "torch_adam": True}
+        config["optimizer"] = {"type": "Adam", "params": {**numbers, **kind}}
     return config
+
+
+def _zero(recipe: Recipe, layout: Layout, half: bool) -> dict[str, Any]:
+    elements = min(500_000_000, recipe.model.num_parameters)
+    if layout.bucket_mib:
+        elements = layout.bucket_mib * 2**20 // (2 if half else 4)
+    zero: dict[str, Any] = {
+        "stage": layout.zero_stage,
+        "reduce_bucket_size": elements,
+        "allgather_bucket_size": elements,
+    }
+    if layout.zero_stage == 3:
+        zero["stage3_param_persistence_threshold"] = min(100_000, recipe.model.hidden_size**2 - 1)
+    if layout.offload in ("optimizer", "all"):
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    if layout.offload == "all":
+        zero["offload_param"] = {"device": "cpu", "pin_memory": True}
+    return zero
 
 
 def _write(path: Path, data: Mapping[str, Any]) -> Path:

@@ -8,7 +8,7 @@ from search_spaces.space import Candidate
 from trainers.journal import End, Line, Measured, Peak, Resume, RungStart, StudyHeader, TrialEnd, TrialStart
 from trainers.measurement import Measurement, Outcome
 
-ENDS_LADDER = frozenset({Outcome.OOM, Outcome.DIVERGED, Outcome.HUNG, Outcome.FAILED, Outcome.SKIPPED})
+ENDS_LADDER = frozenset({Outcome.OOM, Outcome.DIVERGED, Outcome.HUNG, Outcome.FAILED})
 """After one of these no larger micro-batch of the same candidate is worth running."""
 
 
@@ -58,8 +58,11 @@ class History:
                 if start is not None:
                     self._rungs[_key(start), entry.batch.micro_batch] += 1
             case Measured(measurement=measurement):
-                # The first durable one stays: a second one of the same id can only be a repetition.
-                self._measurements.setdefault(measurement.id, measurement)
+                # The first durable one stays: a second one of the same id can only be a repetition. A point that was
+                # skipped may be run after all, by a session with another memory cap.
+                known = self._measurements.get(measurement.id)
+                if known is None or known.outcome is Outcome.SKIPPED:
+                    self._measurements[measurement.id] = measurement
             case TrialEnd():
                 self._ends[entry.trial_id] = entry
             case End():
@@ -116,9 +119,9 @@ class History:
         """Micro-batches of the candidate still to be run.
 
         None of those that are measured, that a finished trial had before it (and may have left out as hopeless), or
-        that lie above the end of the ladder.
+        that lie above the end of the ladder. That a point was skipped once is no result: what may run is the plan's.
         """
-        measured = self.measured(candidate.key)
+        measured = [each for each in self.measured(candidate.key) if each.outcome is not Outcome.SKIPPED]
         seen = {each.batch.micro_batch for each in measured} | self._settled(_plain(candidate.key))
         ceiling = min((each.batch.micro_batch for each in measured if each.outcome in ENDS_LADDER), default=None)
         return tuple(

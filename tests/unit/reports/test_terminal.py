@@ -49,8 +49,8 @@ def test_it_fits_and_says_what_matters(width: int) -> None:
 def test_wide_has_every_column() -> None:
     text = _render(*MANY, width=220)
     for title in (
-        "GPUs", "engine", "sharding", "degrees", "precision", "checkp.", "seq.", "MBS", "GAS", "batch", "step", "tokens",
-        "tokens/s", "±%", "TFLOP/s", "peak", "util.", "GiB", "days", "outcome",
+        "GPUs", "engine", "sharding", "degrees", "precision", "checkp.", "seq.", "MBS", "GAS", "batch", "step",
+        "tokens", "tokens/s", "±%", "TFLOP/s", "peak", "util.", "GiB", "days", "outcome",
     ):  # fmt: skip
         assert title in text, title
     assert "Left out" not in text

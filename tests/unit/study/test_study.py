@@ -179,9 +179,33 @@ def test_an_outcome_that_leaves_room_does_not_end_the_ladder(outcome: Outcome) -
     assert history.missing(candidate) == (2,)
 
 
-def test_a_skipped_candidate_misses_nothing() -> None:
+def test_what_was_skipped_may_be_run_after_all() -> None:
     history = History([Measured(at=_at(1), measurement=skipped())])
-    assert history.missing(_candidate(layout(), 1, 2)) == ()
+    assert history.missing(_candidate(layout(), 1, 2)) == (1, 2)
+    history.extend([Measured(at=_at(2), measurement=measurement()), Measured(at=_at(3), measurement=skipped())])
+    assert [each.outcome for each in history.measurements] == [Outcome.OK]
+    assert history.missing(_candidate(layout(), 1, 2)) == (2,)
+
+
+def test_a_point_by_its_name_is_the_same_candidate() -> None:
+    named = Candidate(recipe=RECIPE, layout=layout(), micro_batches=(1, 2), name="zs-3_fp16")
+    entries: list[Line] = [
+        _start("t1", _candidate(layout(), 1), 1),
+        Measured(at=_at(2), measurement=measurement()),
+        TrialEnd(at=_at(3), trial_id="t1", key="k", state="done", wall_s=1, gpu_s=4),
+    ]
+    history = History(entries)
+    assert history.missing(named) == (2,)  # the finished trial had only the first
+    assert len(history.measured(named.key)) == 1 and history.attempts(named.key) == 1
+
+
+def test_what_a_finished_trial_left_out_is_not_missing() -> None:
+    candidate = _candidate(layout(), 1, 2, 4)
+    entries: list[Line] = [_start("t1", candidate, 1), Measured(at=_at(2), measurement=measurement())]
+    history = History(entries)
+    assert history.missing(candidate) == (2, 4)
+    history.extend([TrialEnd(at=_at(3), trial_id="t1", key="k", state="done", wall_s=1, gpu_s=4)])
+    assert history.missing(candidate) == ()
 
 
 def test_what_was_spent_counts_killed_sessions_and_trials() -> None:
