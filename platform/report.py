@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -89,7 +90,7 @@ def show(history: History, files: Sequence[Path], *, as_object: bool) -> None:
     header = history.header
     print(render(history.measurements, cluster=header.cluster, tokens=header.tokens, width=width, color=color), end="")
     for sentence in verdicts(history):
-        print(sentence)
+        print(textwrap.fill(sentence, width, break_long_words=False, break_on_hyphens=False))
     print("Files:")
     for path in files:
         print(f"  {path}")

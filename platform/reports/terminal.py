@@ -235,7 +235,8 @@ def _skipped_lines(skipped: Sequence[Measurement]) -> list[str]:
     reasons: dict[str, list[Measurement]] = {}
     for row in skipped:
         reasons.setdefault(" ".join(row.reason.split()), []).append(row)
-    lines = [f"Never run: {text.plural(len(skipped), 'layout')}."]
+    layouts = len({row.layout.id for row in skipped})
+    lines = [f"Never run: {text.plural(len(skipped), 'batch point')} of {text.plural(layouts, 'layout')}."]
     for reason, rows in list(reasons.items())[:_MOST_SKIPPED]:
         more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
         lines.append(f"  {rows[0].layout.label}, MBS {rows[0].batch.micro_batch}{more}: {reason}")
@@ -253,10 +254,15 @@ def _notes(ran: Sequence[Measurement], best: Measurement | None, gone: Sequence[
             notes.append(f"Not counted: {point}: {row.outcome.value}, {' '.join(row.reason.split())}")
     if any(row.step_time_derived for row in ran):
         notes.append("~ derived from a step with fewer micro-steps, by the engine's formula")
+    legend = {
+        "±%": "±%: half the distance of the step time's quartiles.",
+        "TFLOP/s": "TFLOP/s: model FLOPs, recomputation not counted.",
+        "% of peak": "% of peak: of the measured matmul peak.",
+        "GiB": "GiB: most allocated, on the fullest device.",
+    }
     if ran:
         notes.append(
-            "±%: half the distance of the step time's quartiles. TFLOP/s: model FLOPs, recomputation not counted."
-            " % of peak: of the measured matmul peak. GiB: most allocated, on the fullest device."
+            " ".join(said for title, said in legend.items() if not any(each.startswith(title) for each in gone))
         )
     if gone:
         notes.append(f"Left out at this width: {', '.join(gone)}.")

@@ -31,7 +31,14 @@ def test_a_finished_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     csv = tmp_path / "out.csv"
     assert main(["one", "--studies", str(tmp_path), "--csv", str(csv), "--no-mlflow"]) == 0
     out = capsys.readouterr().out
-    for words in ("40,000", "ok *", "asked 4.00 GiB", "Never run: 1 layout", "Fastest for bloom-7b1", "layout.json"):
+    for words in (
+        "40,000",
+        "ok *",
+        "asked 4.00 GiB",
+        "Never run: 1 batch point",
+        "Fastest for bloom-7b1",
+        "layout.json",
+    ):
         assert words in out, words
     assert [row.outcome for row in read_csv(csv)] == ["ok", "oom", "skipped"]
     assert (folder / "measurements.parquet").exists() and (folder / "layout.json").exists()

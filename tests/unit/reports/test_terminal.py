@@ -40,7 +40,13 @@ def test_it_fits_and_says_what_matters(width: int) -> None:
     flat = " ".join(text.split())
     for words in ("43,000", "41,000~", "35,000", "ok *", "thrash", "oom", "failed", "asked 4.00 GiB", "61.2", "26.9"):
         assert words in flat, f"{words} at {width}"
-    for words in ("3 allocator retries", "said [bold]no[/bold]", "Never run: 9 layouts", "prefetch 2", "~ derived"):
+    for words in (
+        "3 allocator retries",
+        "said [bold]no[/bold]",
+        "Never run: 9 batch points of 9 layouts.",
+        "prefetch 2",
+        "~ derived",
+    ):
         assert words in flat, f"{words} at {width}"
     assert text.index("43,000") < text.index("41,000~") < text.index("35,000") < text.index("45,000")
     assert text.index("45,000") < text.index("asked")
@@ -88,7 +94,7 @@ def test_a_miniature_is_marked() -> None:
 
 def test_nothing_but_failures_and_nothing_at_all() -> None:
     assert "oom" in _render(oom(), width=80)
-    assert "Never run: 1 layout." in _render(skipped(), width=80)
+    assert "Never run: 1 batch point of 1 layout." in _render(skipped(), width=80)
     assert _render(width=80).strip() == ""
 
 
