@@ -19,6 +19,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from trainers.layout import Attention
 from trainers.spec import ModelSpec
+from trainers.support import model_refusal
 
 _BLOCKS = {"bloom": "transformer.h", "gpt2": "transformer.h", "gpt_neox": "gpt_neox.layers", "llama": "model.layers"}
 
@@ -45,8 +46,8 @@ def build(spec: ModelSpec, *, attention: Attention) -> Model:
     """
     if attention not in ("eager", "sdpa"):
         raise ValueError(f"attention must be eager or sdpa here, got {attention!r}")
-    if spec.architecture == "bloom" and attention == "sdpa":
-        raise ValueError("transformers has only eager attention for bloom, got 'sdpa': set attention to 'eager'")
+    if reason := model_refusal(spec, attention):
+        raise ValueError(reason)
     with _parameters_on_meta():
         module = AutoModelForCausalLM.from_config(_config(spec), dtype=torch.float32, attn_implementation=attention)
     module.train()
@@ -111,21 +112,8 @@ def _settings(spec: ModelSpec) -> dict[str, Any]:
         "bos_token_id": None,
         "eos_token_id": None,
     }
-    if spec.architecture != "bloom" and spec.embedding_norm:
-        raise ValueError(
-            f"transformers has no {spec.architecture} with a norm after the embedding: {spec.name} asks it"
-        )
-    if spec.architecture == "bloom" and not spec.embedding_norm:
-        raise ValueError(f"transformers has no bloom without a norm after the embedding: {spec.name} asks it")
-    if spec.architecture != "llama" and spec.num_kv_heads != spec.num_heads:
-        raise ValueError(
-            f"transformers has no {spec.architecture} with fewer key/value heads than heads:"
-            f" {spec.name} asks {spec.num_kv_heads} of {spec.num_heads}"
-        )
     match spec.architecture:
         case "bloom":
-            if spec.ffn_size != 4 * spec.hidden_size:
-                raise ValueError(f"bloom has ffn_size 4 x hidden_size = {4 * spec.hidden_size}, got {spec.ffn_size}")
             sizes = {"hidden_size": spec.hidden_size, "n_layer": spec.num_layers, "n_head": spec.num_heads}
         case "gpt2":
             sizes = {

@@ -1,5 +1,93 @@
-"""placeholder until engines lands."""
+"""What cannot run here, said in one sentence before anything starts, without torch; the driver records it as `skipped`."""
+
+from collections.abc import Iterator
+
+from trainers.cluster import Cluster
+from trainers.layout import Attention, Layout
+from trainers.recipe import Recipe
+from trainers.spec import ModelSpec
 
 
-def refusal(recipe, layout, cluster):
-    return None
+def refusal(recipe: Recipe, layout: Layout, cluster: Cluster) -> str | None:
+    """Why `recipe` cannot run on `layout` on all devices of `cluster`, in one sentence; None when it can."""
+    reasons = (
+        *_of_cluster(recipe, layout, cluster),
+        *_of_recipe(recipe),
+        *_of_layout(layout),
+        *_of_model(recipe.model, layout.attention),
+    )
+    return reasons[0] if reasons else None
+
+
+def model_refusal(spec: ModelSpec, attention: Attention) -> str | None:
+    """Why transformers has no such model or attention, in one sentence; None when it has."""
+    return next(_of_model(spec, attention), None)
+
+
+def _of_cluster(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[str]:
+    if layout.world_size != cluster.num_devices:
+        yield (
+            f"the layout's degrees multiply to {layout.world_size} devices, the cluster has {cluster.num_devices}:"
+            " choose degrees that take all of them"
+        )
+    precision = recipe.compute_precision
+    if cluster.device_kind == "cpu":
+        if precision == "fp16":
+            yield "DeepSpeed has no fp16 on a CPU and torch no fast one: choose bf16 or fp32"
+        if precision == "tf32":
+            yield "TF32 is a mode of CUDA devices, the cluster has CPUs: choose fp32 or bf16"
+    elif precision in ("bf16", "tf32") and (cluster.capability or (0, 0)) < (8, 0):
+        got = ".".join(map(str, cluster.capability)) if cluster.capability else "unknown"
+        other = "fp16" if precision == "bf16" else "fp32"
+        yield f"{precision} needs CUDA compute capability 8.0, that of {cluster.device} is {got}: choose {other}"
+
+
+def _of_recipe(recipe: Recipe) -> Iterator[str]:
+    if recipe.optimizer != "adamw":
+        yield f"no engine has the optimizer {recipe.optimizer} yet: choose adamw"
+    if recipe.state_precision != "fp32":
+        yield f"no engine keeps states in {recipe.state_precision} yet: choose state_precision fp32"
+    if recipe.compression != "none":
+        yield f"no engine compresses gradients to {recipe.compression} yet: choose compression none"
+
+
+def _of_layout(layout: Layout) -> Iterator[str]:
+    for axis in ("tp", "pp", "cp"):
+        if getattr(layout, axis) > 1:
+            yield f"no engine has {axis} yet, got {axis} {getattr(layout, axis)}: set it to 1"
+    if layout.checkpointing == "selective":
+        yield "no engine checkpoints selectively yet: choose checkpointing none or full"
+    if layout.offload != "none":
+        yield f"no engine offloads yet, got offload {layout.offload}: choose none"
+    if layout.attention == "flex":
+        yield "no model has flex attention yet: choose eager or sdpa"
+    if layout.loss != "plain":
+        yield f"no engine has the {layout.loss} loss yet: choose plain"
+    if layout.compile != "none":
+        yield f"no engine compiles yet, got compile {layout.compile}: choose none"
+    if layout.bucket_mib and layout.engine == "fsdp":
+        yield f"FSDP2 reduces a block at a time and has no buckets, got bucket_mib {layout.bucket_mib}: set it to 0"
+    if layout.bucket_mib and layout.engine == "deepspeed" and layout.zero_stage == 0:
+        yield f"DeepSpeed stage 0 has buckets of one fixed size, got bucket_mib {layout.bucket_mib}: set it to 0"
+
+
+def _of_model(spec: ModelSpec, attention: Attention) -> Iterator[str]:
+    kind = spec.architecture
+    if kind == "bloom" and attention == "sdpa":
+        yield "transformers has only eager attention for bloom, got sdpa: choose eager"
+    if spec.config:
+        return  # a configuration that transformers reads describes a model that transformers has
+    if kind == "bloom" and not spec.embedding_norm:
+        yield f"transformers has no bloom without a norm after the embedding, {spec.name} asks for one"
+    if kind != "bloom" and spec.embedding_norm:
+        yield f"transformers has no {kind} with a norm after the embedding, {spec.name} asks for one: use bloom"
+    if kind == "bloom" and spec.ffn_size != 4 * spec.hidden_size:
+        yield (
+            f"bloom in transformers has ffn_size 4 x hidden_size, {4 * spec.hidden_size} for {spec.name},"
+            f" got {spec.ffn_size}"
+        )
+    if kind != "llama" and spec.num_kv_heads != spec.num_heads:
+        yield (
+            f"transformers has no {kind} with fewer key/value heads than heads,"
+            f" {spec.name} asks for {spec.num_kv_heads} of {spec.num_heads}: use llama"
+        )

@@ -101,7 +101,7 @@ def layouts(world_size: int) -> list[Layout]:
 
 
 def cases(world_size: int) -> list[Case]:
-    """At 2 ranks all combinations in fp32 on BLOOM; elsewhere each layout once or twice, both models and precisions."""
+    """At 2 ranks all combinations in fp32 on BLOOM, and the faults; at 1 and 4 ranks each stage and degree twice."""
     found: list[Case] = []
 
     def add(model: ModelSpec, precision: str, layout: Layout, grad_accum: int, fault: str = "") -> None:
@@ -109,20 +109,22 @@ def cases(world_size: int) -> list[Case]:
         found.append(Case(recipe=recipe(model, precision), layout=layout, batch=point, fault=fault))
 
     for layout in layouts(world_size):
-        main_sync = layout.grad_sync == ENGINES[layout.engine][layout.zero_stage][-1]
+        stages = ENGINES[layout.engine]
+        main = layout.grad_sync == stages[layout.zero_stage][-1]
         plain = layout.checkpointing == "none"
-        if world_size == 2 and main_sync:
+        # sdpa and prefetch ride along on GPT-2: they must not change the mathematics either.
+        sdpa = dataclasses.replace(layout, attention="sdpa", prefetch=1 if layout.engine == "fsdp" else 0)
+        if world_size != 2:
+            if main and plain:
+                add(BLOOM, "fp32", layout, 2)
+            elif main:
+                add(GPT2, "bf16", sdpa, 2)
+            continue
+        add(BLOOM, "fp32", layout, 2)
+        if main:
             add(BLOOM, "fp32", layout, 1)
-        if world_size == 2 or main_sync:
-            add(BLOOM, "fp32", layout, 2)
-        if main_sync and plain:
-            add(BLOOM, "bf16", layout, 2)
-            # sdpa and prefetch or odd bucket sizes ride along: they must not change the mathematics either.
-            other = dataclasses.replace(layout, attention="sdpa", checkpointing="full")
-            add(GPT2, "fp32", other, 2)
-            add(GPT2, "bf16", dataclasses.replace(other, prefetch=1 if layout.engine == "fsdp" else 0), 1)
-        if world_size == 2 and main_sync and plain:
-            for fault, planted in FAULTS.items():
-                if layout.zero_stage == planted.get(layout.engine, max(ENGINES[layout.engine])):
-                    add(BLOOM, "fp32", layout, 2, fault)
+            add(*((BLOOM, "bf16", layout) if plain else (GPT2, "fp32", sdpa)), 4)
+        for fault, planted in FAULTS.items() if main and plain else ():
+            if layout.zero_stage == planted.get(layout.engine, max(stages)):
+                add(BLOOM, "fp32", layout, 2, fault)
     return found

@@ -5,6 +5,7 @@ import gc
 import hashlib
 import os
 import tempfile
+import time
 import traceback
 from collections.abc import Iterator
 from datetime import timedelta
@@ -21,12 +22,20 @@ from tests.contract.reference import Run, probe
 from trainers import data, engines
 
 
-def run_cases(cases: list[Case], world_size: int) -> list[dict[str, Any]]:
+def run_cases(cases: list[Case], world_size: int, *, deadline_s: float = 500) -> list[dict[str, Any]]:
     """One result a case: `run`, `mismatches` and `digests` (of start weights, a rank each), or `error`."""
+    ends = time.monotonic() + deadline_s
     with tempfile.TemporaryDirectory() as folder:
         # Spawned processes take the environment along: with more threads they would fight over the cores.
         os.environ["OMP_NUM_THREADS"] = "1"
-        torch.multiprocessing.spawn(_work, args=(world_size, cases, folder), nprocs=world_size, join=True)
+        group = torch.multiprocessing.spawn(
+            _work, args=(world_size, cases, folder), nprocs=world_size, join=False, daemon=True
+        )
+        while not group.join(timeout=1):
+            if time.monotonic() > ends:
+                for process in group.processes:
+                    process.kill()
+                return [{"error": f"{world_size} ranks were not done after {deadline_s} s"}] * len(cases)
         return torch.load(Path(folder) / "results", weights_only=False)
 
 

@@ -33,7 +33,7 @@ def _result(world_size: int, index: int) -> tuple[Case, dict[str, Any]]:
     return CASES[world_size][index], result
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("world_size", "index"), _all(faulty=False))
 def test_trains_as_the_reference_does(world_size: int, index: int) -> None:
     case, result = _result(world_size, index)
@@ -42,7 +42,7 @@ def test_trains_as_the_reference_does(world_size: int, index: int) -> None:
     assert result["mismatches"] == []
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("world_size", "index"), _all(faulty=True))
 def test_a_planted_fault_is_seen(world_size: int, index: int) -> None:
     case, result = _result(world_size, index)

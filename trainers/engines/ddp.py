@@ -1,6 +1,7 @@
 """Torch DistributedDataParallel: a whole model on every rank, fp32 weights, autocast for 16-bit products."""
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -31,13 +32,15 @@ class DdpEngine(TorchEngine):
             checkpoint_blocks(model)
         self._views = False
         # All ranks have drawn the same weights, so nothing need be sent at the start, and no buffer ever changes.
-        return DistributedDataParallel(
-            model.module,
-            gradient_as_bucket_view=True,
-            broadcast_buffers=False,
-            init_sync=False,
-            bucket_cap_mb=self._layout.bucket_mib or None,
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # `broadcast_buffers` has a new name from torch 2.13 on
+            return DistributedDataParallel(
+                model.module,
+                gradient_as_bucket_view=True,
+                broadcast_buffers=False,
+                init_sync=False,
+                bucket_cap_mb=self._layout.bucket_mib or None,
+            )
 
     @contextlib.contextmanager
     def _syncing(self, sync: bool) -> Iterator[bool]:

@@ -7,17 +7,21 @@ What each stage really runs, read in DeepSpeed 0.19.8 and pinned by the contract
   weights and gradients, as in DDP. The engine clips here itself, since DeepSpeed would drop the norm.
 - Stage 1 in bf16 is `BF16_Optimizer`: 16-bit weights on every rank, fp32 gradients whole on every rank, fp32 master
   weights and Adam states cut. In fp32 and fp16 it is the optimizer of stage 2 with gradients left whole.
-- Stage 2 is `DeepSpeedZeroOptimizer`: reduced gradients are kept by their owner alone. It exchanges at every micro-step.
-- Stage 3 cuts the weights too; vectors (norms, biases) stay whole on every rank, matrices never. It exchanges at every
-  micro-step.
+- Stage 2 is `DeepSpeedZeroOptimizer`: reduced gradients are kept by their owner alone.
+- Stage 3 cuts the weights too; vectors (norms, biases) stay whole on every rank, matrices never.
+
+Stages 0 and 1 exchange gradients at the last micro-step of a step, 2 and 3 at every one.
 
 In all of them gradients travel and are added up in fp32 (`communication_data_type`, `grad_accum_dtype`); DeepSpeed's
 own default would be 16 bits. Stages 1 to 3 in fp32 hold a second fp32 copy of their part of the weights.
 """
 
+import contextlib
+import io
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -55,6 +59,8 @@ from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer  # noqa:
 from deepspeed.utils import logger, safe_get_full_fp32_param, safe_set_full_fp32_param  # noqa: E402
 
 logger.setLevel(logging.ERROR)
+# From torch 2.13 on, the collectives that ZeRO uses have new names; without this each call warns.
+warnings.filterwarnings("ignore", r"`torch.distributed.*_tensor` is deprecated", FutureWarning)
 # Gloo does without the shared-memory collectives, which DeepSpeed would compile at the first start.
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
@@ -118,12 +124,13 @@ class DeepSpeedEngine:
         model = build(recipe.model, attention=layout.attention)
         self._model_config = model.module.config
         self._fill(model, config)
-        self._engine, *_ = deepspeed.initialize(
-            model=model.module,
-            model_parameters=list(model.module.parameters()),
-            optimizer=lambda parameters: adamw(parameters, recipe),
-            config=config,
-        )
+        with contextlib.redirect_stdout(io.StringIO()):  # stage 1 in bf16 prints memory tables, whatever the log level
+            self._engine, *_ = deepspeed.initialize(
+                model=model.module,
+                model_parameters=list(model.module.parameters()),
+                optimizer=lambda parameters: adamw(parameters, recipe),
+                config=config,
+            )
         self._set_masters()
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)
 
