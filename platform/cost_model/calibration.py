@@ -18,8 +18,8 @@ PART_SIGMA = {"host_s": 0.4, "tensor_s": 0.4, "pipeline_s": 0.5, "bubble_s": 0.2
 SMOOTH_SIGMA = 0.06
 SMOOTH_LENGTH = 2.0
 """Doublings of a degree or micro-batch over which the smooth error changes."""
-NOISE_SIGMA = 0.02
-"""Deviation of one measurement from run to run."""
+NOISE_SIGMA = 0.04
+"""Deviation of one measurement from run to run, and of what differs between layouts without a pattern."""
 OTHER_GROUP = 0.5
 """Correlation of the common error between different engines or devices."""
 

@@ -39,6 +39,7 @@ class Columns:
     heads: Array
     ffn: Array
     gated: Array
+    rotary: Array
     vocab: Array
     layer_parameters: Array
     embedding_parameters: Array
@@ -133,6 +134,7 @@ def model_values(model: ModelSpec) -> dict[str, float]:
         "heads": model.num_heads,
         "ffn": model.ffn_size,
         "gated": float(model.gated),
+        "rotary": float(model.position == "rotary"),
         "vocab": model.vocab_size,
         "layer_parameters": model.parameters_per_layer,
         "embedding_parameters": model.embedding_parameters,

@@ -26,6 +26,8 @@ FLASH_HALF_LENGTH = 256
 FUSED_REPLICATED = 10.4
 FUSED_SHUFFLE = 2.0
 FUSED_ACTIVATION = 2.0
+ROTARY_PASSES = 4.0
+"""Queries and keys are read, turned and written back; half of each is moved once more."""
 EAGER_FACTOR = 2.2
 """Eager execution reads and writes each intermediate: dropout, bias, residual and the parts of GELU apart."""
 BACKWARD_FACTOR = 1.8
@@ -33,6 +35,9 @@ SOFTMAX_PASSES = 2.0
 DROPOUT_PASSES = 2.5
 EAGER_SOFTMAX_PASSES = 12.0
 """Scale, position bias, mask, cast to fp32, softmax, cast back: transformers' eager attention, in 2-byte passes."""
+
+OP_SELECTIVE_SHARE = 0.4
+"""Of a block's forward pass, computed again where every other product is saved: half the products and what is cheap."""
 
 LAUNCH_S = 7e-6
 """Host time of one kernel launch through PyTorch's dispatcher (arXiv 2104.04473 leaves it out; PyTorch's own
@@ -135,7 +140,8 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
         + _backward_matmul_s(columns, tokens, h, inner)
     )
     replicated = FUSED_REPLICATED * h / np.where(columns.sequence_parallel > 0, tp, 1.0)
-    values = replicated + FUSED_SHUFFLE * qkv + FUSED_ACTIVATION * up
+    rotation = ROTARY_PASSES * columns.rotary * (h + columns.kv_width) / tp
+    values = replicated + FUSED_SHUFFLE * qkv + FUSED_ACTIVATION * up + rotation
     factor = np.where(columns.fused > 0, 1.0, EAGER_FACTOR)
     passes = tokens * values * factor * columns.compute_bytes / (columns.bandwidth * BANDWIDTH_SHARE)
     forward = products + attention + passes
@@ -143,7 +149,10 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     # (torch.utils.checkpoint.set_checkpoint_early_stop). Megatron-LM and DeepSpeed's pipeline run the whole block.
     stops_early = (columns.engine < 2) | (columns.engine == 2) & (columns.tp * columns.pp == 1)
     whole = forward - np.where(stops_early, matmul_s(columns, tokens, h, inner), 0.0)
-    selective = np.where(columns.flash > 0, 0.0, attention)
+    # Selective: Megatron-LM repeats the attention core (arXiv 2205.05198, section 5), as fused attention does anyway;
+    # PyTorch's engines repeat every other product (torch.utils.checkpoint, selective contexts; torchtitan's "op").
+    core = np.where(columns.flash > 0, 0.0, attention)
+    selective = np.where(columns.engine < 2, np.maximum(OP_SELECTIVE_SHARE * forward, core), core)
     return LayerSeconds(
         forward=forward,
         backward=products_backward + attention_backward + BACKWARD_FACTOR * passes,

@@ -23,9 +23,9 @@ LIVE_PARAMETERS = 1e9
 """DeepSpeed's `stage3_max_live_parameters`."""
 SUB_GROUP = 1e9
 """DeepSpeed's `sub_group_size`: parameters whose gradients ZeRO-3 casts at once."""
-FRAGMENTATION = 0.08
+FRAGMENTATION = 0.10
 """Reserved over allocated at the peak: blocks are rounded up and split (PyTorch's caching allocator)."""
-ROUNDING = 0.03
+ROUNDING = 0.05
 """The part of it that the allocator cannot give back: tails of blocks in use."""
 COMMUNICATOR_GIB = 0.6
 """Buffers of one NCCL communicator: send and receive buffers of three protocols, 9 MiB a
@@ -74,7 +74,9 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     kept_scores = np.where(c.checkpointing == 1, 0.0, scores)
     transient = tokens * c.compute_bytes * (2 * c.ffn / c.tp + 2 * c.hidden)
     transient = transient + np.where(c.checkpointing == 1, tokens * scores, 0.0)
-    return tokens * (replicated + sharded + kept_scores), tokens * residual * c.hidden / split, transient
+    # Saving every other product keeps about half of a block (see `compute.OP_SELECTIVE_SHARE`).
+    part = np.where((c.checkpointing == 1) & (c.engine < DEEPSPEED), 0.5, 1.0)
+    return tokens * (part * (replicated + sharded) + kept_scores), tokens * residual * c.hidden / split, transient
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,7 +173,7 @@ def peak_memory(c: Columns) -> PeakMemory:
     block_share = c.layer_parameters / c.tp
     head_parameters = np.where(c.tied > 0, c.embedding_parameters, c.table_parameters) / c.tp
     bucket = np.minimum(c.bucket_bytes / np.maximum(c.gradient_bytes, 1.0), owned) * c.gradient_bytes
-    buckets = np.where((c.engine == DEEPSPEED) & (c.dp > 1), bucket * np.where(c.zero_stage > 0, 2.0, 1.0), 0.0)
+    buckets = np.where((c.engine == DEEPSPEED) & (c.dp > 1), bucket * np.where(c.zero_stage > 1, 2.0, 1.0), 0.0)
 
     candidates = []
     for rank in range(3):
