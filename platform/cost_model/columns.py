@@ -17,6 +17,7 @@ from trainers.recipe import Recipe
 from trainers.spec import ModelSpec
 
 Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 
 ENGINES = ("ddp", "fsdp", "deepspeed", "megatron")
 CHECKPOINTING = ("none", "selective", "full")

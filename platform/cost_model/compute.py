@@ -147,7 +147,8 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     forward = products + attention + passes
     # PyTorch's checkpoint stops when the last saved tensor is there: the last product's output is not needed
     # (torch.utils.checkpoint.set_checkpoint_early_stop). Megatron-LM and DeepSpeed's pipeline run the whole block.
-    stops_early = (columns.engine < 2) | (columns.engine == 2) & (columns.tp * columns.pp == 1)
+    modern = (columns.engine == 2) & (columns.tp * columns.pp == 1) & (columns.flash > 0)
+    stops_early = (columns.engine < 2) | modern
     whole = forward - np.where(stops_early, matmul_s(columns, tokens, h, inner), 0.0)
     # Selective: Megatron-LM repeats the attention core (arXiv 2205.05198, section 5), as fused attention does anyway;
     # PyTorch's engines repeat every other product (torch.utils.checkpoint, selective contexts; torchtitan's "op").
@@ -155,9 +156,24 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     selective = np.where(columns.engine < 2, np.maximum(OP_SELECTIVE_SHARE * forward, core), core)
     return LayerSeconds(
         forward=forward,
-        backward=products_backward + attention_backward + BACKWARD_FACTOR * passes,
+        backward=products_backward + attention_backward + BACKWARD_FACTOR * passes + _weight_traffic_s(columns),
         again=np.where(columns.checkpointing == 2, whole, np.where(columns.checkpointing == 1, selective, 0.0)),
     )
+
+
+def _weight_traffic_s(columns: Columns) -> Array:
+    """Seconds that one block's weights and gradients cost besides the products, a micro-batch.
+
+    Sums: the new gradient is read, the sum read and written (none where a step has one micro-batch). FSDP copies what
+    it gathered into place, twice, and casts gradients for the reduction (arXiv 2304.11277, section 4.2); autocast casts
+    each fp32 weight for each pass.
+    """
+    c = columns
+    sums = np.where(c.grad_accum > 1, 2 * c.gradient_bytes + c.compute_bytes, 0.0)
+    copies = np.where((c.engine == 1) & (c.shard > 1), 5 * c.compute_bytes + c.gradient_bytes, 0.0)
+    narrower = (c.engine == 0) & (c.compute_bytes < c.state_bytes)
+    casts = np.where(narrower, (c.state_bytes + c.compute_bytes) * np.where(c.checkpointing == 2, 2.0, 1.0), 0.0)
+    return c.layer_parameters / c.tp * (sums + copies + casts) / (c.bandwidth * BANDWIDTH_SHARE)
 
 
 def head_s(columns: Columns) -> tuple[Array, Array]:

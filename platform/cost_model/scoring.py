@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from platform.cost_model.calibration import calibrate
-from platform.cost_model.columns import Array, Columns, from_rows
+from platform.cost_model.columns import Array, Columns, Mask, from_rows
 from platform.cost_model.predict import Prediction, predict
 from platform.cost_model.table import Run
 
@@ -37,15 +37,15 @@ class Scored:
     runs: Sequence[Run]
     measured_s: Array
     measured_gb: Array
-    out_of_memory: Array
+    out_of_memory: Mask
     predicted_s: Array
     low_s: Array
     high_s: Array
     predicted_gib: Array
-    predicted_fits: Array
+    predicted_fits: Mask
     rate: Array
     """Model FLOPs a second and device at one second a step: what makes times of different models comparable."""
-    used: Array
+    used: Mask
     """Rows that calibrated and are not scored."""
 
 

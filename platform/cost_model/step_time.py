@@ -14,7 +14,7 @@ OVERLAP_SLOWDOWN = 0.05
 section 5.3; measured as 3 to 8 % there)."""
 ZERO_3_GATHERS = 12.0
 """Collectives of one block and pass under ZeRO-3, which gathers parameter by parameter (a GPT block has 12)."""
-ZERO_3_OVERLAP = 0.5
+ZERO_3_OVERLAP = 0.25
 """Share of ZeRO-3's communication that hides behind compute: prefetching stops at every module whose order it has not
 traced, and frees memory with a synchronisation (DeepSpeed, `partitioned_param_coordinator.py`)."""
 STEP_HOST_S = 5e-3
