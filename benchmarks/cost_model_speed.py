@@ -14,7 +14,6 @@ sys.modules.pop("platform", None)
 from platform.cost_model.enumeration import Axes, enumerate_points  # noqa: E402
 from platform.cost_model.hardware import find_cluster  # noqa: E402
 from platform.cost_model.predict import predict  # noqa: E402
-
 from trainers.recipe import Recipe  # noqa: E402
 from trainers.spec import ModelSpec  # noqa: E402
 

@@ -15,13 +15,14 @@ import json
 import pathlib
 import sys
 from collections.abc import Sequence
-from platform.cost_model.scoring import Scores, cells_of, constant_mfu, merged, score_table, scores
-from platform.cost_model.table import Row, Run, interpret, read_rows
-from platform.errors import InputError
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from platform.cost_model.scoring import Scores, cells_of, constant_mfu, merged, score_table, scores
+from platform.cost_model.table import Row, Run, interpret, read_rows
+from platform.errors import InputError
 
 JSON_KEYS = (
     "rows_scored",

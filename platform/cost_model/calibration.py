@@ -7,10 +7,11 @@ move what they speak of and leave the rest at the zero-shot prediction; the post
 """
 
 import dataclasses
-from platform.cost_model.columns import Array, Columns
-from platform.cost_model.predict import Z_80, Prediction
 
 import numpy as np
+
+from platform.cost_model.columns import Array, Columns
+from platform.cost_model.predict import Z_80, Prediction
 
 COMMON_SIGMA = 0.15
 """Prior deviation of the error that all points of an engine and device share."""

@@ -6,12 +6,12 @@ the same for all is computed once.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from platform.cost_model.hardware import ClusterSpec
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from platform.cost_model.hardware import ClusterSpec
 from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
 from trainers.spec import ModelSpec

@@ -5,9 +5,10 @@ of memory traffic at the sustained bandwidth. Products are counted as in arXiv 2
 """
 
 import dataclasses
-from platform.cost_model.columns import COMPILE, Array, Columns
 
 import numpy as np
+
+from platform.cost_model.columns import COMPILE, Array, Columns
 
 __all__ = ["COMPILE", "LayerSeconds", "head_s", "host_layer_s", "layer_seconds", "matmul_s", "optimizer_s"]
 

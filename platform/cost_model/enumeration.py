@@ -1,8 +1,12 @@
 """All layout x batch points of a recipe on a cluster, as columns: products of axes, filtered by what can run."""
 
 import dataclasses
+
+import numpy as np
+
 from platform.cost_model.columns import (
     CHECKPOINTING,
+    COMPILE,
     ENGINES,
     FIELDS,
     LOGIT_BYTES,
@@ -13,9 +17,6 @@ from platform.cost_model.columns import (
     recipe_values,
 )
 from platform.cost_model.hardware import ClusterSpec
-
-import numpy as np
-
 from trainers.recipe import Recipe
 
 ENGINE_STAGES = (
@@ -45,7 +46,7 @@ class Axes:
     virtual_stages: tuple[int, ...] = (1,)
     checkpointing: tuple[str, ...] = CHECKPOINTING
     flash: tuple[bool, ...] = (False, True)
-    fused: tuple[bool, ...] = (False, True)
+    compile: tuple[str, ...] = ("none", "block")
     chunked_loss: tuple[bool, ...] = (False, True)
     micro_batches: tuple[int, ...] = MICRO_BATCHES
 
@@ -85,12 +86,12 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
         np.array(axes.micro_batches),
     )
     combo, tp, pp, cp, vp, micro_batch = np.ix_(*bound)
-    checkpointing, flash, fused, chunked = (
+    checkpointing, flash, compiled, chunked = (
         axis.ravel()
         for axis in np.meshgrid(
             [CHECKPOINTING.index(name) for name in axes.checkpointing],
             axes.flash,
-            axes.fused,
+            [COMPILE.index(name) for name in axes.compile],
             axes.chunked_loss,
             indexing="ij",
         )
@@ -138,7 +139,8 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
     engine = np.array([ENGINES.index(name) for name, _, _ in axes.engine_stages])[kept_combo].astype(np.float64)
     fixed = recipe_values(recipe) | cluster_values(cluster, recipe.compute_precision)
     state, compute = fixed["state_bytes"], fixed["compute_bytes"]
-    fixed |= {"offload": 0, "kept_checkpoints": 1, "dropout": 0, "logit_bytes": LOGIT_BYTES["plain"] * compute / 2}
+    fixed |= {"offload": 0, "kept_checkpoints": 1, "dropout": 0}
+    per_logit = {whole: LOGIT_BYTES["compiled" if whole else "plain"] * compute / 2 for whole in (False, True)}
     buckets = np.array([default_bucket_bytes(name, state) for name in ENGINES])
     arrays = {name: np.asarray(float(value)) for name, value in fixed.items()}
     arrays |= kept
@@ -154,7 +156,8 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
         "grad_accum": recipe.global_batch / (kept["micro_batch"] * kept_dp),
         "checkpointing": free(checkpointing),
         "flash": free(flash),
-        "fused": free(fused),
+        "fused": free((compiled > 0).astype(np.int64)),
+        "logit_bytes": free(np.array([per_logit[code > 1] for code in compiled])),
         "chunked_loss": free(chunked),
     }
     return Enumeration(

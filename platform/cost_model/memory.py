@@ -6,12 +6,13 @@ read in their code and checked with torch's FSDPMemTracker.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
 from platform.cost_model.columns import Array, Columns
 from platform.cost_model.lower_bound import GIB, LowerBound, lower_bound, lower_bound_gib
 from platform.cost_model.step_time import DDP, DEEPSPEED, FSDP, rank_parameters, stages_of
-
-import numpy as np
 
 __all__ = ["PHASES", "LowerBound", "PeakMemory", "lower_bound", "lower_bound_gib", "peak_memory"]
 
@@ -230,6 +231,18 @@ def _instants(c: Columns) -> Iterator[tuple[int, int, MemoryParts]]:
             )
 
 
+def num_groups(*, dp: Array, tp: Array, pp: Array, cp: Array) -> Array:
+    """Communicators of a rank: a pipeline has a second one for its tied ends, with tensor parallelism one over both."""
+    piped = pp > 1
+    return (dp > 1) * 1.0 + (tp > 1) + 2.0 * piped + (piped & (tp > 1)) + (cp > 1)
+
+
+def outside_gib(values: Mapping[str, float]) -> float:
+    """Device memory that the allocator does not see, for one row of `Columns`."""
+    degrees = {name: np.asarray(values[name]) for name in ("dp", "tp", "pp", "cp")}
+    return values["context_gib"] + COMMUNICATOR_GIB * float(num_groups(**degrees))
+
+
 def peak_memory(c: Columns) -> PeakMemory:
     """The largest instant of each row."""
     best = code = np.zeros(c.shape)
@@ -238,10 +251,7 @@ def peak_memory(c: Columns) -> PeakMemory:
         code = np.where(total > best, float(4 * rank + phase), code)
         best = np.maximum(total, best)
     allocated = best / GIB
-    # A pipeline has a second group for its tied ends, and with tensor parallelism one over both.
-    piped = c.pp > 1
-    groups = (c.dp > 1) * 1.0 + (c.tp > 1) + 2.0 * piped + (piped & (c.tp > 1)) + (c.cp > 1)
-    outside = c.context_gib + COMMUNICATOR_GIB * groups
+    outside = c.context_gib + COMMUNICATOR_GIB * num_groups(dp=c.dp, tp=c.tp, pp=c.pp, cp=c.cp)
     return PeakMemory(
         allocated_gib=allocated,
         device_gib=allocated * (1 + FRAGMENTATION) + outside,

@@ -4,11 +4,12 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
 from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.memory import PeakMemory, peak_memory
 from platform.cost_model.step_time import DEEPSPEED, StepTime, step_time
-
-import numpy as np
 
 Z_80 = 1.2816
 """Standard deviations on each side of a normal distribution's 80 %."""

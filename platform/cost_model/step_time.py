@@ -1,11 +1,12 @@
 """Seconds of one optimizer step, from columns: compute, communication, overlap, pipeline, optimizer."""
 
 import dataclasses
+
+import numpy as np
+
 from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwidth
 from platform.cost_model.columns import Array, Columns
 from platform.cost_model.compute import head_s, host_layer_s, layer_seconds, optimizer_s
-
-import numpy as np
 
 DDP, FSDP, DEEPSPEED, MEGATRON = range(4)
 
