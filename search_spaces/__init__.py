@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from search_spaces import reference
 from search_spaces.changes import near
 from search_spaces.space import Space
 from search_spaces.transformers_config import space_of_config
@@ -39,6 +40,8 @@ def load(name_or_path: str) -> Space:
     """
     if name_or_path in _REGISTRY:
         return _built_in(name_or_path)
+    if name_or_path in reference.names():
+        return reference.load(name_or_path)
     path = Path(name_or_path).expanduser()
     if path.is_dir() and (path / "config.json").exists():
         path = path / "config.json"

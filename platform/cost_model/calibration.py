@@ -7,10 +7,11 @@ move what they speak of and leave the rest at the zero-shot prediction; the post
 """
 
 import dataclasses
-from platform.cost_model.columns import Array, Columns
-from platform.cost_model.predict import Z_80, Prediction
 
 import numpy as np
+
+from platform.cost_model.columns import Array, Columns
+from platform.cost_model.predict import Z_80, Prediction
 
 COMMON_SIGMA = 0.15
 """Prior deviation of the error that all points of an engine and device share."""
@@ -18,8 +19,8 @@ PART_SIGMA = {"host_s": 0.4, "tensor_s": 0.4, "pipeline_s": 0.5, "bubble_s": 0.2
 SMOOTH_SIGMA = 0.06
 SMOOTH_LENGTH = 2.0
 """Doublings of a degree or micro-batch over which the smooth error changes."""
-NOISE_SIGMA = 0.02
-"""Deviation of one measurement from run to run."""
+NOISE_SIGMA = 0.04
+"""Deviation of one measurement from run to run, and of what differs between layouts without a pattern."""
 OTHER_GROUP = 0.5
 """Correlation of the common error between different engines or devices."""
 

@@ -4,14 +4,14 @@ Sources: ring and tree algorithms of NCCL and "bus bandwidth": nccl-tests, doc/P
 Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH" (2005), sections 4.1, 4.5.
 """
 
-from platform.cost_model.columns import Array
-
 import numpy as np
+
+from platform.cost_model.columns import Array
 
 INTRA_HOP_S = 1.5e-6
 """A ring's step between two devices of a node: a 32 KiB all-reduce over 8 H200 takes 40 us, 14 steps and its start."""
-INTER_HOP_S = 8e-6
-"""A ring's step between two nodes: 5 us of verbs latency and the proxy thread (NCCL 2.20 tuning model, net base)."""
+INTER_HOP_S = 14e-6
+"""A ring's step between two nodes (NCCL, src/graph/tuning.cc, hwLat of the network for rings, simple protocol)."""
 
 
 def ring_bandwidth(

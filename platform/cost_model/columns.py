@@ -6,17 +6,18 @@ the same for all is computed once.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from platform.cost_model.hardware import ClusterSpec
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from platform.cost_model.hardware import ClusterSpec
 from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
 from trainers.spec import ModelSpec
 
 Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 
 ENGINES = ("ddp", "fsdp", "deepspeed", "megatron")
 CHECKPOINTING = ("none", "selective", "full")
@@ -39,6 +40,7 @@ class Columns:
     heads: Array
     ffn: Array
     gated: Array
+    rotary: Array
     vocab: Array
     layer_parameters: Array
     embedding_parameters: Array
@@ -133,6 +135,7 @@ def model_values(model: ModelSpec) -> dict[str, float]:
         "heads": model.num_heads,
         "ffn": model.ffn_size,
         "gated": float(model.gated),
+        "rotary": float(model.position == "rotary"),
         "vocab": model.vocab_size,
         "layer_parameters": model.parameters_per_layer,
         "embedding_parameters": model.embedding_parameters,

@@ -5,9 +5,10 @@ of memory traffic at the sustained bandwidth. Products are counted as in arXiv 2
 """
 
 import dataclasses
-from platform.cost_model.columns import COMPILE, Array, Columns
 
 import numpy as np
+
+from platform.cost_model.columns import COMPILE, Array, Columns
 
 __all__ = ["COMPILE", "LayerSeconds", "head_s", "host_layer_s", "layer_seconds", "matmul_s", "optimizer_s"]
 
@@ -26,6 +27,8 @@ FLASH_HALF_LENGTH = 256
 FUSED_REPLICATED = 10.4
 FUSED_SHUFFLE = 2.0
 FUSED_ACTIVATION = 2.0
+ROTARY_PASSES = 4.0
+"""Queries and keys are read, turned and written back; half of each is moved once more."""
 EAGER_FACTOR = 2.2
 """Eager execution reads and writes each intermediate: dropout, bias, residual and the parts of GELU apart."""
 BACKWARD_FACTOR = 1.8
@@ -33,6 +36,9 @@ SOFTMAX_PASSES = 2.0
 DROPOUT_PASSES = 2.5
 EAGER_SOFTMAX_PASSES = 12.0
 """Scale, position bias, mask, cast to fp32, softmax, cast back: transformers' eager attention, in 2-byte passes."""
+
+OP_SELECTIVE_SHARE = 0.4
+"""Of a block's forward pass, computed again where every other product is saved: half the products and what is cheap."""
 
 LAUNCH_S = 7e-6
 """Host time of one kernel launch through PyTorch's dispatcher (arXiv 2104.04473 leaves it out; PyTorch's own
@@ -135,20 +141,40 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
         + _backward_matmul_s(columns, tokens, h, inner)
     )
     replicated = FUSED_REPLICATED * h / np.where(columns.sequence_parallel > 0, tp, 1.0)
-    values = replicated + FUSED_SHUFFLE * qkv + FUSED_ACTIVATION * up
+    rotation = ROTARY_PASSES * columns.rotary * (h + columns.kv_width) / tp
+    values = replicated + FUSED_SHUFFLE * qkv + FUSED_ACTIVATION * up + rotation
     factor = np.where(columns.fused > 0, 1.0, EAGER_FACTOR)
     passes = tokens * values * factor * columns.compute_bytes / (columns.bandwidth * BANDWIDTH_SHARE)
     forward = products + attention + passes
     # PyTorch's checkpoint stops when the last saved tensor is there: the last product's output is not needed
     # (torch.utils.checkpoint.set_checkpoint_early_stop). Megatron-LM and DeepSpeed's pipeline run the whole block.
-    stops_early = (columns.engine < 2) | (columns.engine == 2) & (columns.tp * columns.pp == 1)
+    modern = (columns.engine == 2) & (columns.tp * columns.pp == 1) & (columns.flash > 0)
+    stops_early = (columns.engine < 2) | modern
     whole = forward - np.where(stops_early, matmul_s(columns, tokens, h, inner), 0.0)
-    selective = np.where(columns.flash > 0, 0.0, attention)
+    # Selective: Megatron-LM repeats the attention core (arXiv 2205.05198, section 5), as fused attention does anyway;
+    # PyTorch's engines repeat every other product (torch.utils.checkpoint, selective contexts; torchtitan's "op").
+    core = np.where(columns.flash > 0, 0.0, attention)
+    selective = np.where(columns.engine < 2, np.maximum(OP_SELECTIVE_SHARE * forward, core), core)
     return LayerSeconds(
         forward=forward,
-        backward=products_backward + attention_backward + BACKWARD_FACTOR * passes,
+        backward=products_backward + attention_backward + BACKWARD_FACTOR * passes + _weight_traffic_s(columns),
         again=np.where(columns.checkpointing == 2, whole, np.where(columns.checkpointing == 1, selective, 0.0)),
     )
+
+
+def _weight_traffic_s(columns: Columns) -> Array:
+    """Seconds that one block's weights and gradients cost besides the products, a micro-batch.
+
+    Sums: the new gradient is read, the sum read and written (none where a step has one micro-batch). FSDP copies what
+    it gathered into place, twice, and casts gradients for the reduction (arXiv 2304.11277, section 4.2); autocast casts
+    each fp32 weight for each pass.
+    """
+    c = columns
+    sums = np.where(c.grad_accum > 1, 2 * c.gradient_bytes + c.compute_bytes, 0.0)
+    copies = np.where((c.engine == 1) & (c.shard > 1), 5 * c.compute_bytes + c.gradient_bytes, 0.0)
+    narrower = (c.engine == 0) & (c.compute_bytes < c.state_bytes)
+    casts = np.where(narrower, (c.state_bytes + c.compute_bytes) * np.where(c.checkpointing == 2, 2.0, 1.0), 0.0)
+    return c.layer_parameters / c.tp * (sums + copies + casts) / (c.bandwidth * BANDWIDTH_SHARE)
 
 
 def head_s(columns: Columns) -> tuple[Array, Array]:

@@ -13,9 +13,11 @@ import math
 import pathlib
 import re
 from collections.abc import Mapping
-from platform.errors import InputError
 from typing import Any
 
+from platform.errors import InputError
+
+_CPU = re.compile(r"\b(xeon|epyc|ryzen|neoverse|graviton|core\(tm\)|cpu|x86_64|aarch64)\b", re.IGNORECASE)
 _FILE = pathlib.Path(__file__).with_name("hardware.json")
 
 
@@ -113,7 +115,8 @@ def find_device(name: str) -> Device:
     Raises:
         InputError: no such device; the sentence has the nearest names and how to add one.
     """
-    key = _names("devices").get(_plain(name)) or _names("devices").get(_plain(re.sub(r"\(.*\)", "", name)))
+    key = "CPU-core" if _CPU.search(name) else None
+    key = key or _names("devices").get(_plain(name)) or _names("devices").get(_plain(re.sub(r"\(.*\)", "", name)))
     if key is None:
         near = difflib.get_close_matches(_plain(name), _names("devices"), n=3, cutoff=0.4)
         close = ", ".join(dict.fromkeys(_names("devices")[each] for each in near)) or ", ".join(device_names())

@@ -6,11 +6,13 @@ read in their code and checked with torch's FSDPMemTracker.
 """
 
 import dataclasses
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
 from platform.cost_model.columns import Array, Columns
 from platform.cost_model.lower_bound import GIB, LowerBound, lower_bound, lower_bound_gib
 from platform.cost_model.step_time import DDP, DEEPSPEED, FSDP, rank_parameters, stages_of
-
-import numpy as np
 
 __all__ = ["PHASES", "LowerBound", "PeakMemory", "lower_bound", "lower_bound_gib", "peak_memory"]
 
@@ -23,9 +25,9 @@ LIVE_PARAMETERS = 1e9
 """DeepSpeed's `stage3_max_live_parameters`."""
 SUB_GROUP = 1e9
 """DeepSpeed's `sub_group_size`: parameters whose gradients ZeRO-3 casts at once."""
-FRAGMENTATION = 0.08
+FRAGMENTATION = 0.10
 """Reserved over allocated at the peak: blocks are rounded up and split (PyTorch's caching allocator)."""
-ROUNDING = 0.03
+ROUNDING = 0.05
 """The part of it that the allocator cannot give back: tails of blocks in use."""
 COMMUNICATOR_GIB = 0.6
 """Buffers of one NCCL communicator: send and receive buffers of three protocols, 9 MiB a
@@ -34,24 +36,35 @@ channel and direction, some 30 channels (NCCL, `NCCL_BUFFSIZE` and `NCCL_LL128_B
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PeakMemory:
-    """GiB of the rank that holds most. Parts are those of the phase with the peak and add up to `allocated_gib`."""
+    """GiB of the rank that holds most, and where the peak is."""
 
     allocated_gib: Array
     device_gib: Array
     """What nvidia-smi shows: allocated with fragmentation, context and communicators."""
-    phase: Array
-    """Index into `PHASES`."""
-    states_gib: Array
-    gradients_gib: Array
-    copies_gib: Array
-    """Unsharded, low-precision or flat copies of parameters and gradients, and buckets."""
-    activations_gib: Array
-    logits_gib: Array
     needed_gib: Array
     """What must fit: allocated, context and communicators. The allocator gives cached blocks back before it fails, so
     fragmentation slows a run down (outcome "thrash") before it ends it."""
+    phase: Array
+    """Index into `PHASES`."""
     binding_rank: Array
     """0 the first pipeline stage, 1 one in the middle, 2 the last; 0 without a pipeline."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryParts:
+    """What stands at one instant on one rank, in GiB (bytes while it is being computed)."""
+
+    states: Array
+    gradients: Array
+    copies: Array
+    """Unsharded, low-precision or flat copies of parameters and gradients, and buckets."""
+    activations: Array
+    logits: Array
+
+    @property
+    def total(self) -> Array:
+        """All of it."""
+        return self.states + self.gradients + self.copies + self.activations + self.logits
 
 
 def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
@@ -74,7 +87,9 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     kept_scores = np.where(c.checkpointing == 1, 0.0, scores)
     transient = tokens * c.compute_bytes * (2 * c.ffn / c.tp + 2 * c.hidden)
     transient = transient + np.where(c.checkpointing == 1, tokens * scores, 0.0)
-    return tokens * (replicated + sharded + kept_scores), tokens * residual * c.hidden / split, transient
+    # Saving every other product keeps about half of a block (see `compute.OP_SELECTIVE_SHARE`).
+    part = np.where((c.checkpointing == 1) & (c.engine < DEEPSPEED), 0.5, 1.0)
+    return tokens * (part * (replicated + sharded) + kept_scores), tokens * residual * c.hidden / split, transient
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,88 +163,110 @@ def _unit_copies(c: Columns, root: Array) -> tuple[Array, Array, Array]:
     return loss, unit, end
 
 
-def peak_memory(c: Columns) -> PeakMemory:
-    """The peak over four instants and, under a pipeline, over the first, a middle and the last stage."""
+def _instants(c: Columns) -> Iterator[tuple[int, int, MemoryParts]]:
+    """(rank, phase, bytes held) of each instant that may be the peak: four phases on the first, a middle and the last
+    stage of a pipeline. Stages that do not exist hold nothing.
+    """
     per = _per_parameter(c)
     stages = stages_of(c)
     saved, kept_input, transient = _block_bytes(c)
-    kept = np.where(c.checkpointing == 2, kept_input * c.kept_checkpoints, saved)
-    again = np.where(c.checkpointing == 2, saved - kept_input, 0.0) + transient
+    full = c.checkpointing == 2
+    kept = np.where(full, kept_input * c.kept_checkpoints, saved)
+    again = np.where(full, saved - kept_input, 0.0) + transient
     tokens = c.micro_batch * c.seq_len / c.cp
     boundary = tokens * c.hidden * c.compute_bytes
     rows = np.where(c.chunked_loss > 0, np.minimum(tokens, LOSS_CHUNK_ROWS), tokens)
     logits = rows * c.vocab / c.tp * c.logit_bytes
     root = c.embedding_parameters / c.tp
-    owned, blocks = rank_parameters(c, stages)
-    ends = owned - np.where(c.pp > 1, 0.0, blocks)
+    owned, _ = rank_parameters(c, stages)
 
     piped = c.pp > 1
     in_flight = np.minimum(c.pp, c.grad_accum)
     interleaved = 1 + (c.pp - 1) / (c.pp * c.virtual_stages) * (c.virtual_stages > 1)
     # DeepSpeed's pipeline keeps each buffer's input and output beside the blocks' own.
     buffers = np.where(piped & (c.engine == DEEPSPEED), 2 * boundary, 0.0)
-    block_share = c.layer_parameters / c.tp
+    block = c.layer_parameters / c.tp
     head_parameters = np.where(c.tied > 0, c.embedding_parameters, c.table_parameters) / c.tp
     bucket = np.minimum(c.bucket_bytes / np.maximum(c.gradient_bytes, 1.0), owned) * c.gradient_bytes
-    buckets = np.where((c.engine == DEEPSPEED) & (c.dp > 1), bucket * np.where(c.zero_stage > 0, 2.0, 1.0), 0.0)
-
-    candidates = []
-    for rank in range(3):
-        if rank == 0:
-            parameters = np.where(piped, stages.first * block_share + root, owned)
-            layers = np.where(piped, stages.first, c.layers)
-            flight = np.where(piped, in_flight * interleaved, 1.0)
-            with_head = ~piped
-        elif rank == 1:
-            parameters, layers = stages.largest * block_share, stages.largest
-            flight, with_head = np.minimum(in_flight - 1.0, c.grad_accum), np.zeros_like(piped)
-        else:
-            parameters, layers = stages.last * block_share + head_parameters, stages.last
-            flight, with_head = np.ones_like(in_flight), piped
-        # Stages that do not exist get nothing: a middle one needs three stages, a last one two.
-        exists = (1.0, np.where(c.pp > 2, 1.0, 0.0), np.where(piped, 1.0, 0.0))[rank]
-        root_here = np.where(piped & (rank == 1), 0.0, root)
-        at_loss, at_block, at_end = _unit_copies(c, root_here)
-        resident, held = parameters * per.resident, parameters * per.held_gradients
-        final = parameters * per.final_gradients
-        activations = flight * (layers * kept + buffers)
-        loss = np.where(with_head, logits, 0.0)
-        for phase, parts in enumerate(
-            (
-                (resident, held, at_loss + buckets, activations, loss),
-                (resident, held, at_block + buckets, activations + again, 0.0),
-                (resident, np.maximum(final, held), at_end + buckets, 0.0, 0.0),
-                (resident, final, parameters * per.step_copies, 0.0, 0.0),
+    buckets = np.where((c.engine == DEEPSPEED) & (c.dp > 1), bucket * np.where(c.zero_stage > 1, 2.0, 1.0), 0.0)
+    nothing = np.zeros(())
+    ranks = (
+        (
+            1.0,
+            np.where(piped, stages.first * block + root, owned),
+            np.where(piped, stages.first, c.layers),
+            np.where(piped, in_flight * interleaved, 1.0),
+            np.where(piped, 0.0, logits),
+            root,
+        ),
+        (np.where(c.pp > 2, 1.0, 0.0), stages.largest * block, stages.largest, in_flight - 1.0, nothing, root * 0.0),
+        (np.where(piped, 1.0, 0.0), stages.last * block + head_parameters, stages.last, np.ones(()), logits, root),
+    )
+    for rank, (exists, parameters, layers, flight, loss, own_root) in enumerate(ranks):
+        if rank and not np.any(exists):
+            continue
+        at_loss, at_block, at_end = _unit_copies(c, own_root)
+        owned_here = parameters * exists
+        resident, held = owned_here * per.resident, owned_here * per.held_gradients
+        final = owned_here * per.final_gradients
+        activations = flight * (layers * kept + buffers) * exists
+        common = buckets * exists
+        held_parts = (
+            (held, at_loss * exists + common, activations, loss * exists),
+            (held, at_block * exists + common, activations + again * exists, nothing),
+            (np.maximum(final, held), at_end * exists + common, nothing, nothing),
+            (final, owned_here * per.step_copies, nothing, nothing),
+        )
+        for phase, (gradients, copies, saved_values, logit_bytes) in enumerate(held_parts):
+            yield (
+                rank,
+                phase,
+                MemoryParts(
+                    states=resident,
+                    gradients=gradients,
+                    copies=copies,
+                    activations=saved_values,
+                    logits=logit_bytes,
+                ),
             )
-        ):
-            candidates.append((rank, phase, [part * exists for part in parts]))
-    del ends
 
-    shape = c.shape
-    best = np.zeros(shape)
-    parts_of_best = [np.zeros(shape) for _ in range(5)]
-    phase_of_best, rank_of_best = np.zeros(shape), np.zeros(shape)
-    for rank, phase, parts in candidates:
-        total = parts[0] + parts[1] + parts[2] + parts[3] + parts[4]
-        more = total > best
-        best = np.where(more, total, best)
-        phase_of_best = np.where(more, phase, phase_of_best)
-        rank_of_best = np.where(more, rank, rank_of_best)
-        parts_of_best = [np.where(more, part, old) for part, old in zip(parts, parts_of_best, strict=True)]
+
+def num_groups(*, dp: Array, tp: Array, pp: Array, cp: Array) -> Array:
+    """Communicators of a rank: a pipeline has a second one for its tied ends, with tensor parallelism one over both."""
+    piped = pp > 1
+    return (dp > 1) * 1.0 + (tp > 1) + 2.0 * piped + (piped & (tp > 1)) + (cp > 1)
+
+
+def outside_gib(values: Mapping[str, float]) -> float:
+    """Device memory that the allocator does not see, for one row of `Columns`."""
+    degrees = {name: np.asarray(values[name]) for name in ("dp", "tp", "pp", "cp")}
+    return values["context_gib"] + COMMUNICATOR_GIB * float(num_groups(**degrees))
+
+
+def peak_memory(c: Columns) -> PeakMemory:
+    """The largest instant of each row."""
+    best = code = np.zeros(c.shape)
+    for rank, phase, parts in _instants(c):
+        total = parts.total
+        code = np.where(total > best, float(4 * rank + phase), code)
+        best = np.maximum(total, best)
     allocated = best / GIB
-    # A pipeline has a second group for its tied ends, and with tensor parallelism one over both.
-    groups = (c.dp > 1) * 1.0 + (c.tp > 1) + 2.0 * piped + (piped & (c.tp > 1)) + (c.cp > 1)
-    states, gradients, copies, activations, loss = (part / GIB for part in parts_of_best)
-    outside = c.context_gib + COMMUNICATOR_GIB * groups
+    outside = c.context_gib + COMMUNICATOR_GIB * num_groups(dp=c.dp, tp=c.tp, pp=c.pp, cp=c.cp)
     return PeakMemory(
         allocated_gib=allocated,
         device_gib=allocated * (1 + FRAGMENTATION) + outside,
         needed_gib=allocated * (1 + ROUNDING) + outside,
-        phase=phase_of_best,
-        states_gib=states,
-        gradients_gib=gradients,
-        copies_gib=copies,
-        activations_gib=activations,
-        logits_gib=loss,
-        binding_rank=rank_of_best,
+        phase=code % 4,
+        binding_rank=code // 4,
     )
+
+
+def peak_parts(c: Columns) -> MemoryParts:
+    """GiB of each kind at the peak, for the few rows that are shown."""
+    peak = peak_memory(c)
+    sums = {field.name: np.zeros(c.shape) for field in dataclasses.fields(MemoryParts)}
+    for rank, phase, parts in _instants(c):
+        here = (peak.phase == phase) & (peak.binding_rank == rank)
+        for name in sums:
+            sums[name] = np.where(here, getattr(parts, name) / GIB, sums[name])
+    return MemoryParts(**sums)

@@ -4,11 +4,12 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from platform.cost_model.columns import Array, Columns
-from platform.cost_model.memory import PeakMemory, peak_memory
-from platform.cost_model.step_time import DEEPSPEED, StepTime, step_time
 
 import numpy as np
+
+from platform.cost_model.columns import Array, Columns, Mask
+from platform.cost_model.memory import PeakMemory, peak_memory
+from platform.cost_model.step_time import DEEPSPEED, StepTime, step_time
 
 Z_80 = 1.2816
 """Standard deviations on each side of a normal distribution's 80 %."""
@@ -38,14 +39,15 @@ class Prediction:
     fit_probability: Array
 
     @property
-    def fits(self) -> Array:
+    def fits(self) -> Mask:
         """Whether fitting is likelier than not."""
         return self.fit_probability > 0.5
 
 
 def normal_cdf(values: Array) -> Array:
     """The standard normal distribution function, by the logistic approximation of Bowling et al. (2009), error 1e-4."""
-    return 1.0 / (1.0 + np.exp(-(1.5976 * values + 0.07056 * values**3)))
+    bounded = np.clip(values, -8.0, 8.0)
+    return 1.0 / (1.0 + np.exp(-(1.5976 * bounded + 0.07056 * bounded**3)))
 
 
 def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:

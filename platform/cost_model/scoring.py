@@ -2,12 +2,13 @@
 
 import dataclasses
 from collections.abc import Sequence
-from platform.cost_model.calibration import calibrate
-from platform.cost_model.columns import Array, Columns, from_rows
-from platform.cost_model.predict import Prediction, predict
-from platform.cost_model.table import Run
 
 import numpy as np
+
+from platform.cost_model.calibration import calibrate
+from platform.cost_model.columns import Array, Columns, Mask, from_rows
+from platform.cost_model.predict import Prediction, predict
+from platform.cost_model.table import Run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,16 +37,16 @@ class Scored:
 
     runs: Sequence[Run]
     measured_s: Array
-    measured_gb: Array
-    out_of_memory: Array
+    measured_gib: Array
+    out_of_memory: Mask
     predicted_s: Array
     low_s: Array
     high_s: Array
     predicted_gib: Array
-    predicted_fits: Array
+    predicted_fits: Mask
     rate: Array
     """Model FLOPs a second and device at one second a step: what makes times of different models comparable."""
-    used: Array
+    used: Mask
     """Rows that calibrated and are not scored."""
 
 
@@ -58,12 +59,12 @@ def merged(runs: Sequence[Run]) -> list[Run]:
     result: list[Run] = []
     for group in groups.values():
         times = [run.step_time_s for run in group if run.step_time_s is not None]
-        peaks = [run.peak_memory_gb for run in group if run.peak_memory_gb is not None]
+        peaks = [run.peak_memory_gib for run in group if run.peak_memory_gib is not None]
         result.append(
             dataclasses.replace(
                 group[0],
                 step_time_s=float(np.median(times)) if times else None,
-                peak_memory_gb=float(np.median(peaks)) if peaks else None,
+                peak_memory_gib=float(np.median(peaks)) if peaks else None,
                 out_of_memory=2 * sum(run.out_of_memory for run in group) > len(group),
                 num_merged=len(group),
             )
@@ -96,7 +97,7 @@ def score_table(runs: Sequence[Run], *, num_calibrate: int = 0) -> Scored:
     return Scored(
         runs=runs,
         measured_s=measured,
-        measured_gb=np.array([run.peak_memory_gb or np.nan for run in runs]),
+        measured_gib=np.array([run.peak_memory_gib or np.nan for run in runs]),
         out_of_memory=np.array([run.out_of_memory for run in runs]),
         predicted_s=total,
         low_s=low,
@@ -169,10 +170,10 @@ def scores(scored: Scored, rows: Sequence[int], rows_left_out: int) -> Scores:
     """The figures over `rows`, which may span cells."""
     index = np.array([row for row in rows if not scored.used[row]], dtype=int)
     timed = index[np.isfinite(scored.measured_s[index])]
-    remembered = index[np.isfinite(scored.measured_gb[index])]
+    remembered = index[np.isfinite(scored.measured_gib[index])]
     measured, predicted = scored.measured_s[timed], scored.predicted_s[timed]
     errors = np.abs(predicted / measured - 1)
-    memory_errors = np.abs(scored.predicted_gib[remembered] / scored.measured_gb[remembered] - 1)
+    memory_errors = np.abs(scored.predicted_gib[remembered] / scored.measured_gib[remembered] - 1)
     cells = cells_of([scored.runs[row] for row in rows])
     regrets = [
         value for positions in cells.values() if (value := regret(scored, [rows[p] for p in positions])) is not None

@@ -1,11 +1,12 @@
 """Seconds of one optimizer step, from columns: compute, communication, overlap, pipeline, optimizer."""
 
 import dataclasses
+
+import numpy as np
+
 from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwidth
 from platform.cost_model.columns import Array, Columns
 from platform.cost_model.compute import head_s, host_layer_s, layer_seconds, optimizer_s
-
-import numpy as np
 
 DDP, FSDP, DEEPSPEED, MEGATRON = range(4)
 
@@ -14,7 +15,7 @@ OVERLAP_SLOWDOWN = 0.05
 section 5.3; measured as 3 to 8 % there)."""
 ZERO_3_GATHERS = 12.0
 """Collectives of one block and pass under ZeRO-3, which gathers parameter by parameter (a GPT block has 12)."""
-ZERO_3_OVERLAP = 0.5
+ZERO_3_OVERLAP = 0.25
 """Share of ZeRO-3's communication that hides behind compute: prefetching stops at every module whose order it has not
 traced, and frees memory with a synchronisation (DeepSpeed, `partitioned_param_coordinator.py`)."""
 STEP_HOST_S = 5e-3

@@ -10,6 +10,8 @@ import itertools
 import pathlib
 import re
 from collections.abc import Mapping
+from typing import get_args
+
 from platform.cost_model.columns import (
     CHECKPOINTING,
     ENGINES,
@@ -20,9 +22,8 @@ from platform.cost_model.columns import (
     model_values,
 )
 from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device, find_node
+from platform.cost_model.memory import outside_gib
 from platform.errors import InputError
-from typing import get_args
-
 from trainers.spec import FlopsConvention, ModelSpec
 
 Row = Mapping[str, str]
@@ -47,8 +48,8 @@ class Run:
     values: Mapping[str, float]
     """One row of `Columns`."""
     step_time_s: float | None
-    peak_memory_gb: float | None
-    """In units of 1e9 or 2**30 bytes, as sources mix them."""
+    peak_memory_gib: float | None
+    """Published figures are nvidia-smi's, whose GB are 2**30 bytes."""
     peak_is_allocated: bool
     """Whether the peak is the allocator's own figure, or the whole device's."""
     out_of_memory: bool
@@ -360,14 +361,22 @@ def interpret(row: Row) -> Run:
     Raises:
         ValueError: what is missing, unknown or contradicts itself.
     """
-    if row["status"] not in ("ok", "oom", "crash_or_oom", "thrash"):
+    if row["status"] not in ("ok", "oom", "crash_or_oom"):
         raise ValueError(f"status {row['status'] or 'not stated'}")
     model = _model(row)
     cluster = _cluster(row)
     values = _values(row, model, cluster)
+    cap = _number(row, "cap_gib")
+    if cap is not None:
+        # The cap is the allocator's: context and communicators lie outside of it.
+        values["capacity_gib"] = min(values["capacity_gib"], cap + outside_gib(values))
     oom = row["status"] in ("oom", "crash_or_oom")
-    step_time_s = None if oom or row["status"] == "thrash" else _step_time_s(row, values, model)
+    untimed = oom or row.get("outcome", "ok") not in ("", "ok")
+    step_time_s = None if untimed else _step_time_s(row, values, model)
+    own = bool(row.get("engine"))
     peak = _number(row, "peak_mem_gb")
+    if peak is not None and own:
+        peak *= 1e9 / 2**30
     if step_time_s is None and peak is None and not oom:
         raise ValueError("neither time, memory nor OOM printed")
     whole = f"{values['global_batch']:g}"
@@ -379,7 +388,7 @@ def interpret(row: Row) -> Run:
         precision=_precision(row)[0],
         values=values,
         step_time_s=step_time_s,
-        peak_memory_gb=peak,
-        peak_is_allocated=bool(row.get("engine")),
+        peak_memory_gib=peak,
+        peak_is_allocated=own,
         out_of_memory=oom,
     )
