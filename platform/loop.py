@@ -72,7 +72,7 @@ class Loop:
         self._tail = Tail(study.journal)
         self._tail.read()
         self._running: tuple[Job, str, float] | None = None
-        self._trials = 0
+        self._start_s = 0.0
         for candidate in candidates:
             if not history.missing(candidate):
                 searcher.update(candidate, history.measured(candidate.key))
@@ -108,11 +108,13 @@ class Loop:
             )
         )
         self._running = (job, key, self._clock())
-        self._trials += 1
         return job
 
     def ended(self, *, state: TrialState, reason: str) -> None:
-        """Takes the end of the running trial; `state` is "failed" where its process is gone without a verdict."""
+        """Takes the end of the running trial.
+
+        `state` is "interrupted" where time ran out before its ladder's end, "failed" where its process is gone.
+        """
         assert self._running is not None, "no trial is running"
         job, key, started_s = self._running
         self._running = None
@@ -128,13 +130,14 @@ class Loop:
             TrialEnd(
                 trial_id=job.trial_id,
                 key=key,
-                state="interrupted" if silent else "done",
+                state="interrupted" if silent or state == "interrupted" else "done",
                 wall_s=wall_s,
                 gpu_s=wall_s * job.layout.world_size,
                 reason=reason,
             )
         )
         self.refresh()
+        self._start_s = min(self._start_s, wall_s) if self._start_s else wall_s
         if not silent and key in self._candidates and not job.repeat:
             self._searcher.update(self._candidates[key], self.history.measured(key))
 
@@ -159,7 +162,7 @@ class Loop:
 
         A confirmed time may fall behind another point's derived one: then that one is confirmed too.
         """
-        if not self.settings.confirm or self.time_left_s() <= 0:
+        if not self.settings.confirm or self.time_left_s() <= self._start_s:
             return None
         for recipe in dict.fromkeys(candidate.recipe for candidate in self._candidates.values()):
             best = winner([m for m in self.history.measurements if m.recipe == recipe])
@@ -196,7 +199,9 @@ class Loop:
         elif budget.time_s is not None and self.time_left_s() <= 0 and self.budget.gpu_s is None:
             self.why_ended = f"{budget.time_s:g} s are over (--time-budget-s)"
         elif self.time_left_s() <= 0:
-            self.why_ended = "the budget is spent (--gpu-s or --time-budget-s)"
+            self.why_ended = f"{budget.gpu_s:g} device seconds are spent (--gpu-s)"
+        elif self.time_left_s() < self._start_s:
+            self.why_ended = f"the {self.time_left_s():.0f} s that are left of the budget are too short for a trial"
         else:
             return False
         return True

@@ -5,11 +5,8 @@ Made from the journal alone. Brings MLflow up to date where it was not reached. 
 """
 
 import argparse
-import json
 import os
-import shutil
 import sys
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,17 +15,14 @@ from platform.mirror import Mirror, default_uri, ui_command
 from platform.mlflow_uri import check_uri
 from platform.reports.files import write_results
 from platform.reports.progress import say
-from platform.reports.summary import as_json, verdicts, winners
+from platform.reports.show import show
+from platform.reports.summary import winners
 from platform.reports.table import to_rows, write_csv
-from platform.reports.terminal import render
-from platform.study.history import History
 from platform.study.journal import describe_rejected
 from platform.study.study import find, is_held, read
 
 _MIRROR_S = 120.0
 """Longest that catching MLflow up may take."""
-_PLAIN_WIDTH = 200
-"""Columns of the table where standard output is not a terminal."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -77,23 +71,6 @@ def _report(options: argparse.Namespace) -> int:
         lacking = Mirror(folder, uri).start().close(_MIRROR_S)
         say(lacking or f"MLflow is up to date: {ui_command(uri)}")
     return 0 if winners(history.measurements) else 1
-
-
-def show(history: History, files: Sequence[Path], *, as_object: bool) -> None:
-    """Print a study's result: table, verdicts and files, or the JSON object alone."""
-    assert history.header is not None
-    if as_object:
-        print(json.dumps(as_json(history), allow_nan=False))
-        return
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PLAIN_WIDTH
-    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    header = history.header
-    print(render(history.measurements, cluster=header.cluster, tokens=header.tokens, width=width, color=color), end="")
-    for sentence in verdicts(history):
-        print(textwrap.fill(sentence, width, break_long_words=False, break_on_hyphens=False))
-    print("Files:")
-    for path in files:
-        print(f"  {path}")
 
 
 if __name__ == "__main__":

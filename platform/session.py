@@ -1,12 +1,13 @@
 """One session of a study, from the options to the exit code."""
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from platform import checkout, searchers
@@ -15,9 +16,9 @@ from platform.errors import ClusterError, InputError
 from platform.loop import Budget, Loop, Settings
 from platform.mirror import Mirror, check_uri, default_uri, ui_command
 from platform.planning import Plan, make_plan, part_of
-from platform.report import show
 from platform.reports.files import write_results
 from platform.reports.progress import followed, say
+from platform.reports.show import show
 from platform.reports.summary import winners
 from platform.reports.text import duration
 from platform.request import Request, read_request, resumed
@@ -32,7 +33,7 @@ from trainers.measurement import Outcome
 CPU_WORKERS = 2
 """Devices of a cluster without GPUs, unless the space says otherwise."""
 TIMINGS = {
-    "cuda": Timing(),
+    "cuda": Timing(peak_s=5.0),
     # Small models on cores that others use too: many short windows say more than few long ones.
     "cpu": Timing(window_s=0.2, rung_s=1.0, max_windows=5, peak_s=0.3, longest_step_s=5.0),
 }
@@ -83,10 +84,9 @@ def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         request = read_request(options)
         if study is None and not options.dry_run:
             study = Study.create(studies, options.name or fresh_name(studies, request.space.name))
-        with (
-            _interruptible(),
-            connected(options.address, cpu_workers=request.space.num_workers or CPU_WORKERS) as place,
-        ):
+        workers = request.space.num_workers or CPU_WORKERS
+        # The signal last: Ray sets handlers of its own when it connects.
+        with connected(options.address, cpu_workers=workers) as place, _interruptible():
             subject = _subject(request, place)
             if study is None or options.dry_run:
                 _print_dry_run(subject)
@@ -237,11 +237,11 @@ def _print_dry_run(subject: Subject) -> None:
     )
 
 
-class _interruptible:  # noqa: N801, used as a function
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
     """SIGTERM ends a search as Ctrl-C does."""
-
-    def __enter__(self) -> None:
-        self._before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGTERM, self._before)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

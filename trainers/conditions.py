@@ -10,7 +10,18 @@ from trainers.cluster import Cluster
 from trainers.measurement import Conditions
 
 _PACKAGES = ("torch", "transformers", "deepspeed", "ray")
-_PREFIXES = ("NCCL_", "GLOO_", "PYTORCH_", "TORCH_NCCL_", "CUDA_DEVICE_MAX", "CUBLAS_", "NVIDIA_TF32", "OMP_NUM", "TORCH_COMPILE", "TORCHINDUCTOR_")  # fmt: skip
+_PREFIXES = (
+    "CUBLAS_",
+    "CUDA_DEVICE_MAX",
+    "GLOO_",
+    "NCCL_",
+    "NVIDIA_TF32",
+    "OMP_NUM",
+    "PYTORCH_",
+    "TORCHINDUCTOR_",
+    "TORCH_COMPILE",
+    "TORCH_NCCL_",
+)
 
 
 def here(cluster: Cluster, commit: str) -> Conditions:

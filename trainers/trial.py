@@ -33,7 +33,8 @@ def run_trial(config: Mapping[str, Any]) -> None:
     threading.Thread(target=_watch, args=(job, recorder, started_s), daemon=True).start()
     state, reason = "done", ""
     try:
-        _trainer(job, config["storage"]).fit()
+        if _trainer(job, config["storage"]).fit().return_value:
+            state, reason = "interrupted", "the time budget ended before the ladder did"
     except Exception as error:
         raised, dead = _by_rank(error)
         verdict = classify(raised, dead=dead, otherwise=one_line(getattr(error, "controller_failure", error)))

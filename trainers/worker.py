@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import ray
 import torch
@@ -30,8 +30,8 @@ from trainers.rung import Rung
 from trainers.watchdog import Watchdog
 
 
-def train(config: Mapping[str, Any]) -> None:
-    """Ray Train's train function; `config` is a `Job` as JSON.
+def train(config: Mapping[str, Any]) -> bool:
+    """Ray Train's train function; `config` is a `Job` as JSON. Returns whether time ran out before the ladder's end.
 
     Raises:
         RungFailure: an OOM, a divergence or a mismatch, with its sizes and rank; the trial records it.
@@ -40,7 +40,7 @@ def train(config: Mapping[str, Any]) -> None:
     job = from_json(Job, config)
     worker = Worker(job, started_s)
     try:
-        worker.run()
+        return worker.run()
     except Exception as error:
         worker.fail(error)
 
@@ -75,9 +75,9 @@ class Worker:
         dist.all_gather_object(found, value, group=self.control)
         return found
 
-    def run(self) -> None:
-        """Builds the engine and climbs."""
-        job = self.job
+    def run(self) -> bool:
+        """Builds the engine and climbs; whether time ran out before the ladder's end."""
+        job, late = self.job, False
         self._stand("init", None, 2 * job.first_step_s)
         self.watchdog.beat("init", allowed_s=job.first_step_s)
         if self.matmul_peak_tflops is None:
@@ -89,7 +89,8 @@ class Worker:
         startup_s = time.perf_counter() - self.started_s
         known = list(job.known_memory)
         for number, batch in enumerate(job.rungs):
-            if not self._may_start(known, batch):
+            late = any(self.gather(job.stop_at_unix_s is not None and time.time() > job.stop_at_unix_s))
+            if late or not self._fits(known, batch):
                 break
             self.batch = batch
             self._stand("rung", batch, job.first_step_s + 4 * job.timing.rung_s + 4 * self.watchdog.allowance_s)
@@ -107,8 +108,9 @@ class Worker:
             )
         self.watchdog.rest()
         engine.close()
+        return late
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> NoReturn:
         """Turns what was raised into the failure that the trial records, and raises it."""
         sizes = self.meter.out_of_memory(error)
         self.meter.release()
@@ -134,11 +136,8 @@ class Worker:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _may_start(self, known: list[MemoryPoint], batch: BatchPoint) -> bool:
-        """Whether all ranks may start the rung: time is left, and its predicted memory fits."""
-        late = self.job.stop_at_unix_s is not None and time.time() > self.job.stop_at_unix_s
-        if any(self.gather(late)):
-            return False
+    def _fits(self, known: list[MemoryPoint], batch: BatchPoint) -> bool:
+        """Whether the rung's predicted memory fits on every rank; if not, it and those above are written as skipped."""
         predicted = predict_gib(known, batch.micro_batch)
         limit = min(self.gather(self.meter.limit_gib()))
         if predicted is None or predicted <= limit:
@@ -181,7 +180,7 @@ class Worker:
             repeat=self.job.repeat,
             phase=self.phase,
             rank=self.rank,
-            reason=f"rank {self.rank} waited {waited_s:.0f} s in {where}, allowed are {self.watchdog.allowance_s:.0f} s",
+            reason=f"rank {self.rank} stood still for {waited_s:.0f} s at {where}",
             cap_gib=self.job.cap_gib,
         )
         ray.get(self.recorder.measured.remote(self.job.trial_id, to_json(measurement)), timeout=10)

@@ -8,7 +8,7 @@ from search_spaces.space import Candidate
 from trainers.journal import End, Line, Measured, Peak, Resume, RungStart, StudyHeader, TrialEnd, TrialStart
 from trainers.measurement import Measurement, Outcome
 
-ENDS_LADDER = frozenset({Outcome.OOM, Outcome.DIVERGED, Outcome.HUNG, Outcome.FAILED})
+ENDS_LADDER = frozenset({Outcome.THRASH, Outcome.OOM, Outcome.DIVERGED, Outcome.HUNG, Outcome.FAILED})
 """After one of these no larger micro-batch of the same candidate is worth running."""
 
 
