@@ -58,7 +58,9 @@ def _runs(uri: str, name: str):
     return client, parents[0], children
 
 
-def test_a_study_is_mirrored_in_full(studies: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_is_mirrored_in_full(
+    studies: Path, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     before = dict(os.environ)
     folder = _write(studies, "full", *POINTS, skipped(micro_batch=8))
@@ -69,6 +71,8 @@ def test_a_study_is_mirrored_in_full(studies: Path, tmp_path: Path, monkeypatch:
 
     client, parent, children = _runs(uri, "full")
     assert parent.info.status == "FINISHED" and parent.info.run_name == "full"
+    experiment = client.get_experiment(parent.info.experiment_id)
+    assert experiment.artifact_location == (store.parent / "mlflow-artifacts").as_uri()
     assert parent.data.params["space"] == "bloom7b" and parent.data.params["tokens"] == "100000000000.0"
     assert parent.data.tags["winner_measurement_id"] == POINTS[1].id
     assert parent.data.metrics["tokens_per_s"] == 50000.0

@@ -177,6 +177,25 @@ def test_what_a_killed_writer_said_it_wrote_is_there(tmp_path: Path) -> None:
         path.unlink()
 
 
+def test_a_line_and_a_new_files_name_are_flushed_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[tuple[int, int]] = []
+    fsync = os.fsync
+
+    def noted(file: int) -> None:
+        fsync(file)
+        status = os.fstat(file)
+        flushed.append((status.st_ino, status.st_size))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    path = tmp_path / "journal.jsonl"
+    record(path, ENTRIES[1])
+    first = path.stat()
+    assert flushed[0] == (first.st_ino, first.st_size)
+    assert flushed[1][0] == tmp_path.stat().st_ino
+    record(path, ENTRIES[6])
+    assert flushed[2:] == [(first.st_ino, path.stat().st_size)]
+
+
 def test_writers_side_by_side_do_not_mix_lines(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     code = "import sys\nfrom trainers.journal import append\n" + (
