@@ -1,4 +1,4 @@
-"""What cannot run here, said in one sentence before anything starts, without torch; the driver records it as `skipped`."""
+"""What cannot run here, in one sentence before anything starts, without torch; the driver records `skipped`."""
 
 from collections.abc import Iterator
 
