@@ -14,7 +14,7 @@ from platform import checkout, searchers
 from platform.cluster import Place, connected
 from platform.errors import ClusterError, InputError
 from platform.loop import Budget, Loop, Settings
-from platform.mirror import Mirror, check_uri, default_uri, ui_command
+from platform.mirror import Mirror, check_uri, default_uri, shown_uri, ui_command
 from platform.planning import Plan, make_plan, part_of
 from platform.reports.files import write_results
 from platform.reports.progress import followed, say
@@ -151,7 +151,7 @@ def _header(name: str, subject: Subject, *, searcher: str, uri: str) -> StudyHea
         argv=subject.request.argv,
         versions=checkout.versions(),
         commit=checkout.commit(),
-        mlflow_uri=uri,
+        mlflow_uri=shown_uri(uri),
     )
 
 
@@ -233,7 +233,7 @@ def _print_dry_run(subject: Subject) -> None:
     seconds = plan.expected_s(subject.cluster, subject.timing)
     print(
         f"{len(plan.candidates)} trials with up to {plan.num_rungs} rungs, {len(plan.skipped)} batch points skipped;"
-        f" at most about {duration(seconds)} and {seconds * subject.cluster.num_devices:.0f} device seconds (estimated)."
+        f" at most about {duration(seconds)}, {seconds * subject.cluster.num_devices:.0f} device seconds (estimated)."
     )
 
 

@@ -19,12 +19,12 @@ class Candidate:
     layout: Layout
     micro_batches: tuple[int, ...]
     name: str = ""
-    """The name of the point it stands for, "" where the space is a product of axes."""
+    """The names of the points it stands for, "" where the space is a product of axes."""
 
     @property
     def key(self) -> str:
         """What tells two candidates of a study apart."""
-        return "-".join(part for part in (self.recipe.id, self.layout.id, self.name) if part)
+        return f"{self.recipe.id}-{self.layout.id}"
 
     def batch_points(self) -> tuple[BatchPoint, ...]:
         """The ladder's rungs, upwards."""
@@ -123,28 +123,30 @@ class Space:
         wanted = num_devices if self.num_workers is None else self.num_workers
         if num_devices < wanted:
             raise ValueError(f"space {self.name} takes {wanted} devices, there are {num_devices}")
-        found: list[Candidate] = []
+        found: dict[str, Candidate] = {}
         rejected: list[Rejected] = []
         against = _Reasons()
-        seen: set[tuple[str, str, str]] = set()
+        seen: set[str] = set()
         for recipe, values, micro_batches, name in self._combinations():
             try:
                 layout = fill(values, wanted)
             except ValueError as error:
                 against.add(meaningless=str(error))
                 continue
-            if (recipe.id, layout.id, name) in seen:
+            key = f"{recipe.id}-{layout.id}"
+            if key in seen and not self.points:
                 continue
-            seen.add((recipe.id, layout.id, name))
+            seen.add(key)
             ladder, reason = _ladder(recipe, layout, micro_batches, wanted)
             if reason is None:
-                found.append(Candidate(recipe=recipe, layout=layout, micro_batches=ladder, name=name))
+                fresh = Candidate(recipe=recipe, layout=layout, micro_batches=ladder, name=name)
+                found[key] = _joined(found[key], fresh) if key in found else fresh
             else:
                 rejected.append(Rejected(recipe=recipe, layout=layout, reason=reason, name=name))
                 against.add(rejected=reason)
         if not found:
             raise ValueError(f"no layout of space {self.name} can run on {wanted} devices: {against.text}")
-        return tuple(found), tuple(rejected)
+        return tuple(found.values()), tuple(rejected)
 
     def with_changes(self, texts: Sequence[str]) -> "Space":
         """The space with axes replaced, as `--set axis=value,value` asks; its miniature stays as it is.
@@ -218,6 +220,12 @@ class Space:
         for recipe in self.recipes:
             for values in itertools.product(*self.axes.values()):
                 yield recipe, dict(zip(self.axes, values, strict=True)), self.micro_batches, ""
+
+
+def _joined(one: Candidate, other: Candidate) -> Candidate:
+    """Two points that differ in their micro-batch alone: one layout, so one trial that climbs both."""
+    rungs = tuple(sorted({*one.micro_batches, *other.micro_batches}))
+    return dataclasses.replace(one, micro_batches=rungs, name=f"{one.name}, {other.name}")
 
 
 class _Reasons:

@@ -1,4 +1,4 @@
-"""What cannot run here, in one sentence, before anything starts: the driver records it as `skipped`. No torch here."""
+"""What cannot run here, in one sentence before anything starts, without torch; the driver records `skipped`."""
 
 from collections.abc import Iterator
 

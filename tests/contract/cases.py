@@ -50,17 +50,29 @@ class Case:
     layout: Layout
     batch: BatchPoint
     fault: str = ""
+    climbs: bool = False
+    """Whether grad_accum changes between steps, as it does from rung to rung of a trial: `batch`, then 4, then 2."""
 
     @property
     def steps(self) -> int:
         """A fault must show early."""
         return 4 if self.fault else STEPS
 
+    def batch_at(self, step: int) -> BatchPoint:
+        """How the global batch is cut in step `step`."""
+        if not self.climbs or step < 7:
+            return self.batch
+        grad_accum = 4 if step < 14 else 2
+        micro_batch = GLOBAL_BATCH // (self.layout.data_parallel * grad_accum)
+        return BatchPoint.of(self.recipe, self.layout, micro_batch)
+
     @property
     def name(self) -> str:
         """What pytest shows."""
         recipe, batch = self.recipe, self.batch
         parts = [recipe.model.name, recipe.compute_precision, self.layout.label, f"accum {batch.grad_accum}"]
+        if self.climbs:
+            parts[-1] += " then 4 then 2"
         return ", ".join([*parts, self.fault] if self.fault else parts)
 
 
@@ -104,9 +116,11 @@ def cases(world_size: int) -> list[Case]:
     """At 2 ranks all combinations in fp32 on BLOOM, and the faults; at 1 and 4 ranks each stage and degree twice."""
     found: list[Case] = []
 
-    def add(model: ModelSpec, precision: str, layout: Layout, grad_accum: int, fault: str = "") -> None:
+    def add(
+        model: ModelSpec, precision: str, layout: Layout, grad_accum: int, fault: str = "", climbs: bool = False
+    ) -> None:
         point = BatchPoint.of(recipe(model, precision), layout, GLOBAL_BATCH // (world_size * grad_accum))
-        found.append(Case(recipe=recipe(model, precision), layout=layout, batch=point, fault=fault))
+        found.append(Case(recipe=recipe(model, precision), layout=layout, batch=point, fault=fault, climbs=climbs))
 
     for layout in layouts(world_size):
         stages = ENGINES[layout.engine]
@@ -122,7 +136,7 @@ def cases(world_size: int) -> list[Case]:
             continue
         add(BLOOM, "fp32", layout, 2)
         if main:
-            add(BLOOM, "fp32", layout, 1)
+            add(BLOOM, "fp32", layout, 1, climbs=True)
             add(*((BLOOM, "bf16", layout) if plain else (GPT2, "fp32", sdpa)), 4)
         for fault, planted in FAULTS.items() if main and plain else ():
             if layout.zero_stage == planted.get(layout.engine, max(stages)):

@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,52 +22,68 @@ from tests.contract.reference import Run, probe
 from trainers import data, engines
 
 
-def run_cases(cases: list[Case], world_size: int, *, deadline_s: float = 500) -> list[dict[str, Any]]:
+def run_cases(cases: list[Case], world_size: int) -> list[dict[str, Any]]:
     """One result a case: `run`, `mismatches` and `digests` (of start weights, a rank each), or `error`."""
+    try:
+        return run_group(_run_all, cases, world_size)
+    except TimeoutError as error:
+        return [{"error": str(error)}] * len(cases)
+
+
+def run_group(work: Callable[[Any], Any], argument: Any, world_size: int, *, deadline_s: float = 500) -> Any:
+    """What rank 0's `work(argument)` returns; every rank of a fresh gloo group does it.
+
+    Raises:
+        TimeoutError: the ranks were not done in time; they are ended.
+    """
     ends = time.monotonic() + deadline_s
     with tempfile.TemporaryDirectory() as folder:
         # Spawned processes take the environment along: with more threads they would fight over the cores.
         os.environ["OMP_NUM_THREADS"] = "1"
         group = torch.multiprocessing.spawn(
-            _work, args=(world_size, cases, folder), nprocs=world_size, join=False, daemon=True
+            _work, args=(work, argument, world_size, folder), nprocs=world_size, join=False, daemon=True
         )
         while not group.join(timeout=1):
             if time.monotonic() > ends:
                 for process in group.processes:
                     process.kill()
-                return [{"error": f"{world_size} ranks were not done after {deadline_s} s"}] * len(cases)
-        return torch.load(Path(folder) / "results", weights_only=False)
+                raise TimeoutError(f"{world_size} ranks were not done after {deadline_s} s")
+        return torch.load(Path(folder) / "result", weights_only=False)
 
 
-def _work(rank: int, world_size: int, cases: list[Case], folder: str) -> None:
+def _work(rank: int, work: Callable[[Any], Any], argument: Any, world_size: int, folder: str) -> None:
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
     store = dist.FileStore(f"{folder}/store", world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
+    result = work(argument)
+    if rank == 0:
+        torch.save(result, Path(folder) / "result")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _run_all(cases: list[Case]) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     for case in cases:
         try:
             results.append(_run(case))
         except Exception:
-            results.append({"error": f"rank {rank}: {traceback.format_exc()}"})
-        failed: list[Any] = [None] * world_size
+            results.append({"error": f"rank {dist.get_rank()}: {traceback.format_exc()}"})
+        failed: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(failed, results[-1].get("error"))
         if any(failed):
             results[-1] = {"error": "\n".join(filter(None, failed))}
         gc.collect()
-    if rank == 0:
-        torch.save(results, Path(folder) / "results")
-    dist.barrier()
-    dist.destroy_process_group()
+    return results
 
 
 def _run(case: Case) -> dict[str, Any]:
-    recipe, batch = case.recipe, case.batch
+    recipe = case.recipe
     rank, world_size = dist.get_rank(), dist.get_world_size()
     source = data.source(recipe)
     with _planted(case.fault):
         engine = engines.create(recipe, case.layout, torch.device("cpu"))
-        engine.set_grad_accum(1 if case.fault == "not divided by grad_accum" else batch.grad_accum)
         weights = {name: weight.clone() for name, weight in engine.named_full_weights()}
         digest = hashlib.sha256(b"".join(weight.numpy().tobytes() for weight in weights.values())).hexdigest()
         digests: list[Any] = [None] * world_size
@@ -78,7 +94,9 @@ def _run(case: Case) -> dict[str, Any]:
             engine._engine.enable_backward_allreduce, unsynced = False, False
         losses, norms = [], []
         for step in range(case.steps):
-            loss = torch.zeros(())
+            loss, batch = torch.zeros(()), case.batch_at(step)
+            if step == 0 or batch != case.batch_at(step - 1):
+                engine.set_grad_accum(1 if case.fault == "not divided by grad_accum" else batch.grad_accum)
             for k in range(batch.grad_accum):
                 last = k == batch.grad_accum - 1
                 if case.fault == "dropped micro-batch" and not last:
@@ -89,7 +107,9 @@ def _run(case: Case) -> dict[str, Any]:
             norms.append(engine.optimizer_step().item())
             dist.all_reduce(loss)
             losses.append(loss.item() / world_size)
-        wrong = engines.mismatches(engine.in_effect(), recipe, case.layout, grad_accum=batch.grad_accum)
+        wrong = engines.mismatches(
+            engine.in_effect(), recipe, case.layout, grad_accum=case.batch_at(case.steps - 1).grad_accum
+        )
         assert engine.num_skipped_steps() == 0
         engine.close()
     return {"run": Run(weights, logits, losses, norms), "mismatches": wrong, "digests": digests}

@@ -9,7 +9,8 @@ from trainers.watchdog import EXIT_CODE
 _CHILD = """
 import sys, time
 from trainers.watchdog import Watchdog
-dog = Watchdog(floor_s=float(sys.argv[1]), on_hang=lambda where, waited_s: print(where, waited_s >= float(sys.argv[1]), flush=True))
+floor_s = float(sys.argv[1])
+dog = Watchdog(floor_s=floor_s, on_hang=lambda where, waited_s: print(where, waited_s >= floor_s, flush=True))
 {body}
 """
 

@@ -1,0 +1,111 @@
+"""Engines that run something else than they were asked for, made for real in a process of their own."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tests.contract.cases import BLOOM, recipe
+from trainers import engines
+from trainers.data import source
+from trainers.engines import deepspeed
+from trainers.layout import Layout
+from trainers.recipe import Recipe
+
+DDP = Layout(engine="ddp", checkpointing="full")
+FSDP = Layout(engine="fsdp", zero_stage=3)
+ZERO = Layout(engine="deepspeed", zero_stage=2, grad_sync="every")
+
+
+def _higher_stage(engine: Any) -> None:
+    """DeepSpeed's own configuration is the one that was tampered with (see `_other_stage`)."""
+
+
+def _tf32(engine: Any) -> None:
+    torch.set_float32_matmul_precision("high")
+
+
+def _learning_rate(engine: Any) -> None:
+    engine._optimizer.param_groups[0]["lr"] *= 2
+
+
+def _unwrap_a_block(engine: Any) -> None:
+    blocks = engine._module.module.transformer.h
+    blocks[1] = blocks[1]._checkpoint_wrapped_module
+
+
+def _keep_parameters(engine: Any) -> None:
+    engine._module.set_reshard_after_forward(False)
+
+
+def _grad_accum(engine: Any) -> None:
+    engine.set_grad_accum(3)
+
+
+def _nothing(engine: Any) -> None:
+    """As asked for."""
+
+
+TAMPERINGS: dict[str, tuple[Layout, Callable[[Any], None], str]] = {
+    "nothing": (DDP, _nothing, ""),
+    "another ZeRO stage": (ZERO, _higher_stage, "zero_stage in effect is 3"),
+    "another ZeRO accumulation": (ZERO, _grad_accum, "grad_accum in effect is 3"),
+    "TF32 switched on": (DDP, _tf32, "compute_precision in effect is tf32"),
+    "another learning rate": (DDP, _learning_rate, "learning_rate in effect is 0.002"),
+    "a block without checkpointing": (DDP, _unwrap_a_block, "checkpointing in effect is 1 of 2 blocks"),
+    "parameters kept after the forward pass": (FSDP, _keep_parameters, "zero_stage in effect is 2"),
+}
+"""What is done, to which layout, and how the mismatch must begin."""
+
+
+def mismatches_of(names: list[str]) -> dict[str, list[str]]:
+    """The sentences that each tampering brings; run in a group of one rank."""
+    found = {}
+    for name in names:
+        layout, tamper, _ = TAMPERINGS[name]
+        honest = deepspeed.ds_config
+        if tamper is _higher_stage:
+            deepspeed.ds_config = _other_stage
+        try:
+            engine = engines.create(recipe(BLOOM), layout, torch.device("cpu"))
+        finally:
+            deepspeed.ds_config = honest
+        engine.set_grad_accum(1)
+        tamper(engine)
+        found[name] = engines.mismatches(engine.in_effect(), recipe(BLOOM), layout, grad_accum=1)
+        engine.close()
+    return found
+
+
+def _other_stage(recipe: Recipe, layout: Layout) -> dict[str, Any]:
+    return _HONEST(recipe, dataclasses.replace(layout, zero_stage=3))
+
+
+_HONEST = deepspeed.ds_config
+
+
+def overflows(layouts: list[Layout]) -> list[dict[str, Any]]:
+    """fp16 steps, the second with a loss scale that overflows: what was skipped, and how the loss went."""
+    found = []
+    for layout in layouts:
+        half = recipe(BLOOM, "fp16")
+        engine: Any = engines.create(half, layout, torch.device("cpu"))
+        engine.set_grad_accum(1)
+        scaler = engine._engine.torch_autocast_z0_gradscaler if layout.engine == "deepspeed" else engine._scaler
+        tokens = torch.from_numpy(source(half).sequences(0, range(8)))
+        losses, norms, skipped, kept = [], [], [], []
+        for step in range(4):
+            if step == 1:
+                scaler.update(2.0**100)
+            if step == 2:
+                scaler.update(2.0**10)
+            before = {name: weight.clone() for name, weight in engine.named_full_weights()}
+            losses.append(engine.micro_step(tokens, last=True).item())
+            norms.append(engine.optimizer_step().item())
+            skipped.append(engine.num_skipped_steps())
+            kept.append(all(torch.equal(before[name], weight) for name, weight in engine.named_full_weights()))
+        wrong = engines.mismatches(engine.in_effect(), half, layout, grad_accum=1)
+        engine.close()
+        found.append({"losses": losses, "norms": norms, "skipped": skipped, "kept": kept, "mismatches": wrong})
+    return found

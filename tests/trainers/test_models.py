@@ -1,0 +1,109 @@
+"""Models: exact parameter counts, nothing allocated, dropout off, and the loss by hand."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+import torch
+
+from trainers import weights
+from trainers.models import build, causal_lm_loss
+from trainers.spec import ModelSpec
+
+SIZES = {"num_layers": 3, "hidden_size": 32, "num_heads": 4, "vocab_size": 97}
+SPECS = {
+    "bloom": ModelSpec(name="bloom", architecture="bloom", **SIZES),
+    "gpt2": ModelSpec(name="gpt2", architecture="gpt2", max_positions=40, **SIZES),
+    "gpt2, narrow": ModelSpec(name="narrow", architecture="gpt2", max_positions=40, ffn_size=80, **SIZES),
+    "gpt_neox": ModelSpec(name="gpt_neox", architecture="gpt_neox", **SIZES),
+    "llama": ModelSpec(name="llama", architecture="llama", ffn_size=88, num_kv_heads=2, **SIZES),
+    "llama, tied": ModelSpec(name="tied", architecture="llama", tied_embeddings=True, **SIZES),
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_parameters_are_counted_exactly_and_hold_no_memory(name: str) -> None:
+    model = build(SPECS[name], attention="eager")
+    assert sum(parameter.numel() for parameter in model.module.parameters()) == SPECS[name].num_parameters
+    assert all(parameter.is_meta for parameter in model.module.parameters())
+    assert not any(buffer.is_meta for buffer in model.module.buffers())
+    assert len(model.blocks) == 3
+    assert [model.module.get_submodule(path) for path in model.block_names] == list(model.blocks)
+
+
+def test_published_sizes() -> None:
+    bloom = ModelSpec(
+        name="bloom-7b1", architecture="bloom", num_layers=30, hidden_size=4096, num_heads=32, vocab_size=250880
+    )
+    assert sum(parameter.numel() for parameter in build(bloom, attention="eager").names) == 7_069_016_064
+    gpt2 = ModelSpec(
+        name="gpt2",
+        architecture="gpt2",
+        num_layers=12,
+        hidden_size=768,
+        num_heads=12,
+        vocab_size=50257,
+        max_positions=1024,
+    )
+    assert sum(parameter.numel() for parameter in build(gpt2, attention="sdpa").names) == 124_439_808
+
+
+@pytest.mark.parametrize("name", [name for name in SPECS if "bloom" not in name])
+def test_sdpa_and_eager_agree(name: str) -> None:
+    spec = dataclasses.replace(SPECS[name], init_std=0.2)
+    tokens = torch.arange(48).reshape(2, 24)
+    logits = []
+    for attention in ("eager", "sdpa"):
+        model = build(spec, attention=attention)
+        weights.materialise(model.module, names=model.names, seed=3, std=0.2, device=torch.device("cpu"))
+        logits.append(model.module(tokens).logits)
+    torch.testing.assert_close(logits[0], logits[1], rtol=1e-4, atol=1e-5)
+
+
+def test_a_config_is_taken_verbatim_but_for_dropout_cache_and_dtype() -> None:
+    config = {
+        "model_type": "gpt2",
+        "n_layer": 2,
+        "n_embd": 32,
+        "n_head": 4,
+        "vocab_size": 97,
+        "n_positions": 40,
+        "activation_function": "relu",
+        "resid_pdrop": 0.1,
+        "attn_pdrop": 0.2,
+        "embd_pdrop": 0.3,
+        "use_cache": True,
+        "torch_dtype": "float16",
+    }
+    model = build(ModelSpec.from_config(config, name="mine"), attention="eager")
+    found = model.module.config
+    assert found.activation_function == "relu"
+    assert (found.resid_pdrop, found.attn_pdrop, found.embd_pdrop, found.use_cache) == (0.0, 0.0, 0.0, False)
+    assert {parameter.dtype for parameter in model.names} == {torch.float32}
+    assert {module.p for module in model.module.modules() if isinstance(module, torch.nn.Dropout)} == {0.0}
+
+
+def test_a_config_whose_facts_do_not_fit_is_refused() -> None:
+    config = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4}
+    config |= {"vocab_size": 97, "intermediate_size": 88, "attention_bias": True}
+    spec = ModelSpec.from_config(config, name="biased")
+    assert json.loads(spec.config)["attention_bias"]
+    with pytest.raises(ValueError, match=r"biased has .* parameters in transformers, but its facts give"):
+        build(spec, attention="eager")
+
+
+def test_what_transformers_lacks_is_refused() -> None:
+    with pytest.raises(ValueError, match="only eager attention for bloom"):
+        build(SPECS["bloom"], attention="sdpa")
+    with pytest.raises(ValueError, match="no gpt2 with a norm after the embedding"):
+        build(dataclasses.replace(SPECS["gpt2"], embedding_norm=True), attention="eager")
+    with pytest.raises(ValueError, match="attention must be eager or sdpa"):
+        build(SPECS["gpt2"], attention="flex")
+
+
+def test_the_loss_is_the_mean_cross_entropy_in_fp32() -> None:
+    logits = torch.tensor([[[0.0, 0.0], [2.0, 0.0]]], dtype=torch.bfloat16)
+    loss = causal_lm_loss(logits, torch.tensor([[1, 0]]))
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx((math.log(2) + math.log(1 + math.exp(-2))) / 2)

@@ -1,0 +1,79 @@
+"""Refusals: each thing an engine cannot do has its sentence, and what the contract runs is not refused."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tests.contract import cases
+from trainers.cluster import Cluster
+from trainers.layout import Layout
+from trainers.recipe import Recipe
+from trainers.spec import ModelSpec
+from trainers.support import refusal
+
+GPT2 = ModelSpec(
+    name="gpt2", architecture="gpt2", num_layers=2, hidden_size=32, num_heads=4, vocab_size=97, max_positions=64
+)
+BLOOM = ModelSpec(name="bloom", architecture="bloom", num_layers=2, hidden_size=32, num_heads=4, vocab_size=97)
+LAYOUT = Layout(engine="fsdp", zero_stage=3, dp_shard=2, attention="sdpa")
+RECIPE = Recipe(model=GPT2, seq_len=32, global_batch=8)
+GPUS = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, capability=(9, 0), devices_per_node=2)
+CPUS = Cluster(device_kind="cpu", device="a processor", device_memory_gib=4, devices_per_node=2)
+OLD = dataclasses.replace(GPUS, device="Tesla V100", capability=(7, 0))
+
+
+def test_what_runs_is_not_refused() -> None:
+    assert refusal(RECIPE, LAYOUT, GPUS) is None
+    assert refusal(RECIPE, LAYOUT, CPUS) is None
+    for precision in ("fp32", "tf32", "fp16"):
+        assert refusal(dataclasses.replace(RECIPE, compute_precision=precision), LAYOUT, GPUS) is None
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_nothing_that_the_contract_runs_is_refused(world_size: int) -> None:
+    cluster = dataclasses.replace(CPUS, devices_per_node=world_size)
+    assert {refusal(case.recipe, case.layout, cluster) for case in cases.cases(world_size)} == {None}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "layout", "cluster", "sentence"),
+    [
+        ({}, {"dp_shard": 4}, GPUS, "multiply to 4 devices, the cluster has 2"),
+        ({}, {}, OLD, "bf16 needs CUDA compute capability 8.0, that of Tesla V100 is 7.0"),
+        ({"compute_precision": "tf32"}, {}, OLD, "tf32 needs CUDA compute capability 8.0"),
+        ({"compute_precision": "fp16"}, {}, CPUS, "no fp16 on a CPU"),
+        ({"compute_precision": "tf32"}, {}, CPUS, "TF32 is a mode of CUDA devices"),
+        ({"optimizer": "adafactor"}, {}, GPUS, "optimizer adafactor"),
+        ({"state_precision": "bf16"}, {}, GPUS, "states in bf16"),
+        ({"compression": "powersgd"}, {}, GPUS, "compresses gradients to powersgd"),
+        ({}, {"dp_shard": 1, "tp": 2}, GPUS, "no engine has tp yet, got tp 2"),
+        ({}, {"dp_shard": 1, "pp": 2}, GPUS, "no engine has pp yet"),
+        ({}, {"dp_shard": 1, "cp": 2}, GPUS, "no engine has cp yet"),
+        ({}, {"checkpointing": "selective"}, GPUS, "checkpoints selectively"),
+        ({}, {"offload": "optimizer"}, GPUS, "no engine offloads yet, got offload optimizer"),
+        ({}, {"attention": "flex"}, GPUS, "flex attention"),
+        ({}, {"loss": "chunked"}, GPUS, "the chunked loss"),
+        ({}, {"compile": "block"}, GPUS, "compiles yet, got compile block"),
+        ({}, {"bucket_mib": 50}, GPUS, "FSDP2 reduces a block at a time"),
+        (
+            {},
+            {"engine": "deepspeed", "zero_stage": 0, "dp_shard": 1, "dp_replicate": 2, "bucket_mib": 50},
+            GPUS,
+            "DeepSpeed stage 0 has buckets of one fixed size",
+        ),
+        ({"model": BLOOM}, {}, GPUS, "only eager attention for bloom"),
+        ({"model": dataclasses.replace(GPT2, embedding_norm=True)}, {}, GPUS, "no gpt2 with a norm after"),
+        ({"model": dataclasses.replace(GPT2, num_kv_heads=2)}, {}, GPUS, "2 of 4: use llama"),
+        (
+            {"model": dataclasses.replace(BLOOM, ffn_size=64)},
+            {"attention": "eager"},
+            GPUS,
+            "ffn_size 4 x hidden_size, 128 for bloom, got 64",
+        ),
+    ],
+)
+def test_a_refusal_says_why(recipe: dict[str, Any], layout: dict[str, Any], cluster: Cluster, sentence: str) -> None:
+    reason = refusal(dataclasses.replace(RECIPE, **recipe), dataclasses.replace(LAYOUT, **layout), cluster)
+    assert reason is not None
+    assert sentence in reason
