@@ -77,7 +77,7 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     split = np.where(c.sequence_parallel > 0, c.tp, 1.0)
     # Autocast keeps the residual stream in fp32.
     residual = np.where((c.engine == DDP) & (c.compute_bytes < c.state_bytes), c.state_bytes, c.compute_bytes)
-    inner = (2 + c.gated * np.where(c.fused > 0, 1.0, 2.0)) * c.ffn
+    inner = c.inner_copies * c.ffn
     replicated = (2 * residual * c.hidden + 2 * c.compute_bytes * c.hidden + 2 * c.dropout * c.hidden) / split
     sharded = c.compute_bytes * (2 * c.hidden + 2 * c.kv_width + inner) / c.tp
     per_score = c.compute_bytes + c.dropout * (1 + c.compute_bytes)

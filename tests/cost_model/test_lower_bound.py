@@ -1,10 +1,10 @@
 """The floor under peak memory: never above a measured peak, and close enough to be of use."""
 
 import itertools
-from platform.cost_model.memory import lower_bound, lower_bound_gib
 
 import pytest
 
+from platform.cost_model.memory import lower_bound, lower_bound_gib
 from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
 from trainers.spec import ModelSpec
