@@ -128,6 +128,16 @@ class Columns:
         return Columns(**picked)
 
 
+def is_autocast(c: Columns) -> Mask:
+    """Rows whose weights stay in the states' type and are cast for each product: DDP, and DeepSpeed's stage 0 where it
+    sums in that type too (without, as in published runs, it holds 16-bit weights beside the masters).
+    """
+    plain = (c.engine == ENGINES.index("deepspeed")) & (c.zero_stage == 0) & (c.pp == 1)
+    return (c.compute_bytes < c.state_bytes) & (
+        (c.engine == ENGINES.index("ddp")) | (plain & (c.gradient_bytes >= c.state_bytes))
+    )
+
+
 FIELDS = tuple(field.name for field in dataclasses.fields(Columns))
 
 
@@ -187,8 +197,8 @@ def layout_values(recipe: Recipe, layout: Layout) -> dict[str, float]:
         "inner_copies": inner_copies(recipe.model.architecture, layout.compile != "none"),
         "chunked_loss": float(layout.loss == "chunked"),
         "dropout": 0.0,
-        # DDP and FSDP2 reduce in the states' type, DeepSpeed in the parameters' own.
-        "gradient_bytes": compute if layout.engine == "deepspeed" else state,
+        # Every engine of ours reduces and sums in the states' type.
+        "gradient_bytes": state,
     }
 
 

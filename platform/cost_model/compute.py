@@ -8,7 +8,7 @@ import dataclasses
 
 import numpy as np
 
-from platform.cost_model.columns import COMPILE, Array, Columns
+from platform.cost_model.columns import COMPILE, Array, Columns, is_autocast
 
 __all__ = ["COMPILE", "LayerSeconds", "head_s", "host_layer_s", "layer_seconds", "matmul_s", "optimizer_s"]
 
@@ -171,8 +171,7 @@ def _weight_traffic_s(columns: Columns) -> Array:
     c = columns
     sums = np.where(c.grad_accum > 1, 2 * c.gradient_bytes + c.compute_bytes, 0.0)
     copies = np.where((c.engine == 1) & (c.shard > 1), 5 * c.compute_bytes + c.gradient_bytes, 0.0)
-    narrower = (c.engine == 0) & (c.compute_bytes < c.state_bytes)
-    casts = np.where(narrower, (c.state_bytes + c.compute_bytes) * np.where(c.checkpointing == 2, 2.0, 1.0), 0.0)
+    casts = np.where(is_autocast(c), (c.state_bytes + c.compute_bytes) * np.where(c.checkpointing == 2, 2.0, 1.0), 0.0)
     return c.layer_parameters / c.tp * (sums + copies + casts) / (c.bandwidth * BANDWIDTH_SHARE)
 
 

@@ -154,7 +154,7 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
         "sequence_parallel": (kept["tp"] > 1).astype(np.float64),
         "sync_every": np.array([float(sync == "every") for _, _, sync in axes.engine_stages])[kept_combo],
         "bucket_bytes": buckets[engine.astype(np.int64)],
-        "gradient_bytes": np.where(engine == ENGINES.index("deepspeed"), compute, state),
+        "gradient_bytes": np.asarray(state),
         "grad_accum": recipe.global_batch / (kept["micro_batch"] * kept_dp),
         "checkpointing": free(checkpointing),
         "flash": free(flash),
