@@ -2,6 +2,7 @@
 
     python -m platform.validate TABLE.csv                   zero-shot: nothing is measured
     python -m platform.validate TABLE.csv --calibrate 3     3 configurations a cell are measured, the rest predicted
+    python -m platform.validate TABLE.csv --rows            every configuration, measured beside predicted
     python -m platform.validate TABLE.csv --json            the figures as one JSON object
 
 The table's header is documented in docs/table.md. A cell is (model, gpu, gpus, seq_len, global_batch); identical
@@ -20,7 +21,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from platform.cost_model.scoring import Scores, cells_of, constant_mfu, merged, score_table, scores
+from platform.cost_model.scoring import Scored, Scores, cells_of, constant_mfu, merged, score_table, scores
 from platform.cost_model.table import Row, Run, interpret, read_rows
 from platform.errors import InputError
 
@@ -65,6 +66,7 @@ class Report:
     """(reason, rows), the commonest first."""
     num_rows: int
     num_merged_away: int
+    scored: Scored
 
 
 def validate(rows: Sequence[Row], *, num_calibrate: int = 0) -> Report:
@@ -108,6 +110,7 @@ def validate(rows: Sequence[Row], *, num_calibrate: int = 0) -> Report:
         left_out=tuple(reasons.most_common()),
         num_rows=len(rows),
         num_merged_away=len(runs) - len(kept),
+        scored=ours,
     )
 
 
@@ -155,6 +158,36 @@ _FIGURES = (
     ("80 % intervals hold", lambda s: _percent(s.interval_coverage, 0)),
     ("their median half-width", lambda s: _percent(s.interval_half_width_median)),
 )
+
+
+def show_rows(report: Report, console: Console) -> None:
+    """Each configuration: printed beside predicted."""
+    scored = report.scored
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("configuration", ratio=1, min_width=24, overflow="fold")
+    for name in ("step s", "predicted", "80 %", "GiB", "predicted", "verdict"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for position, run in enumerate(scored.runs):
+        row, values = run.row, run.values
+        degrees = " ".join(f"{name}{values[name]:g}" for name in ("tp", "pp", "dp") if values[name] > 1)
+        batch = f"{values['micro_batch']:g}x{values['grad_accum']:g}"
+        ckpt = "" if row["activation_ckpt"] in ("", "none") else f" {row['activation_ckpt']} ckpt"
+        label = (
+            f"{row['model']} s{row['seq_len']} {row['gpus']} x {run.cluster.device.name} {row['strategy']} {degrees}"
+        )
+        measured, predicted = scored.measured_s[position], scored.predicted_s[position]
+        memory = scored.measured_gib[position]
+        fits = bool(scored.predicted_fits[position])
+        table.add_row(
+            f"{label} {batch}{ckpt} {row['precision']}",
+            "OOM" if run.out_of_memory else f"{measured:.3g}" if measured == measured else "-",
+            f"{predicted:.3g}",
+            f"{scored.low_s[position]:.3g}-{scored.high_s[position]:.3g}",
+            f"{memory:.1f}" if memory == memory else "-",
+            f"{scored.predicted_gib[position]:.1f}",
+            "fits" if fits else "OOM",
+        )
+    console.print(table, highlight=False)
 
 
 def show(report: Report, console: Console, *, num_calibrate: int) -> None:
@@ -214,6 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--calibrate", metavar="K", type=int, default=0, help="measure K configurations a cell, as a search would"
     )
+    parser.add_argument("--rows", action="store_true", help="print each configuration, measured beside predicted")
     parser.add_argument("--json", action="store_true", help="print one JSON object in place of tables")
     options = parser.parse_args(arguments)
     try:
@@ -225,6 +259,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if options.json:
         print(json.dumps(to_json(report), indent=2))
+    elif options.rows:
+        show_rows(report, Console())
     else:
         show(report, Console(), num_calibrate=options.calibrate)
     return 0

@@ -76,6 +76,8 @@ class Columns:
     logit_bytes: Array
     """Bytes that the loss holds of one logit at its peak; see `LOGIT_BYTES`."""
     chunked_loss: Array
+    inner_copies: Array
+    """Tensors of the feed-forward's inner width that a block saves; see `inner_copies`."""
     dropout: Array
     micro_batch: Array
     grad_accum: Array
@@ -91,6 +93,9 @@ class Columns:
 
     matmul_flops: Array
     """Sustained rate of large products: peak of the precision x the device's share."""
+    tile_rows: Array
+    half_depth: Array
+    """Rows of a product's tile, and the depth at which starting and ending it costs as much as its products."""
     plain_flops: Array
     """Sustained rate of products that cannot use the matrix units."""
     peak_flops: Array
@@ -121,6 +126,16 @@ class Columns:
             for value in (getattr(self, field.name),)
         }
         return Columns(**picked)
+
+
+def is_autocast(c: Columns) -> Mask:
+    """Rows whose weights stay in the states' type and are cast for each product: DDP, and DeepSpeed's stage 0 where it
+    sums in that type too (without, as in published runs, it holds 16-bit weights beside the masters).
+    """
+    plain = (c.engine == ENGINES.index("deepspeed")) & (c.zero_stage == 0) & (c.pp == 1)
+    return (c.compute_bytes < c.state_bytes) & (
+        (c.engine == ENGINES.index("ddp")) | (plain & (c.gradient_bytes >= c.state_bytes))
+    )
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Columns))
@@ -178,12 +193,29 @@ def layout_values(recipe: Recipe, layout: Layout) -> dict[str, float]:
         "kept_checkpoints": 1.0,
         "flash": float(layout.attention != "eager"),
         "fused": float(layout.compile != "none"),
-        "logit_bytes": LOGIT_BYTES["compiled" if layout.compile == "model" else "plain"] * compute / 2,
+        "logit_bytes": logit_bytes("compiled" if layout.compile == "model" else "plain", compute),
+        "inner_copies": inner_copies(recipe.model.architecture, layout.compile != "none"),
         "chunked_loss": float(layout.loss == "chunked"),
         "dropout": 0.0,
-        # DDP and FSDP2 reduce in the states' type, DeepSpeed in the parameters' own.
-        "gradient_bytes": compute if layout.engine == "deepspeed" else state,
+        # Every engine of ours reduces and sums in the states' type.
+        "gradient_bytes": state,
     }
+
+
+def logit_bytes(loss: str, compute_bytes: float) -> float:
+    """Bytes of a logit by kind of loss; in fp32 nothing is cast, so each copy is the logits' own size."""
+    return LOGIT_BYTES[loss] if compute_bytes == 2 else {"plain": 12.0, "compiled": 12.0, "fused": 8.0}[loss]
+
+
+def inner_copies(architecture: str, fused: bool) -> float:
+    """Tensors of inner width saved: before and after the activation, the gate's two besides.
+
+    transformers' GPT-2 computes its GELU in eight element-wise steps, of which eager execution saves three more:
+    the tangent, half the input and one plus the tangent (`NewGELUActivation`).
+    """
+    if architecture == "llama":
+        return 3.0 if fused else 4.0
+    return 5.0 if architecture == "gpt2" and not fused else 2.0
 
 
 def default_bucket_bytes(engine: str, state_bytes: float) -> float:
@@ -205,6 +237,9 @@ def cluster_values(cluster: ClusterSpec, precision: str) -> dict[str, float]:
     half = device.peak_tflops("fp16" if precision in ("fp16", "fp8") else "bf16") * 1e12
     return {
         "matmul_flops": peak * share,
+        # Products of the matrix units start and end slowly: they pass through shared memory in long pipelines.
+        "tile_rows": 128 if precision == "fp32" else 256,
+        "half_depth": 32 if precision == "fp32" else 128,
         "plain_flops": device.peak_tflops("fp32") * 1e12 * device.matmul_share,
         "peak_flops": peak,
         "flash_flops": half * device.flash_share,

@@ -8,14 +8,13 @@ import dataclasses
 
 import numpy as np
 
-from platform.cost_model.columns import COMPILE, Array, Columns
+from platform.cost_model.columns import COMPILE, Array, Columns, is_autocast
 
 __all__ = ["COMPILE", "LayerSeconds", "head_s", "host_layer_s", "layer_seconds", "matmul_s", "optimizer_s"]
 
-TILE_ROWS, TILE_COLUMNS = 256, 128
-"""The tile that one unit computes (NVIDIA, "Matrix Multiplication Background User's Guide", section 4.1)."""
-HALF_DEPTH = 128
-"""Depth at which a tile's start and end cost as much as its products (same source, figure 6)."""
+TILE_COLUMNS = 128
+"""Columns of the tile that one unit computes (NVIDIA, "Matrix Multiplication Background User's Guide", section 4.1);
+its rows, and the depth at which a tile's start and end cost as much as its products, are `Columns`."""
 BANDWIDTH_SHARE = 0.85
 """Of the datasheet's memory bandwidth, sustained: 4.29 of 4.8 TB/s copied on an H200; STREAM on A100 gives 85-90 %."""
 FLASH_HALF_LENGTH = 256
@@ -44,29 +43,29 @@ LAUNCH_S = 7e-6
 """Host time of one kernel launch through PyTorch's dispatcher (arXiv 2104.04473 leaves it out; PyTorch's own
 benchmarks give 5 to 10 us)."""
 FUSED_LAUNCHES = 20.0
-EAGER_LAUNCHES = 80.0
+EAGER_LAUNCHES = 90.0
 """Launches of one block's forward pass; the backward pass has twice as many."""
-GRADIENT_HOOK_S = 50e-6
+GRADIENT_HOOK_S = 0.1e-3
 """Host time of one parameter's gradient hook in DeepSpeed's stages 0 to 2, 12 a block: ZeRO-0 takes 17 ms more a step
 than plain autocast for GPT-2 small on an H200 (this project)."""
-GATHER_HOST_S = 0.4e-3
+GATHER_HOST_S = 0.45e-3
 """Host time of one parameter-holding module's fetch or release under ZeRO-3's hooks: 87 ms more a step than ZeRO-2 for
 GPT-2 small on an H200 (this project), over 74 modules and 3 passes."""
 
 
-def _efficiency(units: Array, rows: Array, columns: Array, depth: Array) -> Array:
-    """Share of the sustained rate that one product of [rows, depth] x [depth, columns] reaches.
+def _efficiency(c: Columns, rows: Array, width: Array, depth: Array) -> Array:
+    """Share of the sustained rate that one product of [rows, depth] x [depth, width] reaches.
 
     Two effects: the last wave of tiles leaves units idle, and a tile's start and end weigh on a short depth (NVIDIA,
     "Matrix Multiplication Background User's Guide", sections 4.2 and 4.3).
     """
-    waves = np.ceil(rows / TILE_ROWS) * np.ceil(columns / TILE_COLUMNS) / units
-    return waves / np.ceil(waves) * depth / (depth + HALF_DEPTH)
+    waves = np.ceil(rows / c.tile_rows) * np.ceil(width / TILE_COLUMNS) / c.units
+    return waves / np.ceil(waves) * depth / (depth + c.half_depth)
 
 
 def matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array:
     """Seconds of a forward product [rows, depth] x [depth, width]."""
-    rate = columns.matmul_flops * _efficiency(columns.units, rows, width, depth)
+    rate = columns.matmul_flops * _efficiency(columns, rows, width, depth)
     traffic = (rows * depth + depth * width + rows * width) * columns.compute_bytes
     return np.maximum(2 * rows * width * depth / rate, traffic / (columns.bandwidth * BANDWIDTH_SHARE))
 
@@ -104,12 +103,12 @@ def _attention_seconds(columns: Columns, tokens: Array) -> tuple[Array, Array]:
     score_bytes = scores * columns.compute_bytes
     # Tensor cores want depths of a multiple of 8; other products run on the fp32 units (NVIDIA, same source, 3.1).
     sustained = np.where(head_dim % 8 == 0, columns.matmul_flops, columns.plain_flops)
-    rate = sustained * head_dim / (head_dim + HALF_DEPTH)
+    rate = sustained * head_dim / (head_dim + columns.half_depth)
     product = np.maximum(
         2 * scores * head_dim / rate, (score_bytes + 3 * tokens * width * columns.compute_bytes) / bandwidth
     )
     # The second product is as deep as the sequence is long.
-    deep_rate = sustained * seq / (seq + HALF_DEPTH)
+    deep_rate = sustained * seq / (seq + columns.half_depth)
     second = np.maximum(2 * scores * head_dim / deep_rate, score_bytes / bandwidth)
     hand_fused = columns.fused + (columns.engine == 3)
     passes = np.where(hand_fused > 0, SOFTMAX_PASSES, EAGER_SOFTMAX_PASSES) + columns.dropout * DROPOUT_PASSES
@@ -172,8 +171,7 @@ def _weight_traffic_s(columns: Columns) -> Array:
     c = columns
     sums = np.where(c.grad_accum > 1, 2 * c.gradient_bytes + c.compute_bytes, 0.0)
     copies = np.where((c.engine == 1) & (c.shard > 1), 5 * c.compute_bytes + c.gradient_bytes, 0.0)
-    narrower = (c.engine == 0) & (c.compute_bytes < c.state_bytes)
-    casts = np.where(narrower, (c.state_bytes + c.compute_bytes) * np.where(c.checkpointing == 2, 2.0, 1.0), 0.0)
+    casts = np.where(is_autocast(c), (c.state_bytes + c.compute_bytes) * np.where(c.checkpointing == 2, 2.0, 1.0), 0.0)
     return c.layer_parameters / c.tp * (sums + copies + casts) / (c.bandwidth * BANDWIDTH_SHARE)
 
 

@@ -9,11 +9,12 @@ from platform.cost_model.columns import (
     COMPILE,
     ENGINES,
     FIELDS,
-    LOGIT_BYTES,
     Array,
     Columns,
     cluster_values,
     default_bucket_bytes,
+    inner_copies,
+    logit_bytes,
     recipe_values,
 )
 from platform.cost_model.hardware import ClusterSpec
@@ -140,7 +141,8 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
     fixed = recipe_values(recipe) | cluster_values(cluster, recipe.compute_precision)
     state, compute = fixed["state_bytes"], fixed["compute_bytes"]
     fixed |= {"offload": 0, "kept_checkpoints": 1, "dropout": 0}
-    per_logit = {whole: LOGIT_BYTES["compiled" if whole else "plain"] * compute / 2 for whole in (False, True)}
+    per_logit = {whole: logit_bytes("compiled" if whole else "plain", compute) for whole in (False, True)}
+    copies = [inner_copies(model.architecture, bool(code)) for code in compiled]
     buckets = np.array([default_bucket_bytes(name, state) for name in ENGINES])
     arrays = {name: np.asarray(float(value)) for name, value in fixed.items()}
     arrays |= kept
@@ -152,11 +154,12 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
         "sequence_parallel": (kept["tp"] > 1).astype(np.float64),
         "sync_every": np.array([float(sync == "every") for _, _, sync in axes.engine_stages])[kept_combo],
         "bucket_bytes": buckets[engine.astype(np.int64)],
-        "gradient_bytes": np.where(engine == ENGINES.index("deepspeed"), compute, state),
+        "gradient_bytes": np.asarray(state),
         "grad_accum": recipe.global_batch / (kept["micro_batch"] * kept_dp),
         "checkpointing": free(checkpointing),
         "flash": free(flash),
         "fused": free((compiled > 0).astype(np.int64)),
+        "inner_copies": free(np.array(copies)),
         "logit_bytes": free(np.array([per_logit[code > 1] for code in compiled])),
         "chunked_loss": free(chunked),
     }

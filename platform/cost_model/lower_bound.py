@@ -76,11 +76,13 @@ def _state_bytes(recipe: Recipe, layout: Layout, batch: BatchPoint) -> _StateByt
     state, compute = _itemsize(recipe.state_precision), _itemsize(recipe.compute_precision)
     moments = 2.0 * state if recipe.optimizer == "adamw" else 0.0  # Adafactor's factored states are thin vectors
     accumulates = batch.grad_accum > 1
+    # DeepSpeed's stage 0 computes 16 bits by torch's autocast over fp32 weights, as DDP does.
+    autocast = layout.engine == "deepspeed" and layout.zero_stage == 0 and compute < state
     # Engines may shard over the context-parallel axis too, so the floor divides by it.
     shard = layout.dp_shard * layout.cp
-    if layout.engine == "ddp":
-        # Bucket views hold the gradients from the first backward on; a single rank without DDP frees them.
-        held = state if accumulates or layout.data_parallel > 1 else 0.0
+    if layout.engine == "ddp" or autocast:
+        # DDP's bucket views hold the gradients from the first backward on.
+        held = state if accumulates or layout.engine == "ddp" else 0.0
         # F.linear under autocast saves the low-precision weight for its backward pass; a compiler may cast again.
         copies = compute if compute < state and layout.compile == "none" and layout.checkpointing == "none" else 0.0
         resident = 0.0 if layout.offload == "all" else state
@@ -108,13 +110,20 @@ def _state_bytes(recipe: Recipe, layout: Layout, batch: BatchPoint) -> _StateByt
     resident = params + (0.0 if layout.offload != "none" else (masters + moments) / sharded)
     gradients = compute / (shard if layout.zero_stage >= 2 else 1)
     final = gradients
+    # Stage 1 in bf16 sums in fp32, in a buffer of its own that is there from the start.
+    summing = layout.zero_stage == 1 and recipe.compute_precision == "bf16" and state > compute
     if layout.zero_stage in (1, 2) and masters:
         # The step flattens this rank's share of the gradients and casts it to fp32.
         final = state / shard
+    if summing:
+        gradients = final = float(state)
     if layout.offload != "none":
         gradients = final = 0.0
     return _StateBytes(
-        resident=resident, held_gradients=gradients if accumulates else 0.0, final_gradients=final, block_copies=0.0
+        resident=resident,
+        held_gradients=gradients if accumulates or (summing and layout.offload == "none") else 0.0,
+        final_gradients=final,
+        block_copies=0.0,
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from platform.cost_model.columns import Array, Columns
+from platform.cost_model.columns import Array, Columns, is_autocast
 from platform.cost_model.lower_bound import GIB, LowerBound, lower_bound, lower_bound_gib
 from platform.cost_model.step_time import DDP, DEEPSPEED, FSDP, rank_parameters, stages_of
 
@@ -27,7 +27,7 @@ SUB_GROUP = 1e9
 """DeepSpeed's `sub_group_size`: parameters whose gradients ZeRO-3 casts at once."""
 FRAGMENTATION = 0.10
 """Reserved over allocated at the peak: blocks are rounded up and split (PyTorch's caching allocator)."""
-ROUNDING = 0.05
+ROUNDING = 0.06
 """The part of it that the allocator cannot give back: tails of blocks in use."""
 COMMUNICATOR_GIB = 0.6
 """Buffers of one NCCL communicator: send and receive buffers of three protocols, 9 MiB a
@@ -76,8 +76,8 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     tokens = c.micro_batch * c.seq_len / c.cp
     split = np.where(c.sequence_parallel > 0, c.tp, 1.0)
     # Autocast keeps the residual stream in fp32.
-    residual = np.where((c.engine == DDP) & (c.compute_bytes < c.state_bytes), c.state_bytes, c.compute_bytes)
-    inner = (2 + c.gated * np.where(c.fused > 0, 1.0, 2.0)) * c.ffn
+    residual = np.where(is_autocast(c), c.state_bytes, c.compute_bytes)
+    inner = c.inner_copies * c.ffn
     replicated = (2 * residual * c.hidden + 2 * c.compute_bytes * c.hidden + 2 * c.dropout * c.hidden) / split
     sharded = c.compute_bytes * (2 * c.hidden + 2 * c.kv_width + inner) / c.tp
     per_score = c.compute_bytes + c.dropout * (1 + c.compute_bytes)
@@ -112,26 +112,31 @@ def _per_parameter(c: Columns) -> _PerParameter:
     zero_1, zero_2, zero_3 = (np.where(c.zero_stage >= stage, c.shard, 1.0) for stage in (1, 2, 3))
     masters = np.where(sb > cb, sb, np.where((c.engine == DEEPSPEED) & (c.zero_stage >= 1), sb, 0.0))
 
-    params = np.where(c.engine == DDP, sb, np.where(fsdp, 0.0, cb / zero_3)) * np.where(c.offload == 2, 0.0, 1.0)
+    # Whole weights in the states' type, gradients beside them: DDP, and what computes as DDP does.
+    whole = (c.engine == DDP) | is_autocast(c)
+    params = np.where(whole, sb, np.where(fsdp, 0.0, cb / zero_3)) * np.where(c.offload == 2, 0.0, 1.0)
     states = np.where(
-        c.engine == DDP, sb * moments, np.where(fsdp, sb * (1 + moments) / c.shard, (masters + sb * moments) / zero_1)
+        whole, sb * moments, np.where(fsdp, sb * (1 + moments) / c.shard, (masters + sb * moments) / zero_1)
     )
     # Low-precision engines hold gradients in the type in which they are summed (fp32 under "bf16 with fp32 sums").
     summed = np.where(c.engine >= DEEPSPEED, np.maximum(c.gradient_bytes, cb), sb)
     unsharded_sum = fsdp & (c.sync_every == 0) & accumulates
-    gradients = np.where(
-        fsdp, np.where(unsharded_sum, sb, sb / c.shard), np.where(c.engine == DDP, sb, summed / zero_2)
-    )
-    # Sums in a wider type stand beside the low-precision gradients of the current micro-batch.
-    gradients = gradients + np.where((c.engine >= DEEPSPEED) & (summed > cb), cb, 0.0)
-    held = np.where(accumulates | (c.engine == DDP) & (c.dp > 1), gradients, 0.0)
+    gradients = np.where(fsdp, np.where(unsharded_sum, sb, sb / c.shard), np.where(whole, sb, summed / zero_2))
+    # Whole sums in a wider type stand beside the low-precision gradients of the current micro-batch.
+    beside = (c.engine >= DEEPSPEED) & ~whole & (summed > cb) & (c.zero_stage <= 1)
+    gradients = gradients + np.where(beside, cb, 0.0)
+    held = np.where(accumulates | whole | beside, gradients, 0.0)
     final = np.where(fsdp, sb / c.shard, gradients)
-    casts = (c.engine == DEEPSPEED) & (sb > cb)
-    # Stages 1 and 2 flatten this rank's gradients and cast them to fp32; stage 3 does so a sub-group at a time.
+    casts = (c.engine == DEEPSPEED) & (sb > cb) & ~whole & (c.pp == 1)
+    # The step flattens this rank's gradients, stage 3 a sub-group at a time; sums in 16 bits are cast to fp32 as well.
     owned = np.maximum(c.layers * c.layer_parameters / c.tp / c.pp / c.shard, 1.0)
-    flat = np.where(c.zero_stage == 3, sb * np.minimum(SUB_GROUP / owned, 1.0) / zero_3, (cb + sb) / zero_1)
-    # Pipelines and fp32 sums leave out the cast; the old fp16 path had none of these copies at stage 1 either.
-    copies = np.where(casts & (c.pp == 1) & (c.gradient_bytes == cb), flat, 0.0)
+    wide = summed >= sb
+    flat = np.where(
+        c.zero_stage == 3,
+        sb * np.minimum(SUB_GROUP / owned, 1.0) / zero_3,
+        np.where(wide, np.where(c.zero_stage == 2, sb / zero_2, 0.0), (cb + sb) / zero_1),
+    )
+    copies = np.where(casts, flat, 0.0)
     powersgd = np.where(c.compression < 0.1, sb, 0.0)  # the error feedback is a whole gradient
     return _PerParameter(
         resident=params + states * on_device + powersgd,
@@ -156,7 +161,7 @@ def _unit_copies(c: Columns, root: Array) -> tuple[Array, Array, Array]:
     kept = np.where(c.zero_stage == 2, whole, 2 * block)
     zero_3 = (c.engine == DEEPSPEED) & (c.zero_stage == 3) & (c.shard > 1)
     live = np.minimum(np.minimum(LIVE_PARAMETERS, whole + root), np.maximum(2 * block, root)) * cb
-    autocast = np.where((c.engine == DDP) & (cb < sb) & (c.fused == 0), cb * whole, 0.0)
+    autocast = np.where(is_autocast(c) & (c.fused == 0), cb * whole, 0.0)
     loss = np.where(fsdp, (root + np.where(c.zero_stage == 2, whole, 0.0)) * cb, np.where(zero_3, live, autocast))
     unit = np.where(fsdp, (root + kept) * cb + block * (cb + sb), np.where(zero_3, live + block * cb, autocast))
     end = np.where(fsdp, root * (cb + sb), np.where(zero_3, live, 0.0))

@@ -15,10 +15,11 @@ from typing import get_args
 from platform.cost_model.columns import (
     CHECKPOINTING,
     ENGINES,
-    LOGIT_BYTES,
     OFFLOAD,
     cluster_values,
     default_bucket_bytes,
+    inner_copies,
+    logit_bytes,
     model_values,
 )
 from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device, find_node
@@ -149,7 +150,7 @@ def _stack(row: Row) -> str:
         return "deepspeed"
     if parallel or "megatron" in text:
         return "megatron"
-    return "ddp" if strategy == "ddp" else "deepspeed"
+    return "ddp" if strategy == "ddp" and "deepspeed" not in text else "deepspeed"
 
 
 def _precision(row: Row) -> tuple[str, float, float]:
@@ -233,13 +234,17 @@ def _offload(row: Row) -> int:
     return int("optimizer offload y" in text)
 
 
-def _logit_bytes(row: Row, flash: bool) -> float:
-    """What the loss holds of a logit: stacks with fused attention brought a fused loss with it."""
+def _loss(row: Row, flash: bool) -> str:
+    """The kind of loss: stacks with fused attention brought a fused loss with it."""
     if row.get("engine"):
-        return LOGIT_BYTES["compiled" if row.get("compile") == "model" else "plain"]
-    if flash:
-        return LOGIT_BYTES["fused"]
-    return LOGIT_BYTES["plain"]
+        return "compiled" if row.get("compile") == "model" else "plain"
+    return "fused" if flash else "plain"
+
+
+def _inner_copies(row: Row, model: ModelSpec, fused: bool) -> float:
+    """As `inner_copies`; only where transformers' own GPT-2 runs is its GELU computed step by step."""
+    step_by_step = "gpt2" in row["model"].lower() and (row.get("engine") or _is_eager(_text(row)))
+    return inner_copies(model.architecture if model.gated or step_by_step else "", fused)
 
 
 def _kept_checkpoints(row: Row, tp: float) -> float:
@@ -254,6 +259,11 @@ def _kept_checkpoints(row: Row, tp: float) -> float:
         return 0.0
     partitioned = "partition-activations" in text and "no partition-activations" not in text
     return 1 / tp if partitioned or on_host else 1.0
+
+
+def _is_eager(text: str) -> bool:
+    """Whether the row says that its stack runs transformers or PyTorch as they come, without fused kernels."""
+    return "hf trainer" in text or "pytorch eager" in text
 
 
 def _moments(row: Row) -> float:
@@ -283,6 +293,7 @@ def _values(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, float
     gradient_bytes = (
         state_bytes if engine in ("ddp", "fsdp") else max(low_gradient_bytes, 2.0 if compute_bytes == 2 else 4.0)
     )
+    fused = compiled if own else not _is_eager(text)
     shard = dp if stage or engine == "fsdp" else 1.0
     if strategy == "hsdp":
         shard = min(dp, cluster.devices_per_node)
@@ -309,8 +320,9 @@ def _values(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, float
         else default_bucket_bytes(engine, state_bytes),
         "kept_checkpoints": _kept_checkpoints(row, tp),
         "flash": float(flash),
-        "fused": float(compiled if own else "hf trainer" not in text),
-        "logit_bytes": _logit_bytes(row, flash) * compute_bytes / 2,
+        "fused": float(fused),
+        "inner_copies": _inner_copies(row, model, fused),
+        "logit_bytes": logit_bytes(_loss(row, flash), compute_bytes),
         "chunked_loss": float(row.get("loss") == "chunked"),
         "dropout": float(not own and not flash),
         "micro_batch": micro_batch,
