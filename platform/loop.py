@@ -23,7 +23,7 @@ MOST_ATTEMPTS = 2
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """When a search ends by itself. None is without limit; spent before a resume counts too."""
+    """When a session ends by itself. None is without limit; a resumed study begins with a fresh one."""
 
     max_trials: int | None = None
     time_s: float | None = None
@@ -68,7 +68,8 @@ class Loop:
         self._searcher = searcher
         self._clock = clock
         self._started_s = clock()
-        self._wall_before_s = history.wall_s
+        self._gpu_before_s = history.gpu_s
+        self._trials_before = len(history.trials)
         self._tail = Tail(study.journal)
         self._tail.read()
         self._running: tuple[Job, str, float] | None = None
@@ -86,9 +87,10 @@ class Loop:
         """Seconds until a budget ends, infinite without one."""
         left = math.inf
         if self.budget.time_s is not None:
-            left = self.budget.time_s - self._wall_before_s - (self._clock() - self._started_s)
+            left = self.budget.time_s - (self._clock() - self._started_s)
         if self.budget.gpu_s is not None:
-            left = min(left, (self.budget.gpu_s - self.history.gpu_s) / self.settings.cluster.num_devices)
+            spent = self.history.gpu_s - self._gpu_before_s
+            left = min(left, (self.budget.gpu_s - spent) / self.settings.cluster.num_devices)
         return left
 
     def next_job(self) -> Job | None:
@@ -194,7 +196,7 @@ class Loop:
 
     def _spent(self) -> bool:
         budget = self.budget
-        if budget.max_trials is not None and len(self.history.trials) >= budget.max_trials:
+        if budget.max_trials is not None and len(self.history.trials) - self._trials_before >= budget.max_trials:
             self.why_ended = f"{budget.max_trials} trials were run (--max-trials)"
         elif budget.time_s is not None and self.time_left_s() <= 0 and self.budget.gpu_s is None:
             self.why_ended = f"{budget.time_s:g} s are over (--time-budget-s)"

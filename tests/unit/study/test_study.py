@@ -172,7 +172,7 @@ def test_what_is_missing_after_a_kill() -> None:
     assert (history.attempts(cut.key), history.attempts(fresh.key)) == (1, 0)
 
 
-@pytest.mark.parametrize("outcome", [Outcome.THRASH, Outcome.SLOW, Outcome.OK])
+@pytest.mark.parametrize("outcome", [Outcome.SLOW, Outcome.OK])
 def test_an_outcome_that_leaves_room_does_not_end_the_ladder(outcome: Outcome) -> None:
     candidate = _candidate(layout(), 1, 2)
     history = History([Measured(at=_at(1), measurement=measurement(outcome=outcome))])
