@@ -205,9 +205,8 @@ def _run(
         code = INTERRUPTED
         elsewhere = study.path.parent != Path("studies").absolute()
         where = f" --studies {shlex.quote(str(study.path.parent))}" if elsewhere else ""
-        say(
-            f"Interrupted. What was measured is kept; go on with: python -m platform.search --resume {study.name}{where}"
-        )
+        again = f"python -m platform.search --resume {study.name}{where}"
+        say(f"Interrupted. What was measured is kept; go on with: {again}")
     spent_s = read(study.path)[0].gpu_s - gpu_before_s
     study.record(End(exit_code=code, wall_s=time.monotonic() - began_s, gpu_s=max(0.0, spent_s)))
     return code

@@ -125,7 +125,7 @@ class TestWhatRuns:
     ) -> None:
         loop = make()
         job = loop.next_job()
-        assert loop.running is job is not None
+        assert job is not None and loop.running is job
         assert not history_of(study).finished
         state, reason = backend.begin(job)
         loop.ended(state=state, reason=reason)
