@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from platform.errors import InputError
+from platform.errors import InputError, one_line
 from platform.mirror import Mirror, default_uri, ui_command
 from platform.mlflow_uri import check_uri
 from platform.reports.files import write_results
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _report(options)
     except InputError as error:
-        say(f"error: {error}")
+        say(f"error: {one_line(error)}")
         return InputError.exit_code
 
 
