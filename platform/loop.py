@@ -41,6 +41,8 @@ class Settings:
     commit: str
     cap_gib: float | None
     timing: Timing
+    hang_floor_s: float = 60.0
+    first_step_s: float = 300.0
     confirm: bool = True
     """Whether the winner is measured once more at its full accumulation."""
 
@@ -197,6 +199,8 @@ class Loop:
             stop_at_unix_s=time.time() + left_s if math.isfinite(left_s) else None,
             commit=settings.commit,
             timing=settings.timing,
+            hang_floor_s=settings.hang_floor_s,
+            first_step_s=settings.first_step_s,
         )
 
     def _spent(self) -> bool:

@@ -196,6 +196,8 @@ def _run(
                     commit=checkout.commit(),
                     cap_gib=subject.cap_gib,
                     timing=subject.timing,
+                    hang_floor_s=subject.space.hang_floor_s,
+                    first_step_s=subject.space.first_step_s,
                 ),
             )
             with followed(study.journal, loop, total=len(subject.plan.candidates)):
