@@ -33,7 +33,8 @@ def parser() -> argparse.ArgumentParser:
         epilog="Example: python -m platform.report bloom7b-1 --csv bloom7b.csv",
     )
     made.add_argument("name", metavar="NAME", help="the study's name")
-    made.add_argument("--studies", type=Path, default=Path("studies"), metavar="DIR", help="where studies are kept")
+    where = "where studies are kept (default: %(default)s)"
+    made.add_argument("--studies", type=Path, default=Path("studies"), metavar="DIR", help=where)
     made.add_argument("--json", action="store_true", help="print the result as JSON, alone on standard output")
     made.add_argument("--csv", type=Path, metavar="FILE", help="write the measurement table there too")
     made.add_argument("--no-mlflow", action="store_true", help="leave MLflow as it is")

@@ -43,7 +43,8 @@ def parser() -> argparse.ArgumentParser:
     add("--device-memory-gib", type=_amount, metavar="N", help="let each device have no more than N GiB")
     add("--tokens", type=_amount, metavar="N", help="token budget that days are counted for (default: the space's)")
     add("--data", metavar="PATH", help="Parquet file or folder of token ids (default: the space's data)")
-    add("--address", metavar="HOST:PORT", help='Ray to run on, "local" for one of its own (default: RAY_ADDRESS, else)')
+    where = 'Ray to run on, "local" for one of its own (default: RAY_ADDRESS, else the cluster whose head this is)'
+    add("--address", metavar="HOST:PORT", help=where)
     add("--studies", default="studies", metavar="DIR", help="where studies are kept (default: %(default)s)")
     add("--name", help="name of the study (default: the space's, with a number)")
     add("--resume", metavar="NAME", help="go on with a study: run only what is missing")

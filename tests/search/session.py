@@ -34,7 +34,7 @@ def space():
         name="tiny",
         architecture="gpt2",
         num_layers=1,
-        hidden_size=32,
+        hidden_size={hidden_size},
         num_heads=2,
         vocab_size={vocab_size},
         max_positions=1024,
@@ -62,6 +62,7 @@ def write_space(path: Path, **fields: Any) -> Path:
     """A space file with a model of one layer; `fields` in place of what is said here."""
     known: dict[str, Any] = {
         "name": path.stem,
+        "hidden_size": 32,
         "vocab_size": 256,
         "seq_len": 16,
         "global_batch": 4,

@@ -8,15 +8,17 @@ import json
 import shlex
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from platform.report import main as report
 from platform.reports.files import read_layout
 from platform.reports.table import read_csv
 from platform.study.history import History
+from platform.study.journal import Tail
 from platform.study.parquet import read_parquet
 from platform.study.study import read
 from tests.search.session import Ended, Session, write_space
@@ -47,8 +49,6 @@ class Run:
 
     def lines(self) -> list[Line]:
         """Every readable line of the journal."""
-        from platform.study.journal import Tail
-
         return Tail(self.path / "journal.jsonl").read(last=True)
 
 
@@ -86,63 +86,69 @@ def start(folder: Path, name: str, number: int, *argv: str) -> Session:
     return Session(folder / f"log-{name}-{number}", folder / "studies" / name / "journal.jsonl", *argv, *places)
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all of it happens; a folder with a blank in its name."""
+    return tmp_path_factory.mktemp("three studies")
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> Run:
+    """A layout that fits at micro-batch 1 and runs out of memory at 4, another one so too, and two that cannot run."""
+    space = write_space(
+        folder / "capped.py",
+        vocab_size=8192,  # logits that outgrow the cap at micro-batch 4, not at 1
+        seq_len=1024,
+        global_batch=8,
+        micro_batches=(1, 4),
+        axes={"tp": (1, 2), "zero_stage": (0, 3), "engine": ("ddp", "fsdp")},
+    )
+    argv = (str(space), "--name", "whole", "--device-memory-gib", str(CAP_GIB), "--json", "--tokens", "1e9")
+    with start(folder, "whole", 1, *argv) as session:
+        return Run(path=folder / "studies" / "whole", sessions=(session.end(),))
+
+
+@pytest.fixture(scope="module")
+def resumed(folder: Path, whole: Run) -> Run:
+    """The same study resumed once more, after half a line was left at the journal's end."""
+    with (whole.path / "journal.jsonl").open("a") as journal:
+        journal.write(HALF_A_LINE)
+    with start(folder, "whole", 2, "--resume", "whole", "--json") as session:
+        return dataclasses.replace(whole, sessions=(*whole.sessions, session.end()))
+
+
 class TestAWholeSearch:
-    """A layout that fits at micro-batch 1 and runs out of memory at 4, another one so too, and one that cannot run."""
+    """A study searched to its end."""
 
-    @pytest.fixture(scope="class")
-    def folder(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        return tmp_path_factory.mktemp("whole")
-
-    @pytest.fixture(scope="class")
-    def run(self, folder: Path) -> Run:
-        """Searched to its end."""
-        space = write_space(
-            folder / "capped.py",
-            vocab_size=8192,  # logits that outgrow the cap at micro-batch 4, not at 1
-            seq_len=1024,
-            global_batch=8,
-            micro_batches=(1, 4),
-            axes={"tp": (1, 2), "zero_stage": (0, 3), "engine": ("ddp", "fsdp")},
-        )
-        argv = (str(space), "--name", "whole", "--device-memory-gib", str(CAP_GIB), "--json", "--tokens", "1e9")
-        with start(folder, "whole", 1, *argv) as session:
-            return Run(path=folder / "studies" / "whole", sessions=(session.end(),))
-
-    @pytest.fixture(scope="class")
-    def resumed(self, folder: Path, run: Run) -> Run:
-        """Resumed once more, after half a line was left at the journal's end."""
-        with (run.path / "journal.jsonl").open("a") as journal:
-            journal.write(HALF_A_LINE)
-        with start(folder, "whole", 2, "--resume", "whole", "--json") as session:
-            return dataclasses.replace(run, sessions=(*run.sessions, session.end()))
-
-    def test_it_finds_a_winner(self, run: Run) -> None:
-        (ended,) = run.sessions
+    def test_it_finds_a_winner(self, whole: Run) -> None:
+        (ended,) = whole.sessions
         assert ended.code == 0, ended.err
         said = ended.object["winner"]
-        best = max((each for each in run.measured if each.repeat == 1), key=lambda each: each.tokens_per_s or 0.0)
+        best = max((each for each in whole.measured if each.repeat == 1), key=lambda each: each.tokens_per_s or 0.0)
         assert (said["id"], said["outcome"], said["layout"]["id"]) == (best.id, "ok", best.layout.id)
 
-    def test_json_has_what_is_documented(self, run: Run) -> None:
-        said = run.sessions[0].object
+    def test_json_has_what_is_documented(self, whole: Run) -> None:
+        said = whole.sessions[0].object
         assert set(said) == {
             *("study", "space", "recipe", "winner", "tie", "miniature", "cluster", "tokens", "measurements"),
             *("skipped", "recipes", "wall_s", "gpu_s"),
         }
         assert (said["study"], said["space"], said["miniature"], said["tokens"]) == ("whole", "capped", False, 1e9)
-        assert len(said["measurements"]) == len(run.measured) >= 5
+        assert len(said["measurements"]) == len(whole.measured) >= 5
         for each in said["measurements"]:
             assert {"id", "layout", "batch", "outcome", "tokens_per_s", "tokens_per_s_per_gpu"} <= set(each)
             assert {"model_tflops_per_gpu", "peak_allocated_gib", "peak_reserved_gib"} <= set(each)
         assert [each["layout"]["tp"] for each in said["skipped"]] == [2, 2]
-        assert said["gpu_s"] == pytest.approx(run.history.gpu_s) and said["wall_s"] > 0
+        assert said["gpu_s"] == pytest.approx(whole.history.gpu_s) and said["wall_s"] > 0
 
-    def test_every_rung_ended_as_it_must(self, run: Run) -> None:
+    def test_every_rung_ended_as_it_must(self, whole: Run) -> None:
         """Micro-batch 4 failed to allocate in a worker, under the cap; all else ran; two layouts were never run."""
-        found = Counter((each.batch.micro_batch, each.outcome) for each in run.history.measurements if not each.repeat)
+        found = Counter(
+            (each.batch.micro_batch, each.outcome) for each in whole.history.measurements if not each.repeat
+        )
         assert found[1, Outcome.OK] == 2 and found[4, Outcome.OOM] == 2 and found[1, Outcome.SKIPPED] == 2
         assert found.total() == 6
-        for each in run.measured:
+        for each in whole.measured:
             if each.outcome is Outcome.OOM:
                 assert each.rank in (0, 1) and each.phase in ("forward_backward", "optimizer")
                 assert each.asked_gib and each.allocated_gib and each.reserved_gib
@@ -151,8 +157,8 @@ class TestAWholeSearch:
             else:
                 assert each.peak_allocated_gib and each.peak_allocated_gib < CAP_GIB
 
-    def test_figures_of_a_rung_agree(self, run: Run) -> None:
-        for each in run.measured:
+    def test_figures_of_a_rung_agree(self, whole: Run) -> None:
+        for each in whole.measured:
             if each.outcome is not Outcome.OK:
                 continue
             assert each.step_time_s and each.tokens_per_s and each.tokens_per_s_per_gpu and each.conditions
@@ -164,25 +170,25 @@ class TestAWholeSearch:
             assert each.step_time_derived == (each.repeat == 0), "a search's own run stops at two micro-steps"
             assert each.measured_grad_accum == (4 if each.repeat else 2)
 
-    def test_the_journal_tells_it_whole(self, run: Run) -> None:
-        lines = run.lines()
+    def test_the_journal_tells_it_whole(self, whole: Run) -> None:
+        lines = sessions_of(whole.lines())[0]
         assert isinstance(lines[0], StudyHeader) and isinstance(lines[-1], End)
         assert (lines[-1].exit_code, lines[0].cap_gib) == (0, CAP_GIB)
-        assert lines[-1].gpu_s == pytest.approx(run.history.gpu_s)
+        assert lines[-1].gpu_s == pytest.approx(whole.history.gpu_s)
         assert sum(isinstance(line, Peak) for line in lines) == 1, "the matrix-product peak is measured once"
         starts = [line.trial_id for line in lines if isinstance(line, TrialStart)]
         ends = [(line.trial_id, line.state) for line in lines if isinstance(line, TrialEnd)]
         assert ends == [(trial_id, "done") for trial_id in starts]
-        assert sum(isinstance(line, RungStart) for line in lines) == len(run.measured)
-        nothing_twice(run)
+        assert sum(isinstance(line, RungStart) for line in lines) == len(whole.measured)
+        nothing_twice(whole)
 
-    def test_the_winner_was_confirmed_and_nothing_else_ran_twice(self, run: Run) -> None:
-        confirmed = [each for each in run.measured if each.repeat]
+    def test_the_winner_was_confirmed_and_nothing_else_ran_twice(self, whole: Run) -> None:
+        confirmed = [each for each in whole.measured if each.repeat]
         assert 1 <= len(confirmed) <= 2 and all(each.batch.micro_batch == 1 for each in confirmed)
         assert len({each.id for each in confirmed}) == len(confirmed)
 
-    def test_progress_is_told_on_standard_error(self, run: Run) -> None:
-        lines = run.sessions[0].err.splitlines()
+    def test_progress_is_told_on_standard_error(self, whole: Run) -> None:
+        lines = whole.sessions[0].err.splitlines()
         assert any(line.startswith("trial 1/2: DDP") and "starting" in line for line in lines)
         assert any(line.startswith("trial 2/2: FSDP2 stage 3") and "MBS 1 x 4 | best: " in line for line in lines)
         assert any(line.startswith("oom: DDP") and "asked for" in line for line in lines)
@@ -191,28 +197,30 @@ class TestAWholeSearch:
         assert any(line == "Ended: every layout of the space was tried." for line in lines)
         assert any("mlflow ui --backend-store-uri sqlite:///" in line for line in lines)
 
-    def test_mlflow_has_one_run_for_the_study_and_one_for_each_measurement(self, folder: Path, run: Run) -> None:
-        in_mlflow(folder, run)
+    def test_mlflow_has_one_run_for_the_study_and_one_for_each_measurement(self, folder: Path, whole: Run) -> None:
+        in_mlflow(folder, whole)
 
-    def test_the_files_say_the_same(self, run: Run) -> None:
-        assert read_parquet(run.path / "measurements.parquet") == run.history.measurements
-        rows = read_csv(run.path / "measurements.csv")
-        assert Counter(row.outcome for row in rows) == Counter(each.outcome.value for each in run.history.measurements)
-        winner = run.sessions[0].object["winner"]
-        found = read_layout(run.path / "layout.json")
+    def test_the_files_say_the_same(self, whole: Run) -> None:
+        assert read_parquet(whole.path / "measurements.parquet") == whole.history.measurements
+        rows = read_csv(whole.path / "measurements.csv")
+        assert Counter(row.outcome for row in rows) == Counter(
+            each.outcome.value for each in whole.history.measurements
+        )
+        winner = whole.sessions[0].object["winner"]
+        found = read_layout(whole.path / "layout.json")
         assert found.batch and found.recipe
         assert (found.layout.id, found.recipe.id) == (winner["layout"]["id"], winner["recipe"])
         assert found.batch.micro_batch == winner["batch"]["micro_batch"]
 
-    def test_a_report_made_afterwards_is_the_same(self, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-        assert report(["whole", "--studies", str(run.path.parent), "--json", "--no-mlflow"]) == 0
-        assert json.loads(capsys.readouterr().out) == run.sessions[0].object
+    def test_a_report_made_afterwards_is_the_same(self, whole: Run, capsys: pytest.CaptureFixture[str]) -> None:
+        assert report(["whole", "--studies", str(whole.path.parent), "--json", "--no-mlflow"]) == 0
+        assert json.loads(capsys.readouterr().out) == whole.sessions[0].object
 
-    def test_the_winner_s_file_is_read_back(self, folder: Path, run: Run) -> None:
-        path = str(run.path / "layout.json")
+    def test_the_winner_s_file_is_read_back(self, folder: Path, whole: Run) -> None:
+        path = str(whole.path / "layout.json")
         with start(folder, "none", 1, "--layout", path, "--dry-run") as session:
             ended = session.end()
-        winner = run.sessions[0].object["winner"]
+        winner = whole.sessions[0].object["winner"]
         assert ended.code == 0, ended.err
         assert f"would run  {winner['layout']['label']}, micro-batch 1" in ended.out and "1 trials" in ended.out
         assert not (folder / "studies" / "none").exists()
@@ -239,8 +247,8 @@ def in_mlflow(folder: Path, run: Run) -> None:
     import mlflow
 
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder / 'studies' / 'mlflow.db'}")
-    (experiment,) = [each for each in client.search_experiments() if each.name != "Default"]
-    assert experiment.name == "capped"
+    experiment = client.get_experiment_by_name("capped")
+    assert experiment is not None
     runs = client.search_runs([experiment.experiment_id], max_results=1000)
     (parent,) = [each for each in runs if "mlflow.parentRunId" not in each.data.tags]
     assert (parent.data.tags["study"], parent.info.status) == ("whole", "FINISHED")
@@ -256,113 +264,131 @@ def in_mlflow(folder: Path, run: Run) -> None:
         assert child.data.params["engine"] == each.layout.engine
 
 
+@pytest.fixture(scope="module")
+def cut(folder: Path) -> Run:
+    """Ctrl-C in a rung, SIGKILL of the driver in another, then left alone."""
+    space = write_space(folder / "short.py", axes={"engine": ("ddp",), "checkpointing": ("none", "full")})
+    with start(folder, "cut", 1, str(space), "--name", "cut") as session:
+        session.wait_for("the second rung", lambda lines: in_rung(lines, trial=1, micro_batch=2))
+        session.interrupt()
+        first = session.end()
+    with start(folder, "cut", 2, "--resume", "cut") as session:
+        session.wait_for("the second layout's first rung", lambda lines: in_rung(lines, trial=3, micro_batch=1))
+        session.kill()
+        second = session.end()
+    words = how_to_resume(first)
+    with start(folder, "cut", 3, *words, "--gpu-s", "3600") as session:
+        third = session.end()
+    return Run(path=folder / "studies" / "cut", sessions=(first, second, third))
+
+
+def in_rung(lines: Sequence[Line], *, trial: int, micro_batch: int) -> bool:
+    """Whether the study's `trial`-th trial is in that rung."""
+    trials = [line.trial_id for line in lines if isinstance(line, TrialStart)]
+    rungs = [(line.trial_id, line.batch.micro_batch) for line in lines if isinstance(line, RungStart)]
+    return len(trials) == trial and (trials[-1], micro_batch) in rungs
+
+
+def how_to_resume(ended: Ended) -> list[str]:
+    """The arguments of the command that an interrupted search gives."""
+    said = next(line for line in ended.err.splitlines() if line.startswith("Interrupted."))
+    return shlex.split(said.partition("python -m platform.search ")[2])
+
+
 class TestCutShort:
-    """One study in three sessions: Ctrl-C in a rung, SIGKILL in another, then left alone."""
+    """One study in three sessions."""
 
-    @pytest.fixture(scope="class")
-    def run(self, tmp_path_factory: pytest.TempPathFactory) -> Run:
-        folder = tmp_path_factory.mktemp("cut")
-        space = write_space(folder / "short.py", axes={"engine": ("ddp",), "checkpointing": ("none", "full")})
+    def test_exit_codes(self, cut: Run) -> None:
+        assert [each.code for each in cut.sessions] == [130, -signal.SIGKILL, 0], cut.sessions[2].err
 
-        def in_rung(trial_number: int, micro_batch: int):
-            def found(lines: Sequence[Line]) -> bool:
-                trials = [line.trial_id for line in lines if isinstance(line, TrialStart)]
-                rungs = [(line.trial_id, line.batch.micro_batch) for line in lines if isinstance(line, RungStart)]
-                return len(trials) == trial_number and (trials[-1], micro_batch) in rungs
-
-            return found
-
-        with start(folder, "cut", 1, str(space), "--name", "cut") as session:
-            session.wait_for("the second rung", in_rung(1, 2))
-            session.interrupt()
-            first = session.end()
-        with start(folder, "cut", 2, "--resume", "cut") as session:
-            session.wait_for("the second layout's first rung", in_rung(3, 1))
-            session.kill()
-            second = session.end()
-        again = next(line for line in first.err.splitlines() if line.startswith("Interrupted."))
-        words = shlex.split(again.partition("python -m platform.search ")[2])
-        assert words == ["--resume", "cut", "--studies", str(folder / "studies")]
-        with start(folder, "cut", 3, *words, "--gpu-s", "3600") as session:
-            third = session.end()
-        return Run(path=folder / "studies" / "cut", sessions=(first, second, third))
-
-    def test_exit_codes(self, run: Run) -> None:
-        assert [each.code for each in run.sessions] == [130, -signal.SIGKILL, 0], run.sessions[2].err
-
-    def test_ctrl_c_says_how_to_go_on_and_ends_the_journal(self, run: Run) -> None:
-        first, _, _ = sessions_of(run.lines())
+    def test_ctrl_c_says_how_to_go_on_and_ends_the_journal(self, cut: Run) -> None:
+        first, _, _ = sessions_of(cut.lines())
         assert isinstance(first[-1], End) and first[-1].exit_code == 130 and first[-1].gpu_s > 0
-        assert "go on with: python -m platform.search --resume cut" in run.sessions[0].err
-        assert "Traceback" not in run.sessions[0].err
-        assert run.sessions[0].out.startswith(" ") or "DDP" in run.sessions[0].out, "what was measured is shown"
+        assert "go on with: python -m platform.search --resume cut" in cut.sessions[0].err
+        assert "Traceback" not in cut.sessions[0].err
+        assert cut.sessions[0].out.startswith(" ") or "DDP" in cut.sessions[0].out, "what was measured is shown"
 
-    def test_the_kill_left_no_last_line(self, run: Run) -> None:
-        _, second, third = sessions_of(run.lines())
+    def test_the_kill_left_no_last_line(self, cut: Run) -> None:
+        _, second, third = sessions_of(cut.lines())
         assert not any(isinstance(line, End) for line in second) and isinstance(third[-1], End)
 
-    def test_what_was_durable_is_kept_and_nothing_is_measured_twice(self, run: Run) -> None:
-        nothing_twice(run)
-        assert [(each.batch.micro_batch, each.outcome) for each in run.measured] == [
+    def test_what_was_durable_is_kept_and_nothing_is_measured_twice(self, cut: Run) -> None:
+        nothing_twice(cut)
+        assert [(each.batch.micro_batch, each.outcome) for each in cut.measured] == [
             *((1, Outcome.OK), (2, Outcome.OK)),
             *((1, Outcome.OK), (2, Outcome.OK)),
         ]
 
-    def test_each_session_ran_what_was_missing(self, run: Run) -> None:
+    def test_each_session_ran_what_was_missing(self, cut: Run) -> None:
         ran = [
-            [line.micro_batches for line in lines if isinstance(line, TrialStart)] for lines in sessions_of(run.lines())
+            [line.micro_batches for line in lines if isinstance(line, TrialStart)] for lines in sessions_of(cut.lines())
         ]
         assert ran == [[(1, 2)], [(2,), (1, 2)], [(1, 2)]]
-        assert "Found 1 measurements in the journal, kept as they are; 2 layouts" in run.sessions[1].err
-        assert "Found 2 measurements in the journal, kept as they are; 1 layouts" in run.sessions[2].err
+        assert "Found 1 measurements in the journal, kept as they are; 2 layouts" in cut.sessions[1].err
+        assert "Found 2 measurements in the journal, kept as they are; 1 layouts" in cut.sessions[2].err
 
-    def test_the_last_session_shows_all_of_it(self, run: Run) -> None:
-        assert run.sessions[2].out.count(" ok ") >= 4 and "Fastest for tiny" in run.sessions[2].out
+    def test_the_last_session_shows_all_of_it(self, cut: Run) -> None:
+        assert cut.sessions[2].out.count(" ok ") >= 4 and "Fastest for tiny" in cut.sessions[2].out
+
+
+@pytest.fixture(scope="module")
+def hurt(folder: Path) -> Run:
+    """A worker is killed in one trial and stopped in the next; the third is left alone."""
+    space = write_space(
+        folder / "hurt.py",
+        axes={"engine": ("ddp",), "bucket_mib": (0, 8, 16)},
+        hidden_size=256,  # steps of half a second, so that it can be told when the first one is over
+        vocab_size=8192,
+        seq_len=512,
+        micro_batches=(2,),
+        hang_floor_s=4.0,
+        first_step_s=60.0,
+    )
+    with start(folder, "hurt", 1, str(space), "--name", "hurt") as session:
+        session.wait_for("the first trial's rung", lambda lines: num_rungs(lines) == 1)
+        session.workers()[-1].kill()
+        session.wait_for("the second trial's rung", lambda lines: num_rungs(lines) == 2)
+        worker = session.workers()[-1]
+        session.wait_for("timed steps", after_cpu_s(worker, 1.5))
+        worker.suspend()
+        return Run(path=folder / "studies" / "hurt", sessions=(session.end(),))
+
+
+def num_rungs(lines: Sequence[Line]) -> int:
+    """Rungs begun so far."""
+    return sum(isinstance(line, RungStart) for line in lines)
+
+
+def after_cpu_s(worker: psutil.Process, seconds: float) -> Callable[[Sequence[Line]], bool]:
+    """True once the worker computed for so long from now: beyond a rung's first step, which may take minutes."""
+
+    def spent_s() -> float:
+        times = worker.cpu_times()
+        return times.user + times.system
+
+    before_s = spent_s()
+    return lambda lines: spent_s() - before_s > seconds
 
 
 class TestHurt:
-    """A worker is killed in one trial and stopped in the next; the third is left alone."""
+    """Trials that something outside them ends."""
 
-    @pytest.fixture(scope="class")
-    def run(self, tmp_path_factory: pytest.TempPathFactory) -> Run:
-        folder = tmp_path_factory.mktemp("hurt")
-        space = write_space(
-            folder / "hurt.py",
-            axes={"engine": ("ddp",), "bucket_mib": (0, 8, 16)},
-            micro_batches=(2,),
-            hang_floor_s=6.0,
-            first_step_s=40.0,
-        )
+    def test_the_study_goes_on(self, hurt: Run) -> None:
+        assert hurt.sessions[0].code == 0, hurt.sessions[0].err
+        assert [each.outcome for each in hurt.measured] == [Outcome.FAILED, Outcome.HUNG, Outcome.OK]
+        nothing_twice(hurt)
 
-        def rung_of(number: int):
-            def found(lines: Sequence[Line]) -> bool:
-                return sum(isinstance(line, RungStart) for line in lines) == number
-
-            return found
-
-        with start(folder, "hurt", 1, str(space), "--name", "hurt") as session:
-            session.wait_for("the first trial's rung", rung_of(1))
-            session.workers()[-1].kill()
-            session.wait_for("the second trial's rung", rung_of(2))
-            session.workers()[-1].suspend()
-            return Run(path=folder / "studies" / "hurt", sessions=(session.end(),))
-
-    def test_the_study_goes_on(self, run: Run) -> None:
-        assert run.sessions[0].code == 0, run.sessions[0].err
-        assert [each.outcome for each in run.measured] == [Outcome.FAILED, Outcome.HUNG, Outcome.OK]
-        nothing_twice(run)
-
-    def test_a_killed_worker_is_recorded_with_its_rank(self, run: Run) -> None:
-        killed = run.measured[0]
+    def test_a_killed_worker_is_recorded_with_its_rank(self, hurt: Run) -> None:
+        killed = hurt.measured[0]
         assert killed.rank in (0, 1) and f"the process of rank {killed.rank} died" in killed.reason
         assert killed.layout.bucket_mib == 0 and killed.phase == "rung"
 
-    def test_a_stopped_worker_is_recorded_as_a_hang(self, run: Run) -> None:
-        hung = run.measured[1]
+    def test_a_stopped_worker_is_recorded_as_a_hang(self, hurt: Run) -> None:
+        hung = hurt.measured[1]
         assert hung.layout.bucket_mib == 8 and hung.rank in (0, 1)
         assert f"rank {hung.rank} stood still for" in hung.reason
 
-    def test_all_of_it_is_shown(self, run: Run) -> None:
-        err, out = run.sessions[0].err, run.sessions[0].out
+    def test_all_of_it_is_shown(self, hurt: Run) -> None:
+        err, out = hurt.sessions[0].err, hurt.sessions[0].out
         assert "failed: DDP" in err and "hung: DDP" in err and "Traceback" not in err
         assert "Fastest for tiny" in out and "hung" in out
