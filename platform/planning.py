@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from platform.cost_model.memory import lower_bound
+from platform.ordering import likely_best_first
 from search_spaces.space import Candidate, Rejected
 from trainers.cluster import Cluster
 from trainers.failures import size
@@ -57,7 +58,7 @@ def make_plan(
                 skipped.append(_skip(recipe, layout, batch.micro_batch, reason, cap_gib))
         if fits:
             kept.append(dataclasses.replace(candidate, micro_batches=tuple(fits)))
-    return Plan(candidates=tuple(kept), skipped=tuple(skipped))
+    return Plan(candidates=tuple(likely_best_first(kept, cluster, cap_gib)), skipped=tuple(skipped))
 
 
 def part_of(cluster: Cluster, num_devices: int) -> Cluster:
