@@ -21,7 +21,7 @@ from platform.reports.files import write_results
 from platform.reports.progress import followed, say
 from platform.reports.show import show
 from platform.reports.summary import winners
-from platform.reports.text import duration
+from platform.reports.text import duration, plural
 from platform.request import Request, read_request, resumed
 from platform.study.history import History
 from platform.study.study import Study, check_name, fresh_name, read
@@ -167,7 +167,10 @@ def _check_same(history: History, subject: Subject) -> None:
 def _found_again(history: History, plan: Plan) -> str:
     measured = sum(each.outcome is not Outcome.SKIPPED for each in history.measurements)
     left = sum(bool(history.missing(candidate)) for candidate in plan.candidates)
-    return f"Found {measured} measurements in the journal, kept as they are; {left} layouts have something left to run."
+    return (
+        f"Kept {plural(measured, 'measurement')} that the journal has;"
+        f" something is left to run of {plural(left, 'layout')}."
+    )
 
 
 def _run(
