@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from platform import searchers
+import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from platform.loop import Budget, Loop, Settings
 from platform.reports.summary import winner, winners
+from platform.searchers.sweep import Sweep
 from platform.study.history import History
 from platform.study.study import Study, read
 from search_spaces.space import Candidate
@@ -30,7 +31,7 @@ from tests.search.backend import (
 )
 from trainers.job import Job, Timing
 from trainers.journal import Peak, Resume, RungStart, TrialStart
-from trainers.layout import BatchPoint
+from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement, Outcome
 
 Make = Callable[..., Loop]
@@ -366,6 +367,21 @@ class TestResume:
         backend.run(make())
         assert backend.order[3:] == [(each, (2, 4)) for each in LAYOUTS]
         assert len(history_of(study).measurements) == 9
+
+    def test_a_searcher_is_told_what_is_finished_before_it_is_asked(
+        self, make: Make, backend: Backend, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        backend.run(make(max_trials=2))
+        told: list[tuple[Layout, list[int]]] = []
+
+        class Listener(Sweep):
+            def update(self, candidate: Candidate, measurements: Sequence[Measurement]) -> None:
+                told.append((candidate.layout, [each.batch.micro_batch for each in measurements]))
+                super().update(candidate, measurements)
+
+        monkeypatch.setattr("platform.searchers.sweep.Sweep", Listener)
+        make()
+        assert told == [(each, [1, 2, 4]) for each in LAYOUTS[:2]]
 
     def test_trial_numbers_go_on(self, make: Make, backend: Backend) -> None:
         backend.run(make(max_trials=1))

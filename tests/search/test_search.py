@@ -15,6 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+import search_spaces
+from platform.planning import make_plan
 from platform.report import main as report
 from platform.reports.files import read_layout
 from platform.reports.table import read_csv
@@ -23,6 +25,7 @@ from platform.study.journal import Tail
 from platform.study.parquet import read_parquet
 from platform.study.study import read
 from tests.search.session import Ended, Session, write_space
+from trainers.cluster import Cluster
 from trainers.journal import End, Line, Measured, Peak, Resume, RungStart, StudyHeader, TrialEnd, TrialStart
 from trainers.measurement import Measurement, Outcome
 
@@ -394,3 +397,36 @@ class TestHurt:
         err, out = hurt.sessions[0].err, hurt.sessions[0].out
         assert "failed: DDP" in err and "hung: DDP" in err and "Traceback" not in err
         assert "Fastest for tiny" in out and "hung" in out
+
+
+class TestNothingFits:
+    """The built-in space on a machine without a GPU, where it is a miniature, under a cap that no layout can meet."""
+
+    @pytest.fixture(scope="class", autouse=True)
+    @staticmethod
+    def no_gpu() -> None:
+        """With a GPU the space stands for itself."""
+        if Path("/dev/nvidiactl").exists():
+            pytest.skip("this machine has a GPU")
+
+    def test_it_says_so_and_what_came_nearest(self, folder: Path) -> None:
+        argv = ("bloom7b", "--name", "nothing", "--device-memory-gib", "0.001", "--json")
+        with start(folder, "nothing", 1, *argv) as session:
+            ended = session.end()
+        assert ended.code == 1, ended.err
+        plain = "bloom7b cannot be measured here, no node has a GPU: the same search runs on bloom-7b1-miniature"
+        assert ended.err.startswith(plain)
+        said = ended.object
+        assert said["miniature"] is True and said["winner"] is None and said["measurements"] == []
+        assert len(said["skipped"]) >= 12 and all("a device has 1 MiB" in each["reason"] for each in said["skipped"])
+        assert not (folder / "studies" / "nothing" / "layout.json").exists()
+
+
+def test_the_miniature_promises_what_the_default_search_must_show() -> None:
+    """Layouts of all engines and rungs enough, on any machine with two workers."""
+    miniature = search_spaces.load("bloom7b").miniature
+    assert miniature is not None and miniature.num_workers == 2
+    cluster = Cluster(device_kind="cpu", device="any", device_memory_gib=8.0, devices_per_node=2)
+    plan = make_plan(*miniature.candidates(2), cluster, miniature.device_memory_gib)
+    assert {candidate.layout.engine for candidate in plan.candidates} == {"ddp", "fsdp", "deepspeed"}
+    assert len(plan.candidates) >= 6 and plan.num_rungs >= 12
