@@ -23,7 +23,10 @@ _GONE_S = 60.0
 """What everything that a session started may take to be gone after its end; a worker that only starts notices late."""
 _LATE = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 """After a SIGKILL of the driver these two wait a minute for their Ray, by Ray's own setting. They hold nothing."""
-_ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))}
+_ENVIRONMENT = {
+    **{name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))},
+    "CUDA_VISIBLE_DEVICES": "",  # two CPU workers, on machines with GPUs too
+}
 
 SPACE = """
 from search_spaces.space import Space
@@ -141,8 +144,12 @@ class Session:
         """Follows the journal until `found` of its lines gives something, and returns that."""
         until_s = time.monotonic() + LONGEST_S
         tail, lines = Tail(self.journal), list[Line]()
+        looked_s = 0.0
         while True:
             over = self.process.poll() is not None
+            if time.monotonic() > looked_s + 1:  # here, so that what follows need not: a rung is soon over
+                self.family()
+                looked_s = time.monotonic()
             lines += tail.read()
             if given := found(lines):
                 return given
@@ -152,12 +159,10 @@ class Session:
 
     def interrupt(self) -> None:
         """Ctrl-C, which a terminal sends to the whole process group."""
-        self.family()
         os.killpg(self.process.pid, signal.SIGINT)
 
     def kill(self) -> None:
         """SIGKILL to the driver alone: it can say and write nothing more."""
-        self.family()
         self.process.kill()
 
     def end(self) -> Ended:
