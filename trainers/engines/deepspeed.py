@@ -53,6 +53,7 @@ logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
 
 import deepspeed  # noqa: E402
 import deepspeed.ops  # noqa: E402
+from deepspeed.runtime import torch_autocast  # noqa: E402
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer  # noqa: E402
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3  # noqa: E402
 from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer  # noqa: E402
@@ -163,14 +164,15 @@ class DeepSpeedEngine:
         return loss.detach()
 
     def optimizer_step(self) -> torch.Tensor:
-        if self._layout.zero_stage == 0:
-            norm = self._clip()
-            self._engine.step()
-        else:
-            self._engine.step()
-            norm = self._engine.get_global_grad_norm()
-        if not self._engine.is_gradient_accumulation_boundary() or norm is None:
-            raise RuntimeError("DeepSpeed took no optimizer step: the micro-step before it was not marked as the last")
+        engine = self._engine
+        if not engine.is_gradient_accumulation_boundary():
+            raise RuntimeError("DeepSpeed takes no optimizer step: the micro-step before it was not marked as the last")
+        skipped = engine.skipped_steps
+        norm = self._clip() if self._layout.zero_stage == 0 else None
+        engine.step()
+        if norm is None:
+            # An overflowing fp16 step ends before DeepSpeed computes a norm; the last one would stand there still.
+            norm = float("inf") if engine.skipped_steps > skipped else engine.get_global_grad_norm()
         return torch.as_tensor(norm, dtype=torch.float32, device=self._device)
 
     def _clip(self) -> torch.Tensor:
@@ -226,7 +228,9 @@ class DeepSpeedEngine:
 
     def close(self) -> None:
         self._engine.destroy()
+        # DeepSpeed leaves both behind for the whole process: the next engine would scale fp16 losses twice.
         F.linear = self._linear
+        torch_autocast.TORCH_AUTOCAST_INITIALIZED, torch_autocast.TORCH_AUTOCAST_DTYPE = False, None
         del self._engine
 
 
