@@ -1,1 +1,84 @@
-"""What may be tried: one file a model family, each a function that returns a frozen `Space`."""
+"""What may be tried: one file a model family, each a function that returns a frozen `Space`.
+
+A new space is one file and one line in `_REGISTRY`; a file of one's own, named by its path, needs no line.
+"""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from search_spaces import reference
+from search_spaces.changes import near
+from search_spaces.space import Space
+from search_spaces.transformers_config import space_of_config
+
+_REGISTRY = {
+    "bloom7b": "search_spaces.bloom7b:bloom7b",
+    "gpt2": "search_spaces.gpt2:gpt2",
+    "gpt2_xl": "search_spaces.gpt2:gpt2_xl",
+    "gpt2_zero": "search_spaces.gpt2:gpt2_zero",
+}
+
+
+def names() -> tuple[str, ...]:
+    """The names of the built-in spaces."""
+    return tuple(_REGISTRY)
+
+
+def known() -> tuple[Space, ...]:
+    """The built-in spaces, built."""
+    return tuple(_built_in(name) for name in _REGISTRY)
+
+
+def load(name_or_path: str) -> Space:
+    """The space of that name, of that Python file (its `space()`), or of that transformers `config.json` or its folder.
+
+    Raises:
+        ValueError: no such space (with near names) or file, or the file gives no space, in one sentence.
+    """
+    if name_or_path in _REGISTRY:
+        return _built_in(name_or_path)
+    if name_or_path in reference.names():
+        return reference.load(name_or_path)
+    path = Path(name_or_path).expanduser()
+    if path.is_dir() and (path / "config.json").exists():
+        path = path / "config.json"
+    if path.suffix == ".py":
+        return _of_file(path)
+    if path.suffix == ".json":
+        return space_of_config(path)
+    raise ValueError(
+        f"unknown space {name_or_path!r}{near(name_or_path, _REGISTRY)} (the spaces are {', '.join(_REGISTRY)};"
+        " the path of a .py file or of a config.json names one too)"
+    )
+
+
+def _built_in(name: str) -> Space:
+    module, _, function = _REGISTRY[name].partition(":")
+    make: Callable[[], Space] = getattr(importlib.import_module(module), function)
+    return make()
+
+
+def _of_file(path: Path) -> Space:
+    if not path.is_file():
+        raise ValueError(f"cannot read {path}: there is no such file")
+    module_name = f"search_space_file_{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # dataclasses in the file look their own module up
+    try:
+        spec.loader.exec_module(module)
+        make = getattr(module, "space", None)
+        if not callable(make):
+            raise ValueError(f"{path} defines no function space()")
+        space = make()
+    except Exception as error:  # the file is the user's input: whatever it raises is told in one sentence
+        if isinstance(error, ValueError) and str(path) in str(error):
+            raise
+        raise ValueError(f"cannot load a space from {path}: {type(error).__name__}: {error}") from error
+    if not isinstance(space, Space):
+        raise ValueError(f"space() of {path} returned {type(space).__name__}, not a Space")
+    return space

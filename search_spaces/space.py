@@ -2,9 +2,11 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from search_spaces.changes import MICRO_BATCH, Change, near, parse
+from search_spaces.degrees import fewest_devices, fill, reason_against
 from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
 
@@ -16,6 +18,8 @@ class Candidate:
     recipe: Recipe
     layout: Layout
     micro_batches: tuple[int, ...]
+    name: str = ""
+    """The names of the points it stands for, "" where the space is a product of axes."""
 
     @property
     def key(self) -> str:
@@ -25,3 +29,241 @@ class Candidate:
     def batch_points(self) -> tuple[BatchPoint, ...]:
         """The ladder's rungs, upwards."""
         return tuple(BatchPoint.of(self.recipe, self.layout, micro_batch) for micro_batch in self.micro_batches)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Rejected:
+    """A layout of the space that cannot run on this number of devices, with the reason as one sentence."""
+
+    recipe: Recipe
+    layout: Layout
+    reason: str
+    name: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """One experiment with a name: changes to the space's recipe and layout, and a single micro-batch."""
+
+    name: str
+    micro_batch: int
+    recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    layout: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Space:
+    """What may be tried for one model.
+
+    The layouts are the product of `axes`: the first axis varies slowest and the first value of an axis is the one
+    that is likely best, so a search that is cut short has seen the likely good ones. With `points` the space is
+    exactly these, and `axes` holds what they share.
+
+    Raises:
+        ValueError: no name, an axis that `Layout` lacks or without values, a micro-batch below 1 or none at all,
+            points that share a name or clash with the axes.
+    """
+
+    name: str
+    summary: str
+    """One sentence for `--list`."""
+    recipe: Recipe
+    """The reference recipe."""
+    axes: Mapping[str, tuple[Any, ...]]
+    """Layout field -> its values. Fields left out keep `Layout`'s default, degrees left out are filled."""
+    micro_batches: tuple[int, ...] = ()
+    further_recipes: tuple[Recipe, ...] = ()
+    """Only measurements of one recipe compete: each of these has a winner of its own."""
+    points: tuple[Point, ...] = ()
+    tokens: float = 100e9
+    """The token budget that days and cost are told for."""
+    device_memory_gib: float | None = None
+    """Memory cap of a device unless the user gives one; None for all that it has."""
+    num_workers: int | None = None
+    """Devices that a trial takes; None for all of the cluster's."""
+    miniature: "Space | None" = None
+    """A small stand-in of the same architecture for machines without a GPU."""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("a space needs a name")
+        fields = [field.name for field in dataclasses.fields(Layout)]
+        for axis, values in self.axes.items():
+            if axis not in fields:
+                raise ValueError(f"space {self.name} has an axis {axis!r} that no layout has{near(axis, fields)}")
+            if not values:
+                raise ValueError(f"axis {axis} of space {self.name} has no values")
+        wrong = [value for value in self.micro_batches if value < 1]
+        if wrong or not (self.micro_batches or self.points):
+            raise ValueError(f"space {self.name} wants micro-batches of at least 1, got {wrong or 'none'}")
+        if self.num_workers is not None and self.num_workers < 1:
+            raise ValueError(f"num_workers of space {self.name} must be at least 1, got {self.num_workers}")
+        names = [point.name for point in self.points]
+        if len(set(names)) < len(names):
+            raise ValueError(f"points of space {self.name} share a name: {', '.join(names)}")
+        many = [axis for axis, values in self.axes.items() if self.points and len(values) > 1]
+        if many:
+            raise ValueError(f"space {self.name} has named points: one value each for {', '.join(many)}")
+
+    @property
+    def recipes(self) -> tuple[Recipe, ...]:
+        """Every recipe, the reference first."""
+        return (self.recipe, *self.further_recipes)
+
+    def candidates(self, num_devices: int) -> tuple[tuple[Candidate, ...], tuple[Rejected, ...]]:
+        """All that can run on `num_devices`, in the order of the axes, and what cannot, with reasons.
+
+        A combination that no engine can mean (DDP at stage 3) or that comes out as an earlier layout is left out
+        silently. A micro-batch that does not divide the global batch is left out of the ladder; a layout whose
+        ladder is empty is rejected.
+
+        Raises:
+            ValueError: there are fewer devices than `num_workers`, or nothing at all can run.
+        """
+        wanted = num_devices if self.num_workers is None else self.num_workers
+        if num_devices < wanted:
+            raise ValueError(f"space {self.name} takes {wanted} devices, there are {num_devices}")
+        found: dict[str, Candidate] = {}
+        rejected: list[Rejected] = []
+        against = _Reasons()
+        seen: set[str] = set()
+        for recipe, values, micro_batches, name in self._combinations():
+            try:
+                layout = fill(values, wanted)
+            except ValueError as error:
+                against.add(meaningless=str(error))
+                continue
+            key = f"{recipe.id}-{layout.id}"
+            if key in seen and not self.points:
+                continue
+            seen.add(key)
+            ladder, reason = _ladder(recipe, layout, micro_batches, wanted)
+            if reason is None:
+                fresh = Candidate(recipe=recipe, layout=layout, micro_batches=ladder, name=name)
+                found[key] = _joined(found[key], fresh) if key in found else fresh
+            else:
+                rejected.append(Rejected(recipe=recipe, layout=layout, reason=reason, name=name))
+                against.add(rejected=reason)
+        if not found:
+            raise ValueError(f"no layout of space {self.name} can run on {wanted} devices: {against.text}")
+        return tuple(found.values()), tuple(rejected)
+
+    def with_changes(self, texts: Sequence[str]) -> "Space":
+        """The space with axes replaced, as `--set axis=value,value` asks; its miniature stays as it is.
+
+        A change of a Recipe field makes another recipe (several values: several recipes, the first the reference).
+        On a space of named points an axis that the points fix cannot be changed, and `point=a,b` picks points.
+
+        Raises:
+            ValueError: see `changes.parse`; or a value with which no layout can run on any number of devices.
+        """
+        space = self
+        asked = parse(texts)
+        for change in asked:
+            space = space._changed(change)
+        space._check(asked)
+        return space
+
+    def _changed(self, change: Change) -> "Space":
+        axis, values = change.axis, change.values
+        if change.kind == "point":
+            names = [point.name for point in self.points]
+            for value in values:
+                if value not in names:
+                    known = f"its points are {', '.join(names)}" if names else "it has no named points"
+                    raise ValueError(f"space {self.name} has no point {value!r}{near(value, names)} ({known})")
+            return dataclasses.replace(self, points=tuple(point for point in self.points if point.name in values))
+        fixed = self.points and (axis == MICRO_BATCH or any(axis in _fixed(point) for point in self.points))
+        if fixed or (self.points and len(values) > 1):
+            what = f"fixed by the named points of space {self.name}" if fixed else f"one value in space {self.name}"
+            raise ValueError(f"{axis} is {what}: it cannot be set to {', '.join(map(str, values))}")
+        if change.kind == "micro_batch":
+            return dataclasses.replace(self, micro_batches=tuple(sorted(values)))
+        if change.kind == "layout":
+            return dataclasses.replace(self, axes={**self.axes, axis: values})
+        recipes = [dataclasses.replace(recipe, **{axis: value}) for value in values for recipe in self.recipes]
+        first, *further = dict.fromkeys(recipes)
+        return dataclasses.replace(self, recipe=first, further_recipes=tuple(further))
+
+    def _check(self, asked: Sequence[Change]) -> None:
+        """Every value asked for must be able to run somewhere: on the fewest devices that its degrees allow."""
+        able: set[tuple[str, Any]] = set()
+        against: dict[tuple[str, Any], _Reasons] = {}
+        for recipe, values, micro_batches, _ in self._combinations():
+            num_devices = fewest_devices(values)
+            for micro_batch in micro_batches:
+                named = {**values, MICRO_BATCH: micro_batch}
+                own = [(c.axis, named.get(c.axis, getattr(recipe, c.axis, None))) for c in asked]
+                meaningless, reason = "", None
+                try:
+                    _, reason = _ladder(recipe, fill(values, num_devices), (micro_batch,), num_devices)
+                except ValueError as error:
+                    meaningless = str(error)
+                if not meaningless and reason is None:
+                    able.update(own)
+                for each in own:
+                    against.setdefault(each, _Reasons()).add(rejected=reason or "", meaningless=meaningless)
+        for change in asked:
+            for value in change.values:
+                told = against.get((change.axis, value))
+                if told is not None and (change.axis, value) not in able:
+                    raise ValueError(f"{change.axis}={value} gives no layout on any cluster: {told.text}")
+
+    def _combinations(self) -> Iterator[tuple[Recipe, dict[str, Any], tuple[int, ...], str]]:
+        """(recipe, axis values, micro-batches, point's name) of all that the space names, meaningful or not."""
+        if self.points:
+            shared = {axis: values[0] for axis, values in self.axes.items()}
+            for recipe, point in itertools.product(self.recipes, self.points):
+                changed = dataclasses.replace(recipe, **point.recipe)
+                yield changed, {**shared, **point.layout}, (point.micro_batch,), point.name
+            return
+        for recipe in self.recipes:
+            for values in itertools.product(*self.axes.values()):
+                yield recipe, dict(zip(self.axes, values, strict=True)), self.micro_batches, ""
+
+
+def _joined(one: Candidate, other: Candidate) -> Candidate:
+    """Two points that differ in their micro-batch alone: one layout, so one trial that climbs both."""
+    rungs = tuple(sorted({*one.micro_batches, *other.micro_batches}))
+    return dataclasses.replace(one, micro_batches=rungs, name=f"{one.name}, {other.name}")
+
+
+class _Reasons:
+    """Why nothing can run: reasons of real layouts first, of combinations that mean nothing only without them."""
+
+    def __init__(self) -> None:
+        self._rejected: dict[str, None] = {}
+        self._meaningless: dict[str, None] = {}
+
+    def add(self, *, rejected: str = "", meaningless: str = "") -> None:
+        """Keeps each of the two unless it is empty or known."""
+        for text, kept in ((rejected, self._rejected), (meaningless, self._meaningless)):
+            if text:
+                kept[text] = None
+
+    @property
+    def text(self) -> str:
+        """Up to three reasons in one line."""
+        return "; ".join(list(self._rejected or self._meaningless)[:3])
+
+
+def _fixed(point: Point) -> set[str]:
+    return {*point.recipe, *point.layout}
+
+
+def _ladder(
+    recipe: Recipe, layout: Layout, micro_batches: Sequence[int], num_devices: int
+) -> tuple[tuple[int, ...], str | None]:
+    """The micro-batches that divide the global batch, ascending, and why the layout cannot run (None: it can)."""
+    reason = reason_against(recipe, layout, num_devices)
+    if reason is not None:
+        return (), reason
+    ladder: list[int] = []
+    for micro_batch in sorted(micro_batches, reverse=True):
+        try:
+            BatchPoint.of(recipe, layout, micro_batch)
+        except ValueError as error:
+            reason = str(error)
+        else:
+            ladder.insert(0, micro_batch)
+    return tuple(ladder), None if ladder else reason

@@ -14,10 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trainers.layout import BatchPoint
-from trainers.recipe import STREAM, Recipe
+from trainers.recipe import INCLUDED, STREAM, Recipe
 
 COLUMNS = ("tokens", "input_ids")
 """Names under which token ids are looked for in a Parquet file, in this order."""
+
+INCLUDED_TEXT = Path(__file__).parent / "text" / "alice.parquet"
+"""The text that comes with this project, one token a byte."""
 
 MAX_TOKENS = 2**27
 """Tokens read from Parquet at most (0.5 GiB of memory a process); a search takes no more, it begins anew after them."""
@@ -43,7 +46,7 @@ def source(recipe: Recipe) -> Source:
     if recipe.data == STREAM:
         return Stream(vocab_size=recipe.model.vocab_size, seq_len=recipe.seq_len, seed=recipe.seed)
     return ParquetTokens(
-        Path(recipe.data),
+        INCLUDED_TEXT if recipe.data == INCLUDED else Path(recipe.data),
         vocab_size=recipe.model.vocab_size,
         seq_len=recipe.seq_len,
         global_batch=recipe.global_batch,

@@ -105,15 +105,6 @@ class Layout:
         return self.data_parallel * self.tp * self.pp * self.cp
 
     @property
-    def sharding(self) -> str:
-        """The published tables' word: ddp, zero1, zero2, zero3, fsdp or hsdp (see `docs/table.md`)."""
-        if self.engine == "ddp":
-            return "ddp"
-        if self.engine == "deepspeed":
-            return f"zero{self.zero_stage}"
-        return "hsdp" if self.dp_replicate > 1 and self.dp_shard > 1 else "fsdp"
-
-    @property
     def label(self) -> str:
         """One short line for people; fields at their plain value are left out."""
         names = {"ddp": "DDP", "fsdp": f"FSDP2 stage {self.zero_stage}", "deepspeed": f"ZeRO-{self.zero_stage}"}

@@ -1,4 +1,4 @@
-"""`Measurement` and `Outcome`: one (recipe, layout, batch point) with its figures. The unit of journal, tables and MLflow."""
+"""`Measurement` and `Outcome`: one (recipe, layout, batch point) with its figures."""
 
 import dataclasses
 import enum

@@ -13,6 +13,8 @@ Compression = Literal["none", "bf16", "powersgd"]
 
 STREAM = "stream"
 """The value of `Recipe.data` that means the seeded, learnable stream."""
+INCLUDED = "included"
+"""The value of `Recipe.data` that means the text in `trainers/text/`, read byte by byte."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +45,7 @@ class Recipe:
     grad_clip: float = 1.0
     """Largest global gradient norm; 0 for no clipping."""
     data: str = STREAM
-    """"stream", or the path of a Parquet file or folder with a column of token ids."""
+    """STREAM, INCLUDED, or the path of a Parquet file or folder with a column of token ids."""
     seed: int = 0
 
     def __post_init__(self) -> None:

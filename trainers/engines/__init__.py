@@ -76,10 +76,19 @@ def create(recipe: Recipe, layout: Layout, device: "torch.device") -> Engine:
     Raises:
         ValueError: no such engine.
     """
-    if layout.engine not in _REGISTRY:
-        raise ValueError(f"unknown engine {layout.engine!r}: there are {', '.join(_REGISTRY)}")
-    module, _, name = _REGISTRY[layout.engine].partition(":")
-    return getattr(importlib.import_module(module), name)(recipe, layout, device)
+    return load(layout.engine)(recipe, layout, device)
+
+
+def load(name: str) -> type[Engine]:
+    """The class of that engine; imports its library, which may take seconds.
+
+    Raises:
+        ValueError: no such engine.
+    """
+    if name not in _REGISTRY:
+        raise ValueError(f"unknown engine {name!r}: there are {', '.join(_REGISTRY)}")
+    module, _, kind = _REGISTRY[name].partition(":")
+    return getattr(importlib.import_module(module), kind)
 
 
 def mismatches(in_effect: Mapping[str, Any], recipe: Recipe, layout: Layout, *, grad_accum: int) -> list[str]:

@@ -71,11 +71,15 @@ def ds_config(recipe: Recipe, layout: Layout) -> dict[str, Any]:
 
     The optimizer is not in it: it is torch's fused AdamW, handed over beside it, so that nothing need be compiled.
     """
-    zero: dict[str, Any] = {"stage": layout.zero_stage}
+    # DeepSpeed's own bound is 500 million elements, and stage 3 allocates that at once: no more than the model has.
+    elements = min(500_000_000, recipe.model.num_parameters)
     if layout.bucket_mib:
-        half = half_dtype(recipe) is not None
-        zero["reduce_bucket_size"] = layout.bucket_mib * 2**20 // (2 if half else 4)
-        zero["allgather_bucket_size"] = zero["reduce_bucket_size"]
+        elements = layout.bucket_mib * 2**20 // (2 if half_dtype(recipe) is not None else 4)
+    zero: dict[str, Any] = {
+        "stage": layout.zero_stage,
+        "reduce_bucket_size": elements,
+        "allgather_bucket_size": elements,
+    }
     if layout.zero_stage == 3:
         # Below hidden^2 only vectors are left; 100,000 is DeepSpeed's own bound.
         zero["stage3_param_persistence_threshold"] = min(100_000, recipe.model.hidden_size**2 - 1)

@@ -1,0 +1,53 @@
+# Every target does its own set-up: on a fresh machine with Python 3.11, make and a C++ compiler, `make search` is enough.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+# What to search and with which options: make search SPACE=gpt2 OPTIONS='--max-trials 4'
+SPACE ?= bloom7b
+OPTIONS ?=
+# What to test: make test TESTS=tests/search_spaces
+TESTS ?=
+
+.PHONY: help setup search test check format clean
+
+help: ## what there is
+	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup: $(STAMP) ## the environment in .venv, exact versions from constraints.txt
+
+# deepspeed is built from source and its build imports torch: torch goes first, and the build is not isolated from it.
+$(STAMP): constraints.txt pyproject.toml scripts/install_pth.py
+	@echo "Setting up $(VENV); the first time this takes some minutes."
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade pip setuptools wheel
+	$(PIP) torch
+	$(PIP) --no-build-isolation --editable '.[dev]'
+	$(BIN)/python scripts/install_pth.py
+	touch $@
+
+search: $(STAMP) ## measure which layout trains bloom7b fastest here
+	$(BIN)/python -m platform.search $(SPACE) $(OPTIONS)
+
+test: $(STAMP) ## all tests
+	$(BIN)/python -m pytest $(TESTS)
+
+check: $(STAMP) ## lint, format, types, spelling
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/codespell $$(git ls-files)
+
+format: $(STAMP) ## mend format and what lint can mend
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean: ## remove the environment and caches; studies stay
+	rm -rf $(VENV) .pytest_cache .ruff_cache *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,33 @@
+"""What this checkout is: its commit and the versions installed beside it."""
+
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+_PACKAGES = ("ray", "torch", "deepspeed", "transformers", "mlflow", "pyarrow")
+
+
+def commit() -> str:
+    """The short commit hash, with "+dirty" where tracked files were changed; "unknown" outside a git checkout."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=12", "HEAD") + ("+dirty" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that figures depend on."""
+    found = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "missing"
+    return found

@@ -1,0 +1,178 @@
+"""Where a study runs: finds or starts Ray, and says what devices it has."""
+
+import contextlib
+import dataclasses
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from platform.errors import ClusterError, InputError
+from trainers.cluster import Cluster
+
+ANSWER_S = 20
+"""What a Ray address may take to answer."""
+_ROOT = Path(__file__).resolve().parent.parent
+_SETTINGS = {
+    # Train's controller polls its workers at this interval; a trial ends no faster (default 2 s).
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    # What a failed worker group may spend on taking its process group down (default 30 s, spent whole on a hang).
+    "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "5",
+    # Whole-gigabyte blocks of unlike sizes fragment a nearly full GPU: BLOOM 7b1 on one H200 had 12 allocator retries
+    # at 114 of 140 GiB without this. torch reads the first name up to 2.8, the second from 2.9 on.
+    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+    "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+    "PYTHONWARNINGS": "ignore",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
+_DRIVER_SETTINGS = {
+    "RAY_TRAIN_V2_ENABLED": "1",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """A Ray cluster that this process is connected to."""
+
+    cluster: Cluster
+    """Its devices, or two CPU workers where it has no GPU."""
+    cpus_per_worker: float
+    driver_ip: str
+    """Address of the driver's node: the Tune side of every trial is pinned there."""
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether any node has a GPU."""
+        return self.cluster.device_kind == "cuda"
+
+
+@contextlib.contextmanager
+def connected(address: str | None, *, cpu_workers: int) -> Iterator[Place]:
+    """Connects to `address` ("local" starts a Ray of our own), else RAY_ADDRESS, else the cluster whose head this is.
+
+    Raises:
+        InputError: the address does not answer within 20 s, or its nodes have unlike GPUs.
+        ClusterError: Ray could not be started.
+    """
+    os.environ.update({name: os.environ.get(name, value) for name, value in (_SETTINGS | _DRIVER_SETTINGS).items()})
+    found = address or os.environ.get("RAY_ADDRESS") or _cluster_of_this_head()
+    if found and found != "local":
+        _check(found)
+    local = not found or found == "local"
+    if local and "RAY_AUTH_MODE" not in os.environ:
+        # Ray listens on every interface of the machine: only processes that inherit this token are let in.
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    import ray  # after the settings above, which Ray reads at import
+
+    try:
+        ray.init(
+            address="local" if local else found,
+            # Without its dashboard, Ray leaks the placement group of a stopped trial (ray 2.60).
+            include_dashboard=True if local else None,
+            runtime_env={
+                "py_modules": [str(_ROOT / "trainers")],
+                "env_vars": {name: os.environ[name] for name in _SETTINGS},
+            },
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
+    except Exception as error:
+        raise ClusterError(f"Ray could not be {'started' if local else 'reached'}: {_first_line(error)}") from error
+    try:
+        yield _survey(ray, cpu_workers)
+    finally:
+        ray.shutdown()
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _cluster_of_this_head() -> str | None:
+    """Address of the Ray cluster started on this machine by `ray start`, None where there is none."""
+    try:
+        found = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster").read_text().strip()
+    except OSError:
+        return None
+    host, _, port = found.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=2).close()
+    except (OSError, ValueError):
+        return None  # left over from a cluster that is gone
+    return found
+
+
+def _check(address: str) -> None:
+    """That a Ray answers there in time, asked by a child process since a client that waits cannot be called off."""
+    if address.startswith("ray://"):
+        raise InputError(f"{address} is a Ray client address; give the head's own, as HOST:6379, or run on the head")
+    command = [sys.executable, "-m", "ray.scripts.scripts", "status", f"--address={address}"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=ANSWER_S, check=False)
+    except subprocess.TimeoutExpired:
+        done = None
+    if done is None or done.returncode != 0:
+        raise InputError(
+            f"no Ray answers at {address} within {ANSWER_S} s; start one (`ray up cluster.yaml`), correct --address"
+            " or RAY_ADDRESS, or use --address local"
+        )
+
+
+def _survey(ray: Any, cpu_workers: int) -> Place:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from trainers import node
+
+    nodes = [found for found in ray.nodes() if found["Alive"]]
+    with_gpu = [found for found in nodes if found["Resources"].get("GPU", 0) >= 1]
+    asked = ray.remote(node.facts)
+    facts = ray.get(
+        [
+            asked.options(
+                num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(found["NodeID"], soft=False)
+            ).remote(bool(with_gpu))
+            for found in (with_gpu or nodes[:1])
+        ],
+        timeout=120,
+    )
+    driver_ip = ray.util.get_node_ip_address()
+    if not with_gpu:
+        cpus = sum(found["Resources"].get("CPU", 0) for found in nodes)
+        # A little is left over: two workers of a whole CPU and Tune's own share never fit two cores.
+        share = max(0.1, round(min(1.0, (cpus - 0.2) / cpu_workers), 2))
+        cluster = Cluster(
+            device_kind="cpu",
+            device=facts[0]["device"],
+            device_memory_gib=facts[0]["memory_gib"] / cpu_workers,
+            devices_per_node=cpu_workers,
+        )
+        return Place(cluster=cluster, cpus_per_worker=share, driver_ip=driver_ip)
+    kinds = {tuple(fact["mixed"]) if "mixed" in fact else (fact["device"], fact["memory_gib"]) for fact in facts}
+    counts = {int(found["Resources"]["GPU"]) for found in with_gpu}
+    if len(kinds) > 1 or any("mixed" in fact for fact in facts):
+        raise InputError(f"the cluster mixes GPU types ({sorted(map(str, kinds))}): one study measures one type")
+    if len(counts) > 1:
+        raise InputError(f"the cluster's nodes have unlike numbers of GPUs ({sorted(counts)}): give equal nodes")
+    per_node = counts.pop()
+    cpus = min(found["Resources"].get("CPU", 1) for found in with_gpu)
+    cluster = Cluster(
+        device_kind="cuda",
+        device=facts[0]["device"],
+        device_memory_gib=facts[0]["memory_gib"],
+        capability=facts[0]["capability"],
+        num_nodes=len(with_gpu),
+        devices_per_node=per_node,
+    )
+    share = max(0.1, min(8.0, (cpus - 0.5) / per_node // 1 or round((cpus - 0.5) / per_node, 2)))
+    return Place(cluster=cluster, cpus_per_worker=share, driver_ip=driver_ip)

@@ -1,0 +1,127 @@
+"""Correction of predictions by measurements, in log space: a Gaussian process over the residuals.
+
+The residual log(measured / predicted) of a point is taken for the sum of an error common to its engine and hardware,
+errors of the parts of a step weighted with their shares, a smooth error over the layout's degrees and micro-batch, and
+noise (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, sections 2.2 and 2.7). Few measurements
+move what they speak of and leave the rest at the zero-shot prediction; the posterior's variance is the new interval.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from platform.cost_model.columns import Array, Columns
+from platform.cost_model.predict import Z_80, Prediction
+
+COMMON_SIGMA = 0.15
+"""Prior deviation of the error that all points of an engine and device share."""
+PART_SIGMA = {"host_s": 0.4, "tensor_s": 0.4, "pipeline_s": 0.5, "bubble_s": 0.25, "data_s": 0.6, "optimizer_s": 0.4}
+SMOOTH_SIGMA = 0.06
+SMOOTH_LENGTH = 2.0
+"""Doublings of a degree or micro-batch over which the smooth error changes."""
+NOISE_SIGMA = 0.04
+"""Deviation of one measurement from run to run, and of what differs between layouts without a pattern."""
+OTHER_GROUP = 0.5
+"""Correlation of the common error between different engines or devices."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Calibration:
+    """What measurements taught. `apply` corrects any prediction of the same study."""
+
+    columns: Columns
+    """The measured points."""
+    prediction: Prediction
+    residuals: Array
+    """log(measured / predicted) of each."""
+
+    @property
+    def error_before(self) -> float:
+        """Median absolute error of the measured points' zero-shot predictions."""
+        return float(np.median(np.abs(np.expm1(-self.residuals))))
+
+    @property
+    def error_after(self) -> float:
+        """Median absolute error when each measured point is predicted from the others (leave one out).
+
+        Needs two points; with fewer it is the error before. Formula: Rasmussen and Williams, section 5.4.2.
+        """
+        if len(self.residuals) < 2:
+            return self.error_before
+        inverse = np.linalg.inv(_kernel_with_noise(self.columns, self.prediction))
+        left_out = inverse @ self.residuals / np.diag(inverse)
+        return float(np.median(np.abs(np.expm1(-left_out))))
+
+    def apply(self, columns: Columns, prediction: Prediction) -> Prediction:
+        """`prediction` of `columns`, corrected, with its intervals."""
+        if not len(self.residuals):
+            return prediction
+        inverse = np.linalg.inv(_kernel_with_noise(self.columns, self.prediction))
+        cross = _kernel(columns, prediction, self.columns, self.prediction)
+        mean = cross @ (inverse @ self.residuals)
+        prior = _prior_variance(columns, prediction)
+        variance = np.maximum(prior - np.einsum("ij,jk,ik->i", cross, inverse, cross), 0.0) + NOISE_SIGMA**2
+        sigma = np.minimum(np.sqrt(variance), np.maximum(prediction.sigma, NOISE_SIGMA))
+        scale = np.exp(mean)
+        parts = {
+            field.name: getattr(prediction.step, field.name) * scale for field in dataclasses.fields(prediction.step)
+        }
+        step = dataclasses.replace(prediction.step, **parts)
+        width = np.exp(Z_80 * sigma)
+        return dataclasses.replace(
+            prediction, step=step, sigma=sigma, low_s=step.total_s / width, high_s=step.total_s * width
+        )
+
+
+def calibrate(columns: Columns, prediction: Prediction, measured_s: Array) -> Calibration:
+    """Learns from `measured_s`, the step times of all rows of `columns` in seconds."""
+    return Calibration(
+        columns=columns,
+        prediction=prediction,
+        residuals=np.log(measured_s / np.maximum(prediction.step.total_s, 1e-12)),
+    )
+
+
+def _coordinates(c: Columns) -> Array:
+    """[rows, axes]: what the smooth error varies over, a doubling or a switch counting one."""
+    axes = (
+        np.log2(c.micro_batch * c.seq_len),
+        np.log2(c.tp),
+        np.log2(c.pp),
+        np.log2(c.dp),
+        np.log2(c.hidden),
+        c.zero_stage,
+        c.checkpointing,
+        2 * c.flash,
+        2 * c.fused,
+        np.log2(c.heads),
+    )
+    return np.stack([np.broadcast_to(axis, c.shape) for axis in axes], axis=-1)
+
+
+def _shares(prediction: Prediction) -> Array:
+    step = prediction.step
+    return np.stack([sigma * getattr(step, part) / step.total_s for part, sigma in PART_SIGMA.items()], axis=-1)
+
+
+def _groups(c: Columns) -> Array:
+    """A number for each engine and device."""
+    return np.broadcast_to(c.engine * 1e6 + np.round(c.peak_flops / 1e12) + np.round(c.capacity_gib) * 1e-3, c.shape)
+
+
+def _kernel(a: Columns, prediction_a: Prediction, b: Columns, prediction_b: Prediction) -> Array:
+    """Covariance [rows of a, rows of b] of the residuals, without noise."""
+    same = _groups(a)[:, None] == _groups(b)[None, :]
+    common = COMMON_SIGMA**2 * np.where(same, 1.0, OTHER_GROUP)
+    parts = _shares(prediction_a) @ _shares(prediction_b).T
+    distance = ((_coordinates(a)[:, None, :] - _coordinates(b)[None, :, :]) ** 2).sum(axis=-1)
+    return common + parts + SMOOTH_SIGMA**2 * np.exp(-0.5 * distance / SMOOTH_LENGTH**2)
+
+
+def _kernel_with_noise(columns: Columns, prediction: Prediction) -> Array:
+    kernel = _kernel(columns, prediction, columns, prediction)
+    return kernel + np.eye(len(kernel)) * NOISE_SIGMA**2
+
+
+def _prior_variance(columns: Columns, prediction: Prediction) -> Array:
+    return COMMON_SIGMA**2 + (_shares(prediction) ** 2).sum(axis=-1) + SMOOTH_SIGMA**2 + np.zeros(columns.shape)

@@ -1,0 +1,48 @@
+"""Seconds of collectives, by latency and bandwidth (the alpha-beta model) on two levels of links.
+
+Sources: ring and tree algorithms of NCCL and "bus bandwidth": nccl-tests, doc/PERFORMANCE.md; the alpha-beta model:
+Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH" (2005), sections 4.1, 4.5.
+"""
+
+import numpy as np
+
+from platform.cost_model.columns import Array
+
+INTRA_HOP_S = 1.5e-6
+"""A ring's step between two devices of a node: a 32 KiB all-reduce over 8 H200 takes 40 us, 14 steps and its start."""
+INTER_HOP_S = 14e-6
+"""A ring's step between two nodes (NCCL, src/graph/tuning.cc, hwLat of the network for rings, simple protocol)."""
+
+
+def ring_bandwidth(
+    ranks: Array, ranks_per_node: Array, devices_per_node: Array, intra_bandwidth: Array, inter_bandwidth: Array
+) -> Array:
+    """Bytes per second of one rank in a ring.
+
+    `ranks_per_node` ranks of the group share a node with other groups of the same kind, all of which communicate at
+    once: the group has their share of the node's ports (arXiv 2104.04473, section 3.3.2).
+    """
+    share = inter_bandwidth * np.minimum(ranks_per_node, devices_per_node) / devices_per_node
+    return np.where(ranks > ranks_per_node, np.minimum(intra_bandwidth, share), intra_bandwidth)
+
+
+def gather_s(
+    num_bytes: Array,
+    ranks: Array,
+    ranks_per_node: Array,
+    bandwidth: Array,
+    latency: Array,
+) -> Array:
+    """All-gather or reduce-scatter of `num_bytes` (the whole tensor) over a ring: (n-1)/n of it passes each link."""
+    steps = ranks - 1
+    hops = steps / np.maximum(ranks_per_node, 1)
+    wait = latency + (steps - hops) * INTRA_HOP_S + np.where(ranks > ranks_per_node, hops * INTER_HOP_S, 0.0)
+    return np.where(ranks > 1, wait + num_bytes * steps / ranks / bandwidth, 0.0)
+
+
+def all_reduce_s(num_bytes: Array, ranks: Array, ranks_per_node: Array, bandwidth: Array, latency: Array) -> Array:
+    """All-reduce of `num_bytes`: 2 (n-1)/n of it passes each link; between nodes latency grows as a tree's depth."""
+    steps = ranks - 1
+    nodes = np.maximum(ranks / np.maximum(ranks_per_node, 1), 1.0)
+    wait = latency + 2 * (np.minimum(ranks, ranks_per_node) - 1) * INTRA_HOP_S + 2 * np.log2(nodes) * INTER_HOP_S
+    return np.where(ranks > 1, wait + 2 * num_bytes * steps / ranks / bandwidth, 0.0)

@@ -1,0 +1,276 @@
+"""`Columns`: layout x batch points as columns of numbers, so that a million of them are predicted by array formulas.
+
+A field is a float array of one common length, or a 0-d array where all points agree: formulas broadcast, so what is
+the same for all is computed once.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from platform.cost_model.hardware import ClusterSpec
+from trainers.layout import BatchPoint, Layout
+from trainers.recipe import Recipe
+from trainers.spec import ModelSpec
+
+Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+ENGINES = ("ddp", "fsdp", "deepspeed", "megatron")
+CHECKPOINTING = ("none", "selective", "full")
+OFFLOAD = ("none", "optimizer", "all")
+COMPILE = ("none", "block", "model")
+
+LOGIT_BYTES = {"plain": 14.0, "compiled": 8.0, "fused": 4.0}
+"""Bytes of one logit at the loss's peak, computed in 2 bytes. "plain": itself, fp32 copy, log-softmax and gradient;
+"compiled": itself, log-softmax
+and gradient in its own type, one cast; "fused": a kernel that writes the gradient over the logits, and a cast."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Columns:
+    """One row a point. Sizes in elements, bytes where named so, bandwidths in bytes per second, times in seconds."""
+
+    layers: Array
+    hidden: Array
+    kv_width: Array
+    heads: Array
+    ffn: Array
+    gated: Array
+    rotary: Array
+    vocab: Array
+    layer_parameters: Array
+    embedding_parameters: Array
+    """Parameters outside the blocks, tied ones once."""
+    table_parameters: Array
+    """Of these, one vocabulary table."""
+    tied: Array
+    seq_len: Array
+    global_batch: Array
+
+    engine: Array
+    """Index into `ENGINES`; "megatron" stands for published runs of Megatron-LM, whose kernels are fused by hand."""
+    zero_stage: Array
+    shard: Array
+    """Ranks that share one copy of what the stage shards."""
+    dp: Array
+    tp: Array
+    pp: Array
+    cp: Array
+    virtual_stages: Array
+    sequence_parallel: Array
+    sync_every: Array
+    checkpointing: Array
+    """Index into `CHECKPOINTING`."""
+    offload: Array
+    """Index into `OFFLOAD`."""
+    bucket_bytes: Array
+    kept_checkpoints: Array
+    """Share of a checkpointed block's input that stays on the device: less where it is cut or sent to the host."""
+    flash: Array
+    fused: Array
+    """1 where element-wise operations are fused by hand or compiler, 0 for eager execution."""
+    logit_bytes: Array
+    """Bytes that the loss holds of one logit at its peak; see `LOGIT_BYTES`."""
+    chunked_loss: Array
+    inner_copies: Array
+    """Tensors of the feed-forward's inner width that a block saves; see `inner_copies`."""
+    dropout: Array
+    micro_batch: Array
+    grad_accum: Array
+
+    compute_bytes: Array
+    state_bytes: Array
+    moments: Array
+    """Optimizer states a parameter: 2 for Adam, 0 for Adafactor's factored ones."""
+    gradient_bytes: Array
+    """Bytes an element of an exchanged gradient."""
+    compression: Array
+    """Share of a gradient's bytes that is exchanged."""
+
+    matmul_flops: Array
+    """Sustained rate of large products: peak of the precision x the device's share."""
+    tile_rows: Array
+    half_depth: Array
+    """Rows of a product's tile, and the depth at which starting and ending it costs as much as its products."""
+    plain_flops: Array
+    """Sustained rate of products that cannot use the matrix units."""
+    peak_flops: Array
+    flash_flops: Array
+    bandwidth: Array
+    units: Array
+    capacity_gib: Array
+    context_gib: Array
+    devices_per_node: Array
+    intra_bandwidth: Array
+    intra_latency: Array
+    inter_bandwidth: Array
+    """Of a whole node, a direction."""
+    inter_latency: Array
+    spread: Array
+    """Run-to-run deviation of the cluster, in log space."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The common shape of all fields."""
+        return np.broadcast_shapes(*(getattr(self, field.name).shape for field in dataclasses.fields(self)))
+
+    def take(self, index: Any) -> "Columns":
+        """The rows that `index` (a mask, a slice or positions) picks; fields that all rows share stay as they are."""
+        picked = {
+            field.name: value if value.ndim == 0 else value[index]
+            for field in dataclasses.fields(self)
+            for value in (getattr(self, field.name),)
+        }
+        return Columns(**picked)
+
+
+def is_autocast(c: Columns) -> Mask:
+    """Rows whose weights stay in the states' type and are cast for each product: DDP, and DeepSpeed's stage 0 where it
+    sums in that type too (without, as in published runs, it holds 16-bit weights beside the masters).
+    """
+    plain = (c.engine == ENGINES.index("deepspeed")) & (c.zero_stage == 0) & (c.pp == 1)
+    return (c.compute_bytes < c.state_bytes) & (
+        (c.engine == ENGINES.index("ddp")) | (plain & (c.gradient_bytes >= c.state_bytes))
+    )
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Columns))
+
+
+def model_values(model: ModelSpec) -> dict[str, float]:
+    """What a model gives to its rows."""
+    return {
+        "layers": model.num_layers,
+        "hidden": model.hidden_size,
+        "kv_width": model.num_kv_heads * model.head_dim,
+        "heads": model.num_heads,
+        "ffn": model.ffn_size,
+        "gated": float(model.gated),
+        "rotary": float(model.position == "rotary"),
+        "vocab": model.vocab_size,
+        "layer_parameters": model.parameters_per_layer,
+        "embedding_parameters": model.embedding_parameters,
+        "table_parameters": model.vocab_size * model.hidden_size,
+        "tied": float(bool(model.tied_embeddings)),
+    }
+
+
+def recipe_values(recipe: Recipe) -> dict[str, float]:
+    """What a recipe gives to its rows."""
+    compute = 2 if recipe.compute_precision in ("bf16", "fp16") else 4
+    return model_values(recipe.model) | {
+        "seq_len": recipe.seq_len,
+        "global_batch": recipe.global_batch,
+        "compute_bytes": compute,
+        "state_bytes": 2 if recipe.state_precision == "bf16" else 4,
+        "moments": 2 if recipe.optimizer == "adamw" else 0,
+        "compression": {"none": 1.0, "bf16": 0.5, "powersgd": 0.02}[recipe.compression],
+    }
+
+
+def layout_values(recipe: Recipe, layout: Layout) -> dict[str, float]:
+    """What a layout gives to its rows."""
+    compute = 2 if recipe.compute_precision in ("bf16", "fp16") else 4
+    state = 2 if recipe.state_precision == "bf16" else 4
+    return {
+        "engine": ENGINES.index(layout.engine),
+        "zero_stage": layout.zero_stage,
+        "shard": layout.dp_shard,
+        "dp": layout.data_parallel,
+        "tp": layout.tp,
+        "pp": layout.pp,
+        "cp": layout.cp,
+        "virtual_stages": 1,
+        "sequence_parallel": float(layout.tp > 1),
+        "sync_every": float(layout.grad_sync == "every"),
+        "checkpointing": CHECKPOINTING.index(layout.checkpointing),
+        "offload": OFFLOAD.index(layout.offload),
+        "bucket_bytes": layout.bucket_mib * 2.0**20 or default_bucket_bytes(layout.engine, state),
+        "kept_checkpoints": 1.0,
+        "flash": float(layout.attention != "eager"),
+        "fused": float(layout.compile != "none"),
+        "logit_bytes": logit_bytes("compiled" if layout.compile == "model" else "plain", compute),
+        "inner_copies": inner_copies(recipe.model.architecture, layout.compile != "none"),
+        "chunked_loss": float(layout.loss == "chunked"),
+        "dropout": 0.0,
+        # Every engine of ours reduces and sums in the states' type.
+        "gradient_bytes": state,
+    }
+
+
+def logit_bytes(loss: str, compute_bytes: float) -> float:
+    """Bytes of a logit by kind of loss; in fp32 nothing is cast, so each copy is the logits' own size."""
+    return LOGIT_BYTES[loss] if compute_bytes == 2 else {"plain": 12.0, "compiled": 12.0, "fused": 8.0}[loss]
+
+
+def inner_copies(architecture: str, fused: bool) -> float:
+    """Tensors of inner width saved: before and after the activation, the gate's two besides.
+
+    transformers' GPT-2 computes its GELU in eight element-wise steps, of which eager execution saves three more:
+    the tangent, half the input and one plus the tangent (`NewGELUActivation`).
+    """
+    if architecture == "llama":
+        return 3.0 if fused else 4.0
+    return 5.0 if architecture == "gpt2" and not fused else 2.0
+
+
+def default_bucket_bytes(engine: str, state_bytes: float) -> float:
+    """Bytes of an engine's own gradient bucket: 25 MiB in DDP, 5e8 elements in DeepSpeed; FSDP reduces unit by unit."""
+    return {"ddp": 25 * 2.0**20, "fsdp": 0.0, "deepspeed": 5e8 * 2.0, "megatron": 4e7 * state_bytes}[engine]
+
+
+def cluster_values(cluster: ClusterSpec, precision: str) -> dict[str, float]:
+    """What a cluster gives to its rows, for products computed in `precision`."""
+    device = cluster.device
+    peak = device.peak_tflops(precision) * 1e12
+    # fp8 products also cast their operands and find their largest values: Transformer Engine reports 1.3 to 1.5 times
+    # bf16 where the peak is twice as high (docs.nvidia.com, Transformer Engine, "Performance Optimizations").
+    share = device.matmul_share * (0.75 if precision == "fp8" else 1.0)
+    # fp32 units draw less power: large products sustain more of their peak.
+    plain_share = 0.85
+    if precision == "fp32":
+        share = plain_share
+    half = device.peak_tflops("fp16" if precision in ("fp16", "fp8") else "bf16") * 1e12
+    return {
+        "matmul_flops": peak * share,
+        # Products of the matrix units start and end slowly: they pass through shared memory in long pipelines.
+        "tile_rows": 128 if precision == "fp32" else 256,
+        "half_depth": 32 if precision == "fp32" else 128,
+        "plain_flops": device.peak_tflops("fp32") * 1e12 * device.matmul_share,
+        "peak_flops": peak,
+        "flash_flops": half * device.flash_share,
+        "bandwidth": device.bandwidth_gb_per_s * 1e9,
+        "units": device.units,
+        "capacity_gib": device.memory_gib,
+        "context_gib": device.context_gib,
+        "devices_per_node": cluster.devices_per_node,
+        "intra_bandwidth": cluster.intra_gb_per_s * 1e9,
+        "intra_latency": cluster.intra_latency_s,
+        "inter_bandwidth": cluster.inter_gb_per_s * 1e9,
+        "inter_latency": cluster.inter_latency_s,
+        "spread": cluster.spread,
+    }
+
+
+def point_values(recipe: Recipe, layout: Layout, batch: BatchPoint, cluster: ClusterSpec) -> dict[str, float]:
+    """One row: a point of `recipe` on `layout` on `cluster`."""
+    return (
+        recipe_values(recipe)
+        | layout_values(recipe, layout)
+        | cluster_values(cluster, recipe.compute_precision)
+        | {"micro_batch": batch.micro_batch, "grad_accum": batch.grad_accum}
+    )
+
+
+def from_rows(rows: Sequence[Mapping[str, float]]) -> Columns:
+    """Columns of rows that name every field."""
+    return Columns(**{name: np.array([float(row[name]) for row in rows]) for name in FIELDS})
+
+
+def from_points(points: Sequence[tuple[Recipe, Layout, BatchPoint]], cluster: ClusterSpec) -> Columns:
+    """Columns of (recipe, layout, batch point) triples on one cluster."""
+    return from_rows([point_values(*point, cluster) for point in points])

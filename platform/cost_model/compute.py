@@ -1,0 +1,216 @@
+"""Seconds of computing: matrix products, attention, element-wise passes, the loss, the optimizer.
+
+Everything is a roofline (Williams, Waterman, Patterson, CACM 2009): the longer of arithmetic at the sustained rate and
+of memory traffic at the sustained bandwidth. Products are counted as in arXiv 2104.04473, section 3.5 and appendix.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from platform.cost_model.columns import COMPILE, Array, Columns, is_autocast
+
+__all__ = ["COMPILE", "LayerSeconds", "head_s", "host_layer_s", "layer_seconds", "matmul_s", "optimizer_s"]
+
+TILE_COLUMNS = 128
+"""Columns of the tile that one unit computes (NVIDIA, "Matrix Multiplication Background User's Guide", section 4.1);
+its rows, and the depth at which a tile's start and end cost as much as its products, are `Columns`."""
+BANDWIDTH_SHARE = 0.85
+"""Of the datasheet's memory bandwidth, sustained: 4.29 of 4.8 TB/s copied on an H200; STREAM on A100 gives 85-90 %."""
+FLASH_HALF_LENGTH = 256
+"""Sequence length at which fused attention reaches half its rate (FlashAttention-2, arXiv 2307.08691, figure 4)."""
+
+# Element-wise passes of one block's forward pass, in reads and writes of one value; backward passes cost 1.8 times
+# that (each reads the gradient besides). Counted from Megatron-LM's fused kernels: a norm reads and writes (2 of them),
+# bias + dropout + residual reads two, writes one (2), the activation reads and writes the inner values once.
+FUSED_REPLICATED = 10.4
+FUSED_SHUFFLE = 2.0
+FUSED_ACTIVATION = 2.0
+ROTARY_PASSES = 4.0
+"""Queries and keys are read, turned and written back; half of each is moved once more."""
+EAGER_FACTOR = 2.2
+"""Eager execution reads and writes each intermediate: dropout, bias, residual and the parts of GELU apart."""
+BACKWARD_FACTOR = 1.8
+SOFTMAX_PASSES = 2.0
+DROPOUT_PASSES = 2.5
+EAGER_SOFTMAX_PASSES = 12.0
+"""Scale, position bias, mask, cast to fp32, softmax, cast back: transformers' eager attention, in 2-byte passes."""
+
+OP_SELECTIVE_SHARE = 0.4
+"""Of a block's forward pass, computed again where every other product is saved: half the products and what is cheap."""
+
+LAUNCH_S = 7e-6
+"""Host time of one kernel launch through PyTorch's dispatcher (arXiv 2104.04473 leaves it out; PyTorch's own
+benchmarks give 5 to 10 us)."""
+FUSED_LAUNCHES = 20.0
+EAGER_LAUNCHES = 90.0
+"""Launches of one block's forward pass; the backward pass has twice as many."""
+GRADIENT_HOOK_S = 0.1e-3
+"""Host time of one parameter's gradient hook in DeepSpeed's stages 0 to 2, 12 a block: ZeRO-0 takes 17 ms more a step
+than plain autocast for GPT-2 small on an H200 (this project)."""
+GATHER_HOST_S = 0.45e-3
+"""Host time of one parameter-holding module's fetch or release under ZeRO-3's hooks: 87 ms more a step than ZeRO-2 for
+GPT-2 small on an H200 (this project), over 74 modules and 3 passes."""
+
+
+def _efficiency(c: Columns, rows: Array, width: Array, depth: Array) -> Array:
+    """Share of the sustained rate that one product of [rows, depth] x [depth, width] reaches.
+
+    Two effects: the last wave of tiles leaves units idle, and a tile's start and end weigh on a short depth (NVIDIA,
+    "Matrix Multiplication Background User's Guide", sections 4.2 and 4.3).
+    """
+    waves = np.ceil(rows / c.tile_rows) * np.ceil(width / TILE_COLUMNS) / c.units
+    return waves / np.ceil(waves) * depth / (depth + c.half_depth)
+
+
+def matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array:
+    """Seconds of a forward product [rows, depth] x [depth, width]."""
+    rate = columns.matmul_flops * _efficiency(columns, rows, width, depth)
+    traffic = (rows * depth + depth * width + rows * width) * columns.compute_bytes
+    return np.maximum(2 * rows * width * depth / rate, traffic / (columns.bandwidth * BANDWIDTH_SHARE))
+
+
+def _backward_matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array:
+    """Seconds of both products of the backward pass: the input's gradient and the weight's."""
+    return matmul_s(columns, rows, depth, width) + matmul_s(columns, depth, width, rows)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LayerSeconds:
+    """Seconds of one block for one micro-batch on one rank."""
+
+    forward: Array
+    backward: Array
+    again: Array
+    """What checkpointing computes again in the backward pass."""
+
+
+def _attention_seconds(columns: Columns, tokens: Array) -> tuple[Array, Array]:
+    """Seconds (forward, backward) between the query-key-value product and the output product.
+
+    Fused: 2 products of the lower triangle only, the backward pass 2.5 times as much (arXiv 2307.08691, section 4.1).
+    Eager: two full batched products whose operands pass through memory, and passes over the scores [heads, s, s].
+    """
+    seq, heads = columns.seq_len, columns.heads / columns.tp
+    head_dim = columns.hidden / columns.heads
+    width = columns.hidden / columns.tp
+    triangle = 2 * tokens * seq * width
+    flash_rate = columns.flash_flops * seq / (seq + FLASH_HALF_LENGTH)
+    flash = triangle / flash_rate
+
+    bandwidth = columns.bandwidth * BANDWIDTH_SHARE
+    scores = tokens * heads * seq
+    score_bytes = scores * columns.compute_bytes
+    # Tensor cores want depths of a multiple of 8; other products run on the fp32 units (NVIDIA, same source, 3.1).
+    sustained = np.where(head_dim % 8 == 0, columns.matmul_flops, columns.plain_flops)
+    rate = sustained * head_dim / (head_dim + columns.half_depth)
+    product = np.maximum(
+        2 * scores * head_dim / rate, (score_bytes + 3 * tokens * width * columns.compute_bytes) / bandwidth
+    )
+    # The second product is as deep as the sequence is long.
+    deep_rate = sustained * seq / (seq + columns.half_depth)
+    second = np.maximum(2 * scores * head_dim / deep_rate, score_bytes / bandwidth)
+    hand_fused = columns.fused + (columns.engine == 3)
+    passes = np.where(hand_fused > 0, SOFTMAX_PASSES, EAGER_SOFTMAX_PASSES) + columns.dropout * DROPOUT_PASSES
+    eager = product + second + passes * score_bytes / bandwidth
+    eager_backward = 2 * (product + second) + (passes + 1.0) * score_bytes / bandwidth
+    is_flash = columns.flash > 0
+    return np.where(is_flash, flash, eager), np.where(is_flash, 2.5 * flash, eager_backward)
+
+
+def layer_seconds(columns: Columns) -> LayerSeconds:
+    """Seconds of one block: products by roofline, attention, element-wise passes; the launch floor is the caller's."""
+    tokens = columns.micro_batch * columns.seq_len / columns.cp
+    h, tp = columns.hidden, columns.tp
+    qkv = (h + 2 * columns.kv_width) / tp
+    inner = columns.ffn / tp
+    up = inner * (1 + columns.gated)
+    attention, attention_backward = _attention_seconds(columns, tokens)
+
+    products = (
+        matmul_s(columns, tokens, qkv, h)
+        + matmul_s(columns, tokens, h, h / tp)
+        + matmul_s(columns, tokens, up, h)
+        + matmul_s(columns, tokens, h, inner)
+    )
+    products_backward = (
+        _backward_matmul_s(columns, tokens, qkv, h)
+        + _backward_matmul_s(columns, tokens, h, h / tp)
+        + _backward_matmul_s(columns, tokens, up, h)
+        + _backward_matmul_s(columns, tokens, h, inner)
+    )
+    replicated = FUSED_REPLICATED * h / np.where(columns.sequence_parallel > 0, tp, 1.0)
+    rotation = ROTARY_PASSES * columns.rotary * (h + columns.kv_width) / tp
+    values = replicated + FUSED_SHUFFLE * qkv + FUSED_ACTIVATION * up + rotation
+    factor = np.where(columns.fused > 0, 1.0, EAGER_FACTOR)
+    passes = tokens * values * factor * columns.compute_bytes / (columns.bandwidth * BANDWIDTH_SHARE)
+    forward = products + attention + passes
+    # PyTorch's checkpoint stops when the last saved tensor is there: the last product's output is not needed
+    # (torch.utils.checkpoint.set_checkpoint_early_stop). Megatron-LM and DeepSpeed's pipeline run the whole block.
+    modern = (columns.engine == 2) & (columns.tp * columns.pp == 1) & (columns.flash > 0)
+    stops_early = (columns.engine < 2) | modern
+    whole = forward - np.where(stops_early, matmul_s(columns, tokens, h, inner), 0.0)
+    # Selective: Megatron-LM repeats the attention core (arXiv 2205.05198, section 5), as fused attention does anyway;
+    # PyTorch's engines repeat every other product (torch.utils.checkpoint, selective contexts; torchtitan's "op").
+    core = np.where(columns.flash > 0, 0.0, attention)
+    selective = np.where(columns.engine < 2, np.maximum(OP_SELECTIVE_SHARE * forward, core), core)
+    return LayerSeconds(
+        forward=forward,
+        backward=products_backward + attention_backward + BACKWARD_FACTOR * passes + _weight_traffic_s(columns),
+        again=np.where(columns.checkpointing == 2, whole, np.where(columns.checkpointing == 1, selective, 0.0)),
+    )
+
+
+def _weight_traffic_s(columns: Columns) -> Array:
+    """Seconds that one block's weights and gradients cost besides the products, a micro-batch.
+
+    Sums: the new gradient is read, the sum read and written (none where a step has one micro-batch). FSDP copies what
+    it gathered into place, twice, and casts gradients for the reduction (arXiv 2304.11277, section 4.2); autocast casts
+    each fp32 weight for each pass.
+    """
+    c = columns
+    sums = np.where(c.grad_accum > 1, 2 * c.gradient_bytes + c.compute_bytes, 0.0)
+    copies = np.where((c.engine == 1) & (c.shard > 1), 5 * c.compute_bytes + c.gradient_bytes, 0.0)
+    casts = np.where(is_autocast(c), (c.state_bytes + c.compute_bytes) * np.where(c.checkpointing == 2, 2.0, 1.0), 0.0)
+    return c.layer_parameters / c.tp * (sums + copies + casts) / (c.bandwidth * BANDWIDTH_SHARE)
+
+
+def head_s(columns: Columns) -> tuple[Array, Array]:
+    """Seconds (forward, backward) of the vocabulary product and the loss for one micro-batch.
+
+    Every byte that the loss holds of a logit is written once and read once; a chunked loss computes the product once
+    more.
+    """
+    tokens = columns.micro_batch * columns.seq_len / columns.cp
+    width = columns.vocab / columns.tp
+    forward = matmul_s(columns, tokens, width, columns.hidden)
+    backward = _backward_matmul_s(columns, tokens, width, columns.hidden)
+    chunked = columns.chunked_loss > 0
+    traffic = tokens * width * columns.logit_bytes / (columns.bandwidth * BANDWIDTH_SHARE)
+    return forward + traffic, backward + traffic + np.where(chunked, forward, 0.0)
+
+
+def host_layer_s(columns: Columns) -> tuple[Array, Array]:
+    """Host seconds (forward, backward) to launch one block's kernels: the floor under small micro-batches."""
+    launches = np.where(columns.fused > 0, FUSED_LAUNCHES, EAGER_LAUNCHES)
+    forward = launches * LAUNCH_S
+    # FSDP2's hooks cost about 0.15 ms a unit and pass; ZeRO-3 hooks every module: six a block.
+    hooks = np.where(columns.engine == 1, 0.15e-3, 0.0)
+    hooks = np.where((columns.engine == 2) & (columns.zero_stage == 3), 6 * GATHER_HOST_S, hooks)
+    gradient_hooks = np.where((columns.engine == 2) & (columns.zero_stage < 3), 12 * GRADIENT_HOOK_S, 0.0)
+    return forward + hooks, 2 * forward + 2 * hooks + gradient_hooks
+
+
+def optimizer_s(columns: Columns, parameters: Array) -> Array:
+    """Seconds of the optimizer step over `parameters` of one rank: memory traffic, and PCIe where states are offloaded.
+
+    Adam reads gradient, master and two moments and writes three (28 bytes in fp32), writes the low-precision copy, and
+    the norm reads gradients once more (ZeRO, arXiv 1910.02054, section 3.1, for what is held).
+    """
+    held = columns.state_bytes * (2 + columns.moments) + columns.state_bytes * (1 + columns.moments)
+    traffic = parameters * (held + columns.state_bytes + columns.compute_bytes)
+    on_device = traffic / (columns.bandwidth * BANDWIDTH_SHARE)
+    # Offloaded states: gradients go down, parameters come up over PCIe 3/4 (12 GB/s a device), and the host's Adam
+    # runs at some 1e9 parameters a second and device (ZeRO-Offload, arXiv 2101.06840, section 5).
+    over_pcie = parameters * (2 * columns.compute_bytes) / 12e9 + parameters / 1e9
+    return np.where(columns.offload > 0, over_pcie, on_device)

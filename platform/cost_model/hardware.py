@@ -1,0 +1,192 @@
+"""The hardware catalogue (`hardware.json`) and the notation of clusters.
+
+A cluster is written `8xA100-80GB` (one node of eight), `4x8xH100` (four nodes of eight), a node's name in the
+catalogue (`jean-zay-a100`, one node) or `4xjean-zay-a100`. Every figure of the catalogue carries its source there.
+To add a device or a node, add an entry to `hardware.json`.
+"""
+
+import dataclasses
+import difflib
+import functools
+import json
+import math
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from platform.errors import InputError
+
+_CPU = re.compile(r"\b(xeon|epyc|ryzen|neoverse|graviton|core\(tm\)|cpu|x86_64|aarch64)\b", re.IGNORECASE)
+_FILE = pathlib.Path(__file__).with_name("hardware.json")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Device:
+    """One accelerator as torch counts them."""
+
+    name: str
+    memory_gib: float
+    """What the driver reports as total."""
+    bandwidth_gb_per_s: float
+    tflops: Mapping[str, float]
+    """Datasheet peak by compute precision, dense."""
+    matmul_share: float
+    """Share of the peak that large matrix products sustain in training."""
+    flash_share: float
+    """Share of the peak that fused attention sustains, forward and backward together."""
+    units: int
+    """Streaming multiprocessors, over which a product's tiles are dealt out."""
+    context_gib: float
+    """Memory that a bare context takes."""
+    source: str
+
+    def peak_tflops(self, precision: str) -> float:
+        """Datasheet peak of `precision`; a device without fp8 units computes it as bf16."""
+        return self.tflops.get(precision, self.tflops["bf16"])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ClusterSpec:
+    """Equal nodes of equal devices, with what their links achieve."""
+
+    name: str
+    device: Device
+    num_nodes: int
+    devices_per_node: int
+    intra_gb_per_s: float
+    """Bus bandwidth of one device in a ring inside a node, achieved."""
+    intra_latency_s: float
+    inter_gb_per_s: float
+    """Bandwidth of one node to the others, a direction, achieved."""
+    inter_latency_s: float
+    price_per_device_hour: float | None
+    spread: float = 0.0
+    """Standard deviation of the log of step times from run to run, where the network is known for it."""
+
+    @property
+    def num_devices(self) -> int:
+        """Devices in all."""
+        return self.num_nodes * self.devices_per_node
+
+    def with_devices(self, num_devices: int) -> "ClusterSpec":
+        """The same kind of cluster with `num_devices`: whole nodes, or one node that is not full."""
+        per_node = min(self.devices_per_node, num_devices)
+        if num_devices < 1 or num_devices % per_node:
+            raise InputError(
+                f"{num_devices} devices are not whole nodes of {self.devices_per_node} {self.device.name}:"
+                f" take a multiple of {self.devices_per_node}"
+            )
+        return dataclasses.replace(self, num_nodes=num_devices // per_node, devices_per_node=per_node)
+
+
+@functools.cache
+def _catalogue() -> dict[str, Any]:
+    return json.loads(_FILE.read_text(encoding="utf-8"))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9.]", "", name.lower())
+
+
+@functools.cache
+def _names(kind: str) -> dict[str, str]:
+    """Every spelling of the entries of `kind`, plain, to the entry's name. The first entry to claim one keeps it."""
+    found: dict[str, str] = {}
+    for name, entry in _catalogue()[kind].items():
+        for spelling in (name, *entry.get("aliases", ())):
+            found.setdefault(_plain(spelling), name)
+    return found
+
+
+def device_names() -> tuple[str, ...]:
+    """The devices of the catalogue."""
+    return tuple(_catalogue()["devices"])
+
+
+def node_names() -> tuple[str, ...]:
+    """The nodes of the catalogue."""
+    return tuple(_catalogue()["nodes"])
+
+
+def find_device(name: str) -> Device:
+    """The device that `name` spells, whatever its case and dashes; a remark in brackets is passed over.
+
+    Raises:
+        InputError: no such device; the sentence has the nearest names and how to add one.
+    """
+    key = "CPU-core" if _CPU.search(name) else None
+    key = key or _names("devices").get(_plain(name)) or _names("devices").get(_plain(re.sub(r"\(.*\)", "", name)))
+    if key is None:
+        near = difflib.get_close_matches(_plain(name), _names("devices"), n=3, cutoff=0.4)
+        close = ", ".join(dict.fromkeys(_names("devices")[each] for each in near)) or ", ".join(device_names())
+        raise InputError(
+            f"unknown device {name!r}: near names are {close}; add others to platform/cost_model/{_FILE.name}"
+        )
+    entry = _catalogue()["devices"][key]
+    fields = {field.name for field in dataclasses.fields(Device)} - {"name"}
+    return Device(name=key, **{field: entry[field] for field in fields})
+
+
+def find_node(text: str, device: str) -> str | None:
+    """The catalogue's node with devices of kind `device` whose name or alias stands in `text`, such as a source."""
+    memoryless = device.split("-")[0]
+    for name, entry in _catalogue()["nodes"].items():
+        spellings = (name, *entry.get("aliases", ()))
+        if entry["device"].startswith(memoryless) and any(each.lower() in text.lower() for each in spellings):
+            return name
+    return None
+
+
+def cluster_of(
+    device: Device, num_nodes: int, devices_per_node: int, *, node: str | None = None, inter_gb_per_s: float = 0.0
+) -> ClusterSpec:
+    """A cluster of `device`s wired as catalogue node `node` (default: the usual node of that device).
+
+    `inter_gb_per_s` above 0 is a stated bandwidth of one node in place of the catalogue's.
+    """
+    catalogue = _catalogue()
+    link = catalogue["links"][catalogue["devices"][device.name]["link"]]
+    entry = catalogue["nodes"].get(node or catalogue["defaults"].get(device.name, ""), {})
+    stated = inter_gb_per_s or entry.get("inter_gb_per_s", 25.0)
+    return ClusterSpec(
+        name=node or f"{num_nodes}x{devices_per_node}x{device.name}",
+        device=device,
+        num_nodes=num_nodes,
+        devices_per_node=devices_per_node,
+        intra_gb_per_s=link["bus_gb_per_s"],
+        intra_latency_s=link["latency_us"] * 1e-6,
+        inter_gb_per_s=stated * entry.get("inter_share", 0.75),
+        inter_latency_s=entry.get("inter_latency_us", 60) * 1e-6,
+        price_per_device_hour=entry.get("price_per_device_hour"),
+        spread=entry.get("spread", 0.0),
+    )
+
+
+def find_cluster(text: str) -> ClusterSpec:
+    """The cluster that `text` writes: `8xA100-80GB`, `4x8xH100`, a catalogue name, or a count and a name.
+
+    Raises:
+        InputError: a count below 1, or a device and node that the catalogue does not know.
+    """
+    match = re.fullmatch(r"(?:(\d+)\s*[xX*]\s*)?(?:(\d+)\s*[xX*]\s*)?(.+)", text.strip())
+    if match is None:
+        raise InputError("an empty cluster: write it as 8xA100-80GB, 4x8xH100 or a name of the catalogue")
+    first, second, name = match.groups()
+    counts = [int(count) for count in (first, second) if count is not None]
+    if any(count < 1 for count in counts):
+        raise InputError(f"cluster {text!r} has a count below 1: write it as 8xA100-80GB or 4x8xH100")
+    node = _names("nodes").get(_plain(name))
+    if node is not None:
+        entry = _catalogue()["nodes"][node]
+        per_node = counts[1] if len(counts) == 2 else entry["devices_per_node"]
+        return cluster_of(find_device(entry["device"]), math.prod(counts[:1]), per_node, node=node)
+    try:
+        device = find_device(name)
+    except InputError as error:
+        nodes = ", ".join(difflib.get_close_matches(name.lower(), node_names(), n=3, cutoff=0.5))
+        raise InputError(
+            f"cluster {text!r}: {error}" + (f"; nodes with near names: {nodes}" if nodes else "")
+        ) from None
+    num_nodes, per_node = (counts if len(counts) == 2 else [1, *(counts or [1])])[:2]
+    return cluster_of(device, num_nodes, per_node)

@@ -1,0 +1,277 @@
+"""Peak memory of the largest rank, by phase, from columns; and the sound floor that the search prunes by.
+
+Sources: bytes of states by stage: ZeRO (arXiv 1910.02054, section 3.1); activations of a block: arXiv 2205.05198,
+section 4.1, tensor by tensor; micro-batches in flight: arXiv 2104.04473, section 2.2. What engines hold besides was
+read in their code and checked with torch's FSDPMemTracker.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from platform.cost_model.columns import Array, Columns, is_autocast
+from platform.cost_model.lower_bound import GIB, LowerBound, lower_bound, lower_bound_gib
+from platform.cost_model.step_time import DDP, DEEPSPEED, FSDP, rank_parameters, stages_of
+
+__all__ = ["PHASES", "LowerBound", "PeakMemory", "lower_bound", "lower_bound_gib", "peak_memory"]
+
+PHASES = ("loss", "block_backward", "end_of_backward", "optimizer")
+
+LOSS_CHUNK_ROWS = 4096
+EAGER_SCORE_BYTES = 4.0
+"""Of an attention score besides the probabilities: the fp32 softmax that eager attention saves."""
+LIVE_PARAMETERS = 1e9
+"""DeepSpeed's `stage3_max_live_parameters`."""
+SUB_GROUP = 1e9
+"""DeepSpeed's `sub_group_size`: parameters whose gradients ZeRO-3 casts at once."""
+FRAGMENTATION = 0.10
+"""Reserved over allocated at the peak: blocks are rounded up and split (PyTorch's caching allocator)."""
+ROUNDING = 0.06
+"""The part of it that the allocator cannot give back: tails of blocks in use."""
+COMMUNICATOR_GIB = 0.6
+"""Buffers of one NCCL communicator: send and receive buffers of three protocols, 9 MiB a
+channel and direction, some 30 channels (NCCL, `NCCL_BUFFSIZE` and `NCCL_LL128_BUFFSIZE`)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PeakMemory:
+    """GiB of the rank that holds most, and where the peak is."""
+
+    allocated_gib: Array
+    device_gib: Array
+    """What nvidia-smi shows: allocated with fragmentation, context and communicators."""
+    needed_gib: Array
+    """What must fit: allocated, context and communicators. The allocator gives cached blocks back before it fails, so
+    fragmentation slows a run down (outcome "thrash") before it ends it."""
+    phase: Array
+    """Index into `PHASES`."""
+    binding_rank: Array
+    """0 the first pipeline stage, 1 one in the middle, 2 the last; 0 without a pipeline."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryParts:
+    """What stands at one instant on one rank, in GiB (bytes while it is being computed)."""
+
+    states: Array
+    gradients: Array
+    copies: Array
+    """Unsharded, low-precision or flat copies of parameters and gradients, and buckets."""
+    activations: Array
+    logits: Array
+
+    @property
+    def total(self) -> Array:
+        """All of it."""
+        return self.states + self.gradients + self.copies + self.activations + self.logits
+
+
+def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
+    """Bytes that one block saves for one micro-batch: (everything, its input alone, transients of its backward).
+
+    Norm inputs and outputs (4 h), queries, keys, values, attention's output, the inner values before and after the
+    activation; eager attention saves probabilities (and the fp32 softmax); dropout saves a byte a value.
+    """
+    tokens = c.micro_batch * c.seq_len / c.cp
+    split = np.where(c.sequence_parallel > 0, c.tp, 1.0)
+    # Autocast keeps the residual stream in fp32.
+    residual = np.where(is_autocast(c), c.state_bytes, c.compute_bytes)
+    inner = c.inner_copies * c.ffn
+    replicated = (2 * residual * c.hidden + 2 * c.compute_bytes * c.hidden + 2 * c.dropout * c.hidden) / split
+    sharded = c.compute_bytes * (2 * c.hidden + 2 * c.kv_width + inner) / c.tp
+    per_score = c.compute_bytes + c.dropout * (1 + c.compute_bytes)
+    per_score = per_score + np.where((c.fused > 0), 0.0, EAGER_SCORE_BYTES)
+    scores = np.where(c.flash > 0, 0.0, per_score * c.heads * c.seq_len / c.tp)
+    # Selective checkpointing forgets the attention core, the scores above all.
+    kept_scores = np.where(c.checkpointing == 1, 0.0, scores)
+    transient = tokens * c.compute_bytes * (2 * c.ffn / c.tp + 2 * c.hidden)
+    transient = transient + np.where(c.checkpointing == 1, tokens * scores, 0.0)
+    # Saving every other product keeps about half of a block (see `compute.OP_SELECTIVE_SHARE`).
+    part = np.where((c.checkpointing == 1) & (c.engine < DEEPSPEED), 0.5, 1.0)
+    return tokens * (part * (replicated + sharded) + kept_scores), tokens * residual * c.hidden / split, transient
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _PerParameter:
+    """Bytes a parameter of one rank's share of the model."""
+
+    resident: Array
+    held_gradients: Array
+    final_gradients: Array
+    step_copies: Array
+    """Flat copies while the optimizer steps."""
+
+
+def _per_parameter(c: Columns) -> _PerParameter:
+    """Bytes by engine and stage. `c.shard` ranks share what the stage shards."""
+    sb, cb, moments = c.state_bytes, c.compute_bytes, c.moments
+    on_device = np.where(c.offload > 0, 0.0, 1.0)
+    accumulates = c.grad_accum > 1
+    fsdp = c.engine == FSDP
+    zero_1, zero_2, zero_3 = (np.where(c.zero_stage >= stage, c.shard, 1.0) for stage in (1, 2, 3))
+    masters = np.where(sb > cb, sb, np.where((c.engine == DEEPSPEED) & (c.zero_stage >= 1), sb, 0.0))
+
+    # Whole weights in the states' type, gradients beside them: DDP, and what computes as DDP does.
+    whole = (c.engine == DDP) | is_autocast(c)
+    params = np.where(whole, sb, np.where(fsdp, 0.0, cb / zero_3)) * np.where(c.offload == 2, 0.0, 1.0)
+    states = np.where(
+        whole, sb * moments, np.where(fsdp, sb * (1 + moments) / c.shard, (masters + sb * moments) / zero_1)
+    )
+    # Low-precision engines hold gradients in the type in which they are summed (fp32 under "bf16 with fp32 sums").
+    summed = np.where(c.engine >= DEEPSPEED, np.maximum(c.gradient_bytes, cb), sb)
+    unsharded_sum = fsdp & (c.sync_every == 0) & accumulates
+    gradients = np.where(fsdp, np.where(unsharded_sum, sb, sb / c.shard), np.where(whole, sb, summed / zero_2))
+    # Whole sums in a wider type stand beside the low-precision gradients of the current micro-batch.
+    beside = (c.engine >= DEEPSPEED) & ~whole & (summed > cb) & (c.zero_stage <= 1)
+    gradients = gradients + np.where(beside, cb, 0.0)
+    held = np.where(accumulates | whole | beside, gradients, 0.0)
+    final = np.where(fsdp, sb / c.shard, gradients)
+    casts = (c.engine == DEEPSPEED) & (sb > cb) & ~whole & (c.pp == 1)
+    # The step flattens this rank's gradients, stage 3 a sub-group at a time; sums in 16 bits are cast to fp32 as well.
+    owned = np.maximum(c.layers * c.layer_parameters / c.tp / c.pp / c.shard, 1.0)
+    wide = summed >= sb
+    flat = np.where(
+        c.zero_stage == 3,
+        sb * np.minimum(SUB_GROUP / owned, 1.0) / zero_3,
+        np.where(wide, np.where(c.zero_stage == 2, sb / zero_2, 0.0), (cb + sb) / zero_1),
+    )
+    copies = np.where(casts, flat, 0.0)
+    powersgd = np.where(c.compression < 0.1, sb, 0.0)  # the error feedback is a whole gradient
+    return _PerParameter(
+        resident=params + states * on_device + powersgd,
+        held_gradients=held * np.where((c.offload > 0) & (c.engine == DEEPSPEED), 0.0, 1.0),
+        final_gradients=final * on_device,
+        step_copies=copies * on_device,
+    )
+
+
+def _unit_copies(c: Columns, root: Array) -> tuple[Array, Array, Array]:
+    """Bytes of unsharded copies (at the loss, in a block's backward, at the end of backward).
+
+    FSDP2 keeps the root unit (embeddings) through the forward pass and gathers one block ahead; a backward unit has
+    its parameters, their gradients and the fp32 input of the reduction. ZeRO-3 keeps up to a set number of gathered
+    parameters. Autocast caches the cast weights.
+    """
+    cb, sb = c.compute_bytes, c.state_bytes
+    block = c.layer_parameters / c.tp
+    whole = c.layers * block / c.pp
+    gathers = (c.shard > 1) | (cb != sb)
+    fsdp = (c.engine == FSDP) & gathers
+    kept = np.where(c.zero_stage == 2, whole, 2 * block)
+    zero_3 = (c.engine == DEEPSPEED) & (c.zero_stage == 3) & (c.shard > 1)
+    live = np.minimum(np.minimum(LIVE_PARAMETERS, whole + root), np.maximum(2 * block, root)) * cb
+    autocast = np.where(is_autocast(c) & (c.fused == 0), cb * whole, 0.0)
+    loss = np.where(fsdp, (root + np.where(c.zero_stage == 2, whole, 0.0)) * cb, np.where(zero_3, live, autocast))
+    unit = np.where(fsdp, (root + kept) * cb + block * (cb + sb), np.where(zero_3, live + block * cb, autocast))
+    end = np.where(fsdp, root * (cb + sb), np.where(zero_3, live, 0.0))
+    return loss, unit, end
+
+
+def _instants(c: Columns) -> Iterator[tuple[int, int, MemoryParts]]:
+    """(rank, phase, bytes held) of each instant that may be the peak: four phases on the first, a middle and the last
+    stage of a pipeline. Stages that do not exist hold nothing.
+    """
+    per = _per_parameter(c)
+    stages = stages_of(c)
+    saved, kept_input, transient = _block_bytes(c)
+    full = c.checkpointing == 2
+    kept = np.where(full, kept_input * c.kept_checkpoints, saved)
+    again = np.where(full, saved - kept_input, 0.0) + transient
+    tokens = c.micro_batch * c.seq_len / c.cp
+    boundary = tokens * c.hidden * c.compute_bytes
+    rows = np.where(c.chunked_loss > 0, np.minimum(tokens, LOSS_CHUNK_ROWS), tokens)
+    logits = rows * c.vocab / c.tp * c.logit_bytes
+    root = c.embedding_parameters / c.tp
+    owned, _ = rank_parameters(c, stages)
+
+    piped = c.pp > 1
+    in_flight = np.minimum(c.pp, c.grad_accum)
+    interleaved = 1 + (c.pp - 1) / (c.pp * c.virtual_stages) * (c.virtual_stages > 1)
+    # DeepSpeed's pipeline keeps each buffer's input and output beside the blocks' own.
+    buffers = np.where(piped & (c.engine == DEEPSPEED), 2 * boundary, 0.0)
+    block = c.layer_parameters / c.tp
+    head_parameters = np.where(c.tied > 0, c.embedding_parameters, c.table_parameters) / c.tp
+    bucket = np.minimum(c.bucket_bytes / np.maximum(c.gradient_bytes, 1.0), owned) * c.gradient_bytes
+    buckets = np.where((c.engine == DEEPSPEED) & (c.dp > 1), bucket * np.where(c.zero_stage > 1, 2.0, 1.0), 0.0)
+    nothing = np.zeros(())
+    ranks = (
+        (
+            1.0,
+            np.where(piped, stages.first * block + root, owned),
+            np.where(piped, stages.first, c.layers),
+            np.where(piped, in_flight * interleaved, 1.0),
+            np.where(piped, 0.0, logits),
+            root,
+        ),
+        (np.where(c.pp > 2, 1.0, 0.0), stages.largest * block, stages.largest, in_flight - 1.0, nothing, root * 0.0),
+        (np.where(piped, 1.0, 0.0), stages.last * block + head_parameters, stages.last, np.ones(()), logits, root),
+    )
+    for rank, (exists, parameters, layers, flight, loss, own_root) in enumerate(ranks):
+        if rank and not np.any(exists):
+            continue
+        at_loss, at_block, at_end = _unit_copies(c, own_root)
+        owned_here = parameters * exists
+        resident, held = owned_here * per.resident, owned_here * per.held_gradients
+        final = owned_here * per.final_gradients
+        activations = flight * (layers * kept + buffers) * exists
+        common = buckets * exists
+        held_parts = (
+            (held, at_loss * exists + common, activations, loss * exists),
+            (held, at_block * exists + common, activations + again * exists, nothing),
+            (np.maximum(final, held), at_end * exists + common, nothing, nothing),
+            (final, owned_here * per.step_copies, nothing, nothing),
+        )
+        for phase, (gradients, copies, saved_values, logit_bytes) in enumerate(held_parts):
+            yield (
+                rank,
+                phase,
+                MemoryParts(
+                    states=resident,
+                    gradients=gradients,
+                    copies=copies,
+                    activations=saved_values,
+                    logits=logit_bytes,
+                ),
+            )
+
+
+def num_groups(*, dp: Array, tp: Array, pp: Array, cp: Array) -> Array:
+    """Communicators of a rank: a pipeline has a second one for its tied ends, with tensor parallelism one over both."""
+    piped = pp > 1
+    return (dp > 1) * 1.0 + (tp > 1) + 2.0 * piped + (piped & (tp > 1)) + (cp > 1)
+
+
+def outside_gib(values: Mapping[str, float]) -> float:
+    """Device memory that the allocator does not see, for one row of `Columns`."""
+    degrees = {name: np.asarray(values[name]) for name in ("dp", "tp", "pp", "cp")}
+    return values["context_gib"] + COMMUNICATOR_GIB * float(num_groups(**degrees))
+
+
+def peak_memory(c: Columns) -> PeakMemory:
+    """The largest instant of each row."""
+    best = code = np.zeros(c.shape)
+    for rank, phase, parts in _instants(c):
+        total = parts.total
+        code = np.where(total > best, float(4 * rank + phase), code)
+        best = np.maximum(total, best)
+    allocated = best / GIB
+    outside = c.context_gib + COMMUNICATOR_GIB * num_groups(dp=c.dp, tp=c.tp, pp=c.pp, cp=c.cp)
+    return PeakMemory(
+        allocated_gib=allocated,
+        device_gib=allocated * (1 + FRAGMENTATION) + outside,
+        needed_gib=allocated * (1 + ROUNDING) + outside,
+        phase=code % 4,
+        binding_rank=code // 4,
+    )
+
+
+def peak_parts(c: Columns) -> MemoryParts:
+    """GiB of each kind at the peak, for the few rows that are shown."""
+    peak = peak_memory(c)
+    sums = {field.name: np.zeros(c.shape) for field in dataclasses.fields(MemoryParts)}
+    for rank, phase, parts in _instants(c):
+        here = (peak.phase == phase) & (peak.binding_rank == rank)
+        for name in sums:
+            sums[name] = np.where(here, getattr(parts, name) / GIB, sums[name])
+    return MemoryParts(**sums)

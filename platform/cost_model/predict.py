@@ -1,0 +1,117 @@
+"""Predictions with 80 % intervals: step time, memory and the probability of fitting, for columns of any length."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from platform.cost_model.columns import Array, Columns, Mask
+from platform.cost_model.memory import PeakMemory, peak_memory
+from platform.cost_model.step_time import DEEPSPEED, StepTime, step_time
+
+Z_80 = 1.2816
+"""Standard deviations on each side of a normal distribution's 80 %."""
+
+BASE_SIGMA = 0.075
+"""Log deviation of compute alone: what kernels, clocks and software versions change."""
+SHARE_SIGMA = {"host_s": 0.4, "tensor_s": 0.4, "pipeline_s": 0.5, "bubble_s": 0.25, "data_s": 0.6, "optimizer_s": 0.4}
+"""Log deviation of each other part of a step, weighted with its share."""
+ZERO_3_SIGMA = 0.35
+"""Of DeepSpeed's stage 3, whose prefetching differs most between versions."""
+MEMORY_SIGMA = 0.06
+CHUNK = 16384
+"""Rows computed at once: a few dozen arrays of them stay in a core's cache."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """Arrays of one length, a row a point."""
+
+    step: StepTime
+    memory: PeakMemory
+    sigma: Array
+    """Log deviation of the step time."""
+    low_s: Array
+    high_s: Array
+    """The 80 % interval of the step time."""
+    fit_probability: Array
+
+    @property
+    def fits(self) -> Mask:
+        """Whether fitting is likelier than not."""
+        return self.fit_probability > 0.5
+
+
+def normal_cdf(values: Array) -> Array:
+    """The standard normal distribution function, by the logistic approximation of Bowling et al. (2009), error 1e-4."""
+    bounded = np.clip(values, -8.0, 8.0)
+    return 1.0 / (1.0 + np.exp(-(1.5976 * bounded + 0.07056 * bounded**3)))
+
+
+def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:
+    """Log deviation of a step time that nothing was measured for: independent errors of its parts."""
+    variance = BASE_SIGMA**2 + columns.spread**2
+    for part, sigma in SHARE_SIGMA.items():
+        variance = variance + (sigma * getattr(step, part) / step.total_s) ** 2
+    is_zero_3 = (columns.engine == DEEPSPEED) & (columns.zero_stage == 3)
+    return np.sqrt(variance + np.where(is_zero_3, ZERO_3_SIGMA**2, 0.0))
+
+
+def fit_probability(columns: Columns, memory: PeakMemory, sigma: float = MEMORY_SIGMA) -> Array:
+    """Probability that the peak is below the capacity, its error taken for log-normal."""
+    return normal_cdf(np.log(columns.capacity_gib / np.maximum(memory.needed_gib, 1e-9)) / sigma)
+
+
+def _predict_chunk(columns: Columns) -> Prediction:
+    step, memory = step_time(columns), peak_memory(columns)
+    sigma = zero_shot_sigma(columns, step)
+    width = np.exp(Z_80 * sigma)
+    return Prediction(
+        step=step,
+        memory=memory,
+        sigma=sigma,
+        low_s=step.total_s / width,
+        high_s=step.total_s * width,
+        fit_probability=fit_probability(columns, memory),
+    )
+
+
+def predict(columns: Columns, *, threads: int = 2) -> Prediction:
+    """Predicts all rows, in chunks over `threads` (numpy lets other threads run while it computes)."""
+    shape = columns.shape
+    if not shape or shape[0] <= CHUNK:
+        return _concatenated([_predict_chunk(columns)], shape)
+    starts = range(0, shape[0], CHUNK)
+    with ThreadPoolExecutor(threads) as pool:
+        parts = list(pool.map(lambda start: _predict_chunk(columns.take(slice(start, start + CHUNK))), starts))
+    return _concatenated(parts, shape)
+
+
+def _concatenated(parts: Sequence[Prediction], shape: tuple[int, ...]) -> Prediction:
+    num_rows = math.prod(shape)
+
+    def joined(values: Sequence[Array]) -> Array:
+        if len(values) == 1:
+            return np.broadcast_to(np.asarray(values[0], dtype=np.float64), shape)
+        lengths = [min(CHUNK, num_rows - CHUNK * index) for index in range(len(values))]
+        return np.concatenate(
+            [np.broadcast_to(value, (length,)) for value, length in zip(values, lengths, strict=True)]
+        )
+
+    def fields(
+        kind: type[StepTime] | type[PeakMemory], values: Sequence[StepTime] | Sequence[PeakMemory]
+    ) -> dict[str, Array]:
+        return {
+            field.name: joined([getattr(value, field.name) for value in values]) for field in dataclasses.fields(kind)
+        }
+
+    return Prediction(
+        step=StepTime(**fields(StepTime, [part.step for part in parts])),
+        memory=PeakMemory(**fields(PeakMemory, [part.memory for part in parts])),
+        **{
+            name: joined([getattr(part, name) for part in parts])
+            for name in ("sigma", "low_s", "high_s", "fit_probability")
+        },
+    )

@@ -1,0 +1,222 @@
+"""How good predictions are against a measured table: errors, ranks, regret, OOM, coverage; by cell and in all."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from platform.cost_model.calibration import calibrate
+from platform.cost_model.columns import Array, Columns, Mask, from_rows
+from platform.cost_model.predict import Prediction, predict
+from platform.cost_model.table import Run
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Scores:
+    """The figures of one cell or table; None where there is nothing to score."""
+
+    rows_scored: int
+    rows_left_out: int
+    step_time_ape_median: float | None = None
+    step_time_ape_mean: float | None = None
+    memory_ape_median: float | None = None
+    rank_correlation: float | None = None
+    regret_median: float | None = None
+    regret_mean: float | None = None
+    oom_precision: float | None = None
+    oom_recall: float | None = None
+    interval_coverage: float | None = None
+    interval_half_width_median: float | None = None
+    oom_missed: int = 0
+    oom_false_alarms: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Scored:
+    """Runs with what was predicted for them; arrays have a row a run, NaN where nothing was printed."""
+
+    runs: Sequence[Run]
+    measured_s: Array
+    measured_gib: Array
+    out_of_memory: Mask
+    predicted_s: Array
+    low_s: Array
+    high_s: Array
+    predicted_gib: Array
+    predicted_fits: Mask
+    rate: Array
+    """Model FLOPs a second and device at one second a step: what makes times of different models comparable."""
+    used: Mask
+    """Rows that calibrated and are not scored."""
+
+
+def merged(runs: Sequence[Run]) -> list[Run]:
+    """Identical configurations of a cell as one run: median time and memory, out of memory if most were."""
+    groups: dict[tuple[object, ...], list[Run]] = {}
+    for run in runs:
+        key = (run.cell, run.cluster.name, tuple(sorted(run.values.items())))
+        groups.setdefault(key, []).append(run)
+    result: list[Run] = []
+    for group in groups.values():
+        times = [run.step_time_s for run in group if run.step_time_s is not None]
+        peaks = [run.peak_memory_gib for run in group if run.peak_memory_gib is not None]
+        result.append(
+            dataclasses.replace(
+                group[0],
+                step_time_s=float(np.median(times)) if times else None,
+                peak_memory_gib=float(np.median(peaks)) if peaks else None,
+                out_of_memory=2 * sum(run.out_of_memory for run in group) > len(group),
+                num_merged=len(group),
+            )
+        )
+    return result
+
+
+def model_flops(run: Run) -> float:
+    """Model FLOPs of a step, attention's lower triangle counted."""
+    tokens = run.values["global_batch"] * run.values["seq_len"]
+    return run.model.flops_per_token(int(run.values["seq_len"]), "6n_causal") * tokens
+
+
+def score_table(runs: Sequence[Run], *, num_calibrate: int = 0) -> Scored:
+    """Predicts merged `runs`, each cell calibrated by `num_calibrate` of its own configurations."""
+    columns = from_rows([run.values for run in runs])
+    prediction = predict(columns)
+    measured = np.array([run.step_time_s or np.nan for run in runs])
+    used = np.zeros(len(runs), dtype=bool)
+    total, low, high = (np.array(a) for a in (prediction.step.total_s, prediction.low_s, prediction.high_s))
+    if num_calibrate:
+        for rows in cells_of(runs).values():
+            index = np.array(rows)
+            part = columns.take(index)
+            chosen, corrected = _search(part, predict(part), measured[index], num_calibrate)
+            used[index[chosen]] = True
+            total[index], low[index], high[index] = corrected.step.total_s, corrected.low_s, corrected.high_s
+    memory = prediction.memory
+    is_allocated = np.array([run.peak_is_allocated for run in runs])
+    return Scored(
+        runs=runs,
+        measured_s=measured,
+        measured_gib=np.array([run.peak_memory_gib or np.nan for run in runs]),
+        out_of_memory=np.array([run.out_of_memory for run in runs]),
+        predicted_s=total,
+        low_s=low,
+        high_s=high,
+        predicted_gib=np.where(is_allocated, memory.allocated_gib, memory.device_gib),
+        predicted_fits=np.asarray(prediction.fits),
+        rate=np.array([model_flops(run) / run.cluster.num_devices for run in runs]),
+        used=used,
+    )
+
+
+def cells_of(runs: Sequence[Run]) -> dict[tuple[str, ...], list[int]]:
+    """Positions of the runs of each cell."""
+    cells: dict[tuple[str, ...], list[int]] = {}
+    for position, run in enumerate(runs):
+        cells.setdefault(run.cell, []).append(position)
+    return cells
+
+
+def _search(part: Columns, prediction: Prediction, measured: Array, budget: int) -> tuple[list[int], Prediction]:
+    """Measures `budget` rows as a search does: always the unmeasured row that could be fastest (lowest 80 % end).
+
+    Rows without a time (out of memory) are tried by nobody here: they have nothing to teach about time.
+    """
+    chosen: list[int] = []
+    corrected = prediction
+    candidates = np.flatnonzero(np.isfinite(measured))
+    while len(chosen) < min(budget, len(candidates)):
+        rest = [row for row in candidates if row not in chosen]
+        chosen.append(int(min(rest, key=lambda row: corrected.low_s[row])))
+        rows = np.array(chosen)
+        taken = part.take(rows)
+        corrected = calibrate(taken, predict(taken), measured[rows]).apply(part, prediction)
+    return chosen, corrected
+
+
+def spearman(a: Array, b: Array) -> float | None:
+    """Rank correlation, ties at their mean rank; None below three rows or without any spread."""
+    if len(a) < 3:
+        return None
+    ranks = [_ranks(values) for values in (a, b)]
+    deviations = [rank - rank.mean() for rank in ranks]
+    scale = float(np.sqrt((deviations[0] ** 2).sum() * (deviations[1] ** 2).sum()))
+    return float((deviations[0] * deviations[1]).sum() / scale) if scale else None
+
+
+def _ranks(values: Array) -> Array:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return ((ends - counts + ends - 1) / 2.0)[inverse]
+
+
+def regret(scored: Scored, rows: Sequence[int]) -> float | None:
+    """How much slower the predicted best of a cell is than its true best; None below four timed configurations.
+
+    The predicted best is taken among those predicted to fit; all, if none is.
+    """
+    timed = np.array([row for row in rows if np.isfinite(scored.measured_s[row])], dtype=int)
+    if len(timed) < 4:
+        return None
+    fitting = timed[scored.predicted_fits[timed]]
+    among = fitting if len(fitting) else timed
+    # A measured row is known, not predicted.
+    known = np.where(scored.used, scored.measured_s, scored.predicted_s)
+    best = among[np.argmin(known[among])]
+    return float(scored.measured_s[best] / scored.measured_s[timed].min() - 1)
+
+
+def scores(scored: Scored, rows: Sequence[int], rows_left_out: int) -> Scores:
+    """The figures over `rows`, which may span cells."""
+    index = np.array([row for row in rows if not scored.used[row]], dtype=int)
+    timed = index[np.isfinite(scored.measured_s[index])]
+    remembered = index[np.isfinite(scored.measured_gib[index])]
+    measured, predicted = scored.measured_s[timed], scored.predicted_s[timed]
+    errors = np.abs(predicted / measured - 1)
+    memory_errors = np.abs(scored.predicted_gib[remembered] / scored.measured_gib[remembered] - 1)
+    cells = cells_of([scored.runs[row] for row in rows])
+    regrets = [
+        value for positions in cells.values() if (value := regret(scored, [rows[p] for p in positions])) is not None
+    ]
+    oom, said_oom = scored.out_of_memory[index], ~scored.predicted_fits[index]
+    hits = int((oom & said_oom).sum())
+    covered = (measured >= scored.low_s[timed]) & (measured <= scored.high_s[timed])
+    half_width = scored.high_s[timed] / predicted - 1
+    rate = scored.rate[timed]
+    return Scores(
+        rows_scored=len(index),
+        rows_left_out=rows_left_out,
+        step_time_ape_median=_median(errors),
+        step_time_ape_mean=float(errors.mean()) if len(errors) else None,
+        memory_ape_median=_median(memory_errors),
+        rank_correlation=spearman(rate / predicted, rate / measured),
+        regret_median=_median(np.array(regrets)),
+        regret_mean=float(np.mean(regrets)) if regrets else None,
+        oom_precision=hits / int(said_oom.sum()) if said_oom.any() else None,
+        oom_recall=hits / int(oom.sum()) if oom.any() else None,
+        interval_coverage=float(covered.mean()) if len(covered) else None,
+        interval_half_width_median=_median(half_width),
+        oom_missed=int((oom & ~said_oom).sum()),
+        oom_false_alarms=int((~oom & said_oom).sum()),
+    )
+
+
+def _median(values: Array) -> float | None:
+    return float(np.median(values)) if len(values) else None
+
+
+def constant_mfu(scored: Scored) -> Scored:
+    """The baseline: one share of the peak for all rows, fitted to these very rows (median), no memory, no interval."""
+    peak = np.array([run.values["peak_flops"] for run in scored.runs])
+    unit = scored.rate / peak
+    timed = np.isfinite(scored.measured_s) & ~scored.used
+    share = float(np.median(unit[timed] / scored.measured_s[timed])) if timed.any() else 1.0
+    nothing = np.full(len(scored.runs), np.nan)
+    return dataclasses.replace(
+        scored,
+        predicted_s=unit / share,
+        low_s=nothing,
+        high_s=nothing,
+        predicted_gib=nothing,
+        predicted_fits=np.ones(len(scored.runs), dtype=bool),
+    )

@@ -1,0 +1,226 @@
+"""Seconds of one optimizer step, from columns: compute, communication, overlap, pipeline, optimizer."""
+
+import dataclasses
+
+import numpy as np
+
+from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwidth
+from platform.cost_model.columns import Array, Columns
+from platform.cost_model.compute import head_s, host_layer_s, layer_seconds, optimizer_s
+
+DDP, FSDP, DEEPSPEED, MEGATRON = range(4)
+
+OVERLAP_SLOWDOWN = 0.05
+"""Share of hidden communication that still slows compute, as both want memory and units (FSDP, arXiv 2304.11277,
+section 5.3; measured as 3 to 8 % there)."""
+ZERO_3_GATHERS = 12.0
+"""Collectives of one block and pass under ZeRO-3, which gathers parameter by parameter (a GPT block has 12)."""
+ZERO_3_OVERLAP = 0.25
+"""Share of ZeRO-3's communication that hides behind compute: prefetching stops at every module whose order it has not
+traced, and frees memory with a synchronisation (DeepSpeed, `partitioned_param_coordinator.py`)."""
+STEP_HOST_S = 5e-3
+"""Host time of one optimizer step: clipping's synchronisation, learning rate, zeroing."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StepTime:
+    """Seconds of one optimizer step on the slowest rank, and where they go. The parts add up to `total_s`."""
+
+    total_s: Array
+    compute_s: Array
+    """Busy with the slowest stage's micro-batches, recomputation included."""
+    host_s: Array
+    """Waiting for kernel launches and hooks."""
+    tensor_s: Array
+    """Tensor-parallel collectives."""
+    pipeline_s: Array
+    """Activations between stages."""
+    bubble_s: Array
+    data_s: Array
+    """Gathering parameters and reducing gradients, as far as not hidden."""
+    optimizer_s: Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Stages:
+    """Blocks of pipeline stages: DeepSpeed and Megatron-LM cut blocks evenly, or count embedding and head as blocks."""
+
+    largest: Array
+    """Blocks of the largest stage."""
+    first: Array
+    last: Array
+
+
+def stages_of(columns: Columns) -> Stages:
+    """Even cuts where the pipeline degree divides the blocks; else embedding and head count as one block each, where
+    that makes it even (DeepSpeed's `partition_method="type:transformer|embedding"`); else the rest goes to some.
+    """
+    layers, pp = columns.layers, columns.pp
+    even = layers % pp == 0
+    with_ends = ~even & ((layers + 2) % pp == 0)
+    largest = np.where(with_ends, (layers + 2) / pp, np.ceil(layers / pp))
+    ends = np.where(with_ends, (layers + 2) / pp - 1, np.where(even, layers / pp, np.floor(layers / pp)))
+    return Stages(largest=np.where(pp == 1, layers, largest), first=ends, last=ends)
+
+
+def step_time(columns: Columns) -> StepTime:
+    """The whole step. Pipelines follow 1F1B: (m - 1) slots of the slowest stage and one pass through all stages, the
+    latter divided by the virtual stages of an interleaved schedule (arXiv 2104.04473, section 2.2, equation 1).
+    """
+    c = columns
+    layer = layer_seconds(c)
+    head_forward, head_backward = head_s(c)
+    host_forward, host_backward = host_layer_s(c)
+    stages = stages_of(c)
+    full = c.checkpointing == 2
+    tokens = c.micro_batch * c.seq_len / c.cp
+    boundary = tokens * c.hidden * c.compute_bytes
+    tensor = _tensor_s(c, boundary, full)
+    context = _context_s(c, tokens)
+    busy = layer.forward + layer.backward + layer.again + context
+    launch = host_forward + host_backward + np.where(full, host_forward, 0.0)
+    waits = np.maximum(launch - busy - tensor, 0.0)
+    head = np.where(c.pp > 1, head_forward + head_backward, 0.0)
+
+    # One micro-batch on the slowest stage: a middle one, or the last with the head.
+    middle = stages.largest * (busy + waits + tensor)
+    last = stages.last * (busy + waits + tensor) + head
+    whole_head = head_forward + head_backward
+    slot = np.where(c.pp > 1, np.maximum(middle, last), middle + whole_head)
+    slot_layers = np.where(c.pp > 1, np.where(middle >= last, stages.largest, stages.last), c.layers)
+    through = c.layers * (busy + waits + tensor) + whole_head
+    m = c.grad_accum
+    send = _send_s(c, boundary)
+    # Two exchanges a micro-batch and virtual stage; links are full-duplex and half of each hides behind compute.
+    pipeline = np.where(c.pp > 1, (m + c.pp - 1) * send * c.virtual_stages, 0.0)
+    bubble = np.where(c.pp > 1, (through - slot) / c.virtual_stages, 0.0)
+
+    data = _data_s(c, stages, slot, layer.backward * slot_layers + head_backward)
+    owned, _ = rank_parameters(c, stages)
+    sharded = np.where((c.zero_stage >= 1) | (c.engine == FSDP), c.shard, 1.0)
+    optimizer = optimizer_s(c, owned / sharded) + STEP_HOST_S + np.where(c.engine == DEEPSPEED, STEP_HOST_S, 0.0)
+
+    tensor_total = m * slot_layers * tensor
+    host_total = m * slot_layers * waits
+    compute = m * slot - tensor_total - host_total
+    total = m * slot + pipeline + bubble + data + optimizer
+    return StepTime(
+        total_s=total,
+        compute_s=compute,
+        host_s=host_total,
+        tensor_s=tensor_total,
+        pipeline_s=pipeline,
+        bubble_s=bubble,
+        data_s=data,
+        optimizer_s=optimizer,
+    )
+
+
+def rank_parameters(columns: Columns, stages: Stages) -> tuple[Array, Array]:
+    """Parameters (of the largest rank, of its blocks alone): the first stage has the embedding, the last the head.
+
+    A tied table lies on both ends of a pipeline.
+    """
+    c = columns
+    blocks = stages.largest * c.layer_parameters / c.tp
+    whole = (c.layers * c.layer_parameters + c.embedding_parameters) / c.tp
+    ends = (
+        stages.first * c.layer_parameters / c.tp
+        + np.where(c.tied > 0, c.embedding_parameters, c.embedding_parameters - c.table_parameters) / c.tp
+    )
+    return np.where(c.pp > 1, np.maximum(blocks, ends), whole), np.where(
+        c.pp > 1, blocks, c.layers * c.layer_parameters / c.tp
+    )
+
+
+def _tensor_s(c: Columns, boundary: Array, full: Array) -> Array:
+    """Tensor-parallel collectives of one block and micro-batch: two all-reduces of the residual a pass (Megatron-LM,
+    arXiv 1909.08053, section 3); with sequence parallelism as much in gathers and scatters (arXiv 2205.05198, 4.2.2).
+    They wait for compute and compute waits for them. Innermost in the mesh, so within a node while they fit.
+    """
+    in_node = np.minimum(c.tp, c.devices_per_node)
+    bandwidth = ring_bandwidth(c.tp, in_node, c.devices_per_node, c.intra_bandwidth, c.inter_bandwidth)
+    latency = np.where(c.tp > c.devices_per_node, c.inter_latency, c.intra_latency)
+    once = all_reduce_s(boundary, c.tp, in_node, bandwidth, latency)
+    return once * np.where(full, 6.0, 4.0)
+
+
+def _context_s(c: Columns, tokens: Array) -> Array:
+    """Context parallelism: keys and values pass a ring each pass, as far as attention does not hide them; a third
+    pass returns their gradients (Ring Attention, arXiv 2310.01889, section 3). Half is taken for hidden."""
+    in_node = np.clip(c.devices_per_node / c.tp, 1, c.cp)
+    bandwidth = ring_bandwidth(c.cp, in_node, c.devices_per_node, c.intra_bandwidth, c.inter_bandwidth)
+    volume = tokens * (c.cp - 1) * 2 * c.kv_width / c.tp * c.compute_bytes
+    return np.where(c.cp > 1, 0.5 * 3 * volume / bandwidth, 0.0)
+
+
+def _send_s(c: Columns, boundary: Array) -> Array:
+    """One stage's output to the next. Every device of a node sends at once through the node's ports; Megatron-LM sends
+    each value once and gathers it within the tensor-parallel group (arXiv 2104.04473, section 4.1), DeepSpeed does not.
+    """
+    across = c.tp * c.cp * c.dp >= c.devices_per_node
+    per_device = np.where(across, c.inter_bandwidth / c.devices_per_node, c.intra_bandwidth)
+    latency = np.where(across, c.inter_latency, c.intra_latency)
+    volume = boundary / np.where((c.engine == MEGATRON) | (c.sequence_parallel > 0), c.tp, 1.0)
+    return latency + volume / per_device
+
+
+def _data_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> Array:
+    """Exposed seconds a step of data-parallel communication.
+
+    DDP reduces buckets during the last backward pass (arXiv 2006.15704, section 3.2.3); Megatron-LM and DeepSpeed's
+    stages 1 and 2 reduce after it, stage 1 gathers the updated parameters (arXiv 1910.02054, section 7.1); FSDP and
+    ZeRO-3 gather parameters for each pass and scatter gradients, beside the compute of the neighbouring block
+    (arXiv 2304.11277, section 3.3).
+    """
+    owned, blocks = rank_parameters(c, stages)
+    inner = c.tp * c.cp
+    in_node = np.clip(np.floor(c.devices_per_node / inner), 1, c.dp)
+    group = np.where((c.engine == FSDP) | (c.zero_stage == 3), c.shard, c.dp)
+    shard_in_node = np.minimum(in_node, group)
+    args = (c.devices_per_node, c.intra_bandwidth, c.inter_bandwidth)
+    bandwidth = ring_bandwidth(c.dp, in_node, *args)
+    latency = np.where(c.dp > in_node, c.inter_latency, c.intra_latency)
+    gradient_bytes = owned * c.gradient_bytes * c.compression
+    m = c.grad_accum
+
+    syncs = np.where((c.engine == DEEPSPEED) & (c.zero_stage >= 2), m, np.where(c.sync_every > 0, m, 1.0))
+    num_buckets = np.maximum(np.ceil(gradient_bytes / np.maximum(c.bucket_bytes, 1.0)), 1.0)
+    bucket = all_reduce_s(gradient_bytes / num_buckets, c.dp, in_node, bandwidth, latency)
+    reduced = num_buckets * bucket
+    hidden = np.where(c.engine == DDP, np.minimum(reduced - bucket, backward), 0.0)
+    plain = syncs * (reduced - hidden * (1 - OVERLAP_SLOWDOWN))
+    # Stages 1 and 2 scatter and gather: as many bytes as an all-reduce, the gather in the parameters' type.
+    scatter = num_buckets * gather_s(gradient_bytes / num_buckets, c.dp, in_node, bandwidth, latency)
+    gathered = gather_s(owned * c.compute_bytes, c.dp, in_node, bandwidth, latency)
+    # DeepSpeed's stage 1 all-reduces in its 0.5-era pipeline path and scatters later: the same within a quarter.
+    sharded = syncs * scatter + gathered
+
+    unit_bandwidth = ring_bandwidth(group, shard_in_node, *args)
+    unit_latency = np.where(group > shard_in_node, c.inter_latency, c.intra_latency)
+    per_layer = c.layer_parameters / c.tp
+    units = np.where(c.engine == DEEPSPEED, ZERO_3_GATHERS, 1.0)
+    gather = units * gather_s(per_layer * c.compute_bytes / units, group, shard_in_node, unit_bandwidth, unit_latency)
+    scatter_unit = units * gather_s(
+        per_layer * c.gradient_bytes / units, group, shard_in_node, unit_bandwidth, unit_latency
+    )
+    replicas = c.dp / group
+    across = all_reduce_s(
+        per_layer * c.gradient_bytes / group,
+        replicas,
+        np.minimum(replicas, 1.0),
+        c.inter_bandwidth / c.devices_per_node,
+        c.inter_latency,
+    )
+    layers = blocks / per_layer
+    gathers = np.where(c.zero_stage == 3, 2.0, 1.0 / m)
+    reduce_times = np.where((c.sync_every > 0) | (c.engine == DEEPSPEED), 1.0, 1.0 / m)
+    talk = layers * (gathers * gather + reduce_times * (scatter_unit + across))
+    ends = (owned - blocks) * (2 * c.compute_bytes + c.gradient_bytes) / unit_bandwidth * (group - 1) / group
+    hidden = np.minimum(talk, slot) * np.where(c.engine == DEEPSPEED, ZERO_3_OVERLAP, 1 - OVERLAP_SLOWDOWN)
+    exposed = talk - hidden + gather + scatter_unit
+    units_s = np.where(group > 1, m * exposed + ends, 0.0)
+
+    data = np.where((c.zero_stage >= 1) & (c.zero_stage <= 2), sharded, plain)
+    data = np.where((c.engine == FSDP) | (c.zero_stage == 3), units_s, data)
+    return np.where(c.dp > 1, data, 0.0)

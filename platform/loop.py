@@ -1,0 +1,237 @@
+"""The search loop: which trial runs next, and what its end means. Knows neither Ray nor how a trial runs."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Sequence
+
+from platform.reports.summary import winner
+from platform.searchers import Searcher
+from platform.study.history import History
+from platform.study.journal import Tail
+from platform.study.study import Study
+from search_spaces.space import Candidate
+from trainers.cluster import Cluster
+from trainers.job import Job, MemoryPoint, Timing
+from trainers.journal import Measured, TrialEnd, TrialStart, TrialState
+from trainers.layout import BatchPoint
+from trainers.measurement import Measurement, Outcome
+
+MOST_ATTEMPTS = 2
+"""Trials a candidate gets when its worker dies without a verdict."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """When a session ends by itself. None is without limit; a resumed study begins with a fresh one."""
+
+    max_trials: int | None = None
+    time_s: float | None = None
+    gpu_s: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """What all trials of a study share."""
+
+    cluster: Cluster
+    cpus_per_worker: float
+    recorder: str
+    commit: str
+    cap_gib: float | None
+    timing: Timing
+    confirm: bool = True
+    """Whether the winner is measured once more at its full accumulation."""
+
+
+class Loop:
+    """One study being searched. `next_job` and `ended` alternate; one trial runs at a time."""
+
+    def __init__(
+        self,
+        *,
+        study: Study,
+        history: History,
+        candidates: Sequence[Candidate],
+        searcher: Searcher,
+        budget: Budget,
+        settings: Settings,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.study = study
+        self.history = history
+        self.budget = budget
+        self.settings = settings
+        self.why_ended = ""
+        """Why no further trial runs; empty while the search goes on."""
+        self._candidates = {candidate.key: candidate for candidate in candidates}
+        self._searcher = searcher
+        self._clock = clock
+        self._started_s = clock()
+        self._gpu_before_s = history.gpu_s
+        self._trials_before = len(history.trials)
+        self._tail = Tail(study.journal)
+        self._tail.read()
+        self._running: tuple[Job, str, float] | None = None
+        self._start_s = 0.0
+        for candidate in candidates:
+            if not history.missing(candidate):
+                searcher.update(candidate, history.measured(candidate.key))
+
+    @property
+    def running(self) -> Job | None:
+        """The trial in flight."""
+        return self._running[0] if self._running else None
+
+    def time_left_s(self) -> float:
+        """Seconds until a budget ends, infinite without one."""
+        left = math.inf
+        if self.budget.time_s is not None:
+            left = self.budget.time_s - (self._clock() - self._started_s)
+        if self.budget.gpu_s is not None:
+            spent = self.history.gpu_s - self._gpu_before_s
+            left = min(left, (self.budget.gpu_s - spent) / self.settings.cluster.num_devices)
+        return left
+
+    def next_job(self) -> Job | None:
+        """The next trial, written to the journal as started; None when the search is over (`why_ended` says why)."""
+        self.refresh()
+        job = self._search_job() or self._confirming_job()
+        if job is None:
+            return None
+        key = f"{job.recipe.id}-{job.layout.id}"
+        self.study.record(
+            TrialStart(
+                trial_id=job.trial_id,
+                key=key,
+                recipe=job.recipe,
+                layout=job.layout,
+                micro_batches=tuple(batch.micro_batch for batch in job.rungs),
+            )
+        )
+        self._running = (job, key, self._clock())
+        return job
+
+    def ended(self, *, state: TrialState, reason: str) -> None:
+        """Takes the end of the running trial.
+
+        `state` is "interrupted" where time ran out before its ladder's end, "failed" where its process is gone.
+        """
+        assert self._running is not None, "no trial is running"
+        job, key, started_s = self._running
+        self._running = None
+        self.refresh()
+        wall_s = self._clock() - started_s
+        known = [m for m in self.history.measured(key, job.repeat) if m.trial_id == job.trial_id]
+        failed = any(m.outcome in (Outcome.FAILED, Outcome.HUNG) for m in known)
+        silent = state == "failed" and not failed
+        if silent and (job.repeat or self.history.attempts(key) >= MOST_ATTEMPTS):
+            self._give_up(job, known, reason)
+            silent = False
+        self.study.record(
+            TrialEnd(
+                trial_id=job.trial_id,
+                key=key,
+                state="interrupted" if silent or state == "interrupted" else "done",
+                wall_s=wall_s,
+                gpu_s=wall_s * job.layout.world_size,
+                reason=reason,
+            )
+        )
+        self.refresh()
+        self._start_s = min(self._start_s, wall_s) if self._start_s else wall_s
+        if not silent and key in self._candidates and not job.repeat:
+            self._searcher.update(self._candidates[key], self.history.measured(key))
+
+    def refresh(self) -> None:
+        """Reads what running trials have written since."""
+        self.history.extend(self._tail.read())
+
+    def _search_job(self) -> Job | None:
+        if self._spent():
+            return None
+        while (candidate := self._searcher.suggest()) is not None:
+            missing = self.history.missing(candidate)
+            if missing:
+                rungs = tuple(BatchPoint.of(candidate.recipe, candidate.layout, each) for each in missing)
+                return self._job(candidate, rungs, repeat=0)
+            self._searcher.update(candidate, self.history.measured(candidate.key))
+        self.why_ended = "every layout of the space was tried"
+        return None
+
+    def _confirming_job(self) -> Job | None:
+        """The winner's own run at the accumulation it was only derived for, until a winner's time is its own.
+
+        A confirmed time may fall behind another point's derived one: then that one is confirmed too.
+        """
+        if not self.settings.confirm or self.time_left_s() <= self._start_s:
+            return None
+        for recipe in dict.fromkeys(candidate.recipe for candidate in self._candidates.values()):
+            best = winner([m for m in self.history.measurements if m.recipe == recipe])
+            if best is not None and best.step_time_derived and not best.repeat:
+                candidate = Candidate(recipe=recipe, layout=best.layout, micro_batches=(best.batch.micro_batch,))
+                return self._job(candidate, (best.batch,), repeat=1)
+        return None
+
+    def _job(self, candidate: Candidate, rungs: tuple[BatchPoint, ...], *, repeat: int) -> Job:
+        settings = self.settings
+        left_s = self.time_left_s()
+        number = len(self.history.trials) + 1
+        return Job(
+            trial_id=f"t{number:04d}",
+            recorder=settings.recorder,
+            recipe=candidate.recipe,
+            layout=candidate.layout,
+            rungs=rungs,
+            cluster=settings.cluster,
+            cpus_per_worker=settings.cpus_per_worker,
+            repeat=repeat,
+            known_memory=_memory_points(self.history.measured(candidate.key)) if not repeat else (),
+            cap_gib=settings.cap_gib,
+            matmul_peak_tflops=self.history.peak_tflops(candidate.recipe.compute_precision),
+            stop_at_unix_s=time.time() + left_s if math.isfinite(left_s) else None,
+            commit=settings.commit,
+            timing=settings.timing,
+        )
+
+    def _spent(self) -> bool:
+        budget = self.budget
+        if budget.max_trials is not None and len(self.history.trials) - self._trials_before >= budget.max_trials:
+            self.why_ended = f"{budget.max_trials} trials were run (--max-trials)"
+        elif budget.time_s is not None and self.time_left_s() <= 0 and self.budget.gpu_s is None:
+            self.why_ended = f"{budget.time_s:g} s are over (--time-budget-s)"
+        elif self.time_left_s() <= 0:
+            self.why_ended = f"{budget.gpu_s:g} device seconds are spent (--gpu-s)"
+        elif self.time_left_s() < self._start_s:
+            self.why_ended = f"the {self.time_left_s():.0f} s that are left of the budget are too short for a trial"
+        else:
+            return False
+        return True
+
+    def _give_up(self, job: Job, known: Sequence[Measurement], reason: str) -> None:
+        done = {m.batch for m in known}
+        batch = next((each for each in job.rungs if each not in done), job.rungs[-1])
+        measurement = Measurement(
+            recipe=job.recipe,
+            layout=job.layout,
+            batch=batch,
+            outcome=Outcome.FAILED,
+            trial_id=job.trial_id,
+            repeat=job.repeat,
+            reason=reason or "its processes ended without a word",
+            cap_gib=job.cap_gib,
+        )
+        if batch not in done:
+            self.study.record(Measured(measurement=measurement))
+
+
+def _memory_points(measured: Sequence[Measurement]) -> tuple[MemoryPoint, ...]:
+    return tuple(
+        MemoryPoint(
+            micro_batch=m.batch.micro_batch,
+            forward_backward_gib=m.peak_forward_backward_gib,
+            optimizer_gib=m.peak_optimizer_gib,
+        )
+        for m in measured
+        if m.peak_forward_backward_gib is not None and m.peak_optimizer_gib is not None
+    )

@@ -1,0 +1,198 @@
+"""MLflow as a mirror of a study's journal, in a thread of its own: the search never waits for it."""
+
+import fcntl
+import os
+import threading
+from collections import deque
+from pathlib import Path
+
+from platform.mlflow_runs import Runs
+from platform.mlflow_uri import check_uri, default_uri, shown_uri, ui_command
+from platform.reports.summary import winners
+from platform.reports.text import plural
+from platform.study.history import History
+from platform.study.journal import JOURNAL, Tail
+from trainers.journal import Line, Measured, RungStart, now
+from trainers.measurement import Measurement, Outcome
+
+__all__ = ["Mirror", "check_uri", "default_uri", "shown_uri", "ui_command"]
+
+_POLL_S = 0.5
+_LONGEST_PAUSE_S = 15.0
+_LAST_TRY_S = 3.0
+_FILES = ("layout*.json", "ds_config*.json", "measurements.csv", "measurements.parquet")
+
+
+class Mirror:
+    """Follows the journal in `folder` and repeats it in MLflow at `uri`, until closed.
+
+    Skipped layouts have no run. While the server does not answer, the thread asks again with growing pauses.
+
+    Raises:
+        InputError: the URI has no scheme that MLflow knows.
+    """
+
+    def __init__(self, folder: Path, uri: str) -> None:
+        self.folder = folder.absolute()
+        self.uri = check_uri(uri)
+        self._tail = Tail(self.folder / JOURNAL)
+        self._history = History()
+        self._rung_starts: dict[tuple[str, int], str] = {}
+        self._pending: deque[tuple[Measurement, str, str]] = deque()
+        self._seen: set[str] = set()
+        self._runs: Runs | None = None
+        self._marked_running = False
+        self._complete = False
+        self._problem = "no time was left"
+        self._elsewhere = False
+        self._troubled = False
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="mlflow-mirror", daemon=True)
+
+    def start(self) -> "Mirror":
+        """Begin; returns at once."""
+        self._thread.start()
+        return self
+
+    def close(self, timeout_s: float) -> str:
+        """Mirror what is left, the study's end and its files, for at most `timeout_s` seconds.
+
+        Call it after the journal's last line and the files are written. Returns a sentence on what MLflow lacks, "" for
+        nothing.
+        """
+        if self._runs is None and self._troubled:
+            # It does not answer: one more question, and no waiting for the network to give up.
+            timeout_s = min(timeout_s, _LAST_TRY_S)
+        self._closing.set()
+        self._thread.join(timeout_s)
+        if self._complete:
+            return ""
+        if self._elsewhere:
+            return "Another process, the running search it seems, is mirroring this study to MLflow."
+        return self._lacking()
+
+    @property
+    def mirrored(self) -> frozenset[str]:
+        """Ids of the measurements that this mirror knows to be in MLflow."""
+        return frozenset(self._seen) - {measurement.id for measurement, _, _ in tuple(self._pending)}
+
+    def _lacking(self) -> str:
+        total = {each.id for each in self._read_all() if each.outcome is not Outcome.SKIPPED}
+        missing = total - self.mirrored
+        what = f"{len(missing)} of {plural(len(total), 'measurement')}" if missing else "the study's end or its files"
+        name = self.folder.name
+        where = "" if self.folder.parent == Path("studies").absolute() else f" --studies {self.folder.parent}"
+        return (
+            f"MLflow at {shown_uri(self.uri)} lacks {what} ({self._problem}):"
+            f" `python -m platform.report {name}{where}` brings it up to date."
+        )
+
+    def _read_all(self) -> tuple[Measurement, ...]:
+        return History(Tail(self.folder / JOURNAL).read(last=True)).measurements
+
+    def _work(self) -> None:
+        lock = None
+        pause_s = 1.0
+        while True:
+            closing = self._closing.is_set()
+            wait_s = _POLL_S
+            try:
+                if lock is None:
+                    lock = _only_one(self.folder / "mirror.lock")
+                    self._elsewhere = False
+                self._sync(closing)
+                pause_s = 1.0
+            except BlockingIOError:
+                self._elsewhere = True
+                wait_s = _LONGEST_PAUSE_S
+            except Exception as error:
+                # Whatever it is, the search goes on; what the server has is asked anew when it answers again.
+                self._problem = _brief(error)
+                self._troubled = True
+                self._runs = None
+                self._marked_running = False
+                wait_s = pause_s
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            if closing:
+                break
+            self._closing.wait(wait_s)
+        if lock is not None:
+            os.close(lock)
+
+    def _sync(self, closing: bool) -> None:
+        for entry in self._tail.read(last=closing):
+            self._take(entry)
+        header = self._history.header
+        if header is None:
+            self._complete = closing
+            return
+        if self._runs is None:
+            self._runs = Runs(self.uri, header)
+        if not self._marked_running and not closing:
+            self._runs.running()
+            self._marked_running = True
+        while self._pending:
+            measurement, started, ended = self._pending[0]
+            self._runs.add(measurement, started=started, ended=ended)
+            self._pending.popleft()
+        if closing:
+            self._finish(self._runs)
+
+    def _take(self, entry: Line) -> None:
+        self._history.extend([entry])
+        if isinstance(entry, RungStart):
+            self._rung_starts[entry.trial_id, entry.batch.micro_batch] = entry.at
+        if isinstance(entry, Measured) and entry.measurement.outcome is not Outcome.SKIPPED:
+            measurement = entry.measurement
+            if measurement.id in self._seen:
+                return
+            started = self._rung_starts.get((measurement.trial_id, measurement.batch.micro_batch), entry.at)
+            self._pending.append((measurement, started, entry.at))
+            self._seen.add(measurement.id)
+
+    def _finish(self, runs: Runs) -> None:
+        header, end = self._history.header, self._history.end
+        assert header is not None
+        best = winners(self._history.measurements).get(header.recipes[0].id) if header.recipes else None
+        if end is None:
+            status, at = "KILLED", self._history.last_at or now()
+        else:
+            status = {0: "FINISHED", 1: "FINISHED", 130: "KILLED"}.get(end.exit_code, "FAILED")
+            at = end.at
+        if self._troubled:
+            runs.tidy()
+        runs.attach(sorted(path for pattern in _FILES for path in self.folder.glob(pattern)))
+        runs.ended(status=status, at=at, best=best)
+        self._complete = True
+
+
+def _only_one(path: Path) -> int:
+    """Hold the study's mirror; two at once would make runs twice.
+
+    Raises:
+        BlockingIOError: another process holds it.
+    """
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        raise
+    return file
+
+
+def _brief(error: Exception) -> str:
+    """The error's innermost cause in at most 160 characters: MLflow wraps a refused connection in four sentences."""
+    seen: BaseException = error
+    while seen.__cause__ is not None:
+        seen = seen.__cause__
+    text = " ".join(str(seen).split())
+    for sign in (
+        "Connection refused",
+        "timed out",
+        "Name or service not known",
+        "Temporary failure in name resolution",
+    ):
+        if sign.lower() in text.lower():
+            return sign.lower()
+    return text if len(text) <= 160 else f"{text[:157]}..."

@@ -1,0 +1,206 @@
+"""What the cost model says before anything is measured.
+
+    python -m platform.plan bloom7b --cluster 8xH100
+    python -m platform.plan gpt_175b --cluster 128xdgx-a100 --gpus 64..3072
+    python -m platform.plan gpt_175b --cluster jean-zay-v100 --min-nodes
+    python -m platform.plan gpt2_xl --cluster p3.8xlarge --max-model --gpus 4,8,16 --micro-batch 16
+    python -m platform.plan tr3m_1b3 --cluster 64xjean-zay-v100 --batch-rampup 32,64,128
+
+Exit codes: 0, 1 nothing fits, 2 bad input.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+
+import search_spaces
+from platform.cost_model.hardware import ClusterSpec, find_cluster
+from platform.errors import InputError
+from platform.plans.layouts import best_plan
+from platform.plans.max_model import largest_models
+from platform.plans.scaling import against_devices, fewest_nodes, parse_counts, parse_phases, ramp_up
+from platform.plans.show import (
+    planned_json,
+    show_fewest,
+    show_largest,
+    show_phases,
+    show_plan,
+    show_sizes,
+)
+from search_spaces import reference
+from search_spaces.space import Space
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    made = argparse.ArgumentParser(
+        prog="python -m platform.plan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("space", metavar="SPACE", help="a space's name, its file, or a model's config.json")
+    made.add_argument(
+        "--cluster", metavar="C", required=True, help="8xA100-80GB, 4x8xH100, or a name of the catalogue, 4xp5.48xlarge"
+    )
+    made.add_argument("--set", metavar="AXIS=VALUE", action="append", default=[], help="change an axis of the space")
+    made.add_argument("--tokens", metavar="N", type=float, help="token budget (default: the space's)")
+    made.add_argument("--top", metavar="N", type=int, default=10, help="layouts to show (default 10)")
+    made.add_argument("--device-memory-gib", metavar="GIB", type=float, help="memory cap of a device")
+    made.add_argument("--gpus", metavar="COUNTS", help="days against devices: 2..3072 or 4,8,16")
+    made.add_argument(
+        "--max-model", action="store_true", help="grow the model until one node, or each of --gpus, is full"
+    )
+    made.add_argument("--micro-batch", metavar="B", type=int, help="sequences a device for --max-model")
+    made.add_argument(
+        "--min-nodes", action="store_true", help="the fewest nodes that fit the model, and time against nodes"
+    )
+    made.add_argument("--batch-rampup", metavar="PHASES", help="nodes and micro-batch a phase: 32,64,128 or 32:8,64:16")
+    made.add_argument("--json", action="store_true", help="print one JSON object in place of tables")
+    return made
+
+
+def _space(options: argparse.Namespace) -> Space:
+    try:
+        space = search_spaces.load(options.space)
+        return space.with_changes(options.set) if options.set else space
+    except ValueError as error:
+        known = ", ".join(reference.names())
+        hint = f"; spaces for planning only: {known}" if str(error).startswith("unknown space") else ""
+        raise InputError(f"{error}{hint}") from None
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Prints what was asked for. Returns the exit code.
+
+    Raises:
+        InputError: the user's mistake.
+    """
+    space, cluster = _space(options), find_cluster(options.cluster)
+    for name in ("top", "tokens", "device_memory_gib", "micro_batch"):
+        value = getattr(options, name)
+        if value is not None and not value > 0:
+            raise InputError(f"--{name.replace('_', '-')} must be above 0, got {value:g}")
+    tokens = options.tokens or space.tokens
+    cap = options.device_memory_gib
+    told: dict[str, Any] = {"space": space.name, "cluster": options.cluster, "tokens": tokens}
+    code = 0
+    if options.max_model:
+        counts = parse_counts(options.gpus) if options.gpus else (cluster.devices_per_node,)
+        micro_batch = options.micro_batch or min(space.micro_batches or (1,))
+        largest = largest_models(space, space.recipe, cluster, counts, micro_batch=micro_batch, memory_cap_gib=cap)
+        told["max_model"] = [
+            {
+                "gpus": each.num_devices,
+                "params_b": each.model.num_parameters / 1e9,
+                "layers": each.model.num_layers,
+                "hidden": each.model.hidden_size,
+                "heads": each.model.num_heads,
+                **planned_json(each.planned, tokens),
+            }
+            for each in largest
+        ]
+        show_largest(largest, console)
+    elif options.min_nodes:
+        code = _min_nodes(space, cluster, tokens, cap, told, console)
+    elif options.batch_rampup:
+        phases = ramp_up(space, space.recipe, cluster, parse_phases(options.batch_rampup), memory_cap_gib=cap)
+        told["batch_rampup"] = [
+            {
+                "global_batch": phase.global_batch,
+                "nodes": phase.num_nodes,
+                "efficiency": phase.efficiency,
+                **planned_json(phase.planned, tokens),
+            }
+            for phase in phases
+        ]
+        show_phases(phases, cluster, console)
+    elif options.gpus:
+        sizes = against_devices(space, space.recipe, cluster, parse_counts(options.gpus), cap)
+        told["gpus"] = [
+            {"gpus": size.num_devices, "reason": size.reason}
+            | ({} if size.planned is None else planned_json(size.planned, tokens))
+            for size in sizes
+        ]
+        console.print(f"{space.recipe.label}, {tokens:.3g} tokens", highlight=False)
+        show_sizes(sizes, cluster, tokens, console)
+        code = 0 if any(size.planned for size in sizes) else 1
+    else:
+        code = _layouts(space, cluster, tokens, options, told, console)
+    if options.json:
+        print(json.dumps(told, indent=2))
+    return code
+
+
+def _layouts(
+    space: Space,
+    cluster: ClusterSpec,
+    tokens: float,
+    options: argparse.Namespace,
+    told: dict[str, Any],
+    console: Console,
+) -> int:
+    told["recipes"] = []
+    for recipe in space.recipes:
+        plan = best_plan(space, recipe, cluster, top=options.top, memory_cap_gib=options.device_memory_gib)
+        if not plan.best:
+            raise InputError(
+                f"{recipe.model.name} fits no layout of {space.name} on {cluster.num_devices} x {cluster.device.name}:"
+                f" {plan.nearest}"
+            )
+        show_plan(plan, tokens, console)
+        console.print()
+        told["recipes"].append(
+            {
+                "recipe": recipe.label,
+                "layouts": [planned_json(planned, tokens) for planned in plan.best],
+                "num_layouts": plan.num_layouts,
+                "num_points": plan.num_points,
+                "skipped": dict(plan.skipped),
+            }
+        )
+    return 0
+
+
+def _min_nodes(
+    space: Space, cluster: ClusterSpec, tokens: float, cap: float | None, told: dict[str, Any], console: Console
+) -> int:
+    fewest = fewest_nodes(space, space.recipe, cluster, memory_cap_gib=cap)
+    console.print(space.recipe.label, highlight=False)
+    show_fewest(fewest, cluster, console)
+    counts = sorted({fewest.num_nodes * factor for factor in (1, 2, 4, 8, 16)})
+    sizes = against_devices(space, space.recipe, cluster, [count * cluster.devices_per_node for count in counts], cap)
+    console.print(f"\ntime against nodes ({tokens:.3g} tokens)", highlight=False)
+    show_sizes(sizes, cluster, tokens, console)
+    told["min_nodes"] = {
+        "nodes": fewest.num_nodes,
+        "needed_gib": fewest.needed_gib,
+        "parts_gib": {
+            field.name: float(getattr(fewest.parts, field.name).ravel()[0])
+            for field in dataclasses.fields(fewest.parts)
+        },
+        "binding_rank": fewest.rank,
+        "smallest": fewest.smallest,
+        "against_nodes": [
+            {"nodes": size.num_devices // cluster.devices_per_node, "reason": size.reason}
+            | ({} if size.planned is None else planned_json(size.planned, tokens))
+            for size in sizes
+        ],
+    }
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command. Returns the exit code."""
+    options = parser().parse_args(arguments)
+    try:
+        return run(options, Console(quiet=options.json))
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

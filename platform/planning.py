@@ -1,0 +1,85 @@
+"""What of a space a search will try on a cluster, and what it leaves out and why."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from platform.cost_model.memory import lower_bound
+from platform.ordering import likely_best_first
+from search_spaces.space import Candidate, Rejected
+from trainers.cluster import Cluster
+from trainers.failures import size
+from trainers.job import Timing
+from trainers.layout import BatchPoint, Layout
+from trainers.measurement import Measurement, Outcome
+from trainers.recipe import Recipe
+from trainers.support import refusal
+
+TRIAL_S = {"cuda": 35.0, "cpu": 15.0}
+"""Seconds to start and end a trial, estimated from H200 hosts and from two CPU cores: for `--dry-run` only."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """Candidates with the rungs that may fit, and what is skipped."""
+
+    candidates: tuple[Candidate, ...]
+    skipped: tuple[Measurement, ...]
+    """With outcome `skipped` and the reason: layouts that cannot run, rungs that cannot fit."""
+
+    @property
+    def num_rungs(self) -> int:
+        """Batch points of all candidates."""
+        return sum(len(candidate.micro_batches) for candidate in self.candidates)
+
+    def expected_s(self, cluster: Cluster, timing: Timing) -> float:
+        """Estimated seconds of trying it all: starting each trial, and each rung's windows with its warm-up."""
+        return len(self.candidates) * TRIAL_S[cluster.device_kind] + self.num_rungs * 1.5 * timing.rung_s
+
+
+def make_plan(
+    candidates: Sequence[Candidate], rejected: Sequence[Rejected], cluster: Cluster, cap_gib: float | None
+) -> Plan:
+    """Leaves out what an engine refuses here, and every rung whose lower bound of memory exceeds device or cap."""
+    kept: list[Candidate] = []
+    skipped = [_skip(each.recipe, each.layout, 1, each.reason, cap_gib) for each in rejected]
+    limit_gib = min(cluster.device_memory_gib, cap_gib or cluster.device_memory_gib)
+    for candidate in candidates:
+        recipe, layout = candidate.recipe, candidate.layout
+        if (reason := refusal(recipe, layout, cluster)) is not None:
+            skipped.append(_skip(recipe, layout, candidate.micro_batches[0], reason, cap_gib))
+            continue
+        fits: list[int] = []
+        for batch in candidate.batch_points():
+            bound = lower_bound(recipe, layout, batch)
+            if bound.total_gib <= limit_gib:
+                fits.append(batch.micro_batch)
+            else:
+                reason = f"needs {bound.sentence}; a device has {size(limit_gib)}"
+                skipped.append(_skip(recipe, layout, batch.micro_batch, reason, cap_gib))
+        if fits:
+            kept.append(dataclasses.replace(candidate, micro_batches=tuple(fits)))
+    return Plan(candidates=tuple(likely_best_first(kept, cluster, cap_gib)), skipped=tuple(skipped))
+
+
+def part_of(cluster: Cluster, num_devices: int) -> Cluster:
+    """`num_devices` of the cluster's devices, on as few nodes as they fit.
+
+    Raises:
+        ValueError: the cluster has fewer, or they do not fill whole nodes.
+    """
+    per_node = cluster.devices_per_node
+    if num_devices > cluster.num_devices:
+        raise ValueError(f"{num_devices} devices are asked for, the cluster has {cluster.num_devices}")
+    if num_devices <= per_node:
+        return dataclasses.replace(cluster, num_nodes=1, devices_per_node=num_devices)
+    if num_devices % per_node:
+        raise ValueError(f"{num_devices} devices do not fill nodes of {per_node}: give a multiple of {per_node}")
+    return dataclasses.replace(cluster, num_nodes=num_devices // per_node)
+
+
+def _skip(recipe: Recipe, layout: Layout, micro_batch: int, reason: str, cap_gib: float | None) -> Measurement:
+    accum = max(1, recipe.global_batch // (micro_batch * layout.data_parallel))
+    batch = BatchPoint(micro_batch=micro_batch, grad_accum=accum)
+    return Measurement(
+        recipe=recipe, layout=layout, batch=batch, outcome=Outcome.SKIPPED, reason=reason, cap_gib=cap_gib
+    )

@@ -1,0 +1,204 @@
+"""The best layout against the number of devices: days, device-days, nodes that are needed, a schedule of batches."""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from platform.cost_model.enumeration import enumerate_points
+from platform.cost_model.hardware import ClusterSpec
+from platform.cost_model.memory import MemoryParts, peak_parts
+from platform.cost_model.predict import predict
+from platform.errors import InputError
+from platform.plans.layouts import Planned, axes_of, best_plan, fused_attention, layout_at
+from search_spaces.space import Space
+from trainers.recipe import Recipe
+
+EFFICIENCY = 0.8
+"""Of the best rate a device in a phase of a batch ramp-up: the most nodes that keep it are taken."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class AtSize:
+    """The best layout on one number of devices, or why there is none."""
+
+    num_devices: int
+    planned: Planned | None
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Phase:
+    """One phase of a batch ramp-up."""
+
+    global_batch: int
+    num_nodes: int
+    planned: Planned
+    efficiency: float
+    """Rate a device over the best of the phase."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Fewest:
+    """The fewest nodes that hold a model."""
+
+    num_nodes: int
+    planned: Planned
+    parts: MemoryParts
+    """Of the layout that needs least memory there, one row, GiB."""
+    needed_gib: float
+    rank: str
+    """Which pipeline rank binds."""
+    smallest: str
+    """That layout's label, with its micro-batch."""
+    tried: tuple[tuple[int, str], ...]
+    """(nodes, reason) of what is too few."""
+
+
+def parse_counts(text: str) -> tuple[int, ...]:
+    """Device counts: "2..3072" doubles from one to the other, "4,8,16" is a list.
+
+    Raises:
+        InputError: neither, or a count below 1.
+    """
+    try:
+        if ".." in text:
+            low, high = (int(part) for part in text.split("..", maxsplit=1))
+            if 1 <= low <= high:
+                doubled = itertools.takewhile(lambda count: count < high, (low * 2**power for power in range(64)))
+                return (*doubled, high)
+        else:
+            counts = tuple(int(part) for part in text.split(","))
+            if all(count >= 1 for count in counts):
+                return counts
+    except ValueError:
+        pass
+    raise InputError(f"device counts are written 2..3072 or 4,8,16, got {text!r}")
+
+
+def at_size(space: Space, recipe: Recipe, cluster: ClusterSpec, memory_cap_gib: float | None) -> AtSize:
+    """The best layout on exactly this cluster."""
+    try:
+        plan = best_plan(space, recipe, cluster, top=1, memory_cap_gib=memory_cap_gib)
+    except InputError as error:
+        return AtSize(num_devices=cluster.num_devices, planned=None, reason=str(error).partition(": ")[2])
+    if not plan.best:
+        return AtSize(num_devices=cluster.num_devices, planned=None, reason=f"out of memory; {plan.nearest}")
+    return AtSize(num_devices=cluster.num_devices, planned=plan.best[0])
+
+
+def against_devices(
+    space: Space, recipe: Recipe, cluster: ClusterSpec, counts: Sequence[int], memory_cap_gib: float | None = None
+) -> tuple[AtSize, ...]:
+    """The best layout on each count of the cluster's devices."""
+    found: list[AtSize] = []
+    for count in counts:
+        try:
+            part = cluster.with_devices(count)
+        except InputError as error:
+            found.append(AtSize(num_devices=count, planned=None, reason=str(error)))
+        else:
+            found.append(at_size(space, recipe, part, memory_cap_gib))
+    return tuple(found)
+
+
+def fewest_nodes(
+    space: Space, recipe: Recipe, cluster: ClusterSpec, *, most: int = 1024, memory_cap_gib: float | None = None
+) -> Fewest:
+    """Counts nodes up until some point of the space fits.
+
+    Raises:
+        InputError: not even `most` nodes do.
+    """
+    tried: list[tuple[int, str]] = []
+    for num_nodes in range(1, most + 1):
+        part = dataclasses.replace(cluster, num_nodes=num_nodes)
+        size = at_size(space, recipe, part, memory_cap_gib)
+        if size.planned is not None:
+            return _fewest(space, recipe, part, size.planned, tuple(tried))
+        tried.append((num_nodes, size.reason))
+    raise InputError(
+        f"{recipe.model.name} fits on none of 1 to {most} nodes of {cluster.devices_per_node} x {cluster.device.name}:"
+        f" {tried[-1][1]}"
+    )
+
+
+def _fewest(
+    space: Space, recipe: Recipe, cluster: ClusterSpec, planned: Planned, tried: tuple[tuple[int, str], ...]
+) -> Fewest:
+    axes = axes_of(space, recipe)
+    columns = enumerate_points(recipe, cluster, axes).columns
+    memory = predict(columns).memory
+    row = int(np.argmin(memory.needed_gib))
+    compiled = next((name for name in axes.compile if name != "none"), "block")
+    layout = layout_at(columns, row, attention=fused_attention(space), compiled=compiled)
+    ranks = ("the first pipeline stage (embedding)", "a middle pipeline stage", "the last pipeline stage (head)")
+    return Fewest(
+        num_nodes=cluster.num_nodes,
+        planned=planned,
+        parts=peak_parts(columns.take(np.array([row]))),
+        needed_gib=float(memory.needed_gib[row]),
+        rank="every rank" if layout.pp == 1 else ranks[int(memory.binding_rank[row])],
+        smallest=f"{layout.label}, micro-batch {int(columns.micro_batch[row])}",
+        tried=tried,
+    )
+
+
+def ramp_up(
+    space: Space,
+    recipe: Recipe,
+    cluster: ClusterSpec,
+    phases: Sequence[tuple[int, int | None]],
+    *,
+    memory_cap_gib: float | None = None,
+) -> tuple[Phase, ...]:
+    """For each (global batch, nodes or None) the layout and micro-batch to take.
+
+    Where no number of nodes is given, the most (doubling up to the cluster's) that keep `EFFICIENCY` of the best rate
+    a device of that phase.
+
+    Raises:
+        InputError: a phase has no layout that fits.
+    """
+    found: list[Phase] = []
+    for global_batch, wanted in phases:
+        changed = dataclasses.replace(recipe, global_batch=global_batch)
+        doubled = itertools.takewhile(lambda count: count <= cluster.num_nodes, (2**power for power in range(32)))
+        sizes = {
+            nodes: at_size(space, changed, dataclasses.replace(cluster, num_nodes=nodes), memory_cap_gib)
+            for nodes in sorted({*doubled, cluster.num_nodes} | ({wanted} if wanted else set()))
+        }
+        rates = {
+            nodes: size.planned.tokens_per_s / size.num_devices
+            for nodes, size in sizes.items()
+            if size.planned is not None
+        }
+        if not rates or (wanted and wanted not in rates):
+            reason = sizes[wanted or max(sizes)].reason
+            raise InputError(f"no layout of {space.name} fits at global batch {global_batch}: {reason}")
+        best = max(rates.values())
+        nodes = wanted or max(count for count, rate in rates.items() if rate >= EFFICIENCY * best)
+        planned = sizes[nodes].planned
+        assert planned is not None
+        found.append(Phase(global_batch=global_batch, num_nodes=nodes, planned=planned, efficiency=rates[nodes] / best))
+    return tuple(found)
+
+
+def parse_phases(text: str) -> tuple[tuple[int, int | None], ...]:
+    """Phases of a ramp-up: "32,64,128", or with nodes "32:8,64:16".
+
+    Raises:
+        InputError: not so written.
+    """
+    phases: list[tuple[int, int | None]] = []
+    for part in text.split(","):
+        batch, _, nodes = part.partition(":")
+        try:
+            phase = (int(batch), int(nodes) if nodes else None)
+        except ValueError:
+            phase = (0, None)
+        if phase[0] < 1 or (phase[1] is not None and phase[1] < 1):
+            raise InputError(f"phases are written BATCH,BATCH or BATCH:NODES,..., got {part!r}")
+        phases.append(phase)
+    return tuple(phases)

@@ -1,0 +1,198 @@
+"""Plans as people read them: tables and a chart in the terminal."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from platform.cost_model.hardware import ClusterSpec
+from platform.plans.layouts import Plan, Planned
+from platform.plans.max_model import Largest
+from platform.plans.scaling import EFFICIENCY, AtSize, Fewest, Phase
+
+
+def figure(value: float) -> str:
+    """Three significant digits, thousands apart."""
+    if value >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _table(*columns: str, first: str = "left") -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for index, name in enumerate(columns):
+        table.add_column(name, justify="left" if index == 0 and first == "left" else "right", overflow="fold")
+    return table
+
+
+def cluster_label(cluster: ClusterSpec) -> str:
+    """Such as "4 nodes x 8 x A100-80GB (79.2 GiB)"."""
+    nodes = f"{cluster.num_nodes} nodes x " if cluster.num_nodes > 1 else ""
+    return f"{nodes}{cluster.devices_per_node} x {cluster.device.name} ({cluster.device.memory_gib:.1f} GiB)"
+
+
+def price(cluster: ClusterSpec, days: float, num_devices: int) -> str:
+    """Cost of so many days, or "-" where the catalogue has no price."""
+    hourly = cluster.price_per_device_hour
+    return "-" if hourly is None else f"{hourly * num_devices * 24 * days:,.0f}"
+
+
+def _batch(planned: Planned) -> str:
+    return f"{planned.micro_batch} x {planned.grad_accum}"
+
+
+def show_plan(plan: Plan, tokens: float, console: Console) -> None:
+    """The best layouts of one recipe."""
+    recipe, cluster = plan.recipe, plan.cluster
+    console.print(f"{recipe.label}\non {cluster_label(cluster)}, predicted, nothing measured", highlight=False)
+    peaks = cluster.device.tflops
+    if recipe.compute_precision == "bf16" and peaks["bf16"] < peaks["fp16"]:
+        console.print(
+            f"{cluster.device.name} multiplies bf16 at {peaks['bf16']:g} TFLOP/s and fp16 at {peaks['fp16']:g}:"
+            " --set compute_precision=fp16 asks for the faster one",
+            highlight=False,
+        )
+    if plan.best:
+        table = _table("layout", "batch", "GiB", "step s", "80 %", "tok/s", "MFU", "days", "cost $", "loses by")
+        for planned in plan.best:
+            days = planned.days(tokens)
+            half = planned.high_s / planned.step_s - 1
+            table.add_row(
+                planned.layout.label,
+                _batch(planned),
+                f"{planned.needed_gib:.0f}" + ("?" if planned.fit_probability < 0.9 else ""),
+                figure(planned.step_s),
+                f"±{100 * half:.0f} %",
+                figure(planned.tokens_per_s),
+                f"{100 * planned.mfu:.0f} %",
+                figure(days),
+                price(cluster, days, cluster.num_devices),
+                planned.loses_by or "best",
+            )
+        console.print(table, highlight=False)
+        if any(planned.fit_probability < 0.9 for planned in plan.best):
+            console.print("?: fits with less than 90 % probability", highlight=False)
+        shares = plan.best[0].shares
+        told = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items() if share >= 0.005)
+        console.print(f"the best one's step: {told}", highlight=False)
+    console.print(
+        f"{plan.num_points:,} points looked at, {plan.num_layouts:,} layouts with one that fits", highlight=False
+    )
+    for reason, count in plan.skipped:
+        console.print(f"  {count:,} skipped: {reason}", highlight=False)
+
+
+def show_sizes(sizes: Sequence[AtSize], cluster: ClusterSpec, tokens: float, console: Console) -> None:
+    """Days and device-days against devices, with a bar of the days on a logarithmic scale."""
+    timed = [(size, size.planned.days(tokens)) for size in sizes if size.planned is not None]
+    table = _table("GPUs", "days", "GPU-days", "cost $", "MFU", "best layout", "days, log scale", first="right")
+    table.columns[5].justify = table.columns[6].justify = "left"
+    longest = max((days for _, days in timed), default=1.0)
+    shortest = min((days for _, days in timed), default=1.0)
+    for size in sizes:
+        planned = size.planned
+        if planned is None:
+            table.add_row(str(size.num_devices), "-", "-", "-", "-", size.reason, "")
+            continue
+        days = planned.days(tokens)
+        span = math.log(longest / shortest) or 1.0
+        bar = "█" * (1 + round(15 * math.log(days / shortest) / span))
+        table.add_row(
+            str(size.num_devices),
+            figure(days),
+            figure(days * size.num_devices),
+            price(cluster, days, size.num_devices),
+            f"{100 * planned.mfu:.0f} %",
+            f"{planned.layout.label}, batch {_batch(planned)}",
+            bar,
+        )
+    console.print(table, highlight=False)
+
+
+def show_fewest(fewest: Fewest, cluster: ClusterSpec, console: Console) -> None:
+    """The sum of the smallest layout, and what the layout that is taken does."""
+    console.print(
+        f"{fewest.num_nodes} nodes of {cluster.devices_per_node} x {cluster.device.name} are the fewest that fit",
+        highlight=False,
+    )
+    table = _table("a rank holds, at its peak", "GiB")
+    for field in dataclasses.fields(fewest.parts):
+        table.add_row(field.name.replace("_", " "), f"{float(np.ravel(getattr(fewest.parts, field.name))[0]):.1f}")
+    held = sum(float(np.ravel(getattr(fewest.parts, field.name))[0]) for field in dataclasses.fields(fewest.parts))
+    table.add_row("rounding, context, communicators", f"{fewest.needed_gib - held:.1f}")
+    table.add_row("needed", f"{fewest.needed_gib:.1f}")
+    table.add_row("there", f"{cluster.device.memory_gib:.1f}")
+    console.print(table, highlight=False)
+    console.print(f"that is {fewest.smallest}; {fewest.rank} binds", highlight=False)
+    full = [(nodes, reason) for nodes, reason in fewest.tried if reason.startswith("out of memory")]
+    for nodes, reason in (full or fewest.tried)[-1:]:
+        console.print(f"{nodes} nodes are too few: {reason}", highlight=False)
+
+
+def show_phases(phases: Sequence[Phase], cluster: ClusterSpec, console: Console) -> None:
+    """The schedule of a batch ramp-up."""
+    table = _table("NNODES", "BS", "MBS", "accum", "tok/s", "a GPU's rate", "layout", first="right")
+    table.columns[6].justify = "left"
+    for phase in phases:
+        planned = phase.planned
+        table.add_row(
+            str(phase.num_nodes),
+            str(phase.global_batch),
+            str(planned.micro_batch),
+            str(planned.grad_accum),
+            figure(planned.tokens_per_s),
+            f"{100 * phase.efficiency:.0f} % of best",
+            planned.layout.label,
+        )
+    console.print(table, highlight=False)
+    console.print(
+        f"nodes of {cluster.devices_per_node} x {cluster.device.name}; the most that keep {100 * EFFICIENCY:.0f} % of"
+        " a phase's best rate a GPU, unless given",
+        highlight=False,
+    )
+
+
+def show_largest(largest: Sequence[Largest], console: Console) -> None:
+    """The largest models."""
+    table = _table(
+        "GPUs", "params", "layers", "hidden", "heads", "GiB", "step s", "TFLOP/s a GPU", "layout", first="right"
+    )
+    table.columns[8].justify = "left"
+    for each in largest:
+        planned = each.planned
+        table.add_row(
+            str(each.num_devices),
+            f"{each.model.num_parameters / 1e9:.2f}B",
+            str(each.model.num_layers),
+            str(each.model.hidden_size),
+            str(each.model.num_heads),
+            f"{planned.needed_gib:.1f}",
+            figure(planned.step_s),
+            figure(planned.mfu * planned.peak_tflops),
+            f"{planned.layout.label}, batch {_batch(planned)}",
+        )
+    console.print(table, highlight=False)
+
+
+def planned_json(planned: Planned, tokens: float) -> dict[str, Any]:
+    """One layout as JSON."""
+    return {
+        "layout": planned.layout.label,
+        "layout_id": planned.layout.id,
+        "micro_batch": planned.micro_batch,
+        "grad_accum": planned.grad_accum,
+        "step_time_s": planned.step_s,
+        "step_time_low_s": planned.low_s,
+        "step_time_high_s": planned.high_s,
+        "tokens_per_s": planned.tokens_per_s,
+        "mfu": planned.mfu,
+        "needed_gib": planned.needed_gib,
+        "fit_probability": planned.fit_probability,
+        "days": planned.days(tokens),
+        "shares": dict(planned.shares),
+        "loses_by": planned.loses_by,
+    }

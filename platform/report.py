@@ -1,0 +1,77 @@
+"""`python -m platform.report NAME`: the table, the winner and the files of a study, finished, cut short or running.
+
+Made from the journal alone. Brings MLflow up to date where it was not reached. Exit codes: 0 there is a winner,
+1 nothing fits, 2 bad input.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from platform.errors import InputError
+from platform.mirror import Mirror, default_uri, ui_command
+from platform.mlflow_uri import check_uri
+from platform.reports.files import write_results
+from platform.reports.progress import say
+from platform.reports.show import show
+from platform.reports.summary import winners
+from platform.reports.table import to_rows, write_csv
+from platform.study.journal import describe_rejected
+from platform.study.study import find, is_held, read
+
+_MIRROR_S = 120.0
+"""Longest that catching MLflow up may take."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    made = argparse.ArgumentParser(
+        prog="python -m platform.report",
+        description="Shows a study: its table, its winner and where its files are; brings MLflow up to date.",
+        epilog="Example: python -m platform.report bloom7b-1 --csv bloom7b.csv",
+    )
+    made.add_argument("name", metavar="NAME", help="the study's name")
+    made.add_argument("--studies", type=Path, default=Path("studies"), metavar="DIR", help="where studies are kept")
+    made.add_argument("--json", action="store_true", help="print the result as JSON, alone on standard output")
+    made.add_argument("--csv", type=Path, metavar="FILE", help="write the measurement table there too")
+    made.add_argument("--no-mlflow", action="store_true", help="leave MLflow as it is")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    options = parser().parse_args(argv)
+    try:
+        return _report(options)
+    except InputError as error:
+        say(f"error: {error}")
+        return InputError.exit_code
+
+
+def _report(options: argparse.Namespace) -> int:
+    folder = find(options.studies.expanduser(), options.name)
+    running = is_held(folder)
+    history, rejected = read(folder, last=not running)
+    assert history.header is not None
+    uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or history.header.mlflow_uri or default_uri(folder.parent))
+    sentence = describe_rejected(folder, rejected)
+    if sentence:
+        say(sentence)
+    files = write_results(folder, history)
+    if options.csv is not None:
+        rows = to_rows(history.measurements, cluster=history.header.cluster, source=f"study {history.header.name}")
+        write_csv(options.csv, rows)
+        files.append(options.csv)
+    show(history, files, as_object=options.json)
+    if running:
+        say("The study is running: its search mirrors it to MLflow.")
+    elif not options.no_mlflow:
+        lacking = Mirror(folder, uri).start().close(_MIRROR_S)
+        say(lacking or f"MLflow is up to date: {ui_command(uri)}")
+    return 0 if winners(history.measurements) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""A study's result on standard output: as a table with its verdicts, or as one JSON object."""
+
+import json
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from platform.reports.summary import as_json, verdicts
+from platform.reports.terminal import render
+from platform.study.history import History
+
+_PLAIN_WIDTH = 200
+"""Columns of the table where standard output is not a terminal."""
+
+
+def show(history: History, files: Sequence[Path], *, as_object: bool) -> None:
+    """Print a study's result: table, verdicts and files, or the JSON object alone."""
+    assert history.header is not None
+    if as_object:
+        print(json.dumps(as_json(history), allow_nan=False))
+        return
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PLAIN_WIDTH
+    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    header = history.header
+    print(render(history.measurements, cluster=header.cluster, tokens=header.tokens, width=width, color=color), end="")
+    for sentence in verdicts(history):
+        print(textwrap.fill(sentence, width, break_long_words=False, break_on_hyphens=False))
+    print("Files:")
+    for path in files:
+        print(f"  {path}")

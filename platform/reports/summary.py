@@ -1,0 +1,207 @@
+"""The winner, what came nearest where nothing fits, and the object that `--json` prints."""
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from platform.reports.text import count, figure
+from platform.study.history import History, by_recipe
+from trainers.cluster import Cluster
+from trainers.codec import to_json
+from trainers.measurement import Measurement, Outcome, days_for_tokens
+from trainers.recipe import Recipe
+
+_NEARNESS = (
+    Outcome.THRASH,
+    Outcome.SLOW,
+    Outcome.DIVERGED,
+    Outcome.OOM,
+    Outcome.HUNG,
+    Outcome.FAILED,
+    Outcome.SKIPPED,
+)
+"""How near a point came to being a result, nearest first."""
+
+
+def winner(measurements: Iterable[Measurement]) -> Measurement | None:
+    """The best `ok` measurement of one recipe by total tokens/s; None where there is none.
+
+    A point that was run again is judged by its confirming runs: it counts only if all of them are `ok`, and by the
+    one in the middle (the slower of two).
+    """
+    points: dict[tuple[str, int, int], list[Measurement]] = {}
+    for each in measurements:
+        point = (each.layout.id, each.batch.micro_batch, each.batch.grad_accum)
+        points.setdefault(point, []).append(each)
+    best: Measurement | None = None
+    for runs in points.values():
+        run = _judged(runs)
+        if run is not None and (best is None or _speed(run) > _speed(best)):
+            best = run
+    return best
+
+
+def _judged(runs: Sequence[Measurement]) -> Measurement | None:
+    decisive = [run for run in runs if run.repeat > 0] or list(runs)
+    if any(run.outcome is not Outcome.OK or not math.isfinite(_speed(run)) for run in decisive):
+        return None
+    middle = statistics.median_low(_speed(run) for run in decisive)
+    return next(run for run in decisive if _speed(run) == middle)
+
+
+def _speed(measurement: Measurement) -> float:
+    return -math.inf if measurement.tokens_per_s is None else measurement.tokens_per_s
+
+
+def winners(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
+    """Each recipe's winner by recipe id; a recipe without one is left out."""
+    found = {recipe_id: winner(group) for recipe_id, group in by_recipe(measurements).items()}
+    return {recipe_id: best for recipe_id, best in found.items() if best is not None}
+
+
+def winner_sentence(best: Measurement, *, tokens: float) -> str:
+    """The winner in one sentence; `tokens` is the budget that days are counted for."""
+    assert best.tokens_per_s is not None
+    tilde = "~" if best.step_time_derived else ""
+    shares = [f"{tilde}{figure(best.tokens_per_s_per_gpu)} a device"]
+    if best.model_tflops_per_gpu is not None:
+        shares.append(f"{figure(best.model_tflops_per_gpu)} TFLOP/s")
+    if best.share_of_matmul_peak is not None:
+        shares.append(f"{best.share_of_matmul_peak:.1%} of the measured matmul peak")
+    memory = "" if best.peak_allocated_gib is None else f", {figure(best.peak_allocated_gib)} GiB allocated at most"
+    days = figure(days_for_tokens(tokens, best.tokens_per_s))
+    mark = f"miniature of {best.recipe.model.miniature_of}, " if best.miniature else ""
+    devices = f"{best.num_devices} device{'' if best.num_devices == 1 else 's'}"
+    return (
+        f"Fastest for {mark}{best.recipe.label}: {best.layout.label} on {devices},"
+        f" micro-batch {best.batch.micro_batch} x {best.batch.grad_accum} accumulated:"
+        f" {tilde}{figure(best.tokens_per_s)} tokens/s ({', '.join(shares)}){memory};"
+        f" {days} days for {count(tokens)} tokens."
+    )
+
+
+def shortfall_gib(measurement: Measurement, cluster: Cluster) -> float | None:
+    """GiB that an out-of-memory point lacked: what it held and asked for, above the limit. None where not known."""
+    held = measurement.reserved_gib if measurement.allocated_gib is None else measurement.allocated_gib
+    if held is None or measurement.asked_gib is None:
+        return None
+    limit = cluster.device_memory_gib if measurement.cap_gib is None else measurement.cap_gib
+    return max(0.0, held + measurement.asked_gib - limit)
+
+
+def nearest(measurements: Iterable[Measurement], cluster: Cluster) -> Measurement | None:
+    """The point that came nearest to a result where none is `ok`; None where nothing was tried."""
+
+    def distance(each: Measurement) -> tuple[int, float, float]:
+        rank = len(_NEARNESS) if each.outcome is Outcome.OK else _NEARNESS.index(each.outcome)
+        missing = shortfall_gib(each, cluster) if each.outcome is Outcome.OOM else 0.0
+        return rank, math.inf if missing is None else missing, -_speed(each)
+
+    return min(measurements, key=distance, default=None)
+
+
+def nearest_sentence(recipe: Recipe, measurements: Sequence[Measurement], cluster: Cluster) -> str:
+    """What to say where a recipe has no winner."""
+    near = nearest(measurements, cluster)
+    if near is None:
+        return f"Nothing was measured for {recipe.label}."
+    why = near.reason or near.outcome.value
+    missing = shortfall_gib(near, cluster) if near.outcome is Outcome.OOM else None
+    lacked = f", {figure(missing)} GiB too many" if missing else ""
+    return (
+        f"Nothing fits for {recipe.label} on {cluster.label}."
+        f" Nearest: {near.layout.label} at micro-batch {near.batch.micro_batch}, {near.outcome.value} ({why}){lacked}."
+    )
+
+
+def verdicts(history: History) -> list[str]:
+    """One sentence for each recipe: its winner, or what came nearest."""
+    assert history.header is not None
+    groups = by_recipe(history.measurements)
+    sentences: list[str] = []
+    for recipe in history.header.recipes:
+        group = groups.get(recipe.id, [])
+        best = winner(group)
+        if best is None:
+            sentences.append(nearest_sentence(recipe, group, history.header.cluster))
+        else:
+            sentences.append(winner_sentence(best, tokens=history.header.tokens))
+    return sentences
+
+
+def as_json(history: History) -> dict[str, Any]:
+    """What `--json` prints. Figures that are not finite become null, so that any reader can take it.
+
+    `recipe`, `winner` and `tie` are those of the space's first recipe; `recipes` has them for each. `tie` is null: it
+    is said only of points that were run several times in fresh processes.
+    """
+    assert history.header is not None
+    header, measurements = history.header, history.measurements
+    best = winners(measurements)
+    each_recipe = [
+        {
+            "recipe": _recipe_json(recipe),
+            "winner": _measurement_json(best[recipe.id], header.tokens) if recipe.id in best else None,
+            "tie": None,
+        }
+        for recipe in header.recipes
+    ]
+    first = each_recipe[0] if each_recipe else {"recipe": None, "winner": None, "tie": None}
+    tried = [each for each in measurements if each.outcome is not Outcome.SKIPPED]
+    left = [each for each in measurements if each.outcome is Outcome.SKIPPED]
+    return _finite(
+        {
+            "study": header.name,
+            "space": header.space,
+            **first,
+            "miniature": header.miniature,
+            "cluster": {**to_json(header.cluster), "label": header.cluster.label},
+            "tokens": header.tokens,
+            "measurements": [_measurement_json(each, header.tokens) for each in tried],
+            "skipped": [
+                {
+                    "recipe": each.recipe.id,
+                    "layout": _layout_json(each),
+                    "batch": to_json(each.batch),
+                    "reason": each.reason,
+                }
+                for each in left
+            ],
+            "recipes": each_recipe,
+            "wall_s": history.wall_s,
+            "gpu_s": history.gpu_s,
+        }
+    )
+
+
+def _recipe_json(recipe: Recipe) -> dict[str, Any]:
+    return {"id": recipe.id, "label": recipe.label, **to_json(recipe)}
+
+
+def _layout_json(measurement: Measurement) -> dict[str, Any]:
+    layout = measurement.layout
+    return {"id": layout.id, "label": layout.label, **to_json(layout)}
+
+
+def _measurement_json(measurement: Measurement, tokens: float) -> dict[str, Any]:
+    speed = measurement.tokens_per_s
+    return {
+        "id": measurement.id,
+        **to_json(measurement),
+        "recipe": measurement.recipe.id,
+        "layout": _layout_json(measurement),
+        "num_devices": measurement.num_devices,
+        "miniature": measurement.miniature,
+        "days": days_for_tokens(tokens, speed) if speed else None,
+    }
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}  # type: ignore[reportUnknownVariableType]
+    if isinstance(value, list):
+        return [_finite(item) for item in value]  # type: ignore[reportUnknownVariableType]
+    return value

@@ -1,0 +1,274 @@
+"""The measurement table as CSV: one header for the project's own figures and for published ones (`docs/table.md`)."""
+
+import csv
+import dataclasses
+import functools
+import math
+import typing
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from platform.errors import InputError
+from platform.study.replace import replacing
+from trainers.cluster import Cluster
+from trainers.layout import Layout
+from trainers.measurement import Measurement, Outcome
+
+GB_PER_GIB = 2**30 / 1e9
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One run. None stands for a blank cell: not stated. The fields are the header, in its order."""
+
+    source: str
+    url_or_repo_path: str | None = None
+    model: str | None = None
+    params_b: float | None = None
+    layers: int | None = None
+    hidden: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    ffn: int | None = None
+    vocab: int | None = None
+    seq_len: int | None = None
+    gpu: str | None = None
+    gpu_mem_gb: float | None = None
+    nodes: int | None = None
+    gpus: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    cp: int | None = None
+    dp: int | None = None
+    strategy: str | None = None
+    micro_batch: int | None = None
+    grad_accum: int | None = None
+    global_batch: int | None = None
+    activation_ckpt: str | None = None
+    precision: str | None = None
+    flash_attention: str | None = None
+    iter_time_s: float | None = None
+    tokens_per_s_per_gpu: float | None = None
+    tflops_per_gpu: float | None = None
+    mfu: float | None = None
+    hfu: float | None = None
+    peak_mem_gb: float | None = None
+    status: str | None = None
+    vp: int | None = None
+    ep: int | None = None
+    seq_parallel: str | None = None
+    derived: str | None = None
+    notes: str | None = None
+    recipe: str | None = None
+    engine: str | None = None
+    optimizer: str | None = None
+    state_precision: str | None = None
+    grad_sync: str | None = None
+    offload: str | None = None
+    attention: str | None = None
+    loss: str | None = None
+    compile: str | None = None
+    compression: str | None = None
+    cap_gib: float | None = None
+    outcome: str | None = None
+    peak_reserved_gib: float | None = None
+    layout_id: str | None = None
+
+
+HEADER: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(Row))
+NUM_PUBLISHED = HEADER.index("recipe")
+"""Columns that published tables have; the project's own follow."""
+
+_STATUS = {
+    Outcome.OK: "ok",
+    Outcome.THRASH: "ok",
+    Outcome.SLOW: "ok",
+    Outcome.OOM: "oom",
+    Outcome.DIVERGED: "error",
+    Outcome.HUNG: "error",
+    Outcome.FAILED: "error",
+    Outcome.SKIPPED: None,
+}
+
+
+def to_rows(measurements: Iterable[Measurement], *, cluster: Cluster, source: str, path: str = "") -> list[Row]:
+    """Measurements as rows, in their order, skipped ones included; `source` and `path` say where they come from."""
+    return [_row(each, cluster, source, path) for each in measurements]
+
+
+def _row(measurement: Measurement, cluster: Cluster, source: str, path: str) -> Row:
+    recipe, layout, model = measurement.recipe, measurement.layout, measurement.recipe.model
+    conditions = measurement.conditions
+    memory_gib = cluster.device_memory_gib if conditions is None else conditions.device_memory_gib
+    derived = ("iter_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "hfu")
+    datasheet = measurement.datasheet_peak_tflops
+    return Row(
+        source=source,
+        url_or_repo_path=path or None,
+        model=model.name,
+        params_b=model.num_parameters / 1e9,
+        layers=model.num_layers,
+        hidden=model.hidden_size,
+        heads=model.num_heads,
+        kv_heads=model.num_kv_heads,
+        ffn=model.ffn_size,
+        vocab=model.vocab_size,
+        seq_len=recipe.seq_len,
+        gpu=cluster.device if conditions is None else conditions.device,
+        gpu_mem_gb=memory_gib * GB_PER_GIB,
+        nodes=math.ceil(layout.world_size / cluster.devices_per_node) if conditions is None else conditions.num_nodes,
+        gpus=layout.world_size,
+        tp=layout.tp,
+        pp=layout.pp,
+        cp=layout.cp,
+        dp=layout.data_parallel,
+        strategy=strategy(layout),
+        micro_batch=measurement.batch.micro_batch,
+        grad_accum=measurement.batch.grad_accum,
+        global_batch=recipe.global_batch,
+        activation_ckpt=layout.checkpointing,
+        precision=recipe.compute_precision,
+        # What sdpa and flex run inside depends on mask and device: not stated here, `attention` names the choice.
+        flash_attention="no" if layout.attention == "eager" else None,
+        iter_time_s=measurement.step_time_s,
+        tokens_per_s_per_gpu=measurement.tokens_per_s_per_gpu,
+        tflops_per_gpu=measurement.model_tflops_per_gpu,
+        mfu=_percent(measurement.model_tflops_per_gpu, datasheet),
+        hfu=_percent(measurement.hardware_tflops_per_gpu, datasheet),
+        peak_mem_gb=None if measurement.peak_allocated_gib is None else measurement.peak_allocated_gib * GB_PER_GIB,
+        status=_STATUS[measurement.outcome],
+        derived=";".join(derived) if measurement.step_time_derived else None,
+        notes="; ".join(_notes(measurement)) or None,
+        recipe=recipe.id,
+        engine=layout.engine,
+        optimizer=recipe.optimizer,
+        state_precision=recipe.state_precision,
+        grad_sync=layout.grad_sync,
+        offload=layout.offload,
+        attention=layout.attention,
+        loss=layout.loss,
+        compile=layout.compile,
+        compression=recipe.compression,
+        cap_gib=measurement.cap_gib,
+        outcome=measurement.outcome.value,
+        peak_reserved_gib=measurement.peak_reserved_gib,
+        layout_id=layout.id,
+    )
+
+
+def strategy(layout: Layout) -> str:
+    """The published tables' word for what is sharded; `engine` tells by what.
+
+    Nothing sharded is "ddp" whatever the engine; FSDP2 that keeps its parameters after the forward pass shards
+    gradients and states only, which is "zero2".
+    """
+    if layout.engine == "deepspeed":
+        return f"zero{layout.zero_stage}" if layout.zero_stage else "ddp"
+    if layout.engine == "ddp":
+        return "ddp"
+    if layout.dp_replicate > 1 and layout.dp_shard > 1:
+        return "hsdp"
+    return "fsdp" if layout.zero_stage == 3 else "zero2"
+
+
+def _notes(measurement: Measurement) -> Iterable[str]:
+    """What the header has no column for."""
+    if measurement.miniature:
+        yield f"miniature of {measurement.recipe.model.miniature_of}"
+    if measurement.repeat:
+        yield f"repeat {measurement.repeat}"
+    layout = measurement.layout
+    if layout.dp_replicate > 1 and layout.dp_shard > 1:
+        yield f"{layout.dp_replicate} replicas of {layout.dp_shard} shards"
+    if layout.engine == "fsdp" and layout.zero_stage != 3:
+        yield f"fsdp stage {layout.zero_stage}"
+    if layout.bucket_mib:
+        yield f"buckets of {layout.bucket_mib} MiB"
+    if layout.prefetch:
+        yield f"prefetch {layout.prefetch}"
+    if measurement.reason:
+        yield " ".join(measurement.reason.split())
+
+
+def _percent(tflops: float | None, peak: float | None) -> float | None:
+    return None if tflops is None or not peak else 100 * tflops / peak
+
+
+def write_csv(path: Path, rows: Iterable[Row]) -> None:
+    """Write a table, replacing the file as a whole. Figures keep every digit.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(HEADER)
+        writer.writerows([_text(getattr(row, name)) for name in HEADER] for row in rows)
+
+
+def _text(value: str | int | float | None) -> str | int | float:
+    return "" if value is None or (isinstance(value, float) and not math.isfinite(value)) else value
+
+
+def read_csv(path: Path) -> list[Row]:
+    """The rows of a table; one without the project's own columns is read too.
+
+    Raises:
+        InputError: the file cannot be read, lacks a published column, has an unknown one, or a cell of the wrong kind.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.reader(file, strict=True)
+            names = next(reader, None) or list[str]()
+            _check_header(path, names)
+            return [_parse(path, number, names, cells) for number, cells in enumerate(reader, start=2) if cells]
+    except OSError as error:
+        raise InputError(f"the table {path} cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"the table {path} is not CSV in UTF-8: {error}") from error
+
+
+def _check_header(path: Path, names: Sequence[str]) -> None:
+    missing = [name for name in HEADER[:NUM_PUBLISHED] if name not in names]
+    unknown = [name for name in names if name not in HEADER]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    for what, found in (("lacks", missing), ("has unknown", unknown), ("repeats", twice)):
+        if found:
+            more = f" and {len(found) - 6} more" if len(found) > 6 else ""
+            raise InputError(f"the header of {path} {what} {', '.join(found[:6])}{more}: see docs/table.md")
+
+
+def _parse(path: Path, number: int, names: Sequence[str], cells: Sequence[str]) -> Row:
+    if len(cells) != len(names):
+        raise InputError(f"row {number} of {path} has {len(cells)} cells, its header {len(names)}")
+    values: dict[str, Any] = {}
+    for name, cell in zip(names, cells, strict=True):
+        kind = _kinds()[name]
+        try:
+            values[name] = _cell(kind, cell)
+        except ValueError as error:
+            raise InputError(f"{name} in row {number} of {path} is no number: {cell!r}") from error
+    return Row(**values)
+
+
+def _cell(kind: type, cell: str) -> str | int | float | None:
+    if not cell:
+        return None
+    if kind is int:
+        number = float(cell)
+        if not number.is_integer():
+            raise ValueError(cell)
+        return int(number)
+    if kind is float:
+        number = float(cell)
+        if not math.isfinite(number):
+            raise ValueError(cell)
+        return number
+    return cell
+
+
+@functools.cache
+def _kinds() -> dict[str, type]:
+    hints = typing.get_type_hints(Row)
+    return {name: (typing.get_args(hint) or (hint,))[0] for name, hint in hints.items()}

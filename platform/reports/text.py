@@ -1,0 +1,82 @@
+"""Figures as people read them."""
+
+from trainers.layout import Layout
+
+
+def figure(value: float | None) -> str:
+    """Three significant digits, thousands apart from 1000 on; empty for None."""
+    if value is None:
+        return ""
+    size = abs(value)
+    if size >= 1e7:
+        return f"{value:.2e}"
+    if size >= 1000:
+        return f"{value:,.0f}"
+    if size >= 100:
+        return f"{value:.0f}"
+    if size >= 10:
+        return f"{value:.1f}"
+    if size >= 1:
+        return f"{value:.2f}"
+    return f"{value:.3g}"
+
+
+def count(value: float) -> str:
+    """A number of tokens, such as "100B"."""
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:g}{unit}"
+    return f"{value:g}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as "45 s", "3 min 20 s" or "2 h 5 min"."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def plural(number: int, word: str) -> str:
+    """The number with its word, such as "1 layout" or "2 layouts"."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def sharding(layout: Layout) -> str:
+    """What is sharded and how, in a few letters."""
+    if layout.engine == "ddp":
+        return "none"
+    if layout.engine == "deepspeed":
+        return f"ZeRO-{layout.zero_stage}"
+    kind = "full" if layout.zero_stage == 3 else "grad+opt"
+    return f"hybrid {kind}" if layout.dp_replicate > 1 and layout.dp_shard > 1 else kind
+
+
+def degrees(layout: Layout) -> str:
+    """The mesh: data parallel always, the others where they are used."""
+    if layout.dp_replicate > 1 and layout.dp_shard > 1:
+        parts = [f"dp {layout.dp_replicate}x{layout.dp_shard}"]
+    else:
+        parts = [f"dp {layout.data_parallel}"]
+    parts += [f"{axis} {getattr(layout, axis)}" for axis in ("tp", "pp", "cp") if getattr(layout, axis) > 1]
+    return " ".join(parts)
+
+
+def options(layout: Layout) -> str:
+    """What else tells layouts apart, beyond engine, sharding, degrees and checkpointing."""
+    parts = [layout.attention]
+    if layout.loss != "plain":
+        parts.append(f"{layout.loss} loss")
+    if layout.compile != "none":
+        parts.append(f"compile {layout.compile}")
+    if layout.engine != "deepspeed" and layout.data_parallel > 1:
+        parts.append(f"sync {layout.grad_sync}")
+    if layout.offload != "none":
+        parts.append(f"offload {layout.offload}")
+    if layout.bucket_mib:
+        parts.append(f"buckets {layout.bucket_mib} MiB")
+    if layout.prefetch:
+        parts.append(f"prefetch {layout.prefetch}")
+    return ", ".join(parts)

@@ -1,0 +1,138 @@
+"""What the user asked for, made whole: the options of a new study, or those that a resumed one began with."""
+
+import argparse
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import search_spaces
+from platform.errors import InputError
+from platform.reports.files import LayoutFile, read_layout
+from platform.study.history import History
+from search_spaces.space import Candidate, Rejected, Space
+from trainers import data
+from trainers.layout import BatchPoint
+from trainers.recipe import Recipe
+
+KEPT = ("space", "set", "layout", "searcher", "seed", "device_memory_gib", "tokens", "data")
+"""Options that make a study what it is: a resumed one keeps those it began with."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """A study's subject, before it is known what it runs on."""
+
+    space: Space
+    fixed: LayoutFile | None
+    """The one layout to measure, from `--layout`."""
+    searcher: str
+    seed: int
+    cap_gib: float | None
+    tokens: float
+    argv: tuple[str, ...]
+    """The kept options as arguments, paths absolute, for the journal."""
+
+    def on(self, space: Space, num_devices: int) -> tuple[tuple[Candidate, ...], tuple[Rejected, ...]]:
+        """Candidates of `space` (this request's, or its miniature) on `num_devices`, and what cannot run.
+
+        Raises:
+            InputError: nothing can run on so many devices.
+        """
+        try:
+            if self.fixed is None:
+                return space.candidates(num_devices)
+            recipe = self.fixed.recipe or space.recipe
+            layout, batch = self.fixed.layout, self.fixed.batch
+            if layout.world_size > num_devices:
+                raise ValueError(f"the layout takes {layout.world_size} devices, the cluster has {num_devices}")
+            asked = (batch.micro_batch,) if batch else space.micro_batches
+            ladder = tuple(each for each in sorted(asked) if recipe.global_batch % (each * layout.data_parallel) == 0)
+            if not ladder:
+                BatchPoint.of(recipe, layout, asked[0])  # says why
+            return (Candidate(recipe=recipe, layout=layout, micro_batches=ladder),), ()
+        except ValueError as error:
+            raise InputError(str(error)) from error
+
+
+def read_request(options: argparse.Namespace) -> Request:
+    """The request of a new study.
+
+    Raises:
+        InputError: no such space, axis, value, file or data; one sentence.
+    """
+    fixed = read_layout(Path(options.layout).expanduser()) if options.layout else None
+    try:
+        if options.space is not None:
+            space = search_spaces.load(options.space).with_changes(options.set)
+        elif fixed is not None and fixed.recipe is not None:
+            if options.set:
+                raise InputError("--set changes a space: name one beside --layout")
+            space = _space_of(fixed, fixed.recipe)
+        else:
+            raise InputError("name a space to search (--list prints them), as in: python -m platform.search bloom7b")
+        if options.data is not None:
+            path = str(Path(options.data).expanduser().absolute())
+            space = _every_recipe(space, lambda recipe: dataclasses.replace(recipe, data=path))
+        for recipe in space.recipes:
+            data.source(recipe)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    return Request(
+        space=space,
+        fixed=fixed,
+        searcher=options.searcher,
+        seed=options.seed,
+        cap_gib=options.device_memory_gib,
+        tokens=options.tokens or space.tokens,
+        argv=_arguments(options),
+    )
+
+
+def resumed(options: argparse.Namespace, history: History, parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The options with which the study began, with the budgets and the address of now.
+
+    Raises:
+        InputError: an option is given that a resumed study keeps as it was.
+    """
+    assert history.header is not None
+    given = [name for name in KEPT if getattr(options, name) != parser.get_default(name)]
+    first = parser.parse_args(list(history.header.argv))
+    changed = [name for name in given if getattr(options, name) != getattr(first, name)]
+    if changed:
+        names = ", ".join("the space" if name == "space" else "--" + name.replace("_", "-") for name in changed)
+        raise InputError(f"a resumed study keeps {names}: leave it out, or start a new study")
+    return argparse.Namespace(**{**vars(options), **{name: getattr(first, name) for name in KEPT}})
+
+
+def _space_of(fixed: LayoutFile, recipe: Recipe) -> Space:
+    layout = fixed.layout
+    return Space(
+        name="layout",
+        summary="one layout from a file",
+        recipe=recipe,
+        axes={"engine": (layout.engine,)},
+        micro_batches=(fixed.batch.micro_batch,) if fixed.batch else (1, 2, 4, 8, 16),
+    )
+
+
+def _every_recipe(space: Space, change: Callable[[Recipe], Recipe]) -> Space:
+    return dataclasses.replace(
+        space,
+        recipe=change(space.recipe),
+        further_recipes=tuple(change(recipe) for recipe in space.further_recipes),
+        miniature=None if space.miniature is None else _every_recipe(space.miniature, change),
+    )
+
+
+def _arguments(options: argparse.Namespace) -> tuple[str, ...]:
+    found: list[str] = []
+    for name in KEPT:
+        value = getattr(options, name)
+        if value is None or value == []:
+            continue
+        if name in ("layout", "data") or (name == "space" and Path(value).expanduser().exists() and "." in value):
+            value = str(Path(value).expanduser().absolute())
+        option = [] if name == "space" else ["--" + name.replace("_", "-")]
+        for each in value if isinstance(value, list) else [value]:
+            found += [*option, str(each)]
+    return tuple(found)

@@ -1,0 +1,89 @@
+"""`python -m platform.search SPACE`: measures which layout trains the space's model fastest here.
+
+Exit codes: 0 found, 1 nothing fits, 2 bad input, 3 the cluster is at fault, 130 interrupted and resumable.
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import search_spaces
+from platform import searchers
+from platform.errors import ClusterError, InputError
+from platform.reports.progress import say
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence, in place of the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message} (--help lists the options)")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    made = _Parser(
+        prog="python -m platform.search",
+        description="Measures which training layout of a model is fastest on this cluster.",
+        epilog="Example: python -m platform.search bloom7b --set seq_len=1024 --time-budget-s 3600",
+    )
+    add = made.add_argument
+    add("space", nargs="?", help="name of a space (see --list), path of a space file or of a transformers config.json")
+    add("--list", action="store_true", help="print the known spaces and end")
+    add("--set", action="append", default=[], metavar="AXIS=VALUE[,VALUE]", help="values of a layout or recipe axis")
+    add("--layout", metavar="FILE", help="measure the one layout of a layout.json")
+    add("--searcher", default="sweep", choices=searchers.NAMES, help="how layouts are picked (default: %(default)s)")
+    add("--seed", type=int, default=0, metavar="N", help="seed of the searcher (default: %(default)s)")
+    add("--max-trials", type=_count, metavar="N", help="stop after N trials")
+    add("--time-budget-s", type=_amount, metavar="S", help="stop after S seconds")
+    add("--gpu-s", type=_amount, metavar="S", help="stop after S device seconds")
+    add("--device-memory-gib", type=_amount, metavar="N", help="let each device have no more than N GiB")
+    add("--tokens", type=_amount, metavar="N", help="token budget that days are counted for (default: the space's)")
+    add("--data", metavar="PATH", help="Parquet file or folder of token ids (default: the space's data)")
+    add("--address", metavar="HOST:PORT", help='Ray to run on, "local" for one of its own (default: RAY_ADDRESS, else)')
+    add("--studies", default="studies", metavar="DIR", help="where studies are kept (default: %(default)s)")
+    add("--name", help="name of the study (default: the space's, with a number)")
+    add("--resume", metavar="NAME", help="go on with a study: run only what is missing")
+    add("--dry-run", action="store_true", help="print what would run and what it would cost, and end")
+    add("--json", action="store_true", help="print the result as JSON, alone on standard output")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    made = parser()
+    try:
+        options = made.parse_args(argv)
+        if options.list:
+            for space in search_spaces.known():
+                print(f"{space.name:12} {space.summary}")
+            return 0
+        from platform import session  # takes a second that `--list` and `--help` need not pay
+
+        return session.search(options, made)
+    except InputError as error:
+        say(f"error: {error}")
+        return InputError.exit_code
+    except ClusterError as error:
+        say(f"cluster fault: {error}")
+        return ClusterError.exit_code
+
+
+def _amount(text: str) -> float:
+    value = float(text)
+    if not (value > 0 and math.isfinite(value)):
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

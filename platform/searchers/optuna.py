@@ -1,0 +1,83 @@
+"""Optuna's TPE through Ray Tune's own adapter, over the axes of the candidates."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from search_spaces.space import Candidate
+from trainers.measurement import Measurement, Outcome
+
+_MOST_REPEATS = 50
+"""Suggestions of candidates already run before the first one left is taken instead."""
+
+
+class OptunaSearcher:
+    """TPE over a tree of axes: each axis offers only the values that lead to a candidate, so all it draws is valid."""
+
+    def __init__(self, candidates: Sequence[Candidate], seed: int) -> None:
+        # Here, since `--list` and the other searchers need not pay for Optuna's import.
+        import optuna
+        from ray.tune.search.optuna import OptunaSearch
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._rows = [(candidate, _axes(candidate)) for candidate in candidates]
+        self._left = {candidate.key: candidate for candidate in candidates}
+        self._scores: dict[str, float] = {}
+        self._asked = 0
+        self._standing: tuple[str, Candidate] | None = None
+        self._search = OptunaSearch(
+            space=self._draw, metric="tokens_per_s", mode="max", sampler=optuna.samplers.TPESampler(seed=seed)
+        )
+
+    def suggest(self) -> Candidate | None:
+        """What TPE draws next; one already run is told its score again and another is drawn."""
+        if not self._left:
+            return None
+        if self._standing is not None:
+            return self._standing[1]
+        for _ in range(_MOST_REPEATS):
+            trial_id = str(self._asked)
+            self._asked += 1
+            drawn = self._search.suggest(trial_id)
+            candidate = self._match(drawn if isinstance(drawn, Mapping) else {})
+            if candidate.key in self._left:
+                self._standing = (trial_id, candidate)
+                return candidate
+            self._search.on_trial_complete(trial_id, {"tokens_per_s": self._scores.get(candidate.key, 0.0)})
+        self._standing = ("", next(iter(self._left.values())))
+        return self._standing[1]
+
+    def update(self, candidate: Candidate, measurements: Sequence[Measurement]) -> None:
+        """Scores the candidate by its best `ok` measurement, 0 where it has none."""
+        speeds = [m.tokens_per_s for m in measurements if m.outcome is Outcome.OK and m.tokens_per_s]
+        self._scores[candidate.key] = max(speeds, default=0.0)
+        self._left.pop(candidate.key, None)
+        standing, self._standing = self._standing, None
+        if standing and standing[0] and standing[1].key == candidate.key:
+            self._search.on_trial_complete(standing[0], {"tokens_per_s": self._scores[candidate.key]})
+
+    def _draw(self, trial: Any) -> None:
+        """Optuna's define-by-run function: walks the axes, narrowing to the candidates that are left over."""
+        rows = self._rows
+        for axis in rows[0][1]:
+            values = sorted({row[1][axis] for row in rows})
+            if len(values) > 1:
+                prefix = "|".join(values)
+                chosen = trial.suggest_categorical(f"{axis} of {prefix}", values)
+                rows = [row for row in rows if row[1][axis] == chosen]
+
+    def _match(self, drawn: Mapping[str, Any]) -> Candidate:
+        rows = self._rows
+        for axis in rows[0][1]:
+            values = sorted({row[1][axis] for row in rows})
+            if len(values) > 1:
+                chosen = drawn.get(f"{axis} of {'|'.join(values)}", values[0])
+                rows = [row for row in rows if row[1][axis] == chosen]
+        return rows[0][0]
+
+
+def _axes(candidate: Candidate) -> dict[str, str]:
+    """The candidate as axis -> value, texts all; the recipe is an axis too where a study has several."""
+    layout = candidate.layout
+    values = {field.name: str(getattr(layout, field.name)) for field in dataclasses.fields(layout)}
+    return {"recipe": candidate.recipe.id, **values}

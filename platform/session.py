@@ -1,0 +1,247 @@
+"""One session of a study, from the options to the exit code."""
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from platform import checkout, searchers
+from platform.cluster import Place, connected
+from platform.errors import ClusterError, InputError
+from platform.loop import Budget, Loop, Settings
+from platform.mirror import Mirror, check_uri, default_uri, shown_uri, ui_command
+from platform.planning import Plan, make_plan, part_of
+from platform.reports.files import write_results
+from platform.reports.progress import followed, say
+from platform.reports.show import show
+from platform.reports.summary import winners
+from platform.reports.text import duration
+from platform.request import Request, read_request, resumed
+from platform.study.history import History
+from platform.study.study import Study, check_name, fresh_name, read
+from search_spaces.space import Space
+from trainers.cluster import Cluster
+from trainers.job import Timing
+from trainers.journal import End, Measured, Resume, StudyHeader
+from trainers.measurement import Outcome
+
+CPU_WORKERS = 2
+"""Devices of a cluster without GPUs, unless the space says otherwise."""
+TIMINGS = {
+    "cuda": Timing(peak_s=5.0),
+    # Small models on cores that others use too: many short windows say more than few long ones.
+    "cpu": Timing(window_s=0.2, rung_s=1.0, max_windows=5, peak_s=0.3, longest_step_s=5.0),
+}
+INTERRUPTED = 130
+MIRROR_CLOSE_S = 30.0
+"""What MLflow may take at the end to catch up; what it lacks then is said."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Subject:
+    """What is searched, now that the cluster is known."""
+
+    request: Request
+    space: Space
+    """The request's space, or its miniature."""
+    cluster: Cluster
+    """The devices a trial takes."""
+    cap_gib: float | None
+    plan: Plan
+
+    @property
+    def timing(self) -> Timing:
+        """How rungs are timed on this kind of device."""
+        return TIMINGS[self.cluster.device_kind]
+
+
+def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Searches a new study or goes on with one; returns the exit code.
+
+    Raises:
+        InputError: a user's mistake, found before anything starts.
+        ClusterError: Ray cannot be started, or every trial failed for reasons of its own.
+    """
+    began_s = time.monotonic()
+    studies = Path(options.studies).expanduser().absolute()
+    uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(studies))
+    study, history = None, History()
+    try:
+        if options.resume is not None:
+            if options.name is not None and options.name != options.resume:
+                raise InputError(f"--resume {options.resume} goes on under its own name: leave out --name")
+            study, history, said = Study.resume(studies, options.resume)
+            if said:
+                say(said)
+            options = resumed(options, history, parser)
+        elif options.name is not None:
+            check_name(options.name)
+        request = read_request(options)
+        if study is None and not options.dry_run:
+            study = Study.create(studies, options.name or fresh_name(studies, request.space.name))
+        workers = request.space.num_workers or CPU_WORKERS
+        # The signal last: Ray sets handlers of its own when it connects.
+        with connected(options.address, cpu_workers=workers) as place, _interruptible():
+            subject = _subject(request, place)
+            if study is None or options.dry_run:
+                _print_dry_run(subject)
+                return 0
+            if history.header is not None:
+                _check_same(history, subject)
+                study.record(Resume(argv=tuple(sys.argv[1:])))
+                say(_found_again(history, subject.plan))
+            else:
+                study.record(_header(study.name, subject, searcher=request.searcher, uri=uri))
+            mirror = Mirror(study.path, uri).start()
+            code = _run(study, history, subject, place, options, began_s)
+        history, _ = read(study.path, last=True)
+        files = write_results(study.path, history)
+        if said := mirror.close(MIRROR_CLOSE_S):
+            say(said)
+        show(history, files, as_object=options.json)
+        say(f"The search took {duration(history.wall_s)}, {history.gpu_s:.0f} device seconds. {ui_command(mirror.uri)}")
+        return code or _verdict(history)
+    finally:
+        if study is not None:
+            study.close()
+
+
+def _subject(request: Request, place: Place) -> Subject:
+    space = request.space
+    if not place.has_gpus and space.miniature is not None:
+        say(
+            f"{space.name} cannot be measured here, no node has a GPU: the same search runs on"
+            f" {space.miniature.recipe.model.name}, a small model of the same architecture, and says nothing of"
+            f" {space.recipe.model.name} itself."
+        )
+        space = space.miniature
+    fixed = request.fixed.layout.world_size if request.fixed else None
+    wanted = fixed or space.num_workers or place.cluster.num_devices
+    try:
+        cluster = part_of(place.cluster, wanted)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    candidates, rejected = request.on(space, cluster.num_devices)
+    cap_gib = request.cap_gib or space.device_memory_gib
+    return Subject(
+        request=request,
+        space=space,
+        cluster=cluster,
+        cap_gib=cap_gib,
+        plan=make_plan(candidates, rejected, cluster, cap_gib),
+    )
+
+
+def _header(name: str, subject: Subject, *, searcher: str, uri: str) -> StudyHeader:
+    return StudyHeader(
+        name=name,
+        space=subject.space.name,
+        recipes=subject.space.recipes,
+        cluster=subject.cluster,
+        tokens=subject.request.tokens,
+        miniature=subject.space.recipe.model.miniature_of is not None,
+        cap_gib=subject.cap_gib,
+        seed=subject.request.seed,
+        searcher=searcher,
+        argv=subject.request.argv,
+        versions=checkout.versions(),
+        commit=checkout.commit(),
+        mlflow_uri=shown_uri(uri),
+    )
+
+
+def _check_same(history: History, subject: Subject) -> None:
+    """Figures of unlike devices must not stand in one table."""
+    assert history.header is not None
+    was, now = history.header.cluster, subject.cluster
+    if (was.device, was.num_devices) != (now.device, now.num_devices):
+        raise InputError(f"the study ran on {was.label}, here is {now.label}: start a new study")
+
+
+def _found_again(history: History, plan: Plan) -> str:
+    measured = sum(each.outcome is not Outcome.SKIPPED for each in history.measurements)
+    left = sum(bool(history.missing(candidate)) for candidate in plan.candidates)
+    return f"Found {measured} measurements in the journal, kept as they are; {left} layouts have something left to run."
+
+
+def _run(
+    study: Study, history: History, subject: Subject, place: Place, options: argparse.Namespace, began_s: float
+) -> int:
+    """Searches, and writes how the session ended; 0 unless interrupted."""
+    known = {measurement.id for measurement in history.measurements}
+    for measurement in subject.plan.skipped:
+        if measurement.id not in known:
+            study.record(Measured(measurement=measurement))
+    from platform import tune  # imports Ray, which reads at import the settings that `connected` made
+
+    gpu_before_s = history.gpu_s
+    code = 0
+    try:
+        with tune.recorder(study.journal) as name:
+            loop = Loop(
+                study=study,
+                history=history,
+                candidates=subject.plan.candidates,
+                searcher=searchers.create(subject.request.searcher, subject.plan.candidates, subject.request.seed),
+                budget=Budget(max_trials=options.max_trials, time_s=options.time_budget_s, gpu_s=options.gpu_s),
+                settings=Settings(
+                    cluster=subject.cluster,
+                    cpus_per_worker=place.cpus_per_worker,
+                    recorder=name,
+                    commit=checkout.commit(),
+                    cap_gib=subject.cap_gib,
+                    timing=subject.timing,
+                ),
+            )
+            with followed(study.journal, loop, total=len(subject.plan.candidates)):
+                tune.run(loop, driver_ip=place.driver_ip)
+        say(f"Ended: {loop.why_ended}.")
+        history = loop.history
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+        say(f"Interrupted. What was measured is kept; go on with: python -m platform.search --resume {study.name}")
+    study.record(End(exit_code=code, wall_s=time.monotonic() - began_s, gpu_s=max(0.0, history.gpu_s - gpu_before_s)))
+    return code
+
+
+def _verdict(history: History) -> int:
+    """0 where some recipe has a winner, 1 where nothing fits.
+
+    Raises:
+        ClusterError: every trial failed for reasons of its own.
+    """
+    if winners(history.measurements):
+        return 0
+    tried = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
+    if tried and all(each.outcome in (Outcome.FAILED, Outcome.HUNG) for each in tried):
+        raise ClusterError(f"every trial failed, the last one with: {tried[-1].reason}")
+    return 1
+
+
+def _print_dry_run(subject: Subject) -> None:
+    plan = subject.plan
+    print(f"Space {subject.space.name} on {subject.cluster.label}: {subject.space.recipe.label}")
+    for candidate in plan.candidates:
+        print(f"  would run  {candidate.layout.label}, micro-batch {', '.join(map(str, candidate.micro_batches))}")
+    for skipped in plan.skipped:
+        print(f"  skipped    {skipped.layout.label}, micro-batch {skipped.batch.micro_batch}: {skipped.reason}")
+    seconds = plan.expected_s(subject.cluster, subject.timing)
+    print(
+        f"{len(plan.candidates)} trials with up to {plan.num_rungs} rungs, {len(plan.skipped)} batch points skipped;"
+        f" at most about {duration(seconds)}, {seconds * subject.cluster.num_devices:.0f} device seconds (estimated)."
+    )
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM ends a search as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,195 @@
+"""What a journal says happened: the state that a resumed search starts from, and that reports are made of."""
+
+import datetime
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from search_spaces.space import Candidate
+from trainers.journal import End, Line, Measured, Peak, Resume, RungStart, StudyHeader, TrialEnd, TrialStart
+from trainers.measurement import Measurement, Outcome
+
+ENDS_LADDER = frozenset({Outcome.THRASH, Outcome.OOM, Outcome.DIVERGED, Outcome.HUNG, Outcome.FAILED})
+"""After one of these no larger micro-batch of the same candidate is worth running."""
+
+
+class History:
+    """A study so far. Feed it a journal's entries in order; what it returns are values of that moment."""
+
+    def __init__(self, entries: Iterable[Line] = ()) -> None:
+        self.header: StudyHeader | None = None
+        """None until the study's first line was read."""
+        self.peaks: list[Peak] = []
+        self.end: End | None = None
+        """The last session's end; None while a session runs and after one that was killed."""
+        self.sessions = 0
+        self._measurements: dict[str, Measurement] = {}
+        self._starts: dict[str, TrialStart] = {}
+        self._ends: dict[str, TrialEnd] = {}
+        self._open_gpu_s: dict[str, float] = {}
+        self._rungs: Counter[tuple[str, int]] = Counter()
+        self._session_start: datetime.datetime | None = None
+        self._last: datetime.datetime | None = None
+        self._past_wall_s = 0.0
+        self.extend(entries)
+
+    def extend(self, entries: Iterable[Line]) -> None:
+        """Take in further entries."""
+        for entry in entries:
+            self._add(entry)
+
+    def _add(self, entry: Line) -> None:
+        at = datetime.datetime.fromisoformat(entry.at)
+        if isinstance(entry, (StudyHeader, Resume)):
+            if self.sessions and self.end is None:
+                self._close_session()
+            self.sessions += 1
+            self.end = None
+            self._session_start = at
+        self._last = at
+        match entry:
+            case StudyHeader():
+                self.header = self.header or entry
+            case Peak():
+                self.peaks.append(entry)
+            case TrialStart():
+                self._starts[entry.trial_id] = entry
+            case RungStart():
+                start = self._starts.get(entry.trial_id)
+                if start is not None:
+                    self._rungs[_key(start), entry.batch.micro_batch] += 1
+            case Measured(measurement=measurement):
+                # The first durable one stays: a second one of the same id can only be a repetition. A point that was
+                # skipped may be run after all, by a session with another memory cap.
+                known = self._measurements.get(measurement.id)
+                if known is None or known.outcome is Outcome.SKIPPED:
+                    self._measurements[measurement.id] = measurement
+            case TrialEnd():
+                self._ends[entry.trial_id] = entry
+            case End():
+                self._close_session()
+                self.end = entry
+            case Resume():
+                pass
+
+    def _close_session(self) -> None:
+        """Settle a session that ended or was killed: its length, and the trials it left open."""
+        assert self._last is not None
+        self._past_wall_s += self._session_wall_s()
+        for trial_id, start in self._starts.items():
+            if trial_id not in self._ends and trial_id not in self._open_gpu_s:
+                self._open_gpu_s[trial_id] = _seconds(start, self._last) * start.layout.world_size
+        self._session_start = None
+
+    def _session_wall_s(self) -> float:
+        if self._session_start is None or self._last is None:
+            return 0.0
+        return max(0.0, (self._last - self._session_start).total_seconds())
+
+    @property
+    def measurements(self) -> tuple[Measurement, ...]:
+        """Each id once, in the order of the journal, skipped ones included."""
+        return tuple(self._measurements.values())
+
+    @property
+    def trials(self) -> tuple[TrialStart, ...]:
+        """Trials started, in order."""
+        return tuple(self._starts.values())
+
+    @property
+    def finished(self) -> frozenset[str]:
+        """Candidates with a trial that ended as done, as "recipe id-layout id"."""
+        return frozenset(
+            _key(self._starts[end.trial_id]) if end.trial_id in self._starts else _plain(end.key)
+            for end in self._ends.values()
+            if end.state == "done"
+        )
+
+    def attempts(self, key: str) -> int:
+        """How many trials of the candidate were started."""
+        key = _plain(key)
+        return sum(_key(start) == key for start in self._starts.values())
+
+    def measured(self, key: str, repeat: int = 0) -> tuple[Measurement, ...]:
+        """The candidate's measurements of one repeat, by micro-batch."""
+        key = _plain(key)
+        found = [each for each in self._measurements.values() if key_of(each) == key and each.repeat == repeat]
+        return tuple(sorted(found, key=lambda each: each.batch.micro_batch))
+
+    def missing(self, candidate: Candidate) -> tuple[int, ...]:
+        """Micro-batches of the candidate still to be run.
+
+        None of those that are measured, that a finished trial had before it (and may have left out as hopeless), or
+        that lie above the end of the ladder. That a point was skipped once is no result: what may run is the plan's.
+        """
+        measured = [each for each in self.measured(candidate.key) if each.outcome is not Outcome.SKIPPED]
+        seen = {each.batch.micro_batch for each in measured} | self._settled(_plain(candidate.key))
+        ceiling = min((each.batch.micro_batch for each in measured if each.outcome in ENDS_LADDER), default=None)
+        return tuple(
+            each for each in candidate.micro_batches if each not in seen and (ceiling is None or each < ceiling)
+        )
+
+    def _settled(self, key: str) -> set[int]:
+        """Micro-batches of the candidate's trials that ended as done."""
+        done = {end.trial_id for end in self._ends.values() if end.state == "done"}
+        starts = [start for trial_id, start in self._starts.items() if trial_id in done and _key(start) == key]
+        return {each for start in starts for each in start.micro_batches}
+
+    def lost(self, key: str, micro_batch: int) -> int:
+        """How often the rung was begun and left nothing: the process that ran it was killed."""
+        key = _plain(key)
+        done = any(each.batch.micro_batch == micro_batch for each in self.measured(key))
+        return self._rungs[key, micro_batch] - (1 if done else 0)
+
+    @property
+    def last_at(self) -> str:
+        """When the last line was written, "" before the first."""
+        return self._last.isoformat() if self._last else ""
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds that the study's sessions lasted, up to each one's last line."""
+        return self._past_wall_s + self._session_wall_s()
+
+    @property
+    def gpu_s(self) -> float:
+        """Device seconds of all trials; a trial that was killed counts up to its session's last line."""
+        total = sum(end.gpu_s for end in self._ends.values())
+        for trial_id, start in self._starts.items():
+            if trial_id in self._ends:
+                continue
+            settled = self._open_gpu_s.get(trial_id)
+            if settled is None:
+                settled = _seconds(start, self._last) * start.layout.world_size if self._last else 0.0
+            total += settled
+        return total
+
+    def peak_tflops(self, precision: str) -> float | None:
+        """The measured matrix-product peak of a device in `precision`, the last one measured."""
+        return next((peak.tflops for peak in reversed(self.peaks) if peak.precision == precision), None)
+
+
+def key_of(measurement: Measurement) -> str:
+    """The key of the candidate that was measured."""
+    return f"{measurement.recipe.id}-{measurement.layout.id}"
+
+
+def by_recipe(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:
+    """Measurements by recipe id, in order of first appearance: only those of one recipe compete."""
+    groups: dict[str, list[Measurement]] = {}
+    for each in measurements:
+        groups.setdefault(each.recipe.id, []).append(each)
+    return groups
+
+
+def _key(start: TrialStart) -> str:
+    """Made anew from the values: a key written by an older version may hash fewer fields."""
+    return f"{start.recipe.id}-{start.layout.id}"
+
+
+def _plain(key: str) -> str:
+    """The key without the name of a point: what was run is the same under any name."""
+    return "-".join(key.split("-", 2)[:2])
+
+
+def _seconds(start: TrialStart, end: datetime.datetime) -> float:
+    return max(0.0, (end - datetime.datetime.fromisoformat(start.at)).total_seconds())

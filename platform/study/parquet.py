@@ -1,0 +1,154 @@
+"""Measurements as Parquet: one flat row each, under the measurement table's names where it has one, and back.
+
+pyarrow is imported when it is needed: a search has nothing to do with it before its end.
+"""
+
+import dataclasses
+import enum
+import functools
+import importlib
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from platform.errors import InputError
+from platform.study.replace import replacing
+from trainers.codec import from_json, to_json
+from trainers.measurement import Measurement
+
+PARQUET = "measurements.parquet"
+
+_NAMES: dict[tuple[str, ...], str] = {
+    ("recipe", "model", "name"): "model",
+    ("recipe", "model", "num_layers"): "layers",
+    ("recipe", "model", "hidden_size"): "hidden",
+    ("recipe", "model", "num_heads"): "heads",
+    ("recipe", "model", "num_kv_heads"): "kv_heads",
+    ("recipe", "model", "ffn_size"): "ffn",
+    ("recipe", "model", "vocab_size"): "vocab",
+    ("recipe", "model", "config"): "model_config",
+    ("recipe", "compute_precision"): "precision",
+    ("layout", "checkpointing"): "activation_ckpt",
+    ("conditions", "device"): "gpu",
+    ("conditions", "num_nodes"): "nodes",
+}
+"""Columns named as in the measurement table; all others carry their field's own name."""
+
+_DERIVED: dict[str, Callable[[Measurement], Any]] = {
+    "id": lambda each: each.id,
+    "recipe": lambda each: each.recipe.id,
+    "layout_id": lambda each: each.layout.id,
+    "layout_label": lambda each: each.layout.label,
+    "params_b": lambda each: each.recipe.model.num_parameters / 1e9,
+    "gpus": lambda each: each.num_devices,
+    "dp": lambda each: each.layout.data_parallel,
+    "miniature": lambda each: each.miniature,
+}
+"""Columns for readers' comfort that follow from the others."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Column:
+    name: str
+    path: tuple[str, ...]
+    hint: Any
+
+
+@functools.cache
+def _columns() -> tuple[_Column, ...]:
+    columns = tuple(_walk(Measurement, ()))
+    names = [*_DERIVED, *(column.name for column in columns)]
+    assert len(set(names)) == len(names), f"two columns of one name: {sorted(names)}"
+    return columns
+
+
+def _walk(kind: type, prefix: tuple[str, ...]) -> typing.Iterator[_Column]:
+    for name, hint in typing.get_type_hints(kind).items():
+        path, plain = (*prefix, name), _plain(hint)
+        if isinstance(plain, type) and dataclasses.is_dataclass(plain):
+            yield from _walk(plain, path)
+        else:
+            yield _Column(name=_NAMES.get(path, name), path=path, hint=plain)
+
+
+def _plain(hint: Any) -> Any:
+    """The hint without its `| None`."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return next(each for each in typing.get_args(hint) if each is not type(None))
+    return hint
+
+
+def _arrow_type(hint: Any, pa: Any) -> Any:
+    origin = typing.get_origin(hint)
+    if origin is tuple:
+        return pa.list_(_arrow_type(typing.get_args(hint)[0], pa))
+    if origin is Mapping:
+        return pa.map_(pa.string(), pa.string())
+    if origin is typing.Literal or (isinstance(hint, type) and issubclass(hint, enum.Enum)):
+        return pa.string()
+    return {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}[hint]
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    """pyarrow, which comes without types, and its Parquet module."""
+    return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+
+
+def write_parquet(path: Path, measurements: Sequence[Measurement]) -> None:
+    """Write measurements, replacing the file as a whole.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    pa, pq = _pyarrow()
+    kinds = {"params_b": float, "gpus": int, "dp": int, "miniature": bool}
+    fields = [pa.field(name, _arrow_type(kinds.get(name, str), pa)) for name in _DERIVED]
+    fields += [pa.field(column.name, _arrow_type(column.hint, pa)) for column in _columns()]
+    rows = [_flat(each) for each in measurements]
+    with replacing(path) as part:
+        pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(fields)), part)
+
+
+def _flat(measurement: Measurement) -> dict[str, Any]:
+    row: dict[str, Any] = {name: make(measurement) for name, make in _DERIVED.items()}
+    data = to_json(measurement)
+    for column in _columns():
+        value = data
+        for step in column.path:
+            value = None if value is None else value[step]
+        row[column.name] = list(value.items()) if isinstance(value, dict) else value  # type: ignore[reportUnknownArgumentType]
+    return row
+
+
+def read_parquet(path: Path) -> tuple[Measurement, ...]:
+    """The measurements that `write_parquet` wrote.
+
+    Raises:
+        InputError: the file cannot be read or is not such a table.
+    """
+    pa, pq = _pyarrow()
+    try:
+        rows = pq.read_table(path).to_pylist()
+        return tuple(from_json(Measurement, _nested(row)) for row in rows)
+    except (OSError, pa.ArrowInvalid, ValueError) as error:
+        raise InputError(f"{path} is not a table of measurements: {error}") from error
+
+
+def _nested(row: Mapping[str, Any]) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    for column in _columns():
+        if column.name not in row:
+            continue
+        value = row[column.name]
+        if typing.get_origin(column.hint) is Mapping and value is not None:
+            value = dict(value)
+        at = data
+        for step in column.path[:-1]:
+            at = at.setdefault(step, {})
+        at[column.path[-1]] = value
+    conditions = data.get("conditions")
+    if conditions is not None and all(value is None for value in conditions.values()):
+        data["conditions"] = None
+    return data

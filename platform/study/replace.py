@@ -1,0 +1,26 @@
+"""Writing a file so that a reader sees the old one or the new one, never half of either."""
+
+import contextlib
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+from platform.errors import InputError
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Generator[Path, None, None]:
+    """A path to write to in place of `path`, which it becomes at the end. Two processes may do so at once.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield part
+        part.replace(path)
+    except OSError as error:
+        raise InputError(f"the file {path} cannot be written: {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)

@@ -1,0 +1,227 @@
+"""A study's folder: created once, held by one driver at a time, found by name."""
+
+import difflib
+import errno
+import fcntl
+import json
+import os
+import re
+import socket
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from platform.errors import InputError
+from platform.study.history import History
+from platform.study.journal import JOURNAL, Rejected, Tail, describe_rejected, set_aside
+from trainers.journal import Line, now, record
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_RESERVED = ("mlflow.db", "mlflow-artifacts")
+"""What the MLflow mirror keeps beside the studies."""
+
+
+class Study:
+    """A study that this process writes. Nobody else does while it is open; close it, or use it with `with`."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock: int | None = lock
+
+    @classmethod
+    def create(cls, studies: Path, name: str) -> Self:
+        """A new study. Its folder is made, its journal begins with the first `record`.
+
+        Raises:
+            InputError: the name is not one, or taken, or the folder cannot be made.
+        """
+        cls.check_free(studies, name)
+        path = studies / name
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"the folder {path} cannot be made: {error.strerror}") from error
+        lock = _acquire(path)
+        try:
+            _refuse_taken(path)
+        except InputError:
+            os.close(lock)
+            raise
+        return cls(path.absolute(), lock)
+
+    @staticmethod
+    def check_free(studies: Path, name: str) -> None:
+        """Refuse a name that cannot be a new study's, before anything is made.
+
+        Raises:
+            InputError: the name is not one, or taken.
+        """
+        check_name(name)
+        _refuse_taken(studies / name)
+
+    @classmethod
+    def resume(cls, studies: Path, name: str) -> tuple[Self, History, str]:
+        """An existing study with what it has so far, and a sentence on lines that were set aside ("" for none).
+
+        Raises:
+            InputError: there is no such study, another driver holds it, its journal has no readable first line or was
+                written by a newer version.
+        """
+        path = find(studies, name)
+        lock = _acquire(path)
+        try:
+            history, rejected = read(path, last=True)
+            sentence = set_aside(path, rejected)
+        except BaseException:
+            os.close(lock)
+            raise
+        return cls(path, lock), history, sentence
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.path.name
+
+    @property
+    def journal(self) -> Path:
+        """The journal's absolute path."""
+        return self.path / JOURNAL
+
+    def record(self, entry: Line) -> None:
+        """Append to the journal; on disk when this returns."""
+        record(self.journal, entry)
+
+    def close(self) -> None:
+        """Let go of the study. Closing twice does nothing."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def check_name(name: str) -> None:
+    """Refuse what cannot name a study.
+
+    Raises:
+        InputError: a character, length or name that is not allowed.
+    """
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            f"{name!r} cannot name a study: use up to 64 letters, digits, dots, dashes and underscores,"
+            " a letter or digit first"
+        )
+    if name in _RESERVED:
+        raise InputError(f"{name!r} cannot name a study: MLflow's records are kept under that name")
+
+
+def names(studies: Path) -> list[str]:
+    """The studies of a folder, sorted."""
+    return sorted(each.parent.name for each in studies.glob(f"*/{JOURNAL}"))
+
+
+def fresh_name(studies: Path, space: str) -> str:
+    """A name not yet taken: the space's, with a number."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", space).strip("-._")[:56] or "study"
+    number = 1
+    while (studies / f"{stem}-{number}" / JOURNAL).exists():
+        number += 1
+    return f"{stem}-{number}"
+
+
+def find(studies: Path, name: str) -> Path:
+    """The absolute path of a study's folder.
+
+    Raises:
+        InputError: there is none of that name.
+    """
+    path = (studies / name).absolute()
+    if _NAME.fullmatch(name) and (path / JOURNAL).is_file():
+        return path
+    known = names(studies)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if near:
+        hint = f"did you mean {' or '.join(near)}?"
+    elif known:
+        hint = f"there are {', '.join(known[:8])}{' and more' if len(known) > 8 else ''}"
+    else:
+        hint = "there are no studies yet"
+    raise InputError(f"no study {name!r} in {studies.absolute()}: {hint}")
+
+
+def is_held(path: Path) -> bool:
+    """Whether a driver is running the study in folder `path` now."""
+    try:
+        file = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    return False
+
+
+def read(path: Path, *, last: bool = False) -> tuple[History, list[Rejected]]:
+    """What the journal of the study in folder `path` says, and the lines that could not be used.
+
+    With `last`, no writer is alive and an unfinished end of the file counts as a line. Nothing is written.
+
+    Raises:
+        InputError: the journal has no readable first line, or was written by a newer version.
+    """
+    tail = Tail(path / JOURNAL)
+    history = History(tail.read(last=last))
+    if history.header is None:
+        said = describe_rejected(path, tail.rejected)
+        why = f" ({tail.rejected[0].why})" if said else ""
+        raise InputError(f"{path / JOURNAL} does not begin with a study's first line{why}: give the search a new name")
+    return history, tail.rejected
+
+
+def _refuse_taken(path: Path) -> None:
+    journal = path / JOURNAL
+    if journal.exists() and journal.stat().st_size:
+        raise InputError(
+            f"a study {path.name!r} exists already in {path.parent.absolute()}:"
+            f" continue it with --resume {path.name}, or choose another name"
+        )
+
+
+def _acquire(path: Path) -> int:
+    """The file descriptor that holds the study's lock; the system frees it when the process ends, however it ends."""
+    try:
+        file = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise InputError(f"the study in {path} cannot be written: {error.strerror}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.read(file, 4096)
+        os.close(file)
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise InputError(
+                f"the folder {path} is on a file system without locks ({error.strerror}): choose another by --studies"
+            ) from error
+        raise InputError(f"the study {path.name!r} is being run {_holder(holder)}: wait for it to end") from error
+    os.ftruncate(file, 0)
+    os.write(file, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now()}).encode())
+    return file
+
+
+def _holder(text: bytes) -> str:
+    try:
+        found = json.loads(text)
+        return f"by process {found['pid']} on {found['host']} since {found['since']}"
+    except (ValueError, KeyError, TypeError):
+        return "by another process"

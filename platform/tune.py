@@ -1,0 +1,106 @@
+"""The one module that talks to Ray Tune: turns the loop's jobs into Tune trials, and Tune's ends into the loop's."""
+
+import contextlib
+import io
+import logging
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.tune
+from ray._raylet import PlacementGroupID
+from ray.tune.search import Searcher as TuneSearcher
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from platform.loop import Loop
+from trainers.codec import to_json
+from trainers.recorder import Recorder
+from trainers.trial import run_trial
+
+
+@contextlib.contextmanager
+def recorder(journal: Path) -> Any:
+    """The study's recorder actor, on this node, for as long as the context lasts; yields its name."""
+    name = f"recorder-{uuid.uuid4().hex[:8]}"
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    options: dict[str, Any] = {"name": name, "num_cpus": 0, "max_concurrency": 8, "scheduling_strategy": here}
+    actor = ray.remote(Recorder).options(**options).remote(str(journal))
+    ray.get(actor.ready.remote(), timeout=120)
+    try:
+        yield name
+    finally:
+        ray.kill(actor)
+
+
+def run(loop: Loop, *, driver_ip: str) -> None:
+    """Runs the loop's jobs one after another until it gives no more.
+
+    Raises:
+        KeyboardInterrupt: the user asked to stop; workers are taken down with the connection to Ray.
+    """
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+    logging.getLogger("ray.train").setLevel(logging.CRITICAL)
+    with tempfile.TemporaryDirectory(prefix="layout-search-") as scratch:
+        trainable = ray.tune.with_resources(run_trial, {"CPU": 0.1, f"node:{driver_ip}": 0.001})
+        tuner = ray.tune.Tuner(
+            trainable,
+            param_space={"storage": f"{scratch}/train"},
+            tune_config=ray.tune.TuneConfig(
+                search_alg=_Bridge(loop), num_samples=-1, max_concurrent_trials=1, reuse_actors=False
+            ),
+            run_config=ray.tune.RunConfig(
+                name="tune",
+                storage_path=scratch,
+                verbose=0,
+                failure_config=ray.tune.FailureConfig(max_failures=0, fail_fast=False),
+            ),
+        )
+        with contextlib.redirect_stdout(io.StringIO()):  # standard output belongs to the table and to --json
+            tuner.fit()
+
+
+class _Bridge(TuneSearcher):
+    """The loop as Tune sees it. All state is the journal's, so nothing of it is saved in Tune's own files."""
+
+    def __init__(self, loop: Loop) -> None:
+        super().__init__(metric="wall_s", mode="min")
+        self._loop = loop
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        return True
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        if self._loop.running is not None:
+            return None
+        job = self._loop.next_job()
+        return TuneSearcher.FINISHED if job is None else {"job": to_json(job)}
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        told = result or {}
+        _remove_left_over_groups()
+        state = "failed" if error or "state" not in told else told["state"]
+        self._loop.ended(state=state, reason=told.get("reason", ""))
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: a study resumes from its journal."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing: see `save`."""
+
+
+def _remove_left_over_groups() -> None:
+    """Takes down what Train's own cleaner may have missed of the trial that just ended: this job's unnamed groups.
+
+    Tune names its groups, Train does not; the last four bytes of a group's id are its job's.
+    """
+    job_id = ray.get_runtime_context().get_job_id()
+    for group_id, group in ray.util.placement_group_table().items():
+        if group["state"] != "REMOVED" and not group["name"] and group_id.endswith(job_id):
+            with contextlib.suppress(Exception):
+                ray.util.remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(group_id))))

@@ -1,0 +1,28 @@
+"""Lets `python -m platform.search` work from any folder: `.venv/bin/python scripts/install_pth.py`.
+
+Writes one `.pth` file into the site-packages of the Python that runs it. Its first line puts this checkout at the end
+of the path, for `trainers` and `search_spaces`; its second gives the standard library's `platform` our folder as
+`__path__`, so that our commands are found beside its functions, under `python -P` too. It may run again at any time.
+"""
+
+import sysconfig
+from pathlib import Path
+
+NAME = "layout_search.pth"
+
+
+def lines(root: Path) -> str:
+    """What the file holds for the checkout at `root`."""
+    return f"{root}\nimport platform; platform.__path__ = [{str(root / 'platform')!r}]\n"
+
+
+def main() -> None:
+    """Writes the file where this Python looks for it."""
+    root = Path(__file__).resolve().parent.parent
+    target = Path(sysconfig.get_path("purelib")) / NAME
+    target.write_text(lines(root))
+    print(f"{target} now leads to {root}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""The generic `--set axis=value,value`: text to typed values of a `Layout`, of a `Recipe`, or of the ladder."""
+
+import dataclasses
+import difflib
+import math
+import typing
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from trainers.layout import Layout
+from trainers.recipe import Recipe
+
+MICRO_BATCH = "micro_batch"
+POINT = "point"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """One axis with the values that replace the space's own."""
+
+    axis: str
+    kind: Literal["recipe", "layout", "micro_batch", "point"]
+    values: tuple[Any, ...]
+
+
+def parse(texts: Sequence[str]) -> tuple[Change, ...]:
+    """Reads texts such as "zero_stage=1,2" or "seq_len=1024".
+
+    Raises:
+        ValueError: no "=", an unknown axis (with near names), an axis set twice, or a value that is not of its type.
+    """
+    changes: dict[str, Change] = {}
+    for text in texts:
+        axis, equals, listed = text.partition("=")
+        axis = axis.strip()
+        if not equals or not axis:
+            raise ValueError(f"--set wants axis=value,value, got {text!r}")
+        if axis in changes:
+            raise ValueError(f"--set {axis} is given twice: list its values in one, as in {axis}=a,b")
+        kind, hint = _axis(axis)
+        values = tuple(dict.fromkeys(_value(axis, item.strip(), hint) for item in listed.split(",")))
+        changes[axis] = Change(axis=axis, kind=kind, values=values)
+    return tuple(changes.values())
+
+
+def axes() -> dict[str, str]:
+    """Every axis that `--set` knows, with what it takes, for help texts."""
+    return {axis: _allowed(hint) for axis, (_, hint) in _axes().items()}
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: `; did you mean x or y?`, or nothing where none is like it."""
+    names = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(names)}?" if names else ""
+
+
+def _axes() -> dict[str, tuple[Literal["recipe", "layout", "micro_batch", "point"], Any]]:
+    layout = typing.get_type_hints(Layout)
+    recipe = typing.get_type_hints(Recipe)
+    return {
+        **{field.name: ("layout", layout[field.name]) for field in dataclasses.fields(Layout)},
+        MICRO_BATCH: ("micro_batch", int),
+        **{field.name: ("recipe", recipe[field.name]) for field in dataclasses.fields(Recipe) if field.name != "model"},
+        POINT: ("point", str),
+    }
+
+
+def _axis(axis: str) -> tuple[Literal["recipe", "layout", "micro_batch", "point"], Any]:
+    known = _axes()
+    if axis not in known:
+        raise ValueError(f"unknown axis {axis!r} in --set{near(axis, known)} (the axes are {', '.join(known)})")
+    return known[axis]
+
+
+def _value(axis: str, text: str, hint: Any) -> Any:
+    allowed = _allowed(hint)
+    if typing.get_origin(hint) is Literal:
+        names = typing.get_args(hint)
+        if text not in names:
+            raise ValueError(f"{axis} has no value {text!r}{near(text, names)} ({axis} takes {allowed})")
+        return text
+    if hint is str and text:
+        return text
+    if hint in (int, float):
+        try:
+            number = hint(text)
+        except ValueError:
+            number = math.nan
+        if math.isfinite(number):
+            return number
+    raise ValueError(f"{axis} takes {allowed}, got {text!r}")
+
+
+def _allowed(hint: Any) -> str:
+    if typing.get_origin(hint) is Literal:
+        return ", ".join(typing.get_args(hint))
+    return {int: "whole numbers", float: "numbers", str: "names"}[hint]

@@ -1,0 +1,76 @@
+"""From axis values and a number of devices to a `Layout`, and what speaks against it."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from trainers.layout import Layout
+from trainers.recipe import Recipe
+from trainers.spec import Architecture
+
+ATTENTION: Mapping[Architecture, tuple[str, ...]] = {
+    "bloom": ("eager",),
+    "gpt2": ("sdpa", "eager"),
+    "gpt_neox": ("sdpa", "eager"),
+    "llama": ("sdpa", "eager"),
+}
+"""Attention kernels that each architecture trains with, the likely fastest first.
+
+transformers 5.23 refuses anything but "eager" for BLOOM, whose ALiBi bias it adds by hand.
+"""
+
+
+def fill(values: Mapping[str, Any], num_devices: int) -> Layout:
+    """The layout of these axis values on `num_devices`.
+
+    Degrees that `values` names are taken as they stand. Of the others, tp, pp and cp are 1 and the remaining devices
+    shard (or replicate at stage 0). `grad_sync` becomes what the engine can do, and "last" on one data-parallel rank,
+    where both words mean the same. The degrees may fail to multiply to `num_devices`: `reason_against` says so.
+
+    Raises:
+        ValueError: no engine can mean these values (`Layout`'s own sentence).
+    """
+    sharded = values.get("zero_stage", 0) > 0
+    data_parallel = max(1, num_devices // math.prod(values.get(axis, 1) for axis in ("tp", "pp", "cp")))
+    if "dp_shard" in values:
+        shard = values["dp_shard"]
+        replicate = values.get("dp_replicate", max(1, data_parallel // max(1, shard)))
+    elif "dp_replicate" in values:
+        replicate = values["dp_replicate"]
+        shard = max(1, data_parallel // max(1, replicate)) if sharded else 1
+    else:
+        replicate, shard = (1, data_parallel) if sharded else (data_parallel, 1)
+    filled: dict[str, Any] = {**values, "dp_replicate": replicate, "dp_shard": shard}
+    if values.get("engine") == "deepspeed":
+        filled["grad_sync"] = "every" if values.get("zero_stage", 0) >= 2 else "last"
+    elif replicate * shard == 1:
+        filled["grad_sync"] = "last"
+    return Layout(**filled)
+
+
+def fewest_devices(values: Mapping[str, Any]) -> int:
+    """The smallest number of devices on which the degrees named in `values` can stand."""
+    degrees = [values.get(axis, 1) for axis in ("dp_replicate", "dp_shard", "tp", "pp", "cp")]
+    return math.prod(max(1, degree) for degree in degrees)
+
+
+def reason_against(recipe: Recipe, layout: Layout, num_devices: int) -> str | None:
+    """Why `layout` cannot train `recipe` on exactly `num_devices`, as one sentence; None when nothing is known."""
+    model = recipe.model
+    if layout.world_size != num_devices:
+        degrees = " x ".join(
+            f"{axis} {getattr(layout, axis)}"
+            for axis in ("dp_replicate", "dp_shard", "tp", "pp", "cp")
+            if getattr(layout, axis) > 1
+        )
+        return f"{degrees or 'every degree 1'} takes {layout.world_size} devices, there are {num_devices}"
+    if model.num_kv_heads % layout.tp:
+        return f"tp {layout.tp} does not divide the {model.num_kv_heads} key/value heads of {model.name}"
+    if layout.pp > model.num_layers:
+        return f"pp {layout.pp} is more than the {model.num_layers} layers of {model.name}"
+    if recipe.seq_len % layout.cp:
+        return f"cp {layout.cp} does not divide the sequence length {recipe.seq_len}"
+    if layout.attention not in ATTENTION[model.architecture]:
+        allowed = " or ".join(ATTENTION[model.architecture])
+        return f"{model.architecture} models run {allowed} attention here, not {layout.attention}"
+    return None

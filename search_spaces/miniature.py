@@ -1,0 +1,65 @@
+"""A small model of the same architecture, for machines without a GPU."""
+
+from search_spaces.space import Space
+from trainers.recipe import INCLUDED, Recipe
+from trainers.spec import ModelSpec
+
+BYTES = 256
+"""Vocabulary of the included text, which is read byte by byte."""
+
+
+def small_model(
+    model: ModelSpec, *, num_layers: int = 4, hidden_size: int = 256, num_heads: int = 8, max_positions: int = 512
+) -> ModelSpec:
+    """A byte-level model of `model`'s architecture: its kind of positions, norms, feed-forward and head, only smaller.
+
+    `max_positions` counts where `model` has a bound on the length. Grouped key/value heads stay grouped.
+    """
+    grouped = model.num_kv_heads < model.num_heads
+    return ModelSpec(
+        name=f"{model.name}-miniature",
+        architecture=model.architecture,
+        num_layers=num_layers,
+        hidden_size=hidden_size,
+        num_heads=num_heads,
+        num_kv_heads=num_heads // 2 if grouped else num_heads,
+        vocab_size=BYTES,
+        ffn_size=round(hidden_size * model.ffn_size / model.hidden_size),
+        max_positions=max_positions if model.max_positions else 0,
+        tied_embeddings=model.tied_embeddings,
+        embedding_norm=model.embedding_norm,
+        init_std=model.init_std,
+        miniature_of=model.name,
+    )
+
+
+def stand_in(space: Space) -> Space:
+    """The miniature of `space`: its architecture and axes on the included text, two CPU workers under a memory cap.
+
+    Few enough layouts for some minutes on two cores: all three engines, sharded in full or not at all, with and
+    without activation checkpointing. The cap is small enough for upper micro-batches to run out of memory, as they do
+    on a real device.
+    """
+    model = small_model(space.recipe.model)
+    return Space(
+        name=f"{space.name}-miniature",
+        summary=f"{model.num_parameters / 1e6:.1f} M parameters on two CPU workers, standing in for {space.name}",
+        recipe=Recipe(
+            model=model,
+            seq_len=256,
+            global_batch=32,
+            compute_precision="fp32",
+            # A small model on small batches learns visibly within the few steps of a measurement.
+            learning_rate=1e-3,
+            data=INCLUDED,
+        ),
+        axes={
+            "checkpointing": ("none", "full"),
+            "zero_stage": (3, 0),
+            "engine": ("fsdp", "deepspeed", "ddp"),
+            "attention": space.axes["attention"][:1],
+        },
+        micro_batches=(1, 4, 16),
+        device_memory_gib=0.35,
+        num_workers=2,
+    )

@@ -1,0 +1,53 @@
+"""A space for any transformers `config.json`, so that a model needs no Python to be searched."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from search_spaces.degrees import ATTENTION
+from search_spaces.miniature import stand_in
+from search_spaces.space import Space
+from trainers.recipe import Recipe
+from trainers.spec import ModelSpec
+
+
+def space_of_config(path: Path) -> Space:
+    """The space of the model that the `config.json` at `path` describes.
+
+    Sequence 2048 (or as many positions as the model has), global batch 512, and the axes of the built-in spaces.
+
+    Raises:
+        ValueError: the file cannot be read, is no JSON object, or lacks what the project needs, in one sentence.
+    """
+    name = path.stem if path.name != "config.json" else path.absolute().parent.name or "model"
+    model = ModelSpec.from_config(_read(path), name=name)
+    seq_len = min(2048, model.max_positions or 2048)
+    space = Space(
+        name=name,
+        summary=f"{name} ({model.architecture}, {model.num_parameters / 1e9:.3g} B parameters), sequence {seq_len}",
+        recipe=Recipe(model=model, seq_len=seq_len, global_batch=512),
+        axes={
+            "attention": ATTENTION[model.architecture],
+            "checkpointing": ("none", "full"),
+            "grad_sync": ("last", "every"),
+            "zero_stage": (3, 1, 2, 0),
+            "engine": ("fsdp", "deepspeed", "ddp"),
+        },
+        micro_batches=(1, 2, 4, 8, 16),
+    )
+    return dataclasses.replace(space, miniature=stand_in(space))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not a JSON file: it is not UTF-8 text") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not a JSON file: {error}") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"{path} wants a JSON object at its top, got {type(config).__name__}")
+    return config

@@ -1,0 +1,125 @@
+"""Made-up values for tests of records and reports. Nothing here was measured."""
+
+import dataclasses
+from typing import Any
+
+from trainers.cluster import Cluster
+from trainers.journal import StudyHeader
+from trainers.layout import BatchPoint, Layout
+from trainers.measurement import Conditions, Measurement, Outcome
+from trainers.recipe import Recipe
+from trainers.spec import ModelSpec
+
+MODEL = ModelSpec(
+    name="bloom-7b1", architecture="bloom", num_layers=30, hidden_size=4096, num_heads=32, vocab_size=250880
+)
+SMALL = ModelSpec(
+    name="bloom-small",
+    architecture="bloom",
+    num_layers=2,
+    hidden_size=64,
+    num_heads=4,
+    vocab_size=512,
+    miniature_of="bloom-7b1",
+)
+RECIPE = Recipe(model=MODEL, seq_len=2048, global_batch=512)
+CLUSTER = Cluster(device_kind="cuda", device="Made-up GPU", device_memory_gib=80.0, devices_per_node=4)
+CONDITIONS = Conditions(
+    device="Made-up GPU",
+    device_memory_gib=80.0,
+    num_nodes=1,
+    versions={"python": "3.11", "torch": "0.0"},
+    environment={"NCCL_DEBUG": "WARN"},
+    commit="0123456",
+)
+
+
+def layout(**fields: Any) -> Layout:
+    """A layout on four devices, FSDP2 unless said otherwise."""
+    known: dict[str, Any] = {"engine": "fsdp", "zero_stage": 3, "dp_shard": 4}
+    return Layout(**{**known, **fields})
+
+
+def measurement(
+    *,
+    on: Layout | None = None,
+    micro_batch: int = 1,
+    recipe: Recipe = RECIPE,
+    tokens_per_s: float | None = 40000.0,
+    **fields: Any,
+) -> Measurement:
+    """A measurement with every figure in place; one that did not run where `tokens_per_s` is None."""
+    on = on or layout()
+    batch = BatchPoint.of(recipe, on, micro_batch)
+    figures: dict[str, Any] = {"outcome": Outcome.OK, "trial_id": "t1", "conditions": CONDITIONS}
+    if tokens_per_s is not None:
+        step_s = recipe.tokens_per_step / tokens_per_s
+        each = tokens_per_s / on.world_size
+        model_tflops = each * recipe.model.flops_per_token(recipe.seq_len) / 1e12
+        figures |= {
+            "measured_grad_accum": batch.grad_accum,
+            "step_time_s": step_s,
+            "step_time_low_s": step_s * 0.99,
+            "step_time_high_s": step_s * 1.01,
+            "windows_s": (step_s, step_s * 0.99, step_s * 1.01),
+            "steps_per_window": 2,
+            "tokens_per_s": tokens_per_s,
+            "tokens_per_s_per_gpu": each,
+            "model_tflops_per_gpu": model_tflops,
+            "hardware_tflops_per_gpu": model_tflops,
+            "matmul_peak_tflops": 700.0,
+            "share_of_matmul_peak": model_tflops / 700.0,
+            "datasheet_peak_tflops": 990.0,
+            "share_of_datasheet_peak": model_tflops / 990.0,
+            "peak_allocated_gib": 61.25,
+            "peak_reserved_gib": 66.5,
+            "utilization_pct": 97.5,
+            "losses": (12.5, 11.0, 10.25),
+            "grad_norms": (3.0, 2.5, 2.0),
+            "step_times_s": (step_s * 2, step_s, step_s),
+        }
+    return Measurement(recipe=recipe, layout=on, batch=batch, **{**figures, **fields})
+
+
+def oom(**fields: Any) -> Measurement:
+    """A measurement that ran out of memory."""
+    known: dict[str, Any] = {
+        "tokens_per_s": None,
+        "outcome": Outcome.OOM,
+        "reason": "the optimizer step asked for 4.00 GiB with 78.50 GiB allocated",
+        "phase": "optimizer",
+        "rank": 3,
+        "asked_gib": 4.0,
+        "allocated_gib": 78.5,
+        "reserved_gib": 79.25,
+    }
+    return measurement(**{**known, **fields})
+
+
+def skipped(**fields: Any) -> Measurement:
+    """A layout that was never run."""
+    known: dict[str, Any] = {
+        "tokens_per_s": None,
+        "outcome": Outcome.SKIPPED,
+        "reason": "states alone need 105.3 GiB, the device has 80.0 GiB",
+        "conditions": None,
+        "trial_id": "",
+    }
+    return measurement(**{**known, **fields})
+
+
+def header(name: str = "made-up", **fields: Any) -> StudyHeader:
+    """The first line of a study of `RECIPE`."""
+    known: dict[str, Any] = {
+        "space": "bloom7b",
+        "recipes": (RECIPE,),
+        "cluster": CLUSTER,
+        "tokens": 100e9,
+        "searcher": "all",
+    }
+    return StudyHeader(name=name, **{**known, **fields})
+
+
+def miniature() -> Recipe:
+    """`RECIPE` on the small stand-in."""
+    return dataclasses.replace(RECIPE, model=SMALL, seq_len=32, global_batch=8, compute_precision="fp32")

@@ -1,0 +1,85 @@
+"""`--set axis=value,value`: what it changes, and what it says when it cannot."""
+
+import pytest
+
+import search_spaces
+
+
+def test_layout_axes_and_ladder_are_replaced() -> None:
+    space = search_spaces.load("bloom7b").with_changes(["engine=deepspeed", "zero_stage=2, 1", "micro_batch=4,2"])
+    found, _ = space.candidates(4)
+    assert {each.layout.engine for each in found} == {"deepspeed"}
+    assert [each.layout.zero_stage for each in found[:2]] == [2, 1]
+    assert {each.micro_batches for each in found} == {(2, 4)}
+
+
+def test_a_recipe_field_makes_another_recipe() -> None:
+    space = search_spaces.load("bloom7b")
+    shorter = space.with_changes(["seq_len=1024", "optimizer=adafactor", "learning_rate=3e-4"])
+    assert (shorter.recipe.seq_len, shorter.recipe.optimizer, shorter.recipe.learning_rate) == (1024, "adafactor", 3e-4)
+    assert shorter.recipe.id != space.recipe.id
+    assert shorter.further_recipes == ()
+    assert shorter.miniature is space.miniature
+
+
+def test_several_values_make_several_recipes_the_first_the_reference() -> None:
+    space = search_spaces.load("bloom7b").with_changes(["seq_len=1024,2048", "state_precision=fp32,bf16"])
+    assert [(each.seq_len, each.state_precision) for each in space.recipes] == [
+        (1024, "fp32"),
+        (2048, "fp32"),
+        (1024, "bf16"),
+        (2048, "bf16"),
+    ]
+    found, _ = space.candidates(1)
+    assert {each.recipe.id for each in found} == {each.id for each in space.recipes}
+    assert found[0].recipe == space.recipe
+
+
+def test_a_value_given_twice_counts_once() -> None:
+    assert search_spaces.load("gpt2").with_changes(["zero_stage=1,1"]).axes["zero_stage"] == (1,)
+
+
+def test_points_are_picked_by_name_and_share_recipe_changes() -> None:
+    names = ["zs3_fp16_gpus1_bs32_sl128", "zs0_fp32_gpus1_bs32_sl128"]
+    space = search_spaces.load("gpt2_zero").with_changes([f"point={','.join(names)}", "seq_len=256"])
+    found, _ = space.candidates(1)
+    assert sorted(each.name for each in found) == sorted(names)
+    assert {each.recipe.seq_len for each in found} == {256}
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "sentence"),
+    [
+        ("bloom7b", ["zero_stage"], "wants axis=value,value, got 'zero_stage'"),
+        ("bloom7b", ["zero_stag=1"], "unknown axis 'zero_stag' in --set; did you mean zero_stage?"),
+        ("bloom7b", ["engine=fsdb"], r"engine has no value 'fsdb'; did you mean fsdp\? \(engine takes ddp, fsdp"),
+        ("bloom7b", ["zero_stage=two"], "zero_stage takes whole numbers, got 'two'"),
+        ("bloom7b", ["global_batch=1.5"], "global_batch takes whole numbers, got '1.5'"),
+        ("bloom7b", ["seq_len="], "seq_len takes whole numbers, got ''"),
+        ("bloom7b", ["data="], "data takes names, got ''"),
+        ("bloom7b", ["learning_rate=nan"], "learning_rate takes numbers, got 'nan'"),
+        ("bloom7b", ["model=x"], "unknown axis 'model'"),
+        ("bloom7b", ["tp=1", "tp=2"], "--set tp is given twice"),
+        ("bloom7b", ["seq_len=-1"], "seq_len must be at least 1, got -1"),
+        ("gpt2", ["seq_len=2048"], "2048 is longer than the 1024 positions of gpt2"),
+        ("bloom7b", ["micro_batch=0"], r"micro-batches of at least 1, got \[0\]"),
+        ("bloom7b", ["micro_batch=2,3"], "micro_batch=3 gives no layout on any cluster: global batch 512"),
+        ("bloom7b", ["global_batch=512,9", "micro_batch=2"], "global_batch=9 gives no layout on any cluster"),
+        ("bloom7b", ["zero_stage=5"], "zero_stage=5 gives no layout on any cluster: zero_stage of fsdp must be one"),
+        ("bloom7b", ["engine=fsdp", "zero_stage=1"], "engine=fsdp gives no layout on any cluster"),
+        ("bloom7b", ["tp=5"], "tp 5 does not divide the 32 key/value heads of bloom-7b1"),
+        ("bloom7b", ["pp=31"], "pp 31 is more than the 30 layers of bloom-7b1"),
+        ("bloom7b", ["cp=3"], "cp 3 does not divide the sequence length 2048"),
+        ("bloom7b", ["dp_shard=0"], "dp_shard must be at least 1, got 0"),
+        ("bloom7b", ["attention=sdpa"], "bloom models run eager attention here, not sdpa"),
+        ("bloom7b", ["point=zs0"], r"has no point 'zs0' \(it has no named points\)"),
+        ("gpt2_zero", ["point=zs0_fp16_gpus1_bs32_sl12"], "did you mean zs0_fp16_gpus1_bs32_sl128"),
+        ("gpt2_zero", ["zero_stage=1"], "zero_stage is fixed by the named points of space gpt2_zero"),
+        ("gpt2_zero", ["micro_batch=8"], "micro_batch is fixed by the named points"),
+        ("gpt2_zero", ["attention=sdpa,eager"], "attention is one value in space gpt2_zero"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(name: str, texts: list[str], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence) as raised:
+        search_spaces.load(name).with_changes(texts)
+    assert "\n" not in str(raised.value)

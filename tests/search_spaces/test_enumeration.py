@@ -1,0 +1,166 @@
+"""What a space enumerates: every layout once, on all devices, in its declared order."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+import search_spaces
+from search_spaces.space import Point, Space
+from trainers.layout import Layout
+
+GOLDEN = Path(__file__).parent / "golden" / "layouts.txt"
+DEVICES = (1, 2, 4, 8, 16)
+PRODUCTS = ("bloom7b", "gpt2", "gpt2_xl")
+
+
+@pytest.mark.parametrize("num_devices", DEVICES)
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_every_layout_once_on_all_devices(name: str, num_devices: int) -> None:
+    found, rejected = search_spaces.load(name).candidates(num_devices)
+    assert len({each.key for each in found}) == len(found) > 0
+    assert not rejected
+    for each in found:
+        layout = each.layout
+        degrees = layout.dp_replicate * layout.dp_shard * layout.tp * layout.pp * layout.cp
+        assert degrees == num_devices
+        for point in each.batch_points():
+            assert point.micro_batch * point.grad_accum * layout.data_parallel == each.recipe.global_batch
+
+
+@pytest.mark.parametrize("num_devices", (3, 5, 6, 7))
+def test_devices_that_divide_no_batch_are_told(num_devices: int) -> None:
+    space = search_spaces.load("bloom7b")
+    with pytest.raises(ValueError, match=f"512 is not a multiple of micro_batch 1 x {num_devices} data-parallel"):
+        space.candidates(num_devices)
+    found, _ = space.with_changes([f"global_batch={num_devices * 4}"]).candidates(num_devices)
+    assert {each.micro_batches for each in found} == {(1, 2, 4)}
+
+
+def test_all_three_engines_and_all_stages_are_there() -> None:
+    found, _ = search_spaces.load("bloom7b").candidates(8)
+    kinds = {(each.layout.engine, each.layout.zero_stage) for each in found}
+    assert kinds == {("ddp", 0), ("fsdp", 2), ("fsdp", 3), *(("deepspeed", stage) for stage in range(4))}
+
+
+def test_gradient_sync_is_what_the_engine_can_do() -> None:
+    found, _ = search_spaces.load("bloom7b").candidates(8)
+    for each in found:
+        if each.layout.engine == "deepspeed":
+            assert each.layout.grad_sync == ("every" if each.layout.zero_stage >= 2 else "last")
+    ddp = [each.layout.grad_sync for each in found if each.layout.engine == "ddp"]
+    assert ddp == ["last", "every", "last", "every"]
+    alone, _ = search_spaces.load("bloom7b").candidates(1)
+    assert {each.layout.grad_sync for each in alone if each.layout.engine != "deepspeed"} == {"last"}
+
+
+def test_sharded_without_checkpointing_comes_first_for_bloom() -> None:
+    found, _ = search_spaces.load("bloom7b").candidates(8)
+    layouts = [each.layout for each in found]
+    assert layouts[0] == Layout(engine="fsdp", zero_stage=3, dp_shard=8, grad_sync="last")
+    first_checkpointed = next(i for i, layout in enumerate(layouts) if layout.checkpointing == "full")
+    assert all(layout.checkpointing == "full" for layout in layouts[first_checkpointed:])
+
+
+def test_degrees_named_are_kept_and_the_rest_is_filled() -> None:
+    space = search_spaces.load("bloom7b").with_changes(["engine=fsdp", "zero_stage=3", "tp=2", "dp_shard=2"])
+    found, rejected = space.candidates(8)
+    assert {(x.layout.dp_replicate, x.layout.dp_shard, x.layout.tp) for x in found} == {(2, 2, 2)}
+    assert not rejected
+
+
+def test_degrees_that_do_not_divide_the_devices_are_rejected_with_the_reason() -> None:
+    found, rejected = search_spaces.load("bloom7b").with_changes(["tp=1,16"]).candidates(8)
+    assert {each.layout.tp for each in found} == {1}
+    assert {each.layout.tp for each in rejected} == {16}
+    assert {each.reason for each in rejected} == {"tp 16 takes 16 devices, there are 8"}
+    hybrid = search_spaces.load("bloom7b").with_changes(["engine=ddp,fsdp", "dp_replicate=2"])
+    found, rejected = hybrid.candidates(8)
+    assert {(each.layout.engine, each.layout.dp_shard) for each in found} == {("fsdp", 4)}
+    assert {each.reason for each in rejected} == {"dp_replicate 2 takes 2 devices, there are 8"}
+
+
+def test_named_points_are_exactly_the_space() -> None:
+    space = search_spaces.load("gpt2_zero")
+    found, rejected = space.candidates(8)
+    assert not rejected
+    assert [each.name for each in found] == [
+        f"zs{stage}_{precision}_gpus1_bs32_sl128" for stage in range(4) for precision in ("fp16", "fp32")
+    ]
+    for each in found:
+        assert each.layout.world_size == 1
+        assert (each.recipe.seq_len, each.recipe.global_batch, each.micro_batches) == (128, 32, (32,))
+        assert each.name.startswith(f"zs{each.layout.zero_stage}_{each.recipe.compute_precision}_")
+        assert [point.grad_accum for point in each.batch_points()] == [1]
+
+
+def test_fewer_devices_than_the_space_takes() -> None:
+    miniature = search_spaces.load("bloom7b").miniature
+    assert miniature is not None
+    with pytest.raises(ValueError, match="takes 2 devices, there are 1"):
+        miniature.candidates(1)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_miniatures_keep_the_architecture_and_say_what_they_are(name: str) -> None:
+    space = search_spaces.load(name)
+    miniature = space.miniature
+    assert miniature is not None and miniature.recipe.model.miniature_of == space.recipe.model.name
+    small, large = miniature.recipe.model, space.recipe.model
+    assert (small.architecture, small.position, small.tied_embeddings) == (
+        large.architecture,
+        large.position,
+        large.tied_embeddings,
+    )
+    assert small.num_parameters < 10e6
+    found, _ = miniature.candidates(2)
+    assert {each.layout.engine for each in found} == {"ddp", "fsdp", "deepspeed"}
+    assert len(found) >= 6
+
+
+def test_the_models_are_the_published_ones() -> None:
+    counts = {space.name: space.recipe.model.num_parameters for space in search_spaces.known()}
+    assert counts["bloom7b"] == 7_069_016_064
+    assert counts["gpt2"] == counts["gpt2_zero"] == 124_439_808
+    assert counts["gpt2_xl"] == 1_557_611_200
+
+
+def test_a_space_cannot_be_invalid() -> None:
+    space = search_spaces.load("gpt2")
+    point = Point(name="a", micro_batch=1)
+    for changes, sentence in (
+        ({"name": ""}, "needs a name"),
+        ({"axes": {"zero_stag": (1,)}}, "did you mean zero_stage"),
+        ({"axes": {"zero_stage": ()}}, "has no values"),
+        ({"micro_batches": ()}, "micro-batches of at least 1, got none"),
+        ({"micro_batches": (0, 1)}, r"got \[0\]"),
+        ({"num_workers": 0}, "num_workers"),
+        ({"axes": {}, "points": (point, point)}, "share a name"),
+        ({"points": (point,)}, "one value each for attention"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            dataclasses.replace(space, **changes)
+
+
+def _lines(space: Space, num_devices: int) -> list[str]:
+    found, rejected = space.candidates(num_devices)
+    lines = [f"{space.name} on {num_devices} devices: {len(found)} layouts"]
+    for each in found:
+        ladder = ",".join(map(str, each.micro_batches))
+        layout = each.layout
+        lines.append(f"  {each.name or layout.label} | {layout.dp_replicate} x {layout.dp_shard} | {ladder}")
+    lines += [f"  rejected {each.layout.label} | {each.reason}" for each in rejected]
+    return lines
+
+
+def test_enumerated_layouts_are_the_golden_ones(regenerate_golden: bool) -> None:
+    lines: list[str] = []
+    for space in search_spaces.known():
+        for num_devices in (1,) if space.points else (1, 2, 8):
+            lines += _lines(space, num_devices)
+        if space.miniature is not None:
+            lines += _lines(space.miniature, 2)
+    text = "\n".join(lines) + "\n"
+    if regenerate_golden:
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text(), "read the change; if it is meant, run pytest --regenerate-golden"

@@ -1,0 +1,147 @@
+"""Spaces by name, by Python file, by transformers config.json."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import search_spaces
+
+CONFIGS: dict[str, tuple[dict[str, Any], int]] = {
+    # The sizes published with each model, and its exact parameter count.
+    "bloom-560m": (
+        {"model_type": "bloom", "n_layer": 24, "hidden_size": 1024, "n_head": 16, "vocab_size": 250880},
+        559_214_592,
+    ),
+    "gpt2-medium": (
+        {
+            "model_type": "gpt2",
+            "n_layer": 24,
+            "n_embd": 1024,
+            "n_head": 16,
+            "vocab_size": 50257,
+            "n_positions": 1024,
+            "n_inner": None,
+        },
+        354_823_168,
+    ),
+    "pythia-160m": (
+        {
+            "model_type": "gpt_neox",
+            "num_hidden_layers": 12,
+            "hidden_size": 768,
+            "num_attention_heads": 12,
+            "intermediate_size": 3072,
+            "vocab_size": 50304,
+            "max_position_embeddings": 2048,
+            "tie_word_embeddings": False,
+        },
+        162_322_944,
+    ),
+    "llama-2-7b": (
+        {
+            "model_type": "llama",
+            "num_hidden_layers": 32,
+            "hidden_size": 4096,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 32,
+            "intermediate_size": 11008,
+            "vocab_size": 32000,
+            "max_position_embeddings": 4096,
+            "tie_word_embeddings": False,
+        },
+        6_738_415_616,
+    ),
+}
+
+
+def test_names_are_the_spaces_names() -> None:
+    assert tuple(space.name for space in search_spaces.known()) == search_spaces.names()
+    for space in search_spaces.known():
+        assert space.summary and "\n" not in space.summary
+        assert search_spaces.load(space.name) == space
+
+
+def test_an_unknown_name_tells_near_ones() -> None:
+    with pytest.raises(ValueError, match=r"unknown space 'bloom7'; did you mean bloom7b\?.*gpt2_xl"):
+        search_spaces.load("bloom7")
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_json_becomes_a_space(name: str, tmp_path: Path) -> None:
+    config, num_parameters = CONFIGS[name]
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    space = search_spaces.load(str(folder / "config.json"))
+    assert space == search_spaces.load(str(folder))
+    assert space.name == name
+    assert space.recipe.model.num_parameters == num_parameters
+    assert space.recipe.seq_len == (1024 if name == "gpt2-medium" else 2048)
+    found, rejected = space.candidates(4)
+    assert found and not rejected
+    assert space.miniature is not None and space.miniature.recipe.model.num_parameters < 10e6
+    assert space.miniature.candidates(2)[0]
+
+
+def test_grouped_heads_stay_grouped_in_the_miniature(tmp_path: Path) -> None:
+    path = tmp_path / "small-llama.json"
+    path.write_text(json.dumps({**CONFIGS["llama-2-7b"][0], "num_key_value_heads": 8}))
+    space = search_spaces.load(str(path))
+    assert space.name == "small-llama" and space.miniature is not None
+    assert space.miniature.recipe.model.num_kv_heads == 4 < space.miniature.recipe.model.num_heads
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (b"{", "is not a JSON file: Expecting property name"),
+        (b"\xff\xfe", "is not a JSON file: it is not UTF-8 text"),
+        (b"[1]", "wants a JSON object at its top, got list"),
+        (b"{}", "model_type None of .* is not known: this project trains bloom, gpt2"),
+        (b'{"model_type": "bloom", "n_layer": 2}', r"lacks hidden_size \(hidden_size or n_embed\), num_heads"),
+        (b'{"model_type": "bloom", "n_layer": "2"}', "lacks hidden_size"),
+    ],
+)
+def test_a_bad_config_is_one_sentence(text: bytes, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(text)
+    with pytest.raises(ValueError, match=sentence) as raised:
+        search_spaces.load(str(path))
+    assert "\n" not in str(raised.value)
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"cannot read .*config\.json: No such file"):
+        search_spaces.load(str(tmp_path / "config.json"))
+    with pytest.raises(ValueError, match=r"cannot read .*mine\.py: there is no such file"):
+        search_spaces.load(str(tmp_path / "mine.py"))
+
+
+def test_a_space_file_by_path(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import dataclasses\n"
+        "from search_spaces.gpt2 import gpt2\n"
+        "def space():\n"
+        "    return dataclasses.replace(gpt2(), name='mine', micro_batches=(1,))\n"
+    )
+    assert search_spaces.load(str(path)).name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("x = 1", r"mine\.py defines no function space\(\)"),
+        ("def space(): return 3", "returned int, not a Space"),
+        ("def space(): return 1 / 0", "cannot load a space from .*: ZeroDivisionError: division by zero"),
+        ("import nothing_of_this_name", "cannot load a space from .*: ModuleNotFoundError"),
+        ("def space(:", "cannot load a space from .*: SyntaxError"),
+    ],
+)
+def test_a_bad_space_file_is_one_sentence(text: str, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=sentence):
+        search_spaces.load(str(path))

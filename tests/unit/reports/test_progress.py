@@ -1,0 +1,90 @@
+"""Progress lines: what they say, and that following a journal tells each thing once."""
+
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from platform.reports.progress import Progress, count_outcomes, followed, measurement_line, progress_line
+from tests.samples import RECIPE, header, layout, measurement, miniature, oom, skipped
+from trainers.journal import Measured, RungStart, TrialStart, record
+from trainers.layout import BatchPoint, Layout
+from trainers.measurement import Outcome
+
+
+def test_a_line_says_trial_best_outcomes_and_time() -> None:
+    line = progress_line(
+        Progress(
+            trial=3,
+            num_trials=12,
+            layout=layout(),
+            batch=BatchPoint(micro_batch=2, grad_accum=64),
+            incumbent=measurement(step_time_derived=True),
+            outcomes=count_outcomes([measurement(), oom(), oom(), skipped()]),
+            elapsed_s=125,
+            left_s=3700,
+            gpu_s=500,
+            gpu_left_s=1500,
+            miniature=True,
+        )
+    )
+    assert line == (
+        "[miniature] trial 3/12: FSDP2 stage 3, sync last, eager, MBS 2 x 64"
+        " | best: 40,000~ tokens/s (FSDP2 stage 3, sync last, eager, MBS 1)"
+        " | 3 measurements: 1 ok, 2 oom, 1 skipped | 2 min 5 s, 1 h 1 min left | 500 GPU-s, 1,500 left"
+    )
+
+
+def test_a_line_before_anything_happened() -> None:
+    line = progress_line(
+        Progress(
+            trial=1,
+            num_trials=None,
+            layout=layout(),
+            batch=None,
+            incumbent=None,
+            outcomes=Counter[Outcome](),
+            elapsed_s=0,
+            left_s=None,
+            gpu_s=0,
+        )
+    )
+    assert line == (
+        "trial 1: FSDP2 stage 3, sync last, eager, starting | best: none yet | nothing measured yet | 0 s | 0 GPU-s"
+    )
+
+
+def test_a_finished_point_on_one_line() -> None:
+    assert (
+        measurement_line(measurement())
+        == "ok: FSDP2 stage 3, sync last, eager, MBS 1 x 128 | 40,000 tokens/s | 61.2 GiB"
+    )
+    said = measurement_line(oom(reason="first\nsecond"))
+    assert said.startswith("oom: ") and said.endswith("| first second")
+    small = measurement(recipe=miniature(), on=Layout(engine="ddp", dp_replicate=2))
+    assert measurement_line(small).startswith("[miniature] ok: DDP")
+
+
+class _Endless:
+    def time_left_s(self) -> float:
+        return float("inf")
+
+
+def test_following_tells_what_is_new_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    journal = tmp_path / "journal.jsonl"
+    record(journal, header())
+    record(journal, Measured(measurement=measurement(tokens_per_s=11000.0)))
+    with followed(journal, _Endless(), total=7):
+        start = TrialStart(trial_id="t2", key="k", recipe=RECIPE, layout=layout(prefetch=2), micro_batches=(1,))
+        record(journal, start)
+        record(journal, RungStart(trial_id="t2", batch=BatchPoint(micro_batch=1, grad_accum=128), deadline_s=60))
+        time.sleep(0.7)
+        record(journal, Measured(measurement=measurement(on=layout(prefetch=2), tokens_per_s=22000.0)))
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert len(lines) == 3, lines
+    assert "trial 1/7" in lines[0] and "starting" in lines[0] and "best: 11,000" in lines[0]
+    assert "MBS 1 x 128" in lines[1] and "prefetch 2" in lines[1]
+    assert lines[2].startswith("ok: ") and "22,000 tokens/s" in lines[2]

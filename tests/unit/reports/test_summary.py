@@ -1,0 +1,127 @@
+"""Who wins, what is said, and the JSON object."""
+
+import json
+
+import pytest
+
+from platform.reports.summary import as_json, nearest, nearest_sentence, verdicts, winner, winner_sentence
+from platform.study.history import History
+from tests.samples import CLUSTER, RECIPE, header, layout, measurement, miniature, oom, skipped
+from trainers.journal import Line, Measured, Peak
+from trainers.layout import Layout
+from trainers.measurement import Measurement, Outcome
+from trainers.recipe import Recipe
+
+FAST, SLOW = layout(checkpointing="full"), layout()
+
+
+def _history(*measurements: Measurement, recipes: tuple[Recipe, ...] = (RECIPE,)) -> History:
+    at = "2026-01-01T00:00:00+00:00"
+    entries: list[Line] = [header(at=at, recipes=recipes), Peak(at=at, device="d", precision="bf16", tflops=700.0)]
+    return History([*entries, *(Measured(at=at, measurement=each) for each in measurements)])
+
+
+def test_the_fastest_ok_point_wins_and_thrash_never() -> None:
+    best = measurement(on=SLOW, tokens_per_s=50000.0)
+    others = [
+        measurement(on=SLOW, micro_batch=2, tokens_per_s=90000.0, outcome=Outcome.THRASH),
+        measurement(on=FAST, tokens_per_s=45000.0),
+        oom(micro_batch=4),
+        skipped(micro_batch=8),
+        measurement(on=FAST, micro_batch=2, tokens_per_s=float("nan")),
+    ]
+    assert winner([*others, best]) is best
+    assert winner(others[:1] + others[3:]) is None
+
+
+def test_total_tokens_count_and_not_those_of_a_device() -> None:
+    two = measurement(on=Layout(engine="ddp", dp_replicate=2), tokens_per_s=30000.0)
+    four = measurement(on=Layout(engine="ddp", dp_replicate=4), tokens_per_s=40000.0)
+    assert winner([two, four]) is four
+
+
+def test_a_confirmed_point_is_judged_by_its_confirming_runs() -> None:
+    search = measurement(on=FAST, tokens_per_s=50000.0)
+    runs = [measurement(on=FAST, tokens_per_s=speed, repeat=n + 1) for n, speed in enumerate([41e3, 47e3, 43e3])]
+    other = measurement(on=SLOW, tokens_per_s=42000.0)
+    assert winner([search, *runs, other]) is runs[2]
+    assert winner([search, *runs[:2], other]) is other  # 41,000 of two: the slower one
+    failed = oom(on=FAST, repeat=4)
+    assert winner([search, *runs, failed, other]) is other
+
+
+def test_the_winner_in_one_sentence() -> None:
+    sentence = winner_sentence(measurement(micro_batch=2, step_time_derived=True), tokens=100e9)
+    for words in ("bloom-7b1", "FSDP2 stage 3", "4 devices", "2 x 64", "~40,000 tokens/s", "28.9 days for 100B tokens"):
+        assert words in sentence, sentence
+    assert "% of the measured matmul peak" in sentence
+    small = measurement(recipe=miniature(), on=Layout(engine="ddp", dp_replicate=2))
+    assert "miniature of bloom-7b1" in winner_sentence(small, tokens=1e9)
+
+
+def test_what_came_nearest_where_nothing_fits() -> None:
+    far = oom(on=layout(prefetch=1), allocated_gib=79.0, asked_gib=20.0)
+    near = oom(on=layout(prefetch=2), allocated_gib=79.0, asked_gib=1.5)
+    capped = oom(on=layout(prefetch=3), allocated_gib=39.0, asked_gib=1.25, cap_gib=40.0)
+    assert nearest([skipped(), far, near], CLUSTER) is near
+    assert nearest([skipped(), far, near, capped], CLUSTER) is capped
+    assert nearest([skipped()], CLUSTER) is not None
+    thrash = measurement(outcome=Outcome.THRASH, reason="2 allocator retries")
+    assert nearest([near, thrash], CLUSTER) is thrash
+    said = nearest_sentence(RECIPE, [far, near], CLUSTER)
+    assert said.startswith("Nothing fits") and "prefetch 2" in said and "0.5 GiB too many" in said
+    assert nearest_sentence(RECIPE, [], CLUSTER).startswith("Nothing was measured")
+
+
+def test_each_recipe_has_its_own_verdict() -> None:
+    other = Recipe(model=RECIPE.model, seq_len=1024, global_batch=512)
+    history = _history(measurement(), measurement(recipe=other, tokens_per_s=90000.0), recipes=(RECIPE, other))
+    assert [("length 2048" in said, "length 1024" in said) for said in verdicts(history)] == [
+        (True, False),
+        (False, True),
+    ]
+
+
+def test_json_has_every_field_and_is_json_for_any_reader() -> None:
+    diverged = measurement(on=FAST, outcome=Outcome.DIVERGED, losses=(1.0, float("nan")), tokens_per_s=None)
+    history = _history(measurement(), diverged, oom(micro_batch=4), skipped(micro_batch=8))
+    text = json.dumps(as_json(history), allow_nan=False)
+    data = json.loads(text)
+    promised = [
+        "study",
+        "space",
+        "recipe",
+        "miniature",
+        "cluster",
+        "winner",
+        "tie",
+        "measurements",
+        "skipped",
+        "wall_s",
+        "gpu_s",
+    ]
+    assert set(promised) <= set(data)
+    assert data["study"] == "made-up" and data["tie"] is None and data["miniature"] is False
+    assert data["recipe"]["id"] == RECIPE.id and data["winner"]["id"] == measurement().id
+    assert [each["outcome"] for each in data["measurements"]] == ["ok", "diverged", "oom"]
+    first = data["measurements"][0]
+    for name in (
+        "id", "layout", "batch", "outcome", "tokens_per_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu",
+        "peak_allocated_gib", "peak_reserved_gib", "days",
+    ):  # fmt: skip
+        assert first[name] is not None, name
+    assert first["layout"]["id"] == SLOW.id and first["batch"] == {"micro_batch": 1, "grad_accum": 128}
+    assert data["measurements"][1]["losses"] == [1.0, None]
+    assert data["skipped"][0]["layout"]["label"] == SLOW.label and "105.3 GiB" in data["skipped"][0]["reason"]
+
+
+def test_json_without_a_winner() -> None:
+    data = as_json(_history(oom()))
+    assert data["winner"] is None and len(data["measurements"]) == 1
+
+
+@pytest.mark.parametrize("fields", [{"layout", "batch"}])
+def test_nothing_of_the_layout_is_lost_in_json(fields: set[str]) -> None:
+    (row,) = as_json(_history(measurement(on=layout(prefetch=2, bucket_mib=25))))["measurements"]
+    assert fields <= set(row)
+    assert (row["layout"]["prefetch"], row["layout"]["bucket_mib"]) == (2, 25)

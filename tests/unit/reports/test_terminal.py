@@ -1,0 +1,105 @@
+"""The terminal's table at three widths: nothing wider than the terminal, nothing that tells rows apart lost."""
+
+import re
+
+import pytest
+
+from platform.reports.terminal import render
+from tests.samples import CLUSTER, RECIPE, layout, measurement, miniature, oom, skipped
+from trainers.layout import Layout
+from trainers.measurement import Measurement, Outcome
+from trainers.recipe import Recipe
+
+MANY = (
+    measurement(micro_batch=2, tokens_per_s=41000.0, step_time_derived=True),
+    measurement(on=layout(checkpointing="full", prefetch=2), tokens_per_s=43000.0, micro_batch=8),
+    measurement(on=layout(dp_shard=2, dp_replicate=2, grad_sync="every"), tokens_per_s=35000.0),
+    measurement(
+        on=Layout(engine="ddp", dp_replicate=4),
+        tokens_per_s=45000.0,
+        outcome=Outcome.THRASH,
+        reason="3 allocator retries",
+    ),
+    oom(on=Layout(engine="deepspeed", zero_stage=3, dp_shard=4, grad_sync="every"), micro_batch=2),
+    measurement(
+        micro_batch=4, tokens_per_s=None, outcome=Outcome.FAILED, reason="NCCL\nsaid [bold]no[/bold]" + "!" * 300
+    ),
+    *(skipped(on=layout(bucket_mib=n + 1)) for n in range(9)),
+)
+
+
+def _render(*measurements: Measurement, width: int, color: bool = False) -> str:
+    return render(measurements, cluster=CLUSTER, tokens=100e9, width=width, color=color)
+
+
+@pytest.mark.parametrize("width", [80, 120, 160, 200])
+def test_it_fits_and_says_what_matters(width: int) -> None:
+    text = _render(*MANY, width=width)
+    lines = text.splitlines()
+    assert max(len(line) for line in lines) <= width
+    flat = " ".join(text.split())
+    for words in ("43,000", "41,000~", "35,000", "ok *", "thrash", "oom", "failed", "asked 4.00 GiB", "61.2", "26.9"):
+        assert words in flat, f"{words} at {width}"
+    for words in (
+        "3 allocator retries",
+        "said [bold]no[/bold]",
+        "Never run: 9 batch points of 9 layouts.",
+        "prefetch 2",
+        "~ derived",
+    ):
+        assert words in flat, f"{words} at {width}"
+    assert text.index("43,000") < text.index("41,000~") < text.index("35,000") < text.index("45,000")
+    assert text.index("45,000") < text.index("asked")
+
+
+def test_wide_has_every_column() -> None:
+    text = _render(*MANY, width=220)
+    for title in (
+        "GPUs", "engine", "sharding", "degrees", "precision", "checkp.", "seq.", "MBS", "GAS", "batch", "step",
+        "tokens", "tokens/s", "±%", "TFLOP/s", "peak", "util.", "GiB", "days", "outcome",
+    ):  # fmt: skip
+        assert title in text, title
+    assert "Left out" not in text
+    for cell in ("hybrid full", "dp 2x2", "ZeRO-3", "deepspeed", "bf16", "2048", "512", "97.5", "1.0"):
+        assert cell in text, cell
+
+
+def test_narrow_says_what_it_left_out() -> None:
+    text = _render(*MANY, width=80)
+    assert "Left out at this width: " in text
+    assert "In every row: GPUs 4, precision bf16, seq. 2048, global batch 512" in text
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_layouts_that_differ_look_different(width: int) -> None:
+    on = [layout(), layout(prefetch=1), layout(attention="sdpa"), layout(zero_stage=2), layout(bucket_mib=25)]
+    text = _render(*(measurement(on=each, tokens_per_s=1000.0) for each in on), width=width)
+    flat = " ".join(text.split())
+    for word in ("prefetch 1", "sdpa", "buckets 25 MiB"):
+        assert word in flat, word
+    assert "grad+opt" in flat or "stage 2" in flat
+
+
+def test_each_recipe_has_its_own_table_and_winner() -> None:
+    other = Recipe(model=RECIPE.model, seq_len=1024, global_batch=512)
+    text = _render(measurement(), measurement(recipe=other, tokens_per_s=90000.0), width=200)
+    assert text.count("* the winner") == 2
+    assert text.index("length 2048") < text.index("length 1024")
+
+
+def test_a_miniature_is_marked() -> None:
+    text = _render(measurement(recipe=miniature(), on=Layout(engine="ddp", dp_replicate=2)), width=80)
+    assert text.startswith("MINIATURE of bloom-7b1")
+
+
+def test_nothing_but_failures_and_nothing_at_all() -> None:
+    assert "oom" in _render(oom(), width=80)
+    assert "Never run: 1 batch point of 1 layout." in _render(skipped(), width=80)
+    assert _render(width=80).strip() == ""
+
+
+def test_color_changes_no_letter() -> None:
+    plain, colored = _render(*MANY, width=160), _render(*MANY, width=160, color=True)
+    assert "\x1b[" not in plain and "\x1b[" in colored
+    stripped = re.sub(r"\x1b\[[0-9;]*m", "", colored)
+    assert [line.rstrip() for line in stripped.splitlines()] == [line.rstrip() for line in plain.splitlines()]

@@ -1,0 +1,54 @@
+"""The ladder's arithmetic: memory lines, derived step times, the accumulation of a confirming run."""
+
+import pytest
+
+from trainers.job import MemoryPoint
+from trainers.ladder import largest_accumulation, predict_gib, step_time_s
+from trainers.layout import Layout
+
+
+def point(micro_batch: int, forward_backward: float, optimizer: float) -> MemoryPoint:
+    return MemoryPoint(micro_batch=micro_batch, forward_backward_gib=forward_backward, optimizer_gib=optimizer)
+
+
+def test_one_point_has_no_slope():
+    assert predict_gib([], 2) is None
+    assert predict_gib([point(1, 10, 12)], 2) is None
+
+
+def test_the_larger_phase_decides():
+    known = [point(1, 10.0, 20.0), point(2, 14.0, 20.0)]
+    assert predict_gib(known, 3) == 20.0  # 18 in forward and backward, 20 flat in the optimizer step
+    assert predict_gib(known, 4) == 22.0
+
+
+def test_a_line_that_was_too_low_is_corrected_by_its_last_residual():
+    # The first two points predict 16 at 4; 19 came out. From 4 to 8 the slope is 2.5 and the residual 3 is added.
+    known = [point(1, 10, 0), point(2, 12, 0), point(4, 19, 0)]
+    assert predict_gib(known, 8) == pytest.approx(19 + 3.5 * 4 + 3)
+
+
+def test_order_of_points_does_not_matter_and_memory_never_falls():
+    known = [point(4, 9.0, 1.0), point(2, 10.0, 1.0)]
+    assert predict_gib(known, 8) == 9.0
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected"),
+    [
+        (Layout(engine="ddp", dp_replicate=2), 7 * 1.0 + 1.5 + 0.25),
+        (Layout(engine="deepspeed", zero_stage=2, dp_shard=2, grad_sync="every"), 8 * 1.25 + 0.25),
+    ],
+)
+def test_full_accumulation_follows_the_engines_exchange(layout: Layout, expected: float):
+    assert step_time_s(layout, 8, first_s=1.0, last_s=1.5, optimizer_s=0.25) == pytest.approx(expected)
+
+
+def test_one_micro_step_is_the_last_one():
+    assert step_time_s(Layout(engine="ddp"), 1, first_s=9.0, last_s=1.5, optimizer_s=0.25) == 1.75
+
+
+def test_a_confirming_run_stays_within_the_longest_step():
+    assert largest_accumulation(512, micro_step_s=0.5, optimizer_s=1.0, longest_step_s=20.0) == 38
+    assert largest_accumulation(16, micro_step_s=0.5, optimizer_s=1.0, longest_step_s=20.0) == 16
+    assert largest_accumulation(512, micro_step_s=30.0, optimizer_s=1.0, longest_step_s=20.0) == 2

@@ -1,0 +1,96 @@
+"""`python -m platform.report`: as a user types it, on studies written beforehand."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from platform.report import main
+from platform.reports.table import read_csv
+from platform.study.study import Study
+from tests.samples import header, measurement, oom, skipped
+from trainers.journal import End, Measured
+from trainers.measurement import Measurement
+
+ROOT = Path(__file__).parents[2]
+
+
+def _study(studies: Path, name: str, *measurements: Measurement) -> Path:
+    with Study.create(studies, name) as study:
+        study.record(header(name))
+        for each in measurements:
+            study.record(Measured(measurement=each))
+        study.record(End(exit_code=0, wall_s=10, gpu_s=40))
+        return study.path
+
+
+def test_a_finished_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = _study(tmp_path, "one", measurement(), oom(micro_batch=4), skipped(micro_batch=8))
+    csv = tmp_path / "out.csv"
+    assert main(["one", "--studies", str(tmp_path), "--csv", str(csv), "--no-mlflow"]) == 0
+    out = capsys.readouterr().out
+    for words in (
+        "40,000",
+        "ok *",
+        "asked 4.00 GiB",
+        "Never run: 1 batch point",
+        "Fastest for bloom-7b1",
+        "layout.json",
+    ):
+        assert words in out, words
+    assert [row.outcome for row in read_csv(csv)] == ["ok", "oom", "skipped"]
+    assert (folder / "measurements.parquet").exists() and (folder / "layout.json").exists()
+
+
+def test_json_stands_alone_on_standard_output(tmp_path: Path) -> None:
+    folder = _study(tmp_path, "one", measurement(), oom(micro_batch=4))
+    with (folder / "journal.jsonl").open("a") as journal:
+        journal.write('{"kind": "measu')
+    command = [sys.executable, "-m", "platform.report", "one", "--studies", str(tmp_path), "--json", "--no-mlflow"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["winner"]["tokens_per_s"] == 40000.0
+    assert "Line 5 of" in result.stderr and "the rest is used" in result.stderr
+
+
+def test_a_study_where_nothing_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _study(tmp_path, "one", oom(micro_batch=4))
+    assert main(["one", "--studies", str(tmp_path), "--no-mlflow"]) == 1
+    assert "Nothing fits for bloom-7b1" in capsys.readouterr().out
+
+
+def test_a_running_study_is_shown_and_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Study.create(tmp_path, "one") as study:
+        study.record(header("one"))
+        study.record(Measured(measurement=measurement()))
+        assert main(["one", "--studies", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    assert "The study is running" in captured.err and "40,000" in captured.out
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "why"),
+    [
+        (["ome"], {}, "error: no study 'ome' in .*did you mean one?"),
+        (["one", "--csv", "/nowhere/out.csv", "--no-mlflow"], {}, "cannot be written"),
+        (["one"], {"MLFLOW_TRACKING_URI": "ftp://host"}, "no known scheme"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_2(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    environment: dict[str, str],
+    why: str,
+) -> None:
+    _study(tmp_path, "one", measurement())
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert main([*arguments, "--studies", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert all(part in captured.err for part in why.split(".*"))

@@ -1,0 +1,55 @@
+"""What a figure was taken on: device, versions, and the environment variables that matter."""
+
+import importlib.metadata
+import os
+import sys
+
+import torch
+
+from trainers.cluster import Cluster
+from trainers.measurement import Conditions
+
+_PACKAGES = ("torch", "transformers", "deepspeed", "ray")
+_PREFIXES = (
+    "CUBLAS_",
+    "CUDA_DEVICE_MAX",
+    "GLOO_",
+    "NCCL_",
+    "NVIDIA_TF32",
+    "OMP_NUM",
+    "PYTORCH_",
+    "TORCHINDUCTOR_",
+    "TORCH_COMPILE",
+    "TORCH_NCCL_",
+)
+
+
+def here(cluster: Cluster, commit: str) -> Conditions:
+    """The conditions of this process on `cluster`."""
+    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for package in _PACKAGES:
+        versions[package] = importlib.metadata.version(package)
+    if torch.cuda.is_available():
+        versions["cuda"] = str(torch.version.cuda)
+        versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        versions["driver"] = _driver()
+    environment = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIXES)}
+    environment["float32_matmul_precision"] = torch.get_float32_matmul_precision()
+    return Conditions(
+        device=cluster.device,
+        device_memory_gib=cluster.device_memory_gib,
+        num_nodes=cluster.num_nodes,
+        versions=versions,
+        environment=environment,
+        commit=commit,
+    )
+
+
+def _driver() -> str:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except Exception:  # a figure without its driver version beats a lost figure
+        return "unknown"

@@ -1,0 +1,285 @@
+"""What differs between a GPU and a CPU worker: clock, memory counters, memory cap, utilization."""
+
+import re
+import resource
+import threading
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from trainers.failures import GIB, asked_bytes
+
+
+class Clock(Protocol):
+    """Marks moments in the device's own order of work."""
+
+    def mark(self) -> None:
+        """Notes a moment; does not wait for the device."""
+        ...
+
+    def finish(self) -> list[float]:
+        """Waits for the device once; seconds between consecutive marks."""
+        ...
+
+
+class Meter(Protocol):
+    """Memory of one worker's device. Sizes are in GiB, and exclude what was there before `start`."""
+
+    total_gib: float
+    """Memory of the device."""
+
+    def start(self, cap_gib: float | None) -> None:
+        """Call once, after imports and before the model: sets the base line and the cap."""
+        ...
+
+    def limit_gib(self) -> float:
+        """What this worker's allocator may hold: cap or device, less what the device holds outside it."""
+        ...
+
+    def outside_gib(self) -> float:
+        """What the device holds outside the allocator: context, libraries, other processes."""
+        ...
+
+    def reset_peak(self) -> None:
+        """Starts a new peak."""
+        ...
+
+    def peak_allocated_gib(self) -> float:
+        """Highest allocation since `reset_peak`."""
+        ...
+
+    def peak_reserved_gib(self) -> float:
+        """Most that the allocator held since `reset_peak`."""
+        ...
+
+    def alloc_retries(self) -> int:
+        """Times so far that the allocator gave memory back and tried again."""
+        ...
+
+    def out_of_memory(self, error: BaseException) -> dict[str, float | None] | None:
+        """Sizes of an allocation that failed (asked, allocated, reserved), None where `error` is something else."""
+        ...
+
+    def release(self) -> None:
+        """Lifts the cap, so that a worker that ran into it can still report."""
+        ...
+
+
+class Utilization(Protocol):
+    """Share of time the device was busy."""
+
+    def start(self) -> None:
+        """Begins sampling."""
+        ...
+
+    def stop(self) -> float | None:
+        """Ends sampling; mean utilization in percent, None where it cannot be read."""
+        ...
+
+
+class CudaClock:
+    """CUDA events on the current stream."""
+
+    def __init__(self) -> None:
+        self._events: list[Any] = []
+
+    def mark(self) -> None:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._events.append(event)
+
+    def finish(self) -> list[float]:
+        self._events[-1].synchronize()
+        pairs = zip(self._events, self._events[1:], strict=False)
+        return [before.elapsed_time(after) / 1e3 for before, after in pairs]
+
+
+class CpuClock:
+    """The host's clock: on a CPU the work is done when the call returns."""
+
+    def __init__(self) -> None:
+        self._moments: list[float] = []
+
+    def mark(self) -> None:
+        self._moments.append(time.perf_counter())
+
+    def finish(self) -> list[float]:
+        return [after - before for before, after in zip(self._moments, self._moments[1:], strict=False)]
+
+
+class CudaMeter:
+    """torch's caching allocator on the current device. Its counters move in host order, so reading costs no sync."""
+
+    def __init__(self) -> None:
+        self.total_gib = torch.cuda.mem_get_info()[1] / GIB
+        self._cap_gib: float | None = None
+
+    def start(self, cap_gib: float | None) -> None:
+        torch.zeros(1, device="cuda")
+        self._cap_gib = cap_gib
+        if cap_gib is not None:
+            allowed = max(0.0, cap_gib - self.outside_gib())
+            torch.cuda.set_per_process_memory_fraction(min(1.0, allowed / self.total_gib))
+
+    def limit_gib(self) -> float:
+        whole = self.total_gib if self._cap_gib is None else min(self._cap_gib, self.total_gib)
+        return whole - self.outside_gib()
+
+    def outside_gib(self) -> float:
+        free, total = torch.cuda.mem_get_info()
+        return max(0.0, (total - free - torch.cuda.memory_reserved()) / GIB)
+
+    def reset_peak(self) -> None:
+        torch.cuda.reset_peak_memory_stats()
+
+    def peak_allocated_gib(self) -> float:
+        return torch.cuda.max_memory_allocated() / GIB
+
+    def peak_reserved_gib(self) -> float:
+        return torch.cuda.max_memory_reserved() / GIB
+
+    def alloc_retries(self) -> int:
+        return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
+
+    def out_of_memory(self, error: BaseException) -> dict[str, float | None] | None:
+        if not isinstance(error, torch.OutOfMemoryError):
+            return None
+        asked = asked_bytes(error)
+        return {
+            "asked_gib": None if asked is None else asked / GIB,
+            "allocated_gib": torch.cuda.memory_allocated() / GIB,
+            "reserved_gib": torch.cuda.memory_reserved() / GIB,
+        }
+
+    def release(self) -> None:
+        return
+
+
+class CpuMeter:
+    """Memory of this process. Allocated: resident pages; reserved: private writable mappings (VmData).
+
+    The cap is RLIMIT_DATA, so that an allocation beyond it really fails. torch's CPU allocator then raises a plain
+    RuntimeError; what tells it from others is that the size it asked for does not fit under the limit.
+    """
+
+    def __init__(self, share_gib: float) -> None:
+        self.total_gib = share_gib
+        self._cap_gib: float | None = None
+        self._base_resident_gib = 0.0
+        self._base_data_gib = 0.0
+        self._peak_data_gib = 0.0
+
+    def start(self, cap_gib: float | None) -> None:
+        self._base_resident_gib = _status_gib("VmRSS")
+        self._base_data_gib = _status_gib("VmData")
+        self._cap_gib = cap_gib
+        if cap_gib is not None:
+            soft = int((self._base_data_gib + cap_gib) * GIB)
+            resource.setrlimit(resource.RLIMIT_DATA, (soft, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+
+    def limit_gib(self) -> float:
+        return self.total_gib if self._cap_gib is None else self._cap_gib
+
+    def outside_gib(self) -> float:
+        return 0.0
+
+    def reset_peak(self) -> None:
+        Path("/proc/self/clear_refs").write_text("5")
+        self._peak_data_gib = 0.0
+
+    def peak_allocated_gib(self) -> float:
+        return max(0.0, _status_gib("VmHWM") - self._base_resident_gib)
+
+    def peak_reserved_gib(self) -> float:
+        held = _status_gib("VmData") - self._base_data_gib
+        self._peak_data_gib = max(self._peak_data_gib, held, self.peak_allocated_gib())
+        return self._peak_data_gib
+
+    def alloc_retries(self) -> int:
+        return 0
+
+    def out_of_memory(self, error: BaseException) -> dict[str, float | None] | None:
+        held = _status_gib("VmData")
+        sizes: dict[str, float | None] = {
+            "asked_gib": None,
+            "allocated_gib": _status_gib("VmRSS") - self._base_resident_gib,
+            "reserved_gib": held - self._base_data_gib,
+        }
+        if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+            return sizes
+        asked = asked_bytes(error) if isinstance(error, RuntimeError) else None
+        if asked is None:
+            return None
+        limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
+        refused = limit != resource.RLIM_INFINITY and held * GIB + asked > limit
+        return {**sizes, "asked_gib": asked / GIB} if refused or asked > self.total_gib * GIB else None
+
+    def release(self) -> None:
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+
+
+def _status_gib(field: str) -> float:
+    found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(found[1]) * 1024 / GIB if found else 0.0
+
+
+class NvmlUtilization:
+    """NVML's utilization of this worker's GPU, sampled by a thread every `interval_s`."""
+
+    def __init__(self, interval_s: float = 0.1) -> None:
+        self._interval_s = interval_s
+        self._samples: list[int] = []
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._handle: Any = None
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+            self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+            self._read = lambda: pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu
+        except Exception:  # no NVML, no driver, a container that hides it: a missing figure, never a lost rung
+            self._handle = None
+
+    def start(self) -> None:
+        if self._handle is None:
+            return
+        self._samples, self._stop = [], threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread.start()
+
+    def _sample(self) -> None:
+        while not self._stop.wait(self._interval_s):
+            try:
+                self._samples.append(int(self._read()))
+            except Exception:  # see above
+                return
+
+    def stop(self) -> float | None:
+        if self._thread is None:
+            return None
+        self._stop.set()
+        self._thread.join()
+        self._thread = None
+        return sum(self._samples) / len(self._samples) if self._samples else None
+
+
+class CpuUtilization:
+    """CPU seconds of this process over wall seconds, a thread of torch's counting as one device."""
+
+    def __init__(self) -> None:
+        self._cpu_s = 0.0
+        self._wall_s = 0.0
+
+    def start(self) -> None:
+        self._cpu_s, self._wall_s = time.process_time(), time.perf_counter()
+
+    def stop(self) -> float | None:
+        wall_s = time.perf_counter() - self._wall_s
+        if wall_s <= 0:
+            return None
+        return min(100.0, 100.0 * (time.process_time() - self._cpu_s) / wall_s / torch.get_num_threads())

@@ -1,0 +1,112 @@
+"""What ended a trial, told apart by cause. Pure: exceptions in, outcome out; runs in the trial's own process."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+from trainers.measurement import Outcome
+
+GIB = 2**30
+
+
+class RungFailure(Exception):
+    """A rung that ended in an outcome of its own. Pickles across processes.
+
+    `outcome` is an `Outcome` value; sizes are in GiB, None where unknown.
+    """
+
+    def __init__(
+        self,
+        outcome: str,
+        reason: str,
+        *,
+        phase: str,
+        rank: int,
+        asked_gib: float | None = None,
+        allocated_gib: float | None = None,
+        reserved_gib: float | None = None,
+    ) -> None:
+        super().__init__(reason)
+        self.outcome = outcome
+        self.reason = reason
+        self.phase = phase
+        self.rank = rank
+        self.asked_gib = asked_gib
+        self.allocated_gib = allocated_gib
+        self.reserved_gib = reserved_gib
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (dict(self.__dict__),))
+
+
+def _rebuild(state: dict[str, object]) -> RungFailure:
+    fields = {name: state[name] for name in ("phase", "rank", "asked_gib", "allocated_gib", "reserved_gib")}
+    return RungFailure(state["outcome"], state["reason"], **fields)  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """Why a trial ended, as the fields of the measurement that records it."""
+
+    outcome: Outcome
+    reason: str
+    phase: str = ""
+    rank: int | None = None
+    asked_gib: float | None = None
+    allocated_gib: float | None = None
+    reserved_gib: float | None = None
+
+
+def classify(failures: Mapping[int, BaseException], *, dead: Mapping[int, str], otherwise: str = "") -> Verdict:
+    """The verdict over what each rank raised, and what is known of ranks whose process is gone (`dead`).
+
+    An OOM on any rank wins, then any other cause that a rank named itself: the peers fail only because of it. A dead
+    process comes before a plain exception, since a peer's broken connection is what its death looks like elsewhere.
+    `otherwise` is said where no rank raised anything.
+    """
+    own = {rank: error for rank, error in failures.items() if isinstance(error, RungFailure)}
+    for wanted in (Outcome.OOM, Outcome.DIVERGED, Outcome.HUNG, Outcome.FAILED):
+        if wanted is Outcome.FAILED:
+            for rank, said in sorted(dead.items()):
+                return Verdict(outcome=Outcome.FAILED, reason=f"the process of rank {rank} died: {said}", rank=rank)
+        for _, error in sorted(own.items()):
+            if error.outcome == wanted:
+                return Verdict(
+                    outcome=Outcome(error.outcome),
+                    reason=error.reason,
+                    phase=error.phase,
+                    rank=error.rank,
+                    asked_gib=error.asked_gib,
+                    allocated_gib=error.allocated_gib,
+                    reserved_gib=error.reserved_gib,
+                )
+    for rank, error in sorted(failures.items()):
+        return Verdict(outcome=Outcome.FAILED, reason=one_line(error), rank=rank)
+    return Verdict(outcome=Outcome.FAILED, reason=otherwise or "the trial ended without saying why")
+
+
+def size(gib: float | None) -> str:
+    """A size for people: "1.50 GiB", "16 MiB", or "an unknown size"."""
+    if gib is None:
+        return "an unknown size"
+    return f"{gib:.2f} GiB" if gib >= 1 else f"{gib * 1024:.0f} MiB"
+
+
+def one_line(error: BaseException, limit: int = 300) -> str:
+    """The exception's type and first line that says something, in at most `limit` characters."""
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {text}"[:limit]
+
+
+_CUDA_ASKED = re.compile(r"[Tt]ried to allocate ([0-9.]+) (bytes|KiB|MiB|GiB)")
+_CPU_ASKED = re.compile(r"allocate (\d+) bytes")
+_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def asked_bytes(error: BaseException) -> int | None:
+    """Bytes an allocator's exception says it could not give, None where it names no size."""
+    if found := _CUDA_ASKED.search(str(error)):
+        return int(float(found[1]) * _UNITS[found[2]])
+    if found := _CPU_ASKED.search(str(error)):
+        return int(found[1])
+    return None

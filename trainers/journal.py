@@ -1,0 +1,234 @@
+"""The journal's lines, and the one way to append them: also for processes that see nothing of the driver's code.
+
+A journal is a text file of JSON objects, one a line. It is only ever appended to, a line in one write, and a line is
+on disk before `append` returns. Figures that are not finite stand as Python writes them (`NaN`, `Infinity`).
+"""
+
+import dataclasses
+import datetime
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args
+
+from trainers.cluster import Cluster
+from trainers.codec import from_json, to_json
+from trainers.layout import BatchPoint, Layout
+from trainers.measurement import Measurement
+from trainers.recipe import Recipe
+
+SCHEMA = 1
+"""Stands in every line; raised when an older reader would misread what a newer writer means."""
+
+TrialState = Literal["done", "interrupted", "failed"]
+
+
+class JournalError(ValueError):
+    """A line that cannot be used; its text says why."""
+
+
+class NewerSchemaError(JournalError):
+    """A line written by a newer version of this project."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StudyHeader:
+    """The first line: what the study is about and what it runs on."""
+
+    kind: ClassVar[str] = "study"
+    at: str = ""
+    """When the line was written, UTC, ISO 8601; `append` fills it in (in every kind)."""
+    name: str
+    space: str
+    recipes: tuple[Recipe, ...]
+    """What competes among itself, the space's reference recipe first."""
+    cluster: Cluster
+    tokens: float
+    """The token budget: days are counted for it."""
+    miniature: bool = False
+    cap_gib: float | None = None
+    """The limit given by --device-memory-gib."""
+    seed: int = 0
+    searcher: str = ""
+    argv: tuple[str, ...] = ()
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    commit: str = "unknown"
+    mlflow_uri: str = ""
+    """Where the study is mirrored to, without a password."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Peak:
+    """The matrix-product peak measured on the study's devices."""
+
+    kind: ClassVar[str] = "peak"
+    at: str = ""
+    device: str
+    precision: str
+    tflops: float
+    spread: float = 0.0
+    """Distance of the quartiles over the median."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TrialStart:
+    """A trial is about to be started."""
+
+    kind: ClassVar[str] = "trial_start"
+    at: str = ""
+    trial_id: str
+    key: str
+    """The candidate's: recipe id, "-", layout id."""
+    recipe: Recipe
+    layout: Layout
+    micro_batches: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RungStart:
+    """A batch point of a trial is about to run."""
+
+    kind: ClassVar[str] = "rung_start"
+    at: str = ""
+    trial_id: str
+    batch: BatchPoint
+    deadline_s: float
+    """Seconds it may take before it counts as hung."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """A measurement, skipped ones included."""
+
+    kind: ClassVar[str] = "measurement"
+    at: str = ""
+    measurement: Measurement
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TrialEnd:
+    """A trial is over.
+
+    Raises:
+        ValueError: an unknown state.
+    """
+
+    kind: ClassVar[str] = "trial_end"
+    at: str = ""
+    trial_id: str
+    key: str
+    state: TrialState
+    """"done": nothing of its ladder is missing; "interrupted": to be run again; "failed": it could not be run."""
+    wall_s: float
+    gpu_s: float
+    """Wall seconds times devices."""
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if self.state not in get_args(TrialState):
+            raise ValueError(f"state of a trial must be one of {', '.join(get_args(TrialState))}, got {self.state!r}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Resume:
+    """The study was taken up again."""
+
+    kind: ClassVar[str] = "resume"
+    at: str = ""
+    argv: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class End:
+    """The driver's last line of a session."""
+
+    kind: ClassVar[str] = "end"
+    at: str = ""
+    exit_code: int
+    wall_s: float
+    gpu_s: float
+
+
+Line = StudyHeader | Peak | TrialStart | RungStart | Measured | TrialEnd | Resume | End
+
+_KINDS: dict[str, type[Line]] = {kind.kind: kind for kind in get_args(Line)}
+
+
+def to_line(entry: Line) -> dict[str, Any]:
+    """The JSON object of `entry`, ready for `append`."""
+    return {"kind": entry.kind, "schema": SCHEMA, **to_json(entry)}
+
+
+def from_line(text: str | bytes) -> Line:
+    """The entry that a journal's line holds.
+
+    Raises:
+        NewerSchemaError: a newer version of this project wrote it.
+        JournalError: it is cut short, not a journal's line, or holds values that cannot be.
+    """
+    try:
+        data: Any = json.loads(text)
+    except ValueError as error:
+        raise JournalError("not a whole JSON object") from error
+    if not isinstance(data, dict):
+        raise JournalError("not a JSON object")
+    fields: dict[str, Any] = dict(data)  # type: ignore[reportUnknownArgumentType]
+    schema, kind = fields.pop("schema", SCHEMA), fields.pop("kind", None)
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise NewerSchemaError(f"written by a newer version (journal schema {schema}, this one reads up to {SCHEMA})")
+    if kind not in _KINDS:
+        raise JournalError(f"unknown kind {kind!r}: this version knows {', '.join(_KINDS)}")
+    try:
+        datetime.datetime.fromisoformat(fields["at"])
+        return from_json(_KINDS[kind], fields)
+    except KeyError as error:
+        raise JournalError(f"a {kind} without {error}") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise JournalError(f"not a valid {kind}: {error}") from error
+
+
+def append(path: str | os.PathLike[str], line: Mapping[str, Any]) -> None:
+    """Add `line` to the journal at `path` and flush it to disk; fills in "at" where it is missing or empty.
+
+    Safe among processes of one machine: a line is one write at the file's end. Where the last writer was killed in the
+    middle of a line, the new one starts on a line of its own.
+
+    Raises:
+        OSError: the line could not be written in full (disk full, folder gone).
+    """
+    text = json.dumps({**line, "at": line.get("at") or now()}, separators=(",", ":"))
+    created = not Path(path).exists()
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        size = os.fstat(file).st_size
+        # Seen in the middle of another's write this may give an empty line, which readers pass over.
+        lead = b"\n" if size and os.pread(file, 1, size - 1) != b"\n" else b""
+        data = lead + text.encode() + b"\n"
+        written = os.write(file, data)
+        if written != len(data):
+            raise OSError(f"only {written} of {len(data)} bytes could be written to {path}")
+        os.fsync(file)
+    finally:
+        os.close(file)
+    if created:
+        _sync_folder(Path(path).parent)
+
+
+def record(path: str | os.PathLike[str], entry: Line) -> None:
+    """`append` for an entry."""
+    append(path, to_line(entry))
+
+
+def now() -> str:
+    """The present time as the journal writes it."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new file's name durable: fsync of the file alone leaves its entry in the folder to chance."""
+    file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

@@ -1,0 +1,54 @@
+"""The ladder's arithmetic, pure: what the next rung will need, and what a full step takes."""
+
+from collections.abc import Sequence
+
+from trainers.job import MemoryPoint
+from trainers.layout import Layout
+
+HEADROOM = 0.97
+"""Share of a device that may be reserved before a rung counts as `thrash`."""
+
+
+def predict_gib(known: Sequence[MemoryPoint], micro_batch: int) -> float | None:
+    """Allocated peak at `micro_batch` in GiB: each phase's line through its last two points, and the larger of them.
+
+    A third point corrects by its residual to the line of the two before it, where that line was too low. None with
+    fewer than two points: one point has no slope.
+    """
+    points = sorted(known, key=lambda point: point.micro_batch)
+    if len(points) < 2:
+        return None
+    return max(
+        _line([(p.micro_batch, p.forward_backward_gib) for p in points], micro_batch),
+        _line([(p.micro_batch, p.optimizer_gib) for p in points], micro_batch),
+    )
+
+
+def _line(points: list[tuple[int, float]], at: int) -> float:
+    (x0, y0), (x1, y1) = points[-2:]
+    slope = max(0.0, (y1 - y0) / (x1 - x0))
+    residual = 0.0
+    if len(points) > 2:
+        (a0, b0), (a1, b1) = points[-3], points[-2]
+        before = b1 + (b1 - b0) / (a1 - a0) * (x1 - a1)
+        residual = max(0.0, y1 - before)
+    return y1 + slope * (at - x1) + residual
+
+
+def step_time_s(layout: Layout, grad_accum: int, first_s: float, last_s: float, optimizer_s: float) -> float:
+    """Seconds of a step of `grad_accum` micro-steps, from the parts of a shorter one.
+
+    `first_s` is a micro-step before the last, `last_s` the one that ends the accumulation. Engines that exchange
+    gradients at every micro-step do so in both; the others only in the last, so each repeats as it was measured.
+    """
+    if grad_accum == 1:
+        return last_s + optimizer_s
+    if layout.grad_sync == "every":
+        return grad_accum * (first_s + last_s) / 2 + optimizer_s
+    return (grad_accum - 1) * first_s + last_s + optimizer_s
+
+
+def largest_accumulation(grad_accum: int, micro_step_s: float, optimizer_s: float, longest_step_s: float) -> int:
+    """The most micro-steps, at least 2, whose step stays within `longest_step_s`, up to `grad_accum`."""
+    within = int((longest_step_s - optimizer_s) / max(micro_step_s, 1e-9))
+    return min(grad_accum, max(2, within))

@@ -1,0 +1,125 @@
+"""The Tune trainable: one trial is one `TorchTrainer` run, and whatever comes back is a result."""
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+import ray.train
+import ray.tune
+from ray.train.torch import TorchConfig, TorchTrainer
+
+from trainers import worker
+from trainers.codec import from_json, to_json
+from trainers.failures import Verdict, classify, one_line
+from trainers.job import Job
+from trainers.layout import BatchPoint
+from trainers.measurement import Measurement, Outcome
+from trainers.watchdog import EXIT_CODE
+
+START_S = 300.0
+"""What placing and starting the workers may take before the first word of rank 0."""
+COLLECTIVE_TIMEOUT_S = 900
+"""Above what the watchdog allows: it is the watchdog that should speak first."""
+
+
+def run_trial(config: Mapping[str, Any]) -> None:
+    """Runs the `Job` in `config["job"]`; reports how it ended to Tune. Never raises for what happened on a worker."""
+    job = from_json(Job, config["job"])
+    recorder = ray.get_actor(job.recorder)
+    started_s = time.monotonic()
+    threading.Thread(target=_watch, args=(job, recorder, started_s), daemon=True).start()
+    state, reason = "done", ""
+    try:
+        if _trainer(job, config["storage"]).fit().return_value:
+            state, reason = "interrupted", "the time budget ended before the ladder did"
+    except Exception as error:
+        raised, dead = _by_rank(error)
+        verdict = classify(raised, dead=dead, otherwise=one_line(getattr(error, "controller_failure", error)))
+        state, reason = _write(job, recorder, verdict)
+    ray.tune.report({"state": state, "reason": reason, "wall_s": time.monotonic() - started_s})
+
+
+def _trainer(job: Job, storage: str) -> TorchTrainer:
+    on_cuda = job.cluster.device_kind == "cuda"
+    resources = {"CPU": job.cpus_per_worker, **({"GPU": 1} if on_cuda else {})}
+    return TorchTrainer(
+        worker.train,
+        train_loop_config=to_json(job),
+        torch_config=TorchConfig(backend="nccl" if on_cuda else "gloo", timeout_s=COLLECTIVE_TIMEOUT_S),
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=job.layout.world_size,
+            use_gpu=on_cuda,
+            resources_per_worker=resources,
+            placement_strategy="PACK",
+        ),
+        run_config=ray.train.RunConfig(
+            name=f"{job.recorder}-{job.trial_id}-{os.getpid()}",
+            storage_path=storage,
+            failure_config=ray.train.FailureConfig(max_failures=0, controller_failure_limit=0),
+            logging_config=ray.train.LoggingConfig(log_level="ERROR"),
+        ),
+    )
+
+
+def _write(job: Job, recorder: Any, verdict: Verdict) -> tuple[str, str]:
+    """Puts the verdict in the journal, at the batch point in flight; the trial's state and reason."""
+    standing = ray.get(recorder.standing.remote(job.trial_id))
+    batch = from_json(BatchPoint, standing["batch"]) if standing and standing["batch"] else job.rungs[0]
+    measurement = Measurement(
+        recipe=job.recipe,
+        layout=job.layout,
+        batch=batch,
+        outcome=verdict.outcome,
+        trial_id=job.trial_id,
+        repeat=job.repeat,
+        reason=verdict.reason,
+        phase=verdict.phase or (standing["phase"] if standing else "start"),
+        rank=verdict.rank,
+        asked_gib=verdict.asked_gib,
+        allocated_gib=verdict.allocated_gib,
+        reserved_gib=verdict.reserved_gib,
+        cap_gib=job.cap_gib,
+    )
+    ray.get(recorder.measured.remote(job.trial_id, to_json(measurement)))
+    return ("done" if verdict.outcome is Outcome.OOM else "failed"), verdict.reason
+
+
+def _watch(job: Job, recorder: Any, started_s: float) -> None:
+    """Ends this process, and with it the trial's workers, when rank 0 is overdue: the case that no worker can see."""
+    while True:
+        time.sleep(2)
+        try:
+            standing = ray.get(recorder.standing.remote(job.trial_id), timeout=30)
+        except Exception:  # the recorder lives as long as the driver: without it there is no study to serve
+            os._exit(EXIT_CODE)
+        waited_s = time.monotonic() - started_s
+        if standing is None and waited_s > START_S:
+            reason = f"no worker spoke within {START_S:.0f} s of the trial's start"
+        elif standing is not None and standing["overdue_s"] > job.hang_floor_s:
+            reason = f"rank 0 is {standing['overdue_s']:.0f} s overdue in {standing['phase']}"
+        else:
+            continue
+        _write(job, recorder, Verdict(outcome=Outcome.HUNG, reason=reason))
+        os._exit(EXIT_CODE)
+
+
+def _by_rank(error: BaseException) -> tuple[dict[int, BaseException], dict[int, str]]:
+    """What each rank raised, and what Ray says of ranks whose process is gone."""
+    raised: dict[int, BaseException] = {}
+    dead: dict[int, str] = {}
+    for rank, failure in dict(getattr(error, "worker_failures", None) or {}).items():
+        actor_error = getattr(failure, "health_check_failure", None)
+        if actor_error is None:
+            raised[rank] = failure
+        else:
+            dead[rank] = _death(actor_error)
+    return raised, dead
+
+
+def _death(error: BaseException) -> str:
+    """Ray's own line on why the worker process is gone, or the error's first line."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return next((line for line in lines if "exit" in line.lower() or "killed" in line.lower()), one_line(error))[:300]

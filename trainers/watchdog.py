@@ -1,0 +1,60 @@
+"""The watchdog: a thread in each worker that ends the process when no micro-step came for too long."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+EXIT_CODE = 86
+
+
+class Watchdog:
+    """Ends the process `allowed` seconds after the last beat.
+
+    Allowed are max(`floor_s`, 10 x the slowest micro-step seen), plus the time of micro-steps handed to the device
+    and not yet waited for. It never touches the device, so a hung collective cannot hang it.
+    """
+
+    def __init__(self, *, floor_s: float, on_hang: Callable[[str, float], None]) -> None:
+        self._floor_s = floor_s
+        self._on_hang = on_hang
+        self._slowest_s = 0.0
+        self._lock = threading.Lock()
+        self._where = "start"
+        self._since = time.monotonic()
+        self._until: float | None = None
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    @property
+    def allowance_s(self) -> float:
+        """Seconds without a micro-step after which the trial counts as hung."""
+        return max(self._floor_s, 10 * self._slowest_s)
+
+    def saw(self, micro_step_s: float) -> None:
+        """Takes note of how long a micro-step took."""
+        self._slowest_s = max(self._slowest_s, micro_step_s)
+
+    def beat(self, where: str, *, allowed_s: float | None = None, pending: int = 0) -> None:
+        """Says where the worker is; the next beat must come in `allowed_s`, or the allowance where that is None."""
+        allowed = self.allowance_s if allowed_s is None else allowed_s
+        with self._lock:
+            self._where = where
+            self._since = time.monotonic()
+            self._until = self._since + allowed + pending * self._slowest_s
+
+    def rest(self) -> None:
+        """Stops watching until the next beat."""
+        with self._lock:
+            self._until = None
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(0.5)
+            with self._lock:
+                late = self._until is not None and time.monotonic() > self._until
+                where, waited_s = self._where, time.monotonic() - self._since
+            if late:
+                try:
+                    self._on_hang(where, waited_s)
+                finally:
+                    os._exit(EXIT_CODE)

@@ -1,0 +1,190 @@
+"""The train function of one rank: builds the engine, then climbs the ladder, a durable measurement a rung."""
+
+import time
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import ray
+import torch
+import torch.distributed as dist
+
+from trainers import conditions, data, engines, matmul_peak
+from trainers.codec import from_json, to_json
+from trainers.device import (
+    Clock,
+    CpuClock,
+    CpuMeter,
+    CpuUtilization,
+    CudaClock,
+    CudaMeter,
+    Meter,
+    NvmlUtilization,
+    Utilization,
+)
+from trainers.failures import RungFailure, one_line, size
+from trainers.job import Job, MemoryPoint
+from trainers.ladder import predict_gib
+from trainers.layout import BatchPoint
+from trainers.measurement import Measurement, Outcome
+from trainers.rung import Rung
+from trainers.watchdog import Watchdog
+
+
+def train(config: Mapping[str, Any]) -> bool:
+    """Ray Train's train function; `config` is a `Job` as JSON. Returns whether time ran out before the ladder's end.
+
+    Raises:
+        RungFailure: an OOM, a divergence or a mismatch, with its sizes and rank; the trial records it.
+    """
+    started_s = time.perf_counter()
+    job = from_json(Job, config)
+    worker = Worker(job, started_s)
+    try:
+        return worker.run()
+    except Exception as error:
+        worker.fail(error)
+
+
+class Worker:
+    """One rank of a trial."""
+
+    def __init__(self, job: Job, started_s: float) -> None:
+        self.job = job
+        self.started_s = started_s
+        self.rank = dist.get_rank()
+        self.world = dist.get_world_size()
+        on_cuda = job.cluster.device_kind == "cuda"
+        self.device = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
+        self.meter: Meter = CudaMeter() if on_cuda else CpuMeter(job.cluster.device_memory_gib)
+        self.utilization: Utilization = NvmlUtilization() if on_cuda else CpuUtilization()
+        # Small host-side agreements go over gloo, so that they take neither device memory nor device time.
+        self.control = dist.new_group(backend="gloo") if on_cuda else dist.group.WORLD
+        self.recorder = ray.get_actor(job.recorder)
+        self.watchdog = Watchdog(floor_s=job.hang_floor_s, on_hang=self._hung)
+        self.phase = "init"
+        self.batch: BatchPoint = job.rungs[0]
+        self.matmul_peak_tflops = job.matmul_peak_tflops
+
+    def clock(self) -> Clock:
+        """A new clock of this device's kind."""
+        return CudaClock() if self.device.type == "cuda" else CpuClock()
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's `value`, by rank, on every rank."""
+        found: list[Any] = [None] * self.world
+        dist.all_gather_object(found, value, group=self.control)
+        return found
+
+    def run(self) -> bool:
+        """Builds the engine and climbs; whether time ran out before the ladder's end."""
+        job, late = self.job, False
+        self._stand("init", None, 2 * job.first_step_s)
+        self.watchdog.beat("init", allowed_s=job.first_step_s)
+        if self.matmul_peak_tflops is None:
+            self._measure_peak()
+        source = data.source(job.recipe)
+        engines.load(job.layout.engine)  # its imports are no part of the memory that the model takes
+        self.meter.start(job.cap_gib)
+        engine = engines.create(job.recipe, job.layout, self.device)
+        startup_s = time.perf_counter() - self.started_s
+        known = list(job.known_memory)
+        for number, batch in enumerate(job.rungs):
+            late = any(self.gather(job.stop_at_unix_s is not None and time.time() > job.stop_at_unix_s))
+            if late or not self._fits(known, batch):
+                break
+            self.batch = batch
+            self._stand("rung", batch, job.first_step_s + 4 * job.timing.rung_s + 4 * self.watchdog.allowance_s)
+            measured = Rung(self, engine, source, batch).measure(startup_s if number == 0 else None)
+            self._record(measured)
+            if measured.outcome is not Outcome.OK:
+                break
+            assert measured.peak_forward_backward_gib is not None and measured.peak_optimizer_gib is not None
+            known.append(
+                MemoryPoint(
+                    micro_batch=batch.micro_batch,
+                    forward_backward_gib=measured.peak_forward_backward_gib,
+                    optimizer_gib=measured.peak_optimizer_gib,
+                )
+            )
+        self.watchdog.rest()
+        engine.close()
+        return late
+
+    def fail(self, error: Exception) -> NoReturn:
+        """Turns what was raised into the failure that the trial records, and raises it."""
+        sizes = self.meter.out_of_memory(error)
+        self.meter.release()
+        if isinstance(error, RungFailure):
+            raise error
+        if sizes is None:
+            raise RungFailure(Outcome.FAILED, one_line(error), phase=self.phase, rank=self.rank) from error
+        reason = (
+            f"rank {self.rank} asked for {size(sizes['asked_gib'])} in {self.phase} at micro-batch"
+            f" {self.batch.micro_batch}, with {size(sizes['allocated_gib'])} allocated and"
+            f" {size(sizes['reserved_gib'])} reserved"
+        )
+        raise RungFailure(Outcome.OOM, reason, phase=self.phase, rank=self.rank, **sizes) from None
+
+    def _measure_peak(self) -> None:
+        if self.rank == 0:
+            precision = self.job.recipe.compute_precision
+            tflops = matmul_peak.measure_tflops(self.device, precision, self.job.timing.peak_s)
+            peak = {"device": self.job.cluster.device, "precision": precision, "tflops": tflops}
+            ray.get(self.recorder.peak.remote(peak))
+            self.matmul_peak_tflops = tflops
+        self.matmul_peak_tflops = self.gather(self.matmul_peak_tflops)[0]
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _fits(self, known: list[MemoryPoint], batch: BatchPoint) -> bool:
+        """Whether the rung's predicted memory fits on every rank; if not, it and those above are written as skipped."""
+        predicted = predict_gib(known, batch.micro_batch)
+        limit = min(self.gather(self.meter.limit_gib()))
+        if predicted is None or predicted <= limit:
+            return True
+        for misfit in self.job.rungs[self.job.rungs.index(batch) :]:
+            needs = predict_gib(known, misfit.micro_batch)
+            self._record(
+                Measurement(
+                    recipe=self.job.recipe,
+                    layout=self.job.layout,
+                    batch=misfit,
+                    outcome=Outcome.SKIPPED,
+                    trial_id=self.job.trial_id,
+                    repeat=self.job.repeat,
+                    reason=f"predicted {size(needs)} from the rungs below it, and a device has {size(limit)}",
+                    cap_gib=self.job.cap_gib,
+                )
+            )
+        return False
+
+    def _record(self, measurement: Measurement) -> None:
+        """Rank 0 hands it over; all ranks go on only once it is on disk."""
+        self.watchdog.beat("record", allowed_s=self.job.first_step_s)
+        if self.rank == 0:
+            ray.get(self.recorder.measured.remote(self.job.trial_id, to_json(measurement)))
+        self.gather(None)
+
+    def _stand(self, phase: str, batch: BatchPoint | None, allowed_s: float) -> None:
+        if self.rank == 0:
+            ray.get(self.recorder.stand.remote(self.job.trial_id, phase, batch and to_json(batch), allowed_s))
+
+    def _hung(self, where: str, waited_s: float) -> None:
+        """Called by the watchdog's thread: writes the verdict, since this process is about to end."""
+        measurement = Measurement(
+            recipe=self.job.recipe,
+            layout=self.job.layout,
+            batch=self.batch,
+            outcome=Outcome.HUNG,
+            trial_id=self.job.trial_id,
+            repeat=self.job.repeat,
+            phase=self.phase,
+            rank=self.rank,
+            reason=f"rank {self.rank} stood still for {waited_s:.0f} s at {where}",
+            cap_gib=self.job.cap_gib,
+        )
+        ray.get(self.recorder.measured.remote(self.job.trial_id, to_json(measurement)), timeout=10)
+
+    def conditions(self) -> Any:
+        """Device, versions and environment of this rank."""
+        return conditions.here(self.job.cluster, self.job.commit)
