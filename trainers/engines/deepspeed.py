@@ -23,7 +23,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -125,12 +125,13 @@ class DeepSpeedEngine:
         self._model_config = model.module.config
         self._fill(model, config)
         with contextlib.redirect_stdout(io.StringIO()):  # stage 1 in bf16 prints memory tables, whatever the log level
-            self._engine, *_ = deepspeed.initialize(
+            engine, *_ = deepspeed.initialize(
                 model=model.module,
                 model_parameters=list(model.module.parameters()),
                 optimizer=lambda parameters: adamw(parameters, recipe),
                 config=config,
             )
+        self._engine = cast(Any, engine)
         self._set_masters()
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)
 
@@ -195,6 +196,7 @@ class DeepSpeedEngine:
 
     def in_effect(self) -> Mapping[str, Any]:
         engine, wrapper = self._engine, self._engine.optimizer
+        kind = type(engine).__name__
         stage = _stage(wrapper)
         ranks = dist.get_world_size(engine.seq_data_parallel_group)
         if engine.torch_autocast_enabled():
@@ -204,7 +206,7 @@ class DeepSpeedEngine:
             compute = "+".join(sorted(map(dtype_name, dtypes)))
         return {
             **adamw_in_effect(engine.basic_optimizer, masters=_masters(wrapper)),
-            "engine": "deepspeed" if isinstance(engine, deepspeed.DeepSpeedEngine) else type(engine).__name__,
+            "engine": {"DeepSpeedEngine": "deepspeed"}.get(kind, kind),
             "zero_stage": stage if stage == engine.zero_optimization_stage() else f"{stage}, not what it says",
             "dp_replicate": 1 if stage else ranks,
             "dp_shard": ranks if stage else 1,
@@ -223,6 +225,7 @@ class DeepSpeedEngine:
     def named_full_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, parameter in self._engine.module.named_parameters():
             whole = parameter.detach() if self._layout.zero_stage == 0 else safe_get_full_fp32_param(parameter)
+            assert whole is not None
             yield plain_name(name), whole
 
     def close(self) -> None:

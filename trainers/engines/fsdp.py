@@ -23,7 +23,7 @@ class FsdpEngine(TorchEngine):
     `grad_sync` "last", accumulated in fp32. With `dp_replicate` above 1 every shard group is a replica (HSDP).
     """
 
-    _module: FSDPModule
+    _module: Any  # an FSDPModule that still is the transformers model
 
     def _lay_out(self, model: Model) -> nn.Module:
         recipe, layout = self._recipe, self._layout
@@ -74,9 +74,10 @@ class FsdpEngine(TorchEngine):
         mesh = next(iter(self._module.parameters())).device_mesh
         sizes = (1, *mesh.shape) if mesh.ndim == 1 else tuple(mesh.shape)
         ahead = max((len(unit._get_fsdp_state()._states_to_forward_prefetch) for unit in self._units), default=0)
+        kind = type(self._module)
         return {
             **super().in_effect(),
-            "engine": "fsdp" if isinstance(self._module, FSDPModule) else type(self._module).__name__,
+            "engine": "fsdp" if issubclass(kind, FSDPModule) else kind.__name__,
             "zero_stage": {frozenset({True}): 3, frozenset({False}): 2}.get(frozenset(reshard)),
             "dp_replicate": sizes[0],
             "dp_shard": sizes[1],
