@@ -2,12 +2,13 @@
 
 import contextlib
 import dataclasses
+import logging
 import os
 import secrets
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ class Place:
 
 
 @contextlib.contextmanager
-def connected(address: str | None, *, cpu_workers: int) -> Iterator[Place]:
+def connected(address: str | None, *, cpu_workers: int) -> Generator[Place]:
     """Connects to `address` ("local" starts a Ray of our own), else RAY_ADDRESS, else the cluster whose head this is.
 
     Raises:
@@ -85,7 +86,7 @@ def connected(address: str | None, *, cpu_workers: int) -> Iterator[Place]:
                 "env_vars": {name: os.environ[name] for name in _SETTINGS},
             },
             log_to_driver=False,
-            logging_level="ERROR",
+            logging_level=logging.ERROR,
         )
     except Exception as error:
         raise ClusterError(f"Ray could not be {'started' if local else 'reached'}: {_first_line(error)}") from error

@@ -7,10 +7,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
-from platform import checkout, searchers
+import platform.checkout as checkout  # pyright takes `from platform import` for the standard module
+import platform.searchers as searchers
 from platform.cluster import Place, connected
 from platform.errors import ClusterError, InputError
 from platform.loop import Budget, Loop, Settings
@@ -177,7 +178,7 @@ def _run(
     for measurement in subject.plan.skipped:
         if measurement.id not in known:
             study.record(Measured(measurement=measurement))
-    from platform import tune  # imports Ray, which reads at import the settings that `connected` made
+    import platform.tune as tune  # imports Ray, which reads at import the settings that `connected` made
 
     gpu_before_s = history.gpu_s
     code = 0
@@ -238,7 +239,7 @@ def _print_dry_run(subject: Subject) -> None:
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
+def _interruptible() -> Generator[None]:
     """SIGTERM ends a search as Ctrl-C does."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -7,10 +7,10 @@ import os
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -40,9 +40,8 @@ def run_group(work: Callable[[Any], Any], argument: Any, world_size: int, *, dea
     with tempfile.TemporaryDirectory() as folder:
         # Spawned processes take the environment along: with more threads they would fight over the cores.
         os.environ["OMP_NUM_THREADS"] = "1"
-        group = torch.multiprocessing.spawn(
-            _work, args=(work, argument, world_size, folder), nprocs=world_size, join=False, daemon=True
-        )
+        spawn = cast(Any, torch.multiprocessing).spawn
+        group = spawn(_work, args=(work, argument, world_size, folder), nprocs=world_size, join=False, daemon=True)
         while not group.join(timeout=1):
             if time.monotonic() > ends:
                 for process in group.processes:
@@ -54,7 +53,7 @@ def run_group(work: Callable[[Any], Any], argument: Any, world_size: int, *, dea
 def _work(rank: int, work: Callable[[Any], Any], argument: Any, world_size: int, folder: str) -> None:
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
-    store = dist.FileStore(f"{folder}/store", world_size)
+    store = dist.FileStore(f"{folder}/store", world_size)  # pyright: ignore[reportPrivateImportUsage]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
     result = work(argument)
     if rank == 0:
@@ -91,7 +90,7 @@ def _run(case: Case) -> dict[str, Any]:
         logits = engine.logits(probe(recipe))
         unsynced = case.fault == "missing sync"
         if unsynced and case.layout.engine == "deepspeed":
-            engine._engine.enable_backward_allreduce, unsynced = False, False
+            cast(Any, engine)._engine.enable_backward_allreduce, unsynced = False, False
         losses, norms = [], []
         for step in range(case.steps):
             loss, batch = torch.zeros(()), case.batch_at(step)
@@ -116,9 +115,10 @@ def _run(case: Case) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _planted(fault: str) -> Iterator[None]:
+def _planted(fault: str) -> Generator[None]:
     """Breaks the model or its gradients in the way that `fault` names; the other faults are planted in the loop."""
-    causal_mask, attention = modeling_bloom.create_causal_mask, modeling_bloom.BloomAttention.forward
+    bloom = cast(Any, modeling_bloom)
+    causal_mask, attention = bloom.create_causal_mask, bloom.BloomAttention.forward
     backward = torch.Tensor.backward
 
     def late_mask(**kwargs: Any) -> Any:
@@ -133,12 +133,12 @@ def _planted(fault: str) -> Iterator[None]:
 
     try:
         if fault == "mask off by one":
-            modeling_bloom.create_causal_mask = late_mask
+            bloom.create_causal_mask = late_mask
         if fault == "ALiBi left out":
-            modeling_bloom.BloomAttention.forward = no_alibi
+            bloom.BloomAttention.forward = no_alibi
         if fault == "doubled gradient":
             torch.Tensor.backward = doubled
         yield
     finally:
-        modeling_bloom.create_causal_mask, modeling_bloom.BloomAttention.forward = causal_mask, attention
+        bloom.create_causal_mask, bloom.BloomAttention.forward = causal_mask, attention
         torch.Tensor.backward = backward

@@ -87,7 +87,7 @@ def test_reading_stops_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(data, "MAX_TOKENS", 9)
     _write(tmp_path / "a.parquet", tokens=pa.array([[1] * 6] * 4))
     (tmp_path / "b.parquet").write_text("never opened")
-    assert len(_read(tmp_path)._tokens) == 9
+    assert len(_read(tmp_path)._tokens) == 9  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize(

@@ -126,13 +126,12 @@ class DeepSpeedEngine:
         self._model_config = model.module.config
         self._fill(model, config)
         with contextlib.redirect_stdout(io.StringIO()):  # stage 1 in bf16 prints memory tables, whatever the log level
-            engine, *_ = deepspeed.initialize(
+            self._engine, *_ = cast(Any, deepspeed.initialize)(  # takes more than its annotations say
                 model=model.module,
                 model_parameters=list(model.module.parameters()),
                 optimizer=lambda parameters: adamw(parameters, recipe),
                 config=config,
             )
-        self._engine = cast(Any, engine)
         self._set_masters()
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)
 
@@ -216,7 +215,7 @@ class DeepSpeedEngine:
             "grad_accum": engine.gradient_accumulation_steps(),
             "grad_sync": "every" if engine.zero_optimization_partition_gradients() else "last",
             "checkpointing": checkpointing_in_effect(engine.module, self._recipe.model.num_layers),
-            "attention": self._model_config._attn_implementation,
+            "attention": self._model_config._attn_implementation,  # pyright: ignore[reportPrivateUsage]
             "compute_precision": matmul_precision() if compute == "fp32" else compute,
             "bucket_mib": engine.zero_reduce_bucket_size() * (4 if compute == "fp32" else 2) // 2**20,
             "reduce_precision": dtype_name(engine.communication_data_type),
