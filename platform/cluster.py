@@ -8,6 +8,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -118,16 +119,32 @@ def _check(address: str) -> None:
     """That a Ray answers there in time, asked by a child process since a client that waits cannot be called off."""
     if address.startswith("ray://"):
         raise InputError(f"{address} is a Ray client address; give the head's own, as HOST:6379, or run on the head")
+    until_s = time.monotonic() + ANSWER_S
+    if not (_listens(address) and _answers(address, until_s - time.monotonic())):
+        raise InputError(
+            f"no Ray answers at {address} (it is given {ANSWER_S} s); start one (`ray up cluster.yaml`),"
+            " correct --address or RAY_ADDRESS, or use --address local"
+        )
+
+
+def _listens(address: str) -> bool:
+    """Whether anybody does at a HOST:PORT; Ray would ask a closed port again and again. True for other addresses."""
+    host, colon, port = address.rpartition(":")
+    if not (colon and port.isdecimal()):
+        return True
+    try:
+        socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+def _answers(address: str, timeout_s: float) -> bool:
     command = [sys.executable, "-m", "ray.scripts.scripts", "status", f"--address={address}"]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=ANSWER_S, check=False)
+        return subprocess.run(command, capture_output=True, timeout=timeout_s, check=False).returncode == 0
     except subprocess.TimeoutExpired:
-        done = None
-    if done is None or done.returncode != 0:
-        raise InputError(
-            f"no Ray answers at {address} within {ANSWER_S} s; start one (`ray up cluster.yaml`), correct --address"
-            " or RAY_ADDRESS, or use --address local"
-        )
+        return False
 
 
 def _survey(ray: Any, cpu_workers: int) -> Place:

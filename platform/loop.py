@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from platform.reports.summary import winner
@@ -18,7 +19,7 @@ from trainers.layout import BatchPoint
 from trainers.measurement import Measurement, Outcome
 
 MOST_ATTEMPTS = 2
-"""Trials a candidate gets when its worker dies without a verdict."""
+"""Trials a candidate gets in a session when they die without a verdict."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,18 +41,19 @@ class Settings:
     commit: str
     cap_gib: float | None
     timing: Timing
+    hang_floor_s: float = 60.0
+    first_step_s: float = 300.0
     confirm: bool = True
     """Whether the winner is measured once more at its full accumulation."""
 
 
 class Loop:
-    """One study being searched. `next_job` and `ended` alternate; one trial runs at a time."""
+    """One session of a study, from its journal on. `next_job` and `ended` alternate; one trial runs at a time."""
 
     def __init__(
         self,
         *,
         study: Study,
-        history: History,
         candidates: Sequence[Candidate],
         searcher: Searcher,
         budget: Budget,
@@ -59,7 +61,9 @@ class Loop:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.study = study
-        self.history = history
+        self._tail = Tail(study.journal)
+        # All that the journal holds, this session's first line too: it settles what a killed session left open.
+        self.history = history = History(self._tail.read())
         self.budget = budget
         self.settings = settings
         self.why_ended = ""
@@ -70,9 +74,9 @@ class Loop:
         self._started_s = clock()
         self._gpu_before_s = history.gpu_s
         self._trials_before = len(history.trials)
-        self._tail = Tail(study.journal)
-        self._tail.read()
         self._running: tuple[Job, str, float] | None = None
+        self._deaths: Counter[str] = Counter()
+        self._confirmed: set[str] = set()
         self._start_s = 0.0
         for candidate in candidates:
             if not history.missing(candidate):
@@ -125,7 +129,8 @@ class Loop:
         known = [m for m in self.history.measured(key, job.repeat) if m.trial_id == job.trial_id]
         failed = any(m.outcome in (Outcome.FAILED, Outcome.HUNG) for m in known)
         silent = state == "failed" and not failed
-        if silent and (job.repeat or self.history.attempts(key) >= MOST_ATTEMPTS):
+        self._deaths[key] += silent
+        if silent and (job.repeat or self._deaths[key] >= MOST_ATTEMPTS):
             self._give_up(job, known, reason)
             silent = False
         self.study.record(
@@ -162,13 +167,15 @@ class Loop:
     def _confirming_job(self) -> Job | None:
         """The winner's own run at the accumulation it was only derived for, until a winner's time is its own.
 
-        A confirmed time may fall behind another point's derived one: then that one is confirmed too.
+        A confirmed time may fall behind another point's derived one: then that one is confirmed too. No point is tried
+        twice, so a trial that leaves nothing does not keep the search from ending.
         """
         if not self.settings.confirm or self.time_left_s() <= self._start_s:
             return None
         for recipe in dict.fromkeys(candidate.recipe for candidate in self._candidates.values()):
             best = winner([m for m in self.history.measurements if m.recipe == recipe])
-            if best is not None and best.step_time_derived and not best.repeat:
+            if best is not None and best.step_time_derived and not best.repeat and best.id not in self._confirmed:
+                self._confirmed.add(best.id)
                 candidate = Candidate(recipe=recipe, layout=best.layout, micro_batches=(best.batch.micro_batch,))
                 return self._job(candidate, (best.batch,), repeat=1)
         return None
@@ -192,6 +199,8 @@ class Loop:
             stop_at_unix_s=time.time() + left_s if math.isfinite(left_s) else None,
             commit=settings.commit,
             timing=settings.timing,
+            hang_floor_s=settings.hang_floor_s,
+            first_step_s=settings.first_step_s,
         )
 
     def _spent(self) -> bool:

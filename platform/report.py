@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from platform.errors import InputError
+from platform.errors import InputError, one_line
 from platform.mirror import Mirror, default_uri, ui_command
 from platform.mlflow_uri import check_uri
 from platform.reports.files import write_results
@@ -33,7 +33,8 @@ def parser() -> argparse.ArgumentParser:
         epilog="Example: python -m platform.report bloom7b-1 --csv bloom7b.csv",
     )
     made.add_argument("name", metavar="NAME", help="the study's name")
-    made.add_argument("--studies", type=Path, default=Path("studies"), metavar="DIR", help="where studies are kept")
+    where = "where studies are kept (default: %(default)s)"
+    made.add_argument("--studies", type=Path, default=Path("studies"), metavar="DIR", help=where)
     made.add_argument("--json", action="store_true", help="print the result as JSON, alone on standard output")
     made.add_argument("--csv", type=Path, metavar="FILE", help="write the measurement table there too")
     made.add_argument("--no-mlflow", action="store_true", help="leave MLflow as it is")
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _report(options)
     except InputError as error:
-        say(f"error: {error}")
+        say(f"error: {one_line(error)}")
         return InputError.exit_code
 
 

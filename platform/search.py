@@ -4,6 +4,7 @@ Exit codes: 0 found, 1 nothing fits, 2 bad input, 3 the cluster is at fault, 130
 """
 
 import argparse
+import contextlib
 import math
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import NoReturn
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 import search_spaces
-from platform.errors import ClusterError, InputError
+from platform.errors import ClusterError, InputError, one_line
 from platform.reports.progress import say
 
 
@@ -42,7 +43,8 @@ def parser() -> argparse.ArgumentParser:
     add("--device-memory-gib", type=_amount, metavar="N", help="let each device have no more than N GiB")
     add("--tokens", type=_amount, metavar="N", help="token budget that days are counted for (default: the space's)")
     add("--data", metavar="PATH", help="Parquet file or folder of token ids (default: the space's data)")
-    add("--address", metavar="HOST:PORT", help='Ray to run on, "local" for one of its own (default: RAY_ADDRESS, else)')
+    where = 'Ray to run on, "local" for one of its own (default: RAY_ADDRESS, else the cluster whose head this is)'
+    add("--address", metavar="HOST:PORT", help=where)
     add("--studies", default="studies", metavar="DIR", help="where studies are kept (default: %(default)s)")
     add("--name", help="name of the study (default: the space's, with a number)")
     add("--resume", metavar="NAME", help="go on with a study: run only what is missing")
@@ -64,25 +66,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return session.search(options, made)
     except InputError as error:
-        say(f"error: {error}")
+        say(f"error: {one_line(error)}")
         return InputError.exit_code
     except ClusterError as error:
-        say(f"cluster fault: {error}")
+        say(f"cluster fault: {one_line(error)}")
         return ClusterError.exit_code
 
 
 def _amount(text: str) -> float:
-    value = float(text)
-    if not (value > 0 and math.isfinite(value)):
-        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
-    return value
+    with contextlib.suppress(ValueError):
+        value = float(text)
+        if value > 0 and math.isfinite(value):
+            return value
+    raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
-    return value
+    with contextlib.suppress(ValueError):
+        value = int(text)
+        if value >= 1:
+            return value
+    raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
 
 
 if __name__ == "__main__":

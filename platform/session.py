@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import os
+import shlex
 import signal
 import sys
 import time
@@ -186,7 +187,6 @@ def _run(
         with tune.recorder(study.journal) as name:
             loop = Loop(
                 study=study,
-                history=history,
                 candidates=subject.plan.candidates,
                 searcher=searchers.create(subject.request.searcher, subject.plan.candidates, subject.request.seed),
                 budget=Budget(max_trials=options.max_trials, time_s=options.time_budget_s, gpu_s=options.gpu_s),
@@ -197,16 +197,21 @@ def _run(
                     commit=checkout.commit(),
                     cap_gib=subject.cap_gib,
                     timing=subject.timing,
+                    hang_floor_s=subject.space.hang_floor_s,
+                    first_step_s=subject.space.first_step_s,
                 ),
             )
             with followed(study.journal, loop, total=len(subject.plan.candidates)):
                 tune.run(loop, driver_ip=place.driver_ip)
         say(f"Ended: {loop.why_ended}.")
-        history = loop.history
     except KeyboardInterrupt:
         code = INTERRUPTED
-        say(f"Interrupted. What was measured is kept; go on with: python -m platform.search --resume {study.name}")
-    study.record(End(exit_code=code, wall_s=time.monotonic() - began_s, gpu_s=max(0.0, history.gpu_s - gpu_before_s)))
+        elsewhere = study.path.parent != Path("studies").absolute()
+        where = f" --studies {shlex.quote(str(study.path.parent))}" if elsewhere else ""
+        again = f"python -m platform.search --resume {study.name}{where}"
+        say(f"Interrupted. What was measured is kept; go on with: {again}")
+    spent_s = read(study.path)[0].gpu_s - gpu_before_s
+    study.record(End(exit_code=code, wall_s=time.monotonic() - began_s, gpu_s=max(0.0, spent_s)))
     return code
 
 

@@ -81,6 +81,10 @@ class Space:
     """Memory cap of a device unless the user gives one; None for all that it has."""
     num_workers: int | None = None
     """Devices that a trial takes; None for all of the cluster's."""
+    hang_floor_s: float = 60.0
+    """A trial is hung after max(this, 10 x its slowest micro-step) without a micro-step."""
+    first_step_s: float = 300.0
+    """What building the model, compiling and the first micro-step of a rung may take."""
     miniature: "Space | None" = None
     """A small stand-in of the same architecture for machines without a GPU."""
 
@@ -98,6 +102,9 @@ class Space:
             raise ValueError(f"space {self.name} wants micro-batches of at least 1, got {wrong or 'none'}")
         if self.num_workers is not None and self.num_workers < 1:
             raise ValueError(f"num_workers of space {self.name} must be at least 1, got {self.num_workers}")
+        for field in ("hang_floor_s", "first_step_s"):
+            if not getattr(self, field) > 0:
+                raise ValueError(f"{field} of space {self.name} must be above 0, got {getattr(self, field)}")
         names = [point.name for point in self.points]
         if len(set(names)) < len(names):
             raise ValueError(f"points of space {self.name} share a name: {', '.join(names)}")

@@ -50,7 +50,8 @@ def count_outcomes(measurements: Iterable[Measurement]) -> Counter[Outcome]:
 
 def progress_line(progress: Progress) -> str:
     """The line, without a line end."""
-    of = "" if progress.num_trials is None else f"/{progress.num_trials}"
+    # A trial tried again, or one that confirms a winner, is none of those planned.
+    of = "" if progress.num_trials is None or progress.trial > progress.num_trials else f"/{progress.num_trials}"
     parts = [f"trial {progress.trial}{of}"]
     if progress.layout is not None:
         rung = (

@@ -1,0 +1,135 @@
+"""A backend for loop tests: plays trials without Ray, from a script, and writes what a real one's recorder would."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from platform.loop import Loop
+from platform.study.study import Study
+from search_spaces.space import Candidate
+from tests.samples import SMALL, layout, measurement
+from trainers.cluster import Cluster
+from trainers.job import Job
+from trainers.journal import Measured, RungStart, TrialState
+from trainers.layout import BatchPoint, Layout
+from trainers.measurement import Measurement, Outcome
+from trainers.recipe import Recipe
+
+RECIPE = Recipe(model=SMALL, seq_len=32, global_batch=16, compute_precision="fp32")
+OTHER = dataclasses.replace(RECIPE, global_batch=32)
+"""Another recipe: nothing measured with it competes with `RECIPE`."""
+CLUSTER = Cluster(device_kind="cpu", device="Made-up CPU", device_memory_gib=4.0, devices_per_node=2)
+LAYOUTS: tuple[Layout, ...] = (
+    layout(dp_shard=2),
+    layout(dp_shard=2, checkpointing="full"),
+    layout(engine="ddp", zero_stage=0, dp_shard=1, dp_replicate=2),
+)
+MICRO_BATCHES = (1, 2, 4)
+
+
+def candidates(*recipes: Recipe, layouts: Sequence[Layout] = LAYOUTS) -> tuple[Candidate, ...]:
+    """Every layout with every recipe, `RECIPE` alone where none is named."""
+    return tuple(
+        Candidate(recipe=recipe, layout=each, micro_batches=MICRO_BATCHES)
+        for recipe in (recipes or (RECIPE,))
+        for each in layouts
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Died:
+    """In place of a measurement: the trial's process is gone in the middle of the rung, without a word."""
+
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TimeOut:
+    """In place of a measurement: the workers saw that time was over, before the rung began."""
+
+
+Play = Callable[[Job, BatchPoint], Measurement | Died | TimeOut]
+
+
+class Clock:
+    """A clock that only the backend moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def result(job: Job, batch: BatchPoint, tokens_per_s: float | None = 1000.0, **fields: object) -> Measurement:
+    """What the rung measured."""
+    known: dict[str, object] = {
+        "recipe": job.recipe,
+        "on": job.layout,
+        "micro_batch": batch.micro_batch,
+        "tokens_per_s": tokens_per_s,
+        "trial_id": job.trial_id,
+        "repeat": job.repeat,
+    }
+    return measurement(**{**known, **fields})  # type: ignore[reportArgumentType]
+
+
+def fast(job: Job, batch: BatchPoint) -> Measurement:
+    """Every rung runs; larger micro-batches are faster and later layouts slower."""
+    place = LAYOUTS.index(job.layout) if job.layout in LAYOUTS else 0
+    return result(job, batch, 1000.0 * batch.micro_batch - 100.0 * place)
+
+
+def out_of_memory(job: Job, batch: BatchPoint) -> Measurement:
+    """No rung fits."""
+    return result(job, batch, None, outcome=Outcome.OOM, reason="asked for 1 GiB", rank=0)
+
+
+class Backend:
+    """Plays jobs by `play`, and keeps them. A trial takes `start_s`, and `rung_s` for every rung it begins."""
+
+    def __init__(self, study: Study, clock: Clock, play: Play = fast, *, start_s: float = 5.0, rung_s: float = 1.0):
+        self.study = study
+        self.clock = clock
+        self.play = play
+        self.start_s = start_s
+        self.rung_s = rung_s
+        self.jobs: list[Job] = []
+
+    def begin(self, job: Job) -> tuple[TrialState, str]:
+        """Writes the job's lines as its workers would; how it ended."""
+        self.jobs.append(job)
+        self.clock.now_s += self.start_s
+        for batch in job.rungs:
+            found = self.play(job, batch)
+            if isinstance(found, TimeOut):
+                return "interrupted", "the time budget ended before the ladder did"
+            self.study.record(RungStart(trial_id=job.trial_id, batch=batch, deadline_s=60))
+            self.clock.now_s += self.rung_s
+            if isinstance(found, Died):
+                return "failed", found.reason
+            self.study.record(Measured(measurement=found))
+            if found.outcome in (Outcome.FAILED, Outcome.HUNG):
+                return "failed", found.reason
+            if found.outcome is not Outcome.OK:
+                break
+        return "done", ""
+
+    def step(self, loop: Loop) -> Job | None:
+        """One trial of the loop from its start to its end; None where the loop gives none."""
+        job = loop.next_job()
+        if job is not None:
+            state, reason = self.begin(job)
+            loop.ended(state=state, reason=reason)
+        return job
+
+    def run(self, loop: Loop, most: int = 50) -> list[Job]:
+        """The loop to its end, which must come within `most` trials."""
+        for _ in range(most):
+            if self.step(loop) is None:
+                return self.jobs
+        raise AssertionError(f"the loop did not end within {most} trials")
+
+    @property
+    def order(self) -> list[tuple[Layout, tuple[int, ...]]]:
+        """What ran: layouts with their rungs."""
+        return [(job.layout, tuple(batch.micro_batch for batch in job.rungs)) for job in self.jobs]

@@ -1,0 +1,184 @@
+"""The search as a user starts it: a process of its own whose journal a test follows."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from platform.study.journal import Tail
+from trainers.journal import Line
+
+ROOT = Path(__file__).parents[2]
+LONGEST_S = 420.0
+"""What one session may take on a machine that others use too; alone, a tenth of it."""
+_GONE_S = 30.0
+"""What everything that a session started may take to be gone after its end."""
+_ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))}
+
+SPACE = """
+from search_spaces.space import Space
+from trainers.recipe import Recipe
+from trainers.spec import ModelSpec
+
+
+def space():
+    model = ModelSpec(
+        name="tiny",
+        architecture="gpt2",
+        num_layers=1,
+        hidden_size={hidden_size},
+        num_heads=2,
+        vocab_size={vocab_size},
+        max_positions=1024,
+    )
+    return Space(
+        name="{name}",
+        summary="a model of one layer on two CPU workers",
+        recipe=Recipe(
+            model=model,
+            seq_len={seq_len},
+            global_batch={global_batch},
+            compute_precision="fp32",
+            learning_rate=1e-3,
+        ),
+        axes={axes},
+        micro_batches={micro_batches},
+        num_workers=2,
+        hang_floor_s={hang_floor_s},
+        first_step_s={first_step_s},
+    )
+"""
+
+
+def write_space(path: Path, **fields: Any) -> Path:
+    """A space file with a model of one layer; `fields` in place of what is said here."""
+    known: dict[str, Any] = {
+        "name": path.stem,
+        "hidden_size": 32,
+        "vocab_size": 256,
+        "seq_len": 16,
+        "global_batch": 4,
+        "micro_batches": (1, 2),
+        "axes": {"engine": ("ddp",)},
+        "hang_floor_s": 60.0,
+        "first_step_s": 300.0,
+    }
+    path.write_text(SPACE.format(**{**known, **fields}))
+    return path
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """How a session ended and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def object(self) -> dict[str, Any]:
+        """What `--json` printed: the one JSON object that standard output is."""
+        return json.loads(self.out)
+
+
+class Session:
+    """A search that runs. Use it with `with`: what it left running is ended then, and nothing else."""
+
+    def __init__(self, log: Path, journal: Path, *argv: str) -> None:
+        log.mkdir(parents=True)
+        self.log = log
+        self.journal = journal
+        self._seen: set[psutil.Process] = set()
+        command = [sys.executable, "-m", "platform.search", *argv]
+        with (log / "out").open("w") as out, (log / "err").open("w") as err:
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env=_ENVIRONMENT, stdout=out, stderr=err, start_new_session=True
+            )
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.family()
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for each in self._seen:
+            if _lives(each):
+                each.kill()
+
+    def family(self) -> list[psutil.Process]:
+        """Every process that descends from the search now."""
+        try:
+            found = psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            found = []
+        self._seen.update(found)
+        return found
+
+    def workers(self) -> list[psutil.Process]:
+        """The train workers of the running trial, in the order of their start."""
+        found: list[psutil.Process] = []
+        for each in self.family():
+            try:
+                if "RayTrainWorker" in each.cmdline()[0]:
+                    found.append(each)
+            except (psutil.Error, IndexError):
+                continue
+        return sorted(found, key=lambda each: each.create_time())
+
+    def wait_for(self, what: str, found: Callable[[Sequence[Line]], Any]) -> Any:
+        """Follows the journal until `found` of its lines gives something, and returns that."""
+        until_s = time.monotonic() + LONGEST_S
+        tail, lines = Tail(self.journal), list[Line]()
+        while True:
+            over = self.process.poll() is not None
+            lines += tail.read()
+            if given := found(lines):
+                return given
+            assert not over, f"it ended without {what}: {self.text('err')}"
+            assert time.monotonic() < until_s, f"no {what} within {LONGEST_S} s: {self.text('err')}"
+            time.sleep(0.02)
+
+    def interrupt(self) -> None:
+        """Ctrl-C, which a terminal sends to the whole process group."""
+        self.family()
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def kill(self) -> None:
+        """SIGKILL to the driver alone: it can say and write nothing more."""
+        self.family()
+        self.process.kill()
+
+    def end(self) -> Ended:
+        """Waits for its end; everything that it started must be gone soon after."""
+        until_s = time.monotonic() + LONGEST_S
+        while self.process.poll() is None:
+            assert time.monotonic() < until_s, f"no end within {LONGEST_S} s: {self.text('err')}"
+            self.family()
+            time.sleep(0.3)
+        until_s = time.monotonic() + _GONE_S
+        while left := [each for each in self._seen if _lives(each)]:
+            assert time.monotonic() < until_s, f"processes were left behind: {left}"
+            time.sleep(0.1)
+        return Ended(code=self.process.returncode, out=self.text("out"), err=self.text("err"))
+
+    def text(self, stream: str) -> str:
+        """What it printed so far."""
+        return (self.log / stream).read_text()
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Not so where it only waits for its parent to note its end."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,286 @@
+"""Bad input: one sentence on standard error, exit code 2, no traceback, and nothing was started for it."""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from platform.search import main
+from platform.study.study import Study
+from tests.samples import header, layout, measurement
+from trainers.codec import to_json
+from trainers.journal import Measured, to_line
+
+Refused = Callable[..., str]
+
+CONFIG = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 256, "n_positions": 64}
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests' own conditions, whatever the shell has set."""
+    for name in [each for each in os.environ if each.startswith(("MLFLOW_", "RAY_"))]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Runs the command with these arguments, which it must refuse; the sentence that it says, without "error: "."""
+
+    def run(*argv: str, address: str = "local") -> str:
+        before = {child.pid for child in psutil.Process().children(recursive=True)}
+        code = main([*argv, "--studies", str(tmp_path / "studies"), "--address", address])
+        said = capsys.readouterr()
+        errors = [line for line in said.err.splitlines() if line.startswith("error:")]
+        assert code == 2, said.err
+        assert len(errors) == 1 and said.err.splitlines()[-1] == errors[0], said.err
+        assert "Traceback" not in said.err and said.out == ""
+        assert {child.pid for child in psutil.Process().children(recursive=True)} == before, "it left a process behind"
+        assert not list((tmp_path / "studies").glob("*/journal.jsonl")) or "--resume" in argv or "--name" in argv
+        return errors[0].removeprefix("error: ")
+
+    return run
+
+
+class TestSpaces:
+    def test_none(self, refused: Refused) -> None:
+        assert "--list" in refused()
+
+    def test_unknown_with_near_names(self, refused: Refused) -> None:
+        assert "unknown space 'bloom7'; did you mean bloom7b?" in refused("bloom7")
+
+    def test_unknown_and_like_none(self, refused: Refused) -> None:
+        said = refused("zzzz")
+        assert "unknown space 'zzzz'" in said and "did you mean" not in said and "gpt2_xl" in said
+
+    def test_no_such_file(self, refused: Refused, tmp_path: Path) -> None:
+        assert "there is no such file" in refused(str(tmp_path / "space.py"))
+
+    @pytest.mark.parametrize(
+        ("text", "why"),
+        [
+            ("def space(:\n", "SyntaxError"),
+            ("import not_there_at_all\n", "ModuleNotFoundError"),
+            ("x = 1\n", "no function space()"),
+            ("def space():\n    return 3\n", "returned int, not a Space"),
+            ("def space():\n    raise RuntimeError('no\\nluck')\n", "RuntimeError"),
+        ],
+    )
+    def test_a_file_that_gives_no_space(self, refused: Refused, tmp_path: Path, text: str, why: str) -> None:
+        path = tmp_path / "mine.py"
+        path.write_text(text)
+        assert why in refused(str(path))
+
+
+class TestConfig:
+    def test_unreadable(self, refused: Refused, tmp_path: Path) -> None:
+        assert str(tmp_path / "config.json") in refused(str(tmp_path / "config.json"))
+
+    def test_a_folder_without_one(self, refused: Refused, tmp_path: Path) -> None:
+        assert "unknown space" in refused(str(tmp_path))
+
+    @pytest.mark.parametrize(
+        ("text", "why"),
+        [
+            ("{", "JSON"),
+            ("[1, 2]", "config.json"),
+            (json.dumps({**CONFIG, "model_type": "t5"}), "t5"),
+            (json.dumps({each: CONFIG[each] for each in CONFIG if each != "n_embd"}), "n_embd"),
+            (json.dumps({**CONFIG, "n_embd": "wide"}), "n_embd"),
+            (json.dumps({**CONFIG, "n_embd": 65}), "65"),
+            (json.dumps({**CONFIG, "n_layer": 0}), "0"),
+        ],
+    )
+    def test_malformed(self, refused: Refused, tmp_path: Path, text: str, why: str) -> None:
+        path = tmp_path / "config.json"
+        path.write_text(text)
+        said = refused(str(path))
+        assert why in said
+
+    def test_bytes_that_are_no_text(self, refused: Refused, tmp_path: Path) -> None:
+        path = tmp_path / "config.json"
+        path.write_bytes(b"\xff\xfe\x00{}")
+        assert str(path) in refused(str(path))
+
+
+class TestSet:
+    @pytest.mark.parametrize(
+        ("change", "why"),
+        [
+            ("zero_stag=1", "did you mean zero_stage?"),
+            ("engine=horovod", "engine has no value 'horovod'"),
+            ("engine=ddb", "did you mean ddp?"),
+            ("seq_len=long", "seq_len takes whole numbers, got 'long'"),
+            ("seq_len", "--set wants axis=value,value"),
+            ("micro_batch=0", "micro-batches of at least 1"),
+            ("global_batch=-512", "global_batch must be at least 1, got -512"),
+            ("learning_rate=nan", "learning_rate takes numbers"),
+            ("zero_stage=9", "zero_stage"),
+        ],
+    )
+    def test_unknown_axis_or_value(self, refused: Refused, change: str, why: str) -> None:
+        assert why in refused("gpt2", "--set", change)
+
+    def test_a_layout_that_no_cluster_size_allows(self, refused: Refused) -> None:
+        said = refused("gpt2", "--set", "engine=ddp", "--set", "zero_stage=3")
+        assert "gives no layout on any cluster" in said
+
+    def test_a_batch_that_does_not_divide(self, refused: Refused) -> None:
+        said = refused("gpt2", "--set", "micro_batch=3")
+        assert "global batch 512 is not a multiple of micro_batch 3" in said
+
+
+class TestLayoutFile:
+    def write(self, path: Path, **parts: object) -> str:
+        path.write_text(json.dumps(parts))
+        return str(path)
+
+    def test_missing(self, refused: Refused, tmp_path: Path) -> None:
+        assert "cannot be read" in refused("gpt2", "--layout", str(tmp_path / "layout.json"))
+
+    def test_not_a_layout(self, refused: Refused, tmp_path: Path) -> None:
+        path = self.write(tmp_path / "layout.json", layout={"engine": "ddp", "zero_stage": 3})
+        assert "zero_stage of ddp must be one of 0, got 3" in refused("gpt2", "--layout", path)
+
+    def test_a_batch_that_does_not_divide(self, refused: Refused, tmp_path: Path) -> None:
+        one = measurement()
+        path = self.write(
+            tmp_path / "layout.json",
+            recipe=to_json(one.recipe),
+            layout=to_json(layout(dp_shard=4)),
+            batch={"micro_batch": 3, "grad_accum": 43},
+        )
+        assert "global batch 512 is not a multiple of micro_batch 3" in refused("--layout", path)
+
+    def test_a_layout_alone_wants_a_space(self, refused: Refused, tmp_path: Path) -> None:
+        path = self.write(tmp_path / "layout.json", layout=to_json(layout()))
+        assert "name a space" in refused("--layout", path)
+
+    def test_set_beside_a_whole_layout(self, refused: Refused, tmp_path: Path) -> None:
+        one = measurement()
+        path = self.write(tmp_path / "layout.json", recipe=to_json(one.recipe), layout=to_json(one.layout))
+        assert "--set changes a space" in refused("--layout", path, "--set", "seq_len=1024")
+
+
+@pytest.mark.parametrize("option", ["--max-trials", "--time-budget-s", "--gpu-s", "--device-memory-gib", "--tokens"])
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "many", ""])
+def test_budgets_that_are_none(refused: Refused, option: str, value: str) -> None:
+    said = refused("gpt2", f"{option}={value}")
+    assert option in said and "got " in said and "_count" not in said and "_amount" not in said
+
+
+@pytest.mark.parametrize("option", ["--searcher=annealing", "--seed=x", "--no-such-option"])
+def test_options_that_are_none(refused: Refused, option: str) -> None:
+    assert option.removeprefix("--no-").partition("=")[0] in refused("gpt2", option)
+
+
+class TestPlaces:
+    @pytest.mark.parametrize("listens", [False, True])
+    def test_a_ray_address_that_does_not_answer(self, refused: Refused, listens: bool) -> None:
+        """A closed port, and one where somebody listens and never says a word."""
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            if listens:
+                found.listen()
+            address = f"127.0.0.1:{found.getsockname()[1]}"
+            began_s = time.monotonic()
+            said = refused("gpt2", address=address)
+            assert time.monotonic() - began_s < 25
+        assert f"no Ray answers at {address} (it is given 20 s)" in said and "--address local" in said
+
+    @pytest.mark.parametrize("address", ["nonsense", "host:port", "ray://127.0.0.1:10001", "127.0.0.1:99999"])
+    def test_what_is_no_address(self, refused: Refused, address: str) -> None:
+        assert address in refused("gpt2", address=address)
+
+    @pytest.mark.parametrize("uri", ["ftp://somewhere", "mlruns", "http://", "file:///tmp/mlruns"])
+    def test_an_mlflow_uri_of_unknown_scheme(self, refused: Refused, monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        said = refused("gpt2")
+        assert "MLflow URI" in said and uri in said
+
+    def test_a_studies_folder_that_is_a_file(self, refused: Refused, tmp_path: Path) -> None:
+        (tmp_path / "studies").write_text("")
+        assert "cannot be made" in refused("gpt2")
+
+
+class TestData:
+    def test_missing(self, refused: Refused, tmp_path: Path) -> None:
+        assert "none.parquet" in refused("gpt2", "--data", str(tmp_path / "none.parquet"))
+
+    def test_without_a_token_column(self, refused: Refused, tmp_path: Path) -> None:
+        pq.write_table(pa.table({"text": ["a", "b"]}), tmp_path / "data.parquet")
+        said = refused("gpt2", "--data", str(tmp_path / "data.parquet"))
+        assert "has no column tokens or input_ids; its columns are text" in said
+
+    def test_not_parquet(self, refused: Refused, tmp_path: Path) -> None:
+        (tmp_path / "data.parquet").write_text("tokens")
+        assert "as Parquet" in refused("gpt2", "--data", str(tmp_path / "data.parquet"))
+
+    def test_ids_outside_the_vocabulary(self, refused: Refused, tmp_path: Path) -> None:
+        pq.write_table(pa.table({"tokens": [60_000] * 2000}), tmp_path / "data.parquet")
+        assert "60000" in refused("gpt2", "--data", str(tmp_path / "data.parquet"))
+
+
+class TestStudies:
+    @pytest.fixture
+    def known(self, tmp_path: Path) -> Path:
+        """A study that somebody made earlier."""
+        (tmp_path / "studies").mkdir()
+        with Study.create(tmp_path / "studies", "known-1") as study:
+            study.record(header("known-1", space="gpt2", argv=("gpt2", "--seed", "0")))
+            study.record(Measured(measurement=measurement()))
+            return study.path
+
+    def test_a_name_that_exists(self, refused: Refused, known: Path) -> None:
+        before = (known / "journal.jsonl").read_bytes()
+        said = refused("gpt2", "--name", "known-1")
+        assert "'known-1' exists already" in said and "--resume known-1" in said
+        assert (known / "journal.jsonl").read_bytes() == before
+
+    @pytest.mark.parametrize("name", ["../up", ".hidden", "", "a b", "mlflow.db"])
+    def test_what_is_no_name(self, refused: Refused, name: str, tmp_path: Path) -> None:
+        assert "cannot name a study" in refused("gpt2", "--name", name)
+        assert not (tmp_path / "up").exists()
+
+    def test_resuming_what_is_not_there(self, refused: Refused, known: Path) -> None:
+        assert "did you mean known-1?" in refused("--resume", "known")
+
+    def test_resuming_under_another_name(self, refused: Refused, known: Path) -> None:
+        assert "leave out --name" in refused("--resume", "known-1", "--name", "other")
+
+    @pytest.mark.parametrize(
+        ("option", "named"), [(["--set", "seq_len=512"], "--set"), (["--seed", "1"], "--seed"), (["gpt2_xl"], "space")]
+    )
+    def test_resuming_as_another_study(self, refused: Refused, known: Path, option: list[str], named: str) -> None:
+        said = refused("--resume", "known-1", *option)
+        assert "a resumed study keeps" in said and named in said
+
+    def test_resuming_what_another_process_runs(self, refused: Refused, known: Path, tmp_path: Path) -> None:
+        study, _, _ = Study.resume(tmp_path / "studies", "known-1")
+        with study:
+            assert f"by process {os.getpid()}" in refused("--resume", "known-1")
+
+    def test_a_journal_of_a_newer_version(self, refused: Refused, known: Path) -> None:
+        line = {**to_line(Measured(measurement=measurement(micro_batch=2))), "schema": 99}
+        with (known / "journal.jsonl").open("a") as journal:
+            journal.write(json.dumps(line) + "\n")
+        assert "newer version" in refused("--resume", "known-1")
+
+    def test_half_a_journal_line_is_kept_aside_and_told(
+        self, known: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Told before anything else happens; that the rest is used is seen in test_search.py."""
+        with (known / "journal.jsonl").open("a") as journal:
+            journal.write('{"kind":"measurement","schema":1,"meas')
+        assert main(["--resume", "known-1", "--studies", str(tmp_path / "studies"), "--seed", "1"]) == 2
+        said = capsys.readouterr().err.splitlines()
+        assert "Line 3 of" in said[0] and "the rest is used" in said[0]
+        kept = json.loads((known / "journal.rejected.jsonl").read_text())
+        assert kept["text"] == '{"kind":"measurement","schema":1,"meas'

@@ -1,0 +1,453 @@
+"""The search loop, one step at a time: a fake backend plays the trials, the study and its journal are real."""
+
+import dataclasses
+import datetime
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from platform import searchers
+from platform.loop import Budget, Loop, Settings
+from platform.reports.summary import winner, winners
+from platform.study.history import History
+from platform.study.study import Study, read
+from search_spaces.space import Candidate
+from tests.samples import header
+from tests.search.backend import (
+    CLUSTER,
+    LAYOUTS,
+    OTHER,
+    RECIPE,
+    Backend,
+    Clock,
+    Died,
+    TimeOut,
+    candidates,
+    fast,
+    out_of_memory,
+    result,
+)
+from trainers.job import Job, Timing
+from trainers.journal import Peak, Resume, RungStart, TrialStart
+from trainers.layout import BatchPoint
+from trainers.measurement import Measurement, Outcome
+
+Make = Callable[..., Loop]
+WHOLE = [(each, (1, 2, 4)) for each in LAYOUTS]
+"""What a search without trouble runs."""
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Iterator[Study]:
+    """A new study whose first line is written."""
+    with Study.create(tmp_path, "made-up") as made:
+        made.record(header("made-up", recipes=(RECIPE, OTHER), cluster=CLUSTER))
+        yield made
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def backend(study: Study, clock: Clock) -> Backend:
+    return Backend(study, clock)
+
+
+@pytest.fixture
+def make(study: Study, clock: Clock) -> Make:
+    """Makes the loop of a session, on what the journal holds at that moment."""
+
+    def made(
+        within: Sequence[Candidate] = candidates(), *, searcher: str = "sweep", confirm: bool = False, **budget: float
+    ) -> Loop:
+        return Loop(
+            study=study,
+            candidates=within,
+            searcher=searchers.create(searcher, within, seed=0),
+            budget=Budget(**budget),  # type: ignore[reportArgumentType]
+            settings=Settings(
+                cluster=CLUSTER,
+                cpus_per_worker=1.0,
+                recorder="none",
+                commit="0123456",
+                cap_gib=2.0,
+                timing=Timing(),
+                confirm=confirm,
+            ),
+            clock=clock,
+        )
+
+    return made
+
+
+def history_of(study: Study) -> History:
+    return read(study.path)[0]
+
+
+def outcomes(study: Study) -> list[tuple[int, Outcome]]:
+    """(micro-batch, outcome) of every measurement, in the journal's order."""
+    return [(each.batch.micro_batch, each.outcome) for each in history_of(study).measurements]
+
+
+class TestWhatRuns:
+    def test_every_layout_once_in_the_searcher_s_order_and_then_the_end(
+        self, make: Make, backend: Backend, study: Study
+    ) -> None:
+        loop = make()
+        backend.run(loop)
+        assert backend.order == WHOLE
+        assert loop.why_ended == "every layout of the space was tried"
+        history = history_of(study)
+        assert len(history.measurements) == 9
+        assert history.finished == {candidate.key for candidate in candidates()}
+        assert loop.next_job() is None, "an ended search stays ended"
+
+    def test_a_random_search_runs_the_same_in_another_order(self, make: Make, backend: Backend) -> None:
+        many = candidates(RECIPE, OTHER)
+        backend.run(make(many, searcher="random"))
+        ran = [(job.recipe.id, job.layout.id) for job in backend.jobs]
+        plain = [(each.recipe.id, each.layout.id) for each in many]
+        assert sorted(ran) == sorted(plain) and ran != plain
+
+    def test_a_job_carries_what_its_trial_needs(self, make: Make, study: Study) -> None:
+        job = make().next_job()
+        assert job is not None
+        assert (job.trial_id, job.repeat, job.cap_gib, job.recorder) == ("t0001", 0, 2.0, "none")
+        assert job.rungs == candidates()[0].batch_points() and job.stop_at_unix_s is None
+        (start,) = history_of(study).trials
+        assert (start.trial_id, start.layout, start.micro_batches) == ("t0001", LAYOUTS[0], (1, 2, 4))
+
+    def test_one_trial_runs_at_a_time_and_its_end_is_in_the_journal(
+        self, make: Make, backend: Backend, study: Study
+    ) -> None:
+        loop = make()
+        job = loop.next_job()
+        assert job is not None and loop.running is job
+        assert not history_of(study).finished
+        state, reason = backend.begin(job)
+        loop.ended(state=state, reason=reason)
+        assert loop.running is None
+        history = history_of(study)
+        assert len(history.finished) == 1
+        assert history.gpu_s == pytest.approx(2 * (5 + 3)), "two devices, a start and three rungs"
+
+    def test_without_candidates_the_search_is_over_at_once(self, make: Make, study: Study) -> None:
+        loop = make((), confirm=True)
+        assert loop.next_job() is None and loop.why_ended
+        assert not history_of(study).trials
+
+    def test_points_with_names_run_the_rungs_they_name(self, make: Make, backend: Backend, study: Study) -> None:
+        points = tuple(
+            Candidate(recipe=RECIPE, layout=each, micro_batches=(micro_batch,), name=name)
+            for name, each, micro_batch in (("b", LAYOUTS[2], 4), ("a", LAYOUTS[0], 2))
+        )
+        backend.run(make(points))
+        assert backend.order == [(LAYOUTS[2], (4,)), (LAYOUTS[0], (2,))]
+        loop = make(points)
+        assert loop.next_job() is None and len(history_of(study).trials) == 2
+
+    def test_recipes_do_not_compete(self, make: Make, backend: Backend, study: Study) -> None:
+        def play(job: Job, batch: BatchPoint) -> Measurement:
+            return result(job, batch, 9000.0 if job.recipe == OTHER else 100.0 * batch.micro_batch)
+
+        backend.play = play
+        backend.run(make(candidates(RECIPE, OTHER)))
+        assert len(backend.jobs) == 6
+        best = winners(history_of(study).measurements)
+        assert best[RECIPE.id].tokens_per_s == 400.0 and best[OTHER.id].tokens_per_s == 9000.0
+
+
+class TestBudgets:
+    def test_max_trials(self, make: Make, backend: Backend) -> None:
+        loop = make(max_trials=2)
+        backend.run(loop)
+        assert backend.order == WHOLE[:2] and loop.why_ended == "2 trials were run (--max-trials)"
+
+    def test_time(self, make: Make, backend: Backend) -> None:
+        loop = make(time_s=16.0)  # a trial takes 8 s
+        assert loop.time_left_s() == 16.0
+        backend.run(loop)
+        assert backend.order == WHOLE[:2] and loop.time_left_s() == 0
+        assert loop.why_ended == "16 s are over (--time-budget-s)"
+
+    def test_device_seconds(self, make: Make, backend: Backend) -> None:
+        loop = make(gpu_s=32.0)  # a trial takes 8 s of two devices
+        assert loop.time_left_s() == 16.0
+        backend.run(loop)
+        assert backend.order == WHOLE[:2] and loop.why_ended == "32 device seconds are spent (--gpu-s)"
+
+    def test_the_tighter_of_two_budgets_holds(self, make: Make, backend: Backend) -> None:
+        loop = make(gpu_s=16.0, time_s=1000.0)
+        backend.run(loop)
+        assert backend.order == WHOLE[:1] and "--gpu-s" in loop.why_ended
+
+    def test_what_is_too_short_for_a_trial_is_left(self, make: Make, backend: Backend) -> None:
+        loop = make(time_s=14.0)
+        backend.run(loop)
+        assert backend.order == WHOLE[:1] and "too short for a trial" in loop.why_ended
+
+    def test_no_rung_of_a_job_starts_after_the_budget_s_end(self, make: Make) -> None:
+        job = make(time_s=14.0).next_job()
+        assert job is not None and job.stop_at_unix_s is not None
+        left_s = job.stop_at_unix_s - datetime.datetime.now(datetime.UTC).timestamp()
+        assert 0 < left_s <= 14.0
+
+    @pytest.mark.parametrize("budget", [{"max_trials": 1}, {"time_s": 8.0}, {"gpu_s": 16.0}])
+    def test_each_session_has_a_budget_of_its_own(
+        self, make: Make, backend: Backend, study: Study, budget: dict[str, float]
+    ) -> None:
+        for number in (1, 2, 3):
+            backend.run(make(**budget))
+            assert backend.order == WHOLE[:number]
+            study.record(Resume())
+        assert len(history_of(study).measurements) == 9
+
+    def test_a_killed_session_s_trial_does_not_eat_the_budget_of_the_next(
+        self, make: Make, backend: Backend, study: Study
+    ) -> None:
+        """The first session was killed in a trial two days ago; nothing says when the trial ended."""
+        then = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=2)
+        first = candidates()[0]
+        start = TrialStart(
+            at=(then + datetime.timedelta(seconds=1)).isoformat(),
+            trial_id="t0001",
+            key=first.key,
+            recipe=first.recipe,
+            layout=first.layout,
+            micro_batches=first.micro_batches,
+        )
+        study.journal.unlink()
+        study.record(header("made-up", at=then.isoformat(), recipes=(RECIPE,), cluster=CLUSTER))
+        study.record(start)
+        rung = RungStart(
+            at=(then + datetime.timedelta(seconds=31)).isoformat(),
+            trial_id="t0001",
+            batch=first.batch_points()[0],
+            deadline_s=60,
+        )
+        study.record(rung)
+        study.record(Resume())
+        loop = make(gpu_s=100.0)
+        backend.run(loop)
+        assert backend.order == WHOLE
+        assert loop.history.gpu_s == pytest.approx(60 + 3 * 16), "30 s of two devices were lost, and no more"
+
+
+class TestFailures:
+    def test_a_failed_rung_ends_its_ladder_and_not_the_study(self, make: Make, backend: Backend, study: Study) -> None:
+        def play(job: Job, batch: BatchPoint) -> Measurement:
+            if job.layout == LAYOUTS[0] and batch.micro_batch == 2:
+                return result(job, batch, None, outcome=Outcome.FAILED, reason="rank 1 fell over", rank=1)
+            return fast(job, batch)
+
+        backend.play = play
+        backend.run(make())
+        assert backend.order == WHOLE, "a failure that said why is not tried again"
+        assert outcomes(study)[:3] == [(1, Outcome.OK), (2, Outcome.FAILED), (1, Outcome.OK)]
+        assert history_of(study).finished == {candidate.key for candidate in candidates()}
+
+    def test_a_silent_death_is_tried_again_once_and_keeps_what_was_measured(
+        self, make: Make, backend: Backend, study: Study
+    ) -> None:
+        def play(job: Job, batch: BatchPoint) -> Measurement | Died:
+            return Died() if job.trial_id == "t0001" and batch.micro_batch == 2 else fast(job, batch)
+
+        backend.play = play
+        backend.run(make())
+        assert backend.order == [(LAYOUTS[0], (1, 2, 4)), (LAYOUTS[0], (2, 4)), *WHOLE[1:]]
+        assert [outcome for _, outcome in outcomes(study)] == [Outcome.OK] * 9
+
+    def test_a_second_silent_death_is_recorded_as_failed(self, make: Make, backend: Backend, study: Study) -> None:
+        def play(job: Job, batch: BatchPoint) -> Measurement | Died:
+            dies = job.layout == LAYOUTS[0] and batch.micro_batch == 2
+            return Died(reason="the node is gone") if dies else fast(job, batch)
+
+        backend.play = play
+        backend.run(make())
+        assert [each for each, _ in backend.order] == [LAYOUTS[0], LAYOUTS[0], LAYOUTS[1], LAYOUTS[2]]
+        failed = [each for each in history_of(study).measurements if each.outcome is Outcome.FAILED]
+        assert [(each.batch.micro_batch, each.reason) for each in failed] == [(2, "the node is gone")]
+        assert failed[0].trial_id == "t0002"
+
+    def test_a_trial_that_an_earlier_session_cut_short_is_no_silent_death(
+        self, make: Make, backend: Backend, study: Study
+    ) -> None:
+        loop = make(max_trials=1)
+        backend.play = lambda job, batch: TimeOut() if batch.micro_batch > 1 else fast(job, batch)
+        backend.step(loop)
+        deaths = iter([True])
+
+        def play(job: Job, batch: BatchPoint) -> Measurement | Died:
+            return Died() if next(deaths, False) else fast(job, batch)
+
+        backend.play = play
+        backend.run(make())
+        assert backend.order[:3] == [(LAYOUTS[0], (1, 2, 4)), (LAYOUTS[0], (2, 4)), (LAYOUTS[0], (2, 4))]
+        assert [outcome for _, outcome in outcomes(study)] == [Outcome.OK] * 9
+
+    def test_a_study_where_every_trial_dies_ends(self, make: Make, backend: Backend, study: Study) -> None:
+        backend.play = lambda job, batch: Died()
+        backend.run(make(confirm=True))
+        assert len(backend.jobs) == 6
+        assert [outcome for _, outcome in outcomes(study)] == [Outcome.FAILED] * 3
+        assert all(each.reason for each in history_of(study).measurements)
+
+    @pytest.mark.parametrize("searcher", searchers.NAMES)
+    def test_where_nothing_fits_every_layout_is_tried_at_its_smallest_rung(
+        self, make: Make, backend: Backend, study: Study, searcher: str
+    ) -> None:
+        backend.play = out_of_memory
+        backend.run(make(searcher=searcher, confirm=True))
+        assert sorted(each.layout.id for each in backend.jobs) == sorted(each.id for each in LAYOUTS)
+        assert outcomes(study) == [(1, Outcome.OOM)] * 3
+        assert winner(history_of(study).measurements) is None
+
+    @pytest.mark.parametrize("outcome", [Outcome.OOM, Outcome.THRASH, Outcome.DIVERGED, Outcome.HUNG, Outcome.FAILED])
+    def test_what_ends_a_ladder_ends_it_for_a_resumed_study_too(
+        self, make: Make, backend: Backend, outcome: Outcome
+    ) -> None:
+        backend.play = lambda job, batch: (
+            fast(job, batch) if batch.micro_batch == 1 else result(job, batch, None, outcome=outcome, reason="so")
+        )
+        backend.run(make())
+        assert backend.order == WHOLE
+        backend.run(make())
+        assert backend.order == WHOLE, "nothing ran again"
+
+
+class TestResume:
+    def test_a_finished_study_runs_nothing(self, make: Make, backend: Backend) -> None:
+        backend.run(make())
+        loop = make()
+        assert loop.next_job() is None and loop.why_ended == "every layout of the space was tried"
+
+    @pytest.mark.parametrize("searcher", searchers.NAMES)
+    def test_a_killed_study_runs_what_is_missing_and_measures_nothing_twice(
+        self, make: Make, backend: Backend, study: Study, searcher: str
+    ) -> None:
+        """Each session is killed in its second rung, wherever that is, until nothing is left."""
+        sessions = 0
+        while (job := make(searcher=searcher).next_job()) is not None:
+            sessions += 1
+            backend.begin(dataclasses.replace(job, rungs=job.rungs[:1]))
+            if job.rungs[1:]:
+                study.record(RungStart(trial_id=job.trial_id, batch=job.rungs[1], deadline_s=60))
+            study.record(Resume())  # killed before: neither the trial's end nor the session's is there
+            assert sessions <= 9
+        assert sessions == 9
+        history = history_of(study)
+        assert study.journal.read_text().count('"kind":"measurement"') == len(history.measurements) == 9
+        lost = [history.lost(each.key, micro_batch) for each in candidates() for micro_batch in each.micro_batches]
+        assert lost == [0, 1, 1] * 3
+
+    def test_an_interrupted_ladder_goes_on_with_the_memory_it_saw(self, make: Make, backend: Backend) -> None:
+        def play(job: Job, batch: BatchPoint) -> Measurement | TimeOut:
+            if batch.micro_batch == 4:
+                return TimeOut()
+            gib = 0.5 * batch.micro_batch
+            return result(job, batch, peak_forward_backward_gib=gib, peak_optimizer_gib=gib / 2)
+
+        backend.play = play
+        backend.step(make())
+        job = make().next_job()
+        assert job is not None and job.layout == LAYOUTS[0]
+        assert [batch.micro_batch for batch in job.rungs] == [4]
+        known = [(each.micro_batch, each.forward_backward_gib, each.optimizer_gib) for each in job.known_memory]
+        assert known == [(1, 0.5, 0.25), (2, 1.0, 0.5)]
+
+    def test_a_rung_that_was_skipped_may_run_under_another_plan(
+        self, make: Make, backend: Backend, study: Study
+    ) -> None:
+        small = tuple(dataclasses.replace(each, micro_batches=(1,)) for each in candidates())
+        backend.run(make(small))
+        backend.run(make())
+        assert backend.order[3:] == [(each, (2, 4)) for each in LAYOUTS]
+        assert len(history_of(study).measurements) == 9
+
+    def test_trial_numbers_go_on(self, make: Make, backend: Backend) -> None:
+        backend.run(make(max_trials=1))
+        backend.run(make(max_trials=1))
+        assert [job.trial_id for job in backend.jobs] == ["t0001", "t0002"]
+
+    def test_the_peak_is_measured_once(self, make: Make, backend: Backend, study: Study) -> None:
+        loop = make()
+        job = loop.next_job()
+        assert job is not None and job.matmul_peak_tflops is None
+        study.record(Peak(device="Made-up CPU", precision="fp32", tflops=0.5))
+        state, reason = backend.begin(job)
+        loop.ended(state=state, reason=reason)
+        again = loop.next_job()
+        assert again is not None and again.matmul_peak_tflops == 0.5
+        resumed = make().next_job()
+        assert resumed is not None and resumed.matmul_peak_tflops == 0.5
+
+
+class TestConfirming:
+    """A winner whose time was derived from a shorter accumulation is measured at a longer one."""
+
+    @staticmethod
+    def derived(job: Job, batch: BatchPoint) -> Measurement:
+        return dataclasses.replace(fast(job, batch), step_time_derived=job.repeat == 0)
+
+    def test_the_winner_is_measured_once_more(self, make: Make, backend: Backend, study: Study) -> None:
+        backend.play = self.derived
+        backend.run(make(confirm=True))
+        assert backend.order == [*WHOLE, (LAYOUTS[0], (4,))]
+        assert [job.repeat for job in backend.jobs] == [0, 0, 0, 1]
+        best = winner(history_of(study).measurements)
+        assert best is not None and best.repeat == 1 and not best.step_time_derived
+        backend.run(make(confirm=True))
+        assert len(backend.jobs) == 4, "a resumed study does not confirm again"
+
+    def test_a_time_that_was_measured_is_not(self, make: Make, backend: Backend) -> None:
+        backend.run(make(confirm=True))
+        assert backend.order == WHOLE
+
+    def test_where_it_falls_behind_the_next_one_is_confirmed_too(
+        self, make: Make, backend: Backend, study: Study
+    ) -> None:
+        def play(job: Job, batch: BatchPoint) -> Measurement:
+            if job.repeat and job.layout == LAYOUTS[0]:
+                return result(job, batch, 3850.0)  # 4000 derived; the next one has 3900 derived
+            return self.derived(job, batch)
+
+        backend.play = play
+        backend.run(make(confirm=True))
+        assert backend.order[3:] == [(LAYOUTS[0], (4,)), (LAYOUTS[1], (4,))]
+        best = winner(history_of(study).measurements)
+        assert best is not None and (best.layout, best.repeat, best.tokens_per_s) == (LAYOUTS[1], 1, 3900.0)
+
+    @pytest.mark.parametrize("ends", ["dies", "runs out of memory"])
+    def test_a_winner_that_cannot_be_confirmed_does_not_win(
+        self, make: Make, backend: Backend, study: Study, ends: str
+    ) -> None:
+        def play(job: Job, batch: BatchPoint) -> Measurement | Died:
+            if job.repeat and job.layout == LAYOUTS[0] and batch.micro_batch == 4:
+                return Died() if ends == "dies" else out_of_memory(job, batch)
+            return self.derived(job, batch)
+
+        backend.play = play
+        backend.run(make(confirm=True))
+        assert [(job.layout, job.repeat) for job in backend.jobs[3:]] == [(LAYOUTS[0], 1), (LAYOUTS[1], 1)]
+        best = winner(history_of(study).measurements)
+        assert best is not None and (best.layout, best.repeat) == (LAYOUTS[1], 1)
+
+    def test_each_recipe_s_winner_is_confirmed(self, make: Make, backend: Backend) -> None:
+        backend.play = self.derived
+        backend.run(make(candidates(RECIPE, OTHER), confirm=True))
+        assert [(job.recipe, job.repeat) for job in backend.jobs[6:]] == [(RECIPE, 1), (OTHER, 1)]
+
+    def test_there_is_no_time_for_it(self, make: Make, backend: Backend) -> None:
+        backend.play = self.derived
+        backend.run(make(confirm=True, time_s=26.0))
+        assert backend.order == WHOLE
+
+    def test_a_confirming_trial_that_leaves_nothing_does_not_keep_the_search_from_ending(
+        self, make: Make, backend: Backend
+    ) -> None:
+        backend.play = lambda job, batch: TimeOut() if job.repeat else self.derived(job, batch)
+        backend.run(make(confirm=True))
+        assert [job.repeat for job in backend.jobs] == [0, 0, 0, 1]

@@ -1,0 +1,65 @@
+"""The commands' options are frozen: a knob that belongs to a space is an axis of `--set`, never an option."""
+
+import argparse
+import re
+from pathlib import Path
+
+import pytest
+
+from platform import report, search
+
+ROOT = Path(__file__).parents[2]
+
+SEARCH = """
+    --address --data --device-memory-gib --dry-run --gpu-s --json --layout --list --max-trials --name --resume
+    --searcher --seed --set --studies --time-budget-s --tokens
+"""
+REPORT = "--csv --json --no-mlflow --studies"
+
+COMMANDS = {"search": (search.parser, SEARCH), "report": (report.parser, REPORT)}
+
+
+@pytest.fixture(params=COMMANDS)
+def command(request: pytest.FixtureRequest) -> tuple[argparse.ArgumentParser, set[str]]:
+    """A command's parser, and the options it may have."""
+    make, frozen = COMMANDS[request.param]
+    return make(), set(frozen.split())
+
+
+def helps(parser: argparse.ArgumentParser) -> dict[str, str]:
+    """Option or argument -> its help, as --help prints it."""
+    listed = parser.format_help().partition("\n\n")[2]
+    found: dict[str, str] = {}
+    name = ""
+    for line in listed.splitlines():
+        if head := re.match(r"  (?:-h, )?(--[a-z-]+|\w+)", line):
+            name = head[1]
+            found[name] = line[2:].partition("  ")[2].strip()
+        elif name and line.startswith("   "):
+            found[name] = f"{found[name]} {line.strip()}".strip()
+        else:
+            name = ""
+    return found
+
+
+def test_no_option_comes_or_goes_unnoticed(command: tuple[argparse.ArgumentParser, set[str]]) -> None:
+    parser, frozen = command
+    assert {name for name in helps(parser) if name.startswith("--")} - {"--help"} == frozen
+
+
+def test_every_option_and_argument_has_help(command: tuple[argparse.ArgumentParser, set[str]]) -> None:
+    parser, _ = command
+    assert [name for name, text in helps(parser).items() if len(text) < 10 or text.endswith(("else)", "("))] == []
+
+
+def test_every_option_is_documented(command: tuple[argparse.ArgumentParser, set[str]]) -> None:
+    _, frozen = command
+    text = (ROOT / "docs" / "search.md").read_text()
+    assert [name for name in sorted(frozen) if not re.search(rf"`{name}[ `]", text)] == []
+
+
+def test_the_documentation_names_no_option_that_is_not_there() -> None:
+    known = {*SEARCH.split(), *REPORT.split(), "--help"}
+    for path in (ROOT / "docs" / "search.md", ROOT / "README.md"):
+        named = set(re.findall(r"`(--[a-z-]+)", path.read_text()))
+        assert named <= known, path
