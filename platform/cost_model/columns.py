@@ -24,10 +24,13 @@ CHECKPOINTING = ("none", "selective", "full")
 OFFLOAD = ("none", "optimizer", "all")
 COMPILE = ("none", "block", "model")
 
-LOGIT_BYTES = {"plain": 14.0, "compiled": 8.0, "fused": 4.0}
-"""Bytes of one logit at the loss's peak, computed in 2 bytes. "plain": itself, fp32 copy, log-softmax and gradient;
-"compiled": itself, log-softmax
-and gradient in its own type, one cast; "fused": a kernel that writes the gradient over the logits, and a cast."""
+LOGIT_BYTES = {"kept": 14.0, "plain": 12.0, "compiled": 8.0, "fused": 4.0}
+"""Bytes of one logit at the loss's peak, computed in 2 bytes.
+
+"plain": fp32 log-softmax, its gradient and the next one back, as `F.cross_entropy` over a cast leaves them; "kept":
+that beside the logits, which the model's output holds on to; "compiled": itself, log-softmax and gradient in its own
+type, one cast; "fused": a kernel that writes the gradient over the logits, and a cast.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,7 +207,7 @@ def layout_values(recipe: Recipe, layout: Layout) -> dict[str, float]:
 
 def logit_bytes(loss: str, compute_bytes: float) -> float:
     """Bytes of a logit by kind of loss; in fp32 nothing is cast, so each copy is the logits' own size."""
-    return LOGIT_BYTES[loss] if compute_bytes == 2 else {"plain": 12.0, "compiled": 12.0, "fused": 8.0}[loss]
+    return LOGIT_BYTES[loss] if compute_bytes == 2 else {"kept": 16.0, "fused": 8.0}.get(loss, 12.0)
 
 
 def inner_copies(architecture: str, fused: bool) -> float:

@@ -100,6 +100,8 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
     num_free = len(checkpointing)
     stage_of = np.array([stage for _, stage, _ in axes.engine_stages])
     stage = stage_of[combo]
+    every = np.array([sync == "every" for _, _, sync in axes.engine_stages])[combo]
+    is_deepspeed = np.array([engine == "deepspeed" for engine, _, _ in axes.engine_stages])[combo]
     model_parallel = tp * pp * cp
     dp = devices // model_parallel
     rest = recipe.global_batch // np.maximum(micro_batch * dp, 1)
@@ -113,6 +115,7 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
             rest * micro_batch * dp == recipe.global_batch,
         ),
         ("ZeRO stages 2 and 3 under a pipeline", (pp == 1) | (stage <= 1)),
+        ("grad_sync means nothing on one data-parallel rank", (dp > 1) | ~every | is_deepspeed),
         ("virtual stages do not cut a stage's blocks", (vp == 1) | ((pp > 1) & (model.num_layers % (pp * vp) == 0))),
     )
     left = np.ones(tuple(len(axis) for axis in bound), dtype=bool)

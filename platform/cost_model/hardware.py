@@ -133,7 +133,8 @@ def find_node(text: str, device: str) -> str | None:
     memoryless = device.split("-")[0]
     for name, entry in _catalogue()["nodes"].items():
         spellings = (name, *entry.get("aliases", ()))
-        if entry["device"].startswith(memoryless) and any(each.lower() in text.lower() for each in spellings):
+        same = entry["device"] == device or entry["device"].startswith(f"{memoryless}-")
+        if same and any(each.lower() in text.lower() for each in spellings):
             return name
     return None
 

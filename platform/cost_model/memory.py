@@ -164,7 +164,8 @@ def _unit_copies(c: Columns, root: Array) -> tuple[Array, Array, Array]:
     autocast = np.where(is_autocast(c) & (c.fused == 0), cb * whole, 0.0)
     loss = np.where(fsdp, (root + np.where(c.zero_stage == 2, whole, 0.0)) * cb, np.where(zero_3, live, autocast))
     unit = np.where(fsdp, (root + kept) * cb + block * (cb + sb), np.where(zero_3, live + block * cb, autocast))
-    end = np.where(fsdp, root * (cb + sb), np.where(zero_3, live, 0.0))
+    # The root's reduction comes last: parameters, gradients and, unless one rank reduces in place, their fp32 copy.
+    end = np.where(fsdp, root * (cb + sb + np.where(c.shard > 1, cb, 0.0)), np.where(zero_3, live, 0.0))
     return loss, unit, end
 
 

@@ -238,7 +238,7 @@ def _loss(row: Row, flash: bool) -> str:
     """The kind of loss: stacks with fused attention brought a fused loss with it."""
     if row.get("engine"):
         return "compiled" if row.get("compile") == "model" else "plain"
-    return "fused" if flash else "plain"
+    return "fused" if flash else "kept"
 
 
 def _inner_copies(row: Row, model: ModelSpec, fused: bool) -> float:
