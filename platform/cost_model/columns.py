@@ -192,17 +192,22 @@ def layout_values(recipe: Recipe, layout: Layout) -> dict[str, float]:
         "sync_every": float(layout.grad_sync == "every"),
         "checkpointing": CHECKPOINTING.index(layout.checkpointing),
         "offload": OFFLOAD.index(layout.offload),
-        "bucket_bytes": layout.bucket_mib * 2.0**20 or default_bucket_bytes(layout.engine, state),
+        "bucket_bytes": layout.bucket_mib * 2.0**20 or default_bucket_bytes(layout.engine, state, compute),
         "kept_checkpoints": 1.0,
         "flash": float(layout.attention != "eager"),
         "fused": float(layout.compile != "none"),
-        "logit_bytes": logit_bytes("compiled" if layout.compile == "model" else "plain", compute),
+        "logit_bytes": logit_bytes(loss_kind(layout.loss == "chunked", layout.compile == "model"), compute),
         "inner_copies": inner_copies(recipe.model.architecture, layout.compile != "none"),
         "chunked_loss": float(layout.loss == "chunked"),
         "dropout": 0.0,
         # Every engine of ours reduces and sums in the states' type.
         "gradient_bytes": state,
     }
+
+
+def loss_kind(chunked: bool, compiled: bool) -> str:
+    """The key of `LOGIT_BYTES`: a chunk's logits are kept while its loss is taken and differentiated in one place."""
+    return "kept" if chunked else "compiled" if compiled else "plain"
 
 
 def logit_bytes(loss: str, compute_bytes: float) -> float:
@@ -221,9 +226,9 @@ def inner_copies(architecture: str, fused: bool) -> float:
     return 5.0 if architecture == "gpt2" and not fused else 2.0
 
 
-def default_bucket_bytes(engine: str, state_bytes: float) -> float:
+def default_bucket_bytes(engine: str, state_bytes: float, compute_bytes: float) -> float:
     """Bytes of an engine's own gradient bucket: 25 MiB in DDP, 5e8 elements in DeepSpeed; FSDP reduces unit by unit."""
-    return {"ddp": 25 * 2.0**20, "fsdp": 0.0, "deepspeed": 5e8 * 2.0, "megatron": 4e7 * state_bytes}[engine]
+    return {"ddp": 25 * 2.0**20, "fsdp": 0.0, "deepspeed": 5e8 * compute_bytes, "megatron": 4e7 * state_bytes}[engine]
 
 
 def cluster_values(cluster: ClusterSpec, precision: str) -> dict[str, float]:

@@ -20,6 +20,7 @@ from platform.cost_model.columns import (
     default_bucket_bytes,
     inner_copies,
     logit_bytes,
+    loss_kind,
     model_values,
 )
 from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device, find_node
@@ -237,7 +238,7 @@ def _offload(row: Row) -> int:
 def _loss(row: Row, flash: bool) -> str:
     """The kind of loss: stacks with fused attention brought a fused loss with it."""
     if row.get("engine"):
-        return "compiled" if row.get("compile") == "model" else "plain"
+        return loss_kind(row.get("loss") == "chunked", row.get("compile") == "model")
     return "fused" if flash else "kept"
 
 
@@ -317,7 +318,7 @@ def _values(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, float
         # The Hugging Face Trainer's "auto" bucket holds hidden_size^2 elements.
         "bucket_bytes": model.hidden_size**2 * 2.0
         if "hf trainer" in text
-        else default_bucket_bytes(engine, state_bytes),
+        else default_bucket_bytes(engine, state_bytes, compute_bytes),
         "kept_checkpoints": _kept_checkpoints(row, tp),
         "flash": float(flash),
         "fused": float(fused),

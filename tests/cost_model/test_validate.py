@@ -158,3 +158,12 @@ def test_bad_tables_are_one_sentence_and_exit_2(
 def test_a_table_without_a_usable_row(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="none of 1 rows can be scored: layers not stated"):
         validate(read_rows(_table(tmp_path, layers="")))
+
+
+def test_this_projects_own_h200_runs() -> None:
+    """Runs of the development on H200: times within 12 % in the median, memory within 10 %, no OOM said to fit."""
+    runs = merged([interpret(row) for row in read_rows(TABLES / "h200_development.csv")])
+    found = scores(score_table(runs), range(len(runs)), 0)
+    assert found.step_time_ape_median is not None and found.step_time_ape_median <= 0.12
+    assert found.memory_ape_median is not None and found.memory_ape_median <= 0.10
+    assert (found.oom_missed, found.oom_false_alarms) == (0, 0)
