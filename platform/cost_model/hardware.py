@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from platform.errors import InputError
+from trainers.cluster import Cluster
 
 _CPU = re.compile(r"\b(xeon|epyc|ryzen|neoverse|graviton|core\(tm\)|cpu|x86_64|aarch64)\b", re.IGNORECASE)
 _FILE = pathlib.Path(__file__).with_name("hardware.json")
@@ -162,6 +163,16 @@ def cluster_of(
         price_per_device_hour=entry.get("price_per_device_hour"),
         spread=entry.get("spread", 0.0),
     )
+
+
+def from_cluster(cluster: Cluster) -> ClusterSpec:
+    """The devices that a study found, by their driver's name and with the memory they really have.
+
+    Raises:
+        InputError: the catalogue lacks the device.
+    """
+    device = dataclasses.replace(find_device(cluster.device), memory_gib=cluster.device_memory_gib)
+    return cluster_of(device, cluster.num_nodes, cluster.devices_per_node)
 
 
 def find_cluster(text: str) -> ClusterSpec:

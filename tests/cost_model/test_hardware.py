@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from platform.cost_model import hardware
-from platform.cost_model.hardware import find_cluster, find_device, find_node
+from platform.cost_model.hardware import find_cluster, find_device, find_node, from_cluster
 from platform.errors import InputError
+from trainers.cluster import Cluster
 
 
 def test_every_entry_has_a_source_and_plausible_figures() -> None:
@@ -78,6 +79,13 @@ def test_part_of_a_cluster_is_whole_nodes() -> None:
     assert cluster.with_devices(24).num_nodes == 3
     with pytest.raises(InputError, match="12 devices are not whole nodes of 8"):
         cluster.with_devices(12)
+
+
+def test_a_study_s_own_devices() -> None:
+    found = from_cluster(
+        Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.7, num_nodes=2, devices_per_node=4)
+    )
+    assert (found.num_devices, found.device.name, found.device.memory_gib) == (8, "H200", 139.7)
 
 
 def test_a_source_names_its_node() -> None:
