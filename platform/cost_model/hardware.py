@@ -116,8 +116,12 @@ def find_device(name: str) -> Device:
     Raises:
         InputError: no such device; the sentence has the nearest names and how to add one.
     """
+    names = _names("devices")
+    bare = re.sub(r"\(.*\)|NVIDIA|AMD|Instinct|Tesla", "", name)
+    # Makers' names, remarks and the kind of socket are passed over one after the other.
+    spellings = (name, bare, re.sub(r"(?i)[- ]?SXM\d?|[- ]?HBM\d?e?", "", bare))
     key = "CPU-core" if _CPU.search(name) else None
-    key = key or _names("devices").get(_plain(name)) or _names("devices").get(_plain(re.sub(r"\(.*\)", "", name)))
+    key = key or next((names[_plain(each)] for each in spellings if _plain(each) in names), None)
     if key is None:
         near = difflib.get_close_matches(_plain(name), _names("devices"), n=3, cutoff=0.4)
         close = ", ".join(dict.fromkeys(_names("devices")[each] for each in near)) or ", ".join(device_names())
@@ -127,6 +131,21 @@ def find_device(name: str) -> Device:
     entry = _catalogue()["devices"][key]
     fields = {field.name for field in dataclasses.fields(Device)} - {"name"}
     return Device(name=key, **{field: entry[field] for field in fields})
+
+
+def find_device_by_memory(name: str, memory_gb: float | None) -> Device:
+    """As `find_device`; a stated memory that is far off picks the sister of the same family that has it ("A100", 40).
+
+    Raises:
+        InputError: no such device.
+    """
+    device = find_device(name)
+    if memory_gb is None or abs(memory_gb / device.memory_gib - 1) < 0.2:
+        return device
+    family = device.name.split("-")[0]
+    sisters = [find_device(each) for each in device_names() if each.split("-")[0] == family]
+    nearest = min(sisters, key=lambda sister: abs(sister.memory_gib - memory_gb))
+    return nearest if abs(memory_gb / nearest.memory_gib - 1) < 0.2 else device
 
 
 def find_node(text: str, device: str) -> str | None:

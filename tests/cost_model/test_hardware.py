@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from platform.cost_model import hardware
-from platform.cost_model.hardware import find_cluster, find_device, find_node, from_cluster
+from platform.cost_model.hardware import find_cluster, find_device, find_device_by_memory, find_node, from_cluster
 from platform.errors import InputError
 from trainers.cluster import Cluster
 
@@ -52,6 +52,10 @@ def test_clusters_as_people_write_them(text: str, nodes: int, per_node: int, dev
         ("NVIDIA H100 NVL", "H100-NVL"),
         ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
         ("V100-SXM3-32GB (DGX-2)", "V100-SXM3-32GB"),
+        ("H100-SXM5-80GB", "H100-SXM"),
+        ("NVIDIA H100 SXM5 80GB", "H100-SXM"),
+        ("B200 SXM", "B200"),
+        ("NVIDIA A100 80GB PCIe", "A100-PCIe-80GB"),
         ("Intel(R) Xeon(R) Platinum 8581C CPU @ 2.10GHz", "CPU-core"),
     ],
 )
@@ -62,7 +66,7 @@ def test_names_as_the_driver_gives_them(driver_name: str, device: str) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("8xA10", r"unknown device 'A10': near names are A100.*hardware\.json"),
+        ("8xA90", r"unknown device 'A90': near names are .*A100.*hardware\.json"),
         ("0xH100", "count below 1"),
         ("", "empty cluster"),
         ("8xdgx-h10", "nodes with near names: dgx-h100"),
@@ -79,6 +83,13 @@ def test_part_of_a_cluster_is_whole_nodes() -> None:
     assert cluster.with_devices(24).num_nodes == 3
     with pytest.raises(InputError, match="12 devices are not whole nodes of 8"):
         cluster.with_devices(12)
+
+
+def test_a_stated_memory_picks_the_sister() -> None:
+    assert find_device_by_memory("A100", 40).name == "A100-40GB"
+    assert find_device_by_memory("V100", 16).name == "V100-16GB"
+    assert find_device_by_memory("A100", 80).name == find_device_by_memory("A100", None).name == "A100-80GB"
+    assert find_device_by_memory("H200", 80).name == "H200"
 
 
 def test_a_study_s_own_devices() -> None:

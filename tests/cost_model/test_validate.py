@@ -111,7 +111,7 @@ def _table(tmp_path: Path, **changes: str) -> Path:
     ("changes", "reason"),
     [
         ({"layers": ""}, "layers not stated"),
-        ({"gpu": "A800"}, "unknown device 'A800': near names are A100"),
+        ({"gpu": "A90"}, "unknown device 'A90': near names are .*A100"),
         ({"tp": "3"}, "tp 3 x pp 1 x cp 1 x dp 32 is not 32 GPUs"),
         ({"global_batch": "500"}, "is not global_batch 500"),
         ({"micro_batch": "x"}, "micro_batch is 'x', not a number"),
