@@ -165,6 +165,7 @@ def _layouts(
                 "recipe": recipe.label,
                 "layouts": [planned_json(planned, tokens) for planned in plan.best],
                 "num_layouts": plan.num_layouts,
+                "num_too_large": plan.num_too_large,
                 "num_points": plan.num_points,
                 "skipped": dict(plan.skipped),
             }

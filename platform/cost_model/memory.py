@@ -195,8 +195,10 @@ def _instants(c: Columns) -> Iterator[tuple[int, int, MemoryParts]]:
     head_parameters = np.where(c.tied > 0, c.embedding_parameters, c.table_parameters) / c.tp
     bucket = np.minimum(c.bucket_bytes / np.maximum(c.gradient_bytes, 1.0), owned) * c.gradient_bytes
     buckets = np.where((c.engine == DEEPSPEED) & (c.dp > 1), bucket * np.where(c.zero_stage > 1, 2.0, 1.0), 0.0)
-    # Stage 3 makes its bucket at the start, whole, whatever the model and the ranks.
-    buckets = np.where((c.engine == DEEPSPEED) & (c.zero_stage == 3), c.bucket_bytes, buckets)
+    # Stage 3 makes its bucket at the start, whole, whatever the model and the ranks; on a CPU, pages that nobody writes
+    # take no memory.
+    whole_bucket = np.where(c.units > 1, c.bucket_bytes, bucket)
+    buckets = np.where((c.engine == DEEPSPEED) & (c.zero_stage == 3), whole_bucket, buckets)
     nothing = np.zeros(())
     ranks = (
         (
