@@ -31,6 +31,7 @@ from trainers.cluster import Cluster
 from trainers.job import Timing
 from trainers.journal import End, Measured, Resume, StudyHeader
 from trainers.measurement import Outcome
+from trainers.recipe import Recipe
 
 CPU_WORKERS = 2
 """Devices of a cluster without GPUs, unless the space says otherwise."""
@@ -60,6 +61,12 @@ class Subject:
     def timing(self) -> Timing:
         """How rungs are timed on this kind of device."""
         return TIMINGS[self.cluster.device_kind]
+
+    @property
+    def recipes(self) -> tuple[Recipe, ...]:
+        """What competes, each among itself, the space's reference first; named points may leave that one out."""
+        used = {each.recipe: None for each in (*self.plan.candidates, *self.plan.skipped)}
+        return tuple(sorted(used, key=lambda recipe: recipe != self.space.recipe))
 
 
 def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
@@ -121,7 +128,10 @@ def _subject(request: Request, place: Place) -> Subject:
             f" {space.miniature.recipe.model.name}, a small model of the same architecture, and says nothing of"
             f" {space.recipe.model.name} itself."
         )
-        space = space.miniature
+        try:
+            space = space.miniature.with_changes(request.changes)
+        except ValueError as error:
+            raise InputError(str(error)) from error
     fixed = request.fixed.layout.world_size if request.fixed else None
     wanted = fixed or space.num_workers or place.cluster.num_devices
     try:
@@ -143,7 +153,7 @@ def _header(name: str, subject: Subject, *, searcher: str, uri: str) -> StudyHea
     return StudyHeader(
         name=name,
         space=subject.space.name,
-        recipes=subject.space.recipes,
+        recipes=subject.recipes,
         cluster=subject.cluster,
         tokens=subject.request.tokens,
         miniature=subject.space.recipe.model.miniature_of is not None,
