@@ -23,7 +23,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -123,16 +123,17 @@ class DeepSpeedEngine:
         self._linear = F.linear  # stage 3 replaces it for the whole process
         config = ds_config(recipe, layout)
         model = build(recipe.model, attention=layout.attention)
-        self._model_config = model.module.config
+        self._model_config: Any = model.module.config
         self._fill(model, config)
         with contextlib.redirect_stdout(io.StringIO()):  # stage 1 in bf16 prints memory tables, whatever the log level
-            engine, *_ = deepspeed.initialize(
+            initialize: Any = deepspeed.initialize
+            engine, *_ = initialize(
                 model=model.module,
                 model_parameters=list(model.module.parameters()),
                 optimizer=lambda parameters: adamw(parameters, recipe),
                 config=config,
             )
-        self._engine = cast(Any, engine)
+        self._engine: Any = engine
         self._set_masters()
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)
 
