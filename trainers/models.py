@@ -74,7 +74,7 @@ def causal_lm_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def _parameters_on_meta() -> Generator[None]:
+def _parameters_on_meta() -> Generator[None, None, None]:
     """Moves each parameter to the meta device as it is registered, before anything is written to it.
 
     `torch.device("meta")` would take the buffers too, and rotary frequencies are in no state to be drawn again.

@@ -14,8 +14,8 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
-from transformers.models.bloom import modeling_bloom
+from torch.multiprocessing.spawn import spawn
+from transformers.models.bloom import modeling_bloom as bloom_library
 
 from tests.contract.cases import Case
 from tests.contract.reference import Run, probe
@@ -38,14 +38,20 @@ def run_group(work: Callable[[Any], Any], argument: Any, world_size: int, *, dea
     """
     ends = time.monotonic() + deadline_s
     with tempfile.TemporaryDirectory() as folder:
-        # Spawned processes take the environment along: with more threads they would fight over the cores.
-        os.environ["OMP_NUM_THREADS"] = "1"
-        spawn = cast(Any, torch.multiprocessing).spawn
-        group = spawn(_work, args=(work, argument, world_size, folder), nprocs=world_size, join=False, daemon=True)
+        # Spawned processes take the environment along. With more threads they would fight over the cores, and where
+        # there are GPUs the contract is still held on gloo.
+        before = dict(os.environ)
+        os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
+        try:
+            group = spawn(_work, args=(work, argument, world_size, folder), nprocs=world_size, join=False, daemon=True)
+        finally:
+            os.environ.clear()
+            os.environ |= before
+        assert group is not None
         while not group.join(timeout=1):
             if time.monotonic() > ends:
                 for process in group.processes:
-                    process.kill()
+                    cast(Any, process).kill()
                 raise TimeoutError(f"{world_size} ranks were not done after {deadline_s} s")
         return torch.load(Path(folder) / "result", weights_only=False)
 
@@ -53,7 +59,7 @@ def run_group(work: Callable[[Any], Any], argument: Any, world_size: int, *, dea
 def _work(rank: int, work: Callable[[Any], Any], argument: Any, world_size: int, folder: str) -> None:
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
-    store = dist.FileStore(f"{folder}/store", world_size)  # pyright: ignore[reportPrivateImportUsage]
+    store = cast(Any, dist).FileStore(f"{folder}/store", world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
     result = work(argument)
     if rank == 0:
@@ -115,11 +121,12 @@ def _run(case: Case) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _planted(fault: str) -> Generator[None]:
+def _planted(fault: str) -> Generator[None, None, None]:
     """Breaks the model or its gradients in the way that `fault` names; the other faults are planted in the loop."""
-    bloom = cast(Any, modeling_bloom)
-    causal_mask, attention = bloom.create_causal_mask, bloom.BloomAttention.forward
-    backward = torch.Tensor.backward
+    modeling_bloom = cast(Any, bloom_library)
+    causal_mask, attention = modeling_bloom.create_causal_mask, modeling_bloom.BloomAttention.forward
+    tensor = cast(Any, torch.Tensor)
+    backward = tensor.backward
 
     def late_mask(**kwargs: Any) -> Any:
         mask = causal_mask(**kwargs)
@@ -133,12 +140,12 @@ def _planted(fault: str) -> Generator[None]:
 
     try:
         if fault == "mask off by one":
-            bloom.create_causal_mask = late_mask
+            modeling_bloom.create_causal_mask = late_mask
         if fault == "ALiBi left out":
-            bloom.BloomAttention.forward = no_alibi
+            modeling_bloom.BloomAttention.forward = no_alibi
         if fault == "doubled gradient":
-            torch.Tensor.backward = doubled
+            tensor.backward = doubled
         yield
     finally:
-        bloom.create_causal_mask, bloom.BloomAttention.forward = causal_mask, attention
-        torch.Tensor.backward = backward
+        modeling_bloom.create_causal_mask, modeling_bloom.BloomAttention.forward = causal_mask, attention
+        tensor.backward = backward

@@ -1,8 +1,10 @@
 """Engines that run something else than they were asked for, made for real in a process of their own."""
 
+# pyright: reportPrivateUsage=false
+
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from deepspeed.accelerator import get_accelerator
@@ -91,7 +93,7 @@ _HONEST = deepspeed.ds_config
 def overflows(layouts: list[Layout]) -> list[dict[str, Any]]:
     """fp16 steps, the second with a loss scale that overflows: what was skipped, and how the loss went."""
     # Nothing but this answer keeps DeepSpeed from fp16 on a CPU; the code below it is the GPU's.
-    get_accelerator().is_fp16_supported = lambda: True
+    cast(Any, get_accelerator()).is_fp16_supported = lambda: True
     found = []
     for layout in layouts:
         half = recipe(BLOOM, "fp16")
@@ -114,7 +116,7 @@ def overflows(layouts: list[Layout]) -> list[dict[str, Any]]:
 
 
 def _set_loss_scale(engine: Any, scale: float) -> None:
-    if isinstance(engine, deepspeed.DeepSpeedEngine):
+    if type(engine) is deepspeed.DeepSpeedEngine:
         if engine._engine.torch_autocast_z0_gradscaler is None:
             engine._engine.optimizer.loss_scaler.cur_scale = scale
         else:

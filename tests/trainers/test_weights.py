@@ -54,6 +54,6 @@ def test_parts_give_the_whole_model_and_ties_hold() -> None:
     ):
         assert name == other_name
         assert torch.equal(one, other)
-    table = parts.module.get_parameter("transformer.word_embeddings.weight")
-    assert parts.module.get_parameter("lm_head.weight") is table
+    head = parts.module.get_parameter("lm_head.weight")
+    assert head is parts.module.get_parameter("transformer.word_embeddings.weight")
     assert not any(parameter.is_meta for parameter in parts.module.parameters())

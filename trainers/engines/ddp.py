@@ -43,7 +43,7 @@ class DdpEngine(TorchEngine):
             )
 
     @contextlib.contextmanager
-    def _syncing(self, sync: bool) -> Generator[bool]:
+    def _syncing(self, sync: bool) -> Generator[bool, None, None]:
         with contextlib.nullcontext() if sync or not self._views else self._module.no_sync():
             yield self._module.require_backward_grad_sync
 

@@ -23,7 +23,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -123,15 +123,17 @@ class DeepSpeedEngine:
         self._linear = F.linear  # stage 3 replaces it for the whole process
         config = ds_config(recipe, layout)
         model = build(recipe.model, attention=layout.attention)
-        self._model_config = model.module.config
+        self._model_config: Any = model.module.config
         self._fill(model, config)
         with contextlib.redirect_stdout(io.StringIO()):  # stage 1 in bf16 prints memory tables, whatever the log level
-            self._engine, *_ = cast(Any, deepspeed.initialize)(  # takes more than its annotations say
+            initialize: Any = deepspeed.initialize
+            engine, *_ = initialize(
                 model=model.module,
                 model_parameters=list(model.module.parameters()),
                 optimizer=lambda parameters: adamw(parameters, recipe),
                 config=config,
             )
+        self._engine: Any = engine
         self._set_masters()
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)
 
@@ -215,7 +217,7 @@ class DeepSpeedEngine:
             "grad_accum": engine.gradient_accumulation_steps(),
             "grad_sync": "every" if engine.zero_optimization_partition_gradients() else "last",
             "checkpointing": checkpointing_in_effect(engine.module, self._recipe.model.num_layers),
-            "attention": self._model_config._attn_implementation,  # pyright: ignore[reportPrivateUsage]
+            "attention": self._model_config._attn_implementation,
             "compute_precision": matmul_precision() if compute == "fp32" else compute,
             "bucket_mib": engine.zero_reduce_bucket_size() * (4 if compute == "fp32" else 2) // 2**20,
             "reduce_precision": dtype_name(engine.communication_data_type),

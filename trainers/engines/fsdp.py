@@ -1,5 +1,8 @@
 """FSDP2 (`fully_shard`): fp32 shards; whole parameters, in the compute type, only around the block that runs."""
 
+# What is in effect stands in private places only.
+# pyright: reportPrivateUsage=false
+
 import contextlib
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
@@ -48,7 +51,7 @@ class FsdpEngine(TorchEngine):
         return model.module
 
     @contextlib.contextmanager
-    def _syncing(self, sync: bool) -> Generator[bool]:
+    def _syncing(self, sync: bool) -> Generator[bool, None, None]:
         # `set_is_last_backward` stays True: each micro-step is a whole forward and backward pass, and the order of
         # units kept for prefetching would otherwise run on from one micro-step into the next.
         self._module.set_requires_gradient_sync(sync)
@@ -63,7 +66,7 @@ class FsdpEngine(TorchEngine):
     def _groups(self) -> Iterator[Any]:
         for module in self._module.modules():
             if isinstance(module, FSDPModule):
-                yield module._get_fsdp_state()._fsdp_param_group  # pyright: ignore[reportPrivateUsage]
+                yield module._get_fsdp_state()._fsdp_param_group
 
     def in_effect(self) -> Mapping[str, Any]:
         groups = [unit._get_fsdp_state()._fsdp_param_group for unit in self._units]
