@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from platform import searchers
+import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from platform.loop import Budget, Loop, Settings
 from platform.reports.summary import winner, winners
 from platform.study.history import History

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from platform import report, search
+import platform.report as report  # pyright takes `from platform import` for the standard module
+import platform.search as search
 
 ROOT = Path(__file__).parents[2]
 

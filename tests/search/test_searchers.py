@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from platform import searchers
+import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from platform.searchers import Searcher
 from platform.searchers.optuna import OptunaSearcher
 from platform.searchers.sweep import Shuffle, Sweep
