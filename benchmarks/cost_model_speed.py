@@ -1,21 +1,16 @@
 """Seconds to enumerate and predict a million layout x batch points. Run from the checkout:
 
-python benchmarks/cost_model_speed.py
+python -m benchmarks.cost_model_speed
 """
 
 import os
-import pathlib
-import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-sys.modules.pop("platform", None)
-
-from platform.cost_model.enumeration import Axes, enumerate_points  # noqa: E402
-from platform.cost_model.hardware import find_cluster  # noqa: E402
-from platform.cost_model.predict import predict  # noqa: E402
-from trainers.recipe import Recipe  # noqa: E402
-from trainers.spec import ModelSpec  # noqa: E402
+from platform.cost_model.enumeration import Axes, enumerate_points
+from platform.cost_model.hardware import find_cluster
+from platform.cost_model.predict import predict
+from trainers.recipe import Recipe
+from trainers.spec import ModelSpec
 
 GPT_175B = ModelSpec(
     name="gpt-175b", architecture="gpt2", num_layers=96, hidden_size=12288, num_heads=96, vocab_size=51200,

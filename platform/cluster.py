@@ -2,13 +2,14 @@
 
 import contextlib
 import dataclasses
+import logging
 import os
 import secrets
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ class Place:
 
 
 @contextlib.contextmanager
-def connected(address: str | None, *, cpu_workers: int) -> Iterator[Place]:
+def connected(address: str | None, *, cpu_workers: int) -> Generator[Place]:
     """Connects to `address` ("local" starts a Ray of our own), else RAY_ADDRESS, else the cluster whose head this is.
 
     Raises:
@@ -86,7 +87,7 @@ def connected(address: str | None, *, cpu_workers: int) -> Iterator[Place]:
                 "env_vars": {name: os.environ[name] for name in _SETTINGS},
             },
             log_to_driver=False,
-            logging_level="ERROR",
+            logging_level=logging.ERROR,
         )
     except Exception as error:
         raise ClusterError(f"Ray could not be {'started' if local else 'reached'}: {_first_line(error)}") from error

@@ -23,7 +23,15 @@ from platform.cost_model.hardware import ClusterSpec, find_cluster
 from platform.errors import InputError
 from platform.plans.layouts import best_plan
 from platform.plans.max_model import largest_models
-from platform.plans.scaling import against_devices, fewest_nodes, parse_counts, parse_phases, ramp_up
+from platform.plans.scaling import (
+    against_devices,
+    at_size,
+    fewest_nodes,
+    parse_counts,
+    parse_phases,
+    ramp_up,
+    with_whole_batch,
+)
 from platform.plans.show import (
     planned_json,
     show_fewest,
@@ -157,6 +165,7 @@ def _layouts(
                 "recipe": recipe.label,
                 "layouts": [planned_json(planned, tokens) for planned in plan.best],
                 "num_layouts": plan.num_layouts,
+                "num_too_large": plan.num_too_large,
                 "num_points": plan.num_points,
                 "skipped": dict(plan.skipped),
             }
@@ -171,7 +180,8 @@ def _min_nodes(
     console.print(space.recipe.label, highlight=False)
     show_fewest(fewest, cluster, console)
     counts = sorted({fewest.num_nodes * factor for factor in (1, 2, 4, 8, 16)})
-    sizes = against_devices(space, space.recipe, cluster, [count * cluster.devices_per_node for count in counts], cap)
+    parts = [dataclasses.replace(cluster, num_nodes=count) for count in counts]
+    sizes = [at_size(space, with_whole_batch(space.recipe, part.num_devices), part, cap) for part in parts]
     console.print(f"\ntime against nodes ({tokens:.3g} tokens)", highlight=False)
     show_sizes(sizes, cluster, tokens, console)
     told["min_nodes"] = {

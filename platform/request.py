@@ -23,6 +23,8 @@ class Request:
     """A study's subject, before it is known what it runs on."""
 
     space: Space
+    changes: tuple[str, ...]
+    """What `--set` asked for; `space` has it, its miniature not yet."""
     fixed: LayoutFile | None
     """The one layout to measure, from `--layout`."""
     searcher: str
@@ -79,6 +81,7 @@ def read_request(options: argparse.Namespace) -> Request:
         raise InputError(str(error)) from error
     return Request(
         space=space,
+        changes=tuple(options.set),
         fixed=fixed,
         searcher=options.searcher,
         seed=options.seed,

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 import search_spaces
-from platform import searchers
 from platform.errors import ClusterError, InputError, one_line
 from platform.reports.progress import say
 
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for space in search_spaces.known():
                 print(f"{space.name:12} {space.summary}")
             return 0
-        from platform import session  # takes a second that `--list` and `--help` need not pay
+        import platform.session as session  # takes a second that `--list` and `--help` need not pay
 
         return session.search(options, made)
     except InputError as error:

@@ -8,10 +8,11 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
-from platform import checkout, searchers
+import platform.checkout as checkout  # pyright takes `from platform import` for the standard module
+import platform.searchers as searchers
 from platform.cluster import Place, connected
 from platform.errors import ClusterError, InputError
 from platform.loop import Budget, Loop, Settings
@@ -30,6 +31,7 @@ from trainers.cluster import Cluster
 from trainers.job import Timing
 from trainers.journal import End, Measured, Resume, StudyHeader
 from trainers.measurement import Outcome
+from trainers.recipe import Recipe
 
 CPU_WORKERS = 2
 """Devices of a cluster without GPUs, unless the space says otherwise."""
@@ -59,6 +61,12 @@ class Subject:
     def timing(self) -> Timing:
         """How rungs are timed on this kind of device."""
         return TIMINGS[self.cluster.device_kind]
+
+    @property
+    def recipes(self) -> tuple[Recipe, ...]:
+        """What competes, each among itself, the space's reference first; named points may leave that one out."""
+        used = {each.recipe: None for each in (*self.plan.candidates, *self.plan.skipped)}
+        return tuple(sorted(used, key=lambda recipe: recipe != self.space.recipe))
 
 
 def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
@@ -120,7 +128,10 @@ def _subject(request: Request, place: Place) -> Subject:
             f" {space.miniature.recipe.model.name}, a small model of the same architecture, and says nothing of"
             f" {space.recipe.model.name} itself."
         )
-        space = space.miniature
+        try:
+            space = space.miniature.with_changes(request.changes)
+        except ValueError as error:
+            raise InputError(str(error)) from error
     fixed = request.fixed.layout.world_size if request.fixed else None
     wanted = fixed or space.num_workers or place.cluster.num_devices
     try:
@@ -142,7 +153,7 @@ def _header(name: str, subject: Subject, *, searcher: str, uri: str) -> StudyHea
     return StudyHeader(
         name=name,
         space=subject.space.name,
-        recipes=subject.space.recipes,
+        recipes=subject.recipes,
         cluster=subject.cluster,
         tokens=subject.request.tokens,
         miniature=subject.space.recipe.model.miniature_of is not None,
@@ -181,7 +192,7 @@ def _run(
     for measurement in subject.plan.skipped:
         if measurement.id not in known:
             study.record(Measured(measurement=measurement))
-    from platform import tune  # imports Ray, which reads at import the settings that `connected` made
+    import platform.tune as tune  # imports Ray, which reads at import the settings that `connected` made
 
     gpu_before_s = history.gpu_s
     code = 0
@@ -246,7 +257,7 @@ def _print_dry_run(subject: Subject) -> None:
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
+def _interruptible() -> Generator[None]:
     """SIGTERM ends a search as Ctrl-C does."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

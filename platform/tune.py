@@ -5,8 +5,9 @@ import io
 import logging
 import tempfile
 import uuid
+from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import ray
 import ray.tune
@@ -22,12 +23,12 @@ from trainers.trial import run_trial
 
 
 @contextlib.contextmanager
-def recorder(journal: Path) -> Any:
+def recorder(journal: Path) -> Generator[str]:
     """The study's recorder actor, on this node, for as long as the context lasts; yields its name."""
     name = f"recorder-{uuid.uuid4().hex[:8]}"
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     options: dict[str, Any] = {"name": name, "num_cpus": 0, "max_concurrency": 8, "scheduling_strategy": here}
-    actor = ray.remote(Recorder).options(**options).remote(str(journal))
+    actor = cast(Any, ray.remote(Recorder).options(**options).remote(str(journal)))
     ray.get(actor.ready.remote(), timeout=120)
     try:
         yield name
@@ -75,7 +76,8 @@ class _Bridge(TuneSearcher):
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
         return True
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+    # Tune asks for FINISHED, a str, where its own annotation has no room for one.
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         if self._loop.running is not None:
             return None
         job = self._loop.next_job()

@@ -31,7 +31,7 @@ def fill(values: Mapping[str, Any], num_devices: int) -> Layout:
         ValueError: no engine can mean these values (`Layout`'s own sentence).
     """
     sharded = values.get("zero_stage", 0) > 0
-    data_parallel = max(1, num_devices // math.prod(values.get(axis, 1) for axis in ("tp", "pp", "cp")))
+    data_parallel = max(1, num_devices // math.prod(max(1, values.get(axis, 1)) for axis in ("tp", "pp", "cp")))
     if "dp_shard" in values:
         shard = values["dp_shard"]
         replicate = values.get("dp_replicate", max(1, data_parallel // max(1, shard)))

@@ -5,6 +5,7 @@ import os
 import sys
 
 import torch
+import torch.cuda.nccl
 
 from trainers.cluster import Cluster
 from trainers.measurement import Conditions

@@ -7,7 +7,7 @@ micro-steps, and a layout must not change the mathematics.
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import torch
@@ -74,7 +74,7 @@ def causal_lm_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def _parameters_on_meta() -> Iterator[None]:
+def _parameters_on_meta() -> Generator[None, None, None]:
     """Moves each parameter to the meta device as it is registered, before anything is written to it.
 
     `torch.device("meta")` would take the buffers too, and rotary frequencies are in no state to be drawn again.
@@ -85,7 +85,7 @@ def _parameters_on_meta() -> Iterator[None]:
             return None
         return nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
 
-    handle = register_module_parameter_registration_hook(to_meta)
+    handle = register_module_parameter_registration_hook(to_meta)  # type: ignore[arg-type]  # may return a parameter
     try:
         yield
     finally:

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 GIB = 2**30
 
@@ -19,7 +19,7 @@ def facts(gpu: bool) -> dict[str, Any]:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         name = pynvml.nvmlDeviceGetName(handle)
         major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-        memory_gib = round(pynvml.nvmlDeviceGetMemoryInfo(handle).total / GIB, 2)
+        memory_gib = round(cast(int, pynvml.nvmlDeviceGetMemoryInfo(handle).total) / GIB, 2)
         found.add((name if isinstance(name, str) else name.decode(), memory_gib, (major, minor)))
     if len(found) != 1:
         return {"mixed": sorted(name for name, *_ in found)}

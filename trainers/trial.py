@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import ray
 import ray.train
@@ -66,7 +66,7 @@ def _trainer(job: Job, storage: str) -> TorchTrainer:
 
 def _write(job: Job, recorder: Any, verdict: Verdict) -> tuple[str, str]:
     """Puts the verdict in the journal, at the batch point in flight; the trial's state and reason."""
-    standing = ray.get(recorder.standing.remote(job.trial_id))
+    standing = cast(dict[str, Any] | None, ray.get(recorder.standing.remote(job.trial_id)))
     batch = from_json(BatchPoint, standing["batch"]) if standing and standing["batch"] else job.rungs[0]
     measurement = Measurement(
         recipe=job.recipe,
@@ -92,7 +92,7 @@ def _watch(job: Job, recorder: Any, started_s: float) -> None:
     while True:
         time.sleep(2)
         try:
-            standing = ray.get(recorder.standing.remote(job.trial_id), timeout=30)
+            standing = cast(dict[str, Any] | None, ray.get(recorder.standing.remote(job.trial_id), timeout=30))
         except Exception:  # the recorder lives as long as the driver: without it there is no study to serve
             os._exit(EXIT_CODE)
         waited_s = time.monotonic() - started_s

@@ -42,16 +42,15 @@ def materialise(
     """
     done = {} if done is None else done
     for child in module.modules():
-        for key, parameter in list(child._parameters.items()):
-            if parameter is None or not parameter.is_meta:
+        for key, parameter in list(child.named_parameters(recurse=False, remove_duplicate=False)):
+            if not parameter.is_meta:
                 continue
             if parameter not in done:
                 value = draw(names[parameter], parameter.shape, seed=seed, std=std, device=device)
                 done[parameter] = nn.Parameter(value.to(dtype), requires_grad=parameter.requires_grad)
             setattr(child, key, done[parameter])
-        for key, buffer in child._buffers.items():
-            if buffer is not None:
-                child._buffers[key] = buffer.to(device)
+        for key, buffer in list(child.named_buffers(recurse=False, remove_duplicate=False)):
+            setattr(child, key, buffer.to(device))
 
 
 def _seed_of(seed: int, name: str) -> int:

@@ -24,10 +24,13 @@ CHECKPOINTING = ("none", "selective", "full")
 OFFLOAD = ("none", "optimizer", "all")
 COMPILE = ("none", "block", "model")
 
-LOGIT_BYTES = {"plain": 14.0, "compiled": 8.0, "fused": 4.0}
-"""Bytes of one logit at the loss's peak, computed in 2 bytes. "plain": itself, fp32 copy, log-softmax and gradient;
-"compiled": itself, log-softmax
-and gradient in its own type, one cast; "fused": a kernel that writes the gradient over the logits, and a cast."""
+LOGIT_BYTES = {"kept": 14.0, "plain": 12.0, "compiled": 8.0, "fused": 4.0}
+"""Bytes of one logit at the loss's peak, computed in 2 bytes.
+
+"plain": fp32 log-softmax, its gradient and the next one back, as `F.cross_entropy` over a cast leaves them; "kept":
+that beside the logits, which the model's output holds on to; "compiled": itself, log-softmax and gradient in its own
+type, one cast; "fused": a kernel that writes the gradient over the logits, and a cast.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,11 +192,11 @@ def layout_values(recipe: Recipe, layout: Layout) -> dict[str, float]:
         "sync_every": float(layout.grad_sync == "every"),
         "checkpointing": CHECKPOINTING.index(layout.checkpointing),
         "offload": OFFLOAD.index(layout.offload),
-        "bucket_bytes": layout.bucket_mib * 2.0**20 or default_bucket_bytes(layout.engine, state),
+        "bucket_bytes": layout.bucket_mib * 2.0**20 or default_bucket_bytes(layout.engine, state, compute),
         "kept_checkpoints": 1.0,
         "flash": float(layout.attention != "eager"),
         "fused": float(layout.compile != "none"),
-        "logit_bytes": logit_bytes("compiled" if layout.compile == "model" else "plain", compute),
+        "logit_bytes": logit_bytes(loss_kind(layout.loss == "chunked", layout.compile == "model"), compute),
         "inner_copies": inner_copies(recipe.model.architecture, layout.compile != "none"),
         "chunked_loss": float(layout.loss == "chunked"),
         "dropout": 0.0,
@@ -202,9 +205,14 @@ def layout_values(recipe: Recipe, layout: Layout) -> dict[str, float]:
     }
 
 
+def loss_kind(chunked: bool, compiled: bool) -> str:
+    """The key of `LOGIT_BYTES`: a chunk's logits are kept while its loss is taken and differentiated in one place."""
+    return "kept" if chunked else "compiled" if compiled else "plain"
+
+
 def logit_bytes(loss: str, compute_bytes: float) -> float:
     """Bytes of a logit by kind of loss; in fp32 nothing is cast, so each copy is the logits' own size."""
-    return LOGIT_BYTES[loss] if compute_bytes == 2 else {"plain": 12.0, "compiled": 12.0, "fused": 8.0}[loss]
+    return LOGIT_BYTES[loss] if compute_bytes == 2 else {"kept": 16.0, "fused": 8.0}.get(loss, 12.0)
 
 
 def inner_copies(architecture: str, fused: bool) -> float:
@@ -218,9 +226,9 @@ def inner_copies(architecture: str, fused: bool) -> float:
     return 5.0 if architecture == "gpt2" and not fused else 2.0
 
 
-def default_bucket_bytes(engine: str, state_bytes: float) -> float:
+def default_bucket_bytes(engine: str, state_bytes: float, compute_bytes: float) -> float:
     """Bytes of an engine's own gradient bucket: 25 MiB in DDP, 5e8 elements in DeepSpeed; FSDP reduces unit by unit."""
-    return {"ddp": 25 * 2.0**20, "fsdp": 0.0, "deepspeed": 5e8 * 2.0, "megatron": 4e7 * state_bytes}[engine]
+    return {"ddp": 25 * 2.0**20, "fsdp": 0.0, "deepspeed": 5e8 * compute_bytes, "megatron": 4e7 * state_bytes}[engine]
 
 
 def cluster_values(cluster: ClusterSpec, precision: str) -> dict[str, float]:

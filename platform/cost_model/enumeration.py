@@ -15,6 +15,7 @@ from platform.cost_model.columns import (
     default_bucket_bytes,
     inner_copies,
     logit_bytes,
+    loss_kind,
     recipe_values,
 )
 from platform.cost_model.hardware import ClusterSpec
@@ -100,6 +101,8 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
     num_free = len(checkpointing)
     stage_of = np.array([stage for _, stage, _ in axes.engine_stages])
     stage = stage_of[combo]
+    every = np.array([sync == "every" for _, _, sync in axes.engine_stages])[combo]
+    is_deepspeed = np.array([engine == "deepspeed" for engine, _, _ in axes.engine_stages])[combo]
     model_parallel = tp * pp * cp
     dp = devices // model_parallel
     rest = recipe.global_batch // np.maximum(micro_batch * dp, 1)
@@ -113,6 +116,7 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
             rest * micro_batch * dp == recipe.global_batch,
         ),
         ("ZeRO stages 2 and 3 under a pipeline", (pp == 1) | (stage <= 1)),
+        ("grad_sync means nothing on one data-parallel rank", (dp > 1) | ~every | is_deepspeed),
         ("virtual stages do not cut a stage's blocks", (vp == 1) | ((pp > 1) & (model.num_layers % (pp * vp) == 0))),
     )
     left = np.ones(tuple(len(axis) for axis in bound), dtype=bool)
@@ -141,9 +145,12 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
     fixed = recipe_values(recipe) | cluster_values(cluster, recipe.compute_precision)
     state, compute = fixed["state_bytes"], fixed["compute_bytes"]
     fixed |= {"offload": 0, "kept_checkpoints": 1, "dropout": 0}
-    per_logit = {whole: logit_bytes("compiled" if whole else "plain", compute) for whole in (False, True)}
+    per_logit = [
+        logit_bytes(loss_kind(bool(cut), COMPILE[code] == "model"), compute)
+        for cut, code in zip(chunked, compiled, strict=True)
+    ]
     copies = [inner_copies(model.architecture, bool(code)) for code in compiled]
-    buckets = np.array([default_bucket_bytes(name, state) for name in ENGINES])
+    buckets = np.array([default_bucket_bytes(name, state, compute) for name in ENGINES])
     arrays = {name: np.asarray(float(value)) for name, value in fixed.items()}
     arrays |= kept
     arrays |= {
@@ -160,7 +167,7 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
         "flash": free(flash),
         "fused": free((compiled > 0).astype(np.int64)),
         "inner_copies": free(np.array(copies)),
-        "logit_bytes": free(np.array([per_logit[code > 1] for code in compiled])),
+        "logit_bytes": free(np.array(per_logit)),
         "chunked_loss": free(chunked),
     }
     return Enumeration(

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from platform.errors import InputError
+from trainers.cluster import Cluster
 
 _CPU = re.compile(r"\b(xeon|epyc|ryzen|neoverse|graviton|core\(tm\)|cpu|x86_64|aarch64)\b", re.IGNORECASE)
 _FILE = pathlib.Path(__file__).with_name("hardware.json")
@@ -115,8 +116,12 @@ def find_device(name: str) -> Device:
     Raises:
         InputError: no such device; the sentence has the nearest names and how to add one.
     """
+    names = _names("devices")
+    bare = re.sub(r"\(.*\)|NVIDIA|AMD|Instinct|Tesla", "", name)
+    # Makers' names, remarks and the kind of socket are passed over one after the other.
+    spellings = (name, bare, re.sub(r"(?i)[- ]?SXM\d?|[- ]?HBM\d?e?", "", bare))
     key = "CPU-core" if _CPU.search(name) else None
-    key = key or _names("devices").get(_plain(name)) or _names("devices").get(_plain(re.sub(r"\(.*\)", "", name)))
+    key = key or next((names[_plain(each)] for each in spellings if _plain(each) in names), None)
     if key is None:
         near = difflib.get_close_matches(_plain(name), _names("devices"), n=3, cutoff=0.4)
         close = ", ".join(dict.fromkeys(_names("devices")[each] for each in near)) or ", ".join(device_names())
@@ -128,12 +133,28 @@ def find_device(name: str) -> Device:
     return Device(name=key, **{field: entry[field] for field in fields})
 
 
+def find_device_by_memory(name: str, memory_gb: float | None) -> Device:
+    """As `find_device`; a stated memory that is far off picks the sister of the same family that has it ("A100", 40).
+
+    Raises:
+        InputError: no such device.
+    """
+    device = find_device(name)
+    if memory_gb is None or abs(memory_gb / device.memory_gib - 1) < 0.2:
+        return device
+    family = device.name.split("-")[0]
+    sisters = [find_device(each) for each in device_names() if each.split("-")[0] == family]
+    nearest = min(sisters, key=lambda sister: abs(sister.memory_gib - memory_gb))
+    return nearest if abs(memory_gb / nearest.memory_gib - 1) < 0.2 else device
+
+
 def find_node(text: str, device: str) -> str | None:
     """The catalogue's node with devices of kind `device` whose name or alias stands in `text`, such as a source."""
     memoryless = device.split("-")[0]
     for name, entry in _catalogue()["nodes"].items():
         spellings = (name, *entry.get("aliases", ()))
-        if entry["device"].startswith(memoryless) and any(each.lower() in text.lower() for each in spellings):
+        same = entry["device"] == device or entry["device"].startswith(f"{memoryless}-")
+        if same and any(each.lower() in text.lower() for each in spellings):
             return name
     return None
 
@@ -161,6 +182,16 @@ def cluster_of(
         price_per_device_hour=entry.get("price_per_device_hour"),
         spread=entry.get("spread", 0.0),
     )
+
+
+def from_cluster(cluster: Cluster) -> ClusterSpec:
+    """The devices that a study found, by their driver's name and with the memory they really have.
+
+    Raises:
+        InputError: the catalogue lacks the device.
+    """
+    device = dataclasses.replace(find_device(cluster.device), memory_gib=cluster.device_memory_gib)
+    return cluster_of(device, cluster.num_nodes, cluster.devices_per_node)
 
 
 def find_cluster(text: str) -> ClusterSpec:

@@ -164,7 +164,8 @@ def _unit_copies(c: Columns, root: Array) -> tuple[Array, Array, Array]:
     autocast = np.where(is_autocast(c) & (c.fused == 0), cb * whole, 0.0)
     loss = np.where(fsdp, (root + np.where(c.zero_stage == 2, whole, 0.0)) * cb, np.where(zero_3, live, autocast))
     unit = np.where(fsdp, (root + kept) * cb + block * (cb + sb), np.where(zero_3, live + block * cb, autocast))
-    end = np.where(fsdp, root * (cb + sb), np.where(zero_3, live, 0.0))
+    # The root's reduction comes last: parameters, gradients and, unless one rank reduces in place, their fp32 copy.
+    end = np.where(fsdp, root * (cb + sb + np.where(c.shard > 1, cb, 0.0)), np.where(zero_3, live, 0.0))
     return loss, unit, end
 
 
@@ -194,6 +195,10 @@ def _instants(c: Columns) -> Iterator[tuple[int, int, MemoryParts]]:
     head_parameters = np.where(c.tied > 0, c.embedding_parameters, c.table_parameters) / c.tp
     bucket = np.minimum(c.bucket_bytes / np.maximum(c.gradient_bytes, 1.0), owned) * c.gradient_bytes
     buckets = np.where((c.engine == DEEPSPEED) & (c.dp > 1), bucket * np.where(c.zero_stage > 1, 2.0, 1.0), 0.0)
+    # Stage 3 makes its bucket at the start, whole, whatever the model and the ranks; on a CPU, pages that nobody writes
+    # take no memory.
+    whole_bucket = np.where(c.units > 1, c.bucket_bytes, bucket)
+    buckets = np.where((c.engine == DEEPSPEED) & (c.zero_stage == 3), whole_bucket, buckets)
     nothing = np.zeros(())
     ranks = (
         (

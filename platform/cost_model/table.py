@@ -20,9 +20,10 @@ from platform.cost_model.columns import (
     default_bucket_bytes,
     inner_copies,
     logit_bytes,
+    loss_kind,
     model_values,
 )
-from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device, find_node
+from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device_by_memory, find_node
 from platform.cost_model.memory import outside_gib
 from platform.errors import InputError
 from trainers.spec import FlopsConvention, ModelSpec
@@ -165,7 +166,8 @@ def _precision(row: Row) -> tuple[str, float, float]:
 
 def _cluster(row: Row) -> ClusterSpec:
     gpus = int(_wanted(row, "gpus"))
-    device = find_device(row["gpu"])
+    own = bool(row.get("engine"))
+    device = find_device_by_memory(row["gpu"], None if own else _number(row, "gpu_mem_gb"))
     usual = cluster_of(device, 1, 8)
     nodes = int(_number(row, "nodes") or 0) or max(1, -(-gpus // usual.devices_per_node))
     if gpus % nodes:
@@ -237,8 +239,8 @@ def _offload(row: Row) -> int:
 def _loss(row: Row, flash: bool) -> str:
     """The kind of loss: stacks with fused attention brought a fused loss with it."""
     if row.get("engine"):
-        return "compiled" if row.get("compile") == "model" else "plain"
-    return "fused" if flash else "plain"
+        return loss_kind(row.get("loss") == "chunked", row.get("compile") == "model")
+    return "fused" if flash else "kept"
 
 
 def _inner_copies(row: Row, model: ModelSpec, fused: bool) -> float:
@@ -287,7 +289,9 @@ def _values(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, float
         )
     flash = row.get("flash_attention") == "yes" or row.get("attention") in ("sdpa", "flex")
     if not row.get("flash_attention") and not row.get("attention"):
-        flash = cluster.device.name[:4] not in ("V100", "A100")
+        # Not stated: said in words, or usual for the device's generation and, on A100, for FSDP.
+        flash = "flash" in text or (cluster.device.name[:4] != "V100" and engine == "fsdp")
+        flash = flash or cluster.device.name[:4] not in ("V100", "A100")
     stage = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}[strategy]
     compiled = row.get("compile", "none") not in ("", "none")
     gradient_bytes = (
@@ -317,7 +321,7 @@ def _values(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, float
         # The Hugging Face Trainer's "auto" bucket holds hidden_size^2 elements.
         "bucket_bytes": model.hidden_size**2 * 2.0
         if "hf trainer" in text
-        else default_bucket_bytes(engine, state_bytes),
+        else default_bucket_bytes(engine, state_bytes, compute_bytes),
         "kept_checkpoints": _kept_checkpoints(row, tp),
         "flash": float(flash),
         "fused": float(fused),
@@ -375,6 +379,8 @@ def interpret(row: Row) -> Run:
     """
     if row["status"] not in ("ok", "oom", "crash_or_oom"):
         raise ValueError(f"status {row['status'] or 'not stated'}")
+    if (_number(row, "ep") or 1) > 1:
+        raise ValueError("expert parallelism is not modelled")
     model = _model(row)
     cluster = _cluster(row)
     values = _values(row, model, cluster)

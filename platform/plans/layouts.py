@@ -65,6 +65,8 @@ class Plan:
     best: tuple[Planned, ...]
     num_layouts: int
     """Layouts with a point that fits."""
+    num_too_large: int
+    """Layouts that lose by memory: no micro-batch of theirs fits."""
     num_points: int
     skipped: tuple[tuple[str, int], ...]
     """(reason, points)."""
@@ -169,6 +171,7 @@ def best_plan(
         cluster=cluster,
         best=tuple(planned),
         num_layouts=len(rows),
+        num_too_large=len(_fastest_rows(columns, prediction, np.ones(len(fits), dtype=bool))) - len(rows),
         num_points=points.num_points,
         skipped=tuple(skipped),
         nearest=_nearest(columns, prediction, attention=attention, compiled=compiled),

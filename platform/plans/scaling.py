@@ -103,10 +103,15 @@ def against_devices(
     return tuple(found)
 
 
+def with_whole_batch(recipe: Recipe, num_devices: int) -> Recipe:
+    """`recipe` with its global batch rounded up, so that any degree that divides the devices divides it."""
+    return dataclasses.replace(recipe, global_batch=-(-recipe.global_batch // num_devices) * num_devices)
+
+
 def fewest_nodes(
     space: Space, recipe: Recipe, cluster: ClusterSpec, *, most: int = 1024, memory_cap_gib: float | None = None
 ) -> Fewest:
-    """Counts nodes up until some point of the space fits.
+    """Counts nodes up until some point of the space fits, the global batch rounded up to a multiple of the devices.
 
     Raises:
         InputError: not even `most` nodes do.
@@ -114,9 +119,10 @@ def fewest_nodes(
     tried: list[tuple[int, str]] = []
     for num_nodes in range(1, most + 1):
         part = dataclasses.replace(cluster, num_nodes=num_nodes)
-        size = at_size(space, recipe, part, memory_cap_gib)
+        rounded = with_whole_batch(recipe, part.num_devices)
+        size = at_size(space, rounded, part, memory_cap_gib)
         if size.planned is not None:
-            return _fewest(space, recipe, part, size.planned, tuple(tried))
+            return _fewest(space, rounded, part, size.planned, tuple(tried))
         tried.append((num_nodes, size.reason))
     raise InputError(
         f"{recipe.model.name} fits on none of 1 to {most} nodes of {cluster.devices_per_node} x {cluster.device.name}:"

@@ -80,7 +80,9 @@ def show_plan(plan: Plan, tokens: float, console: Console) -> None:
         told = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items() if share >= 0.005)
         console.print(f"the best one's step: {told}", highlight=False)
     console.print(
-        f"{plan.num_points:,} points looked at, {plan.num_layouts:,} layouts with one that fits", highlight=False
+        f"{plan.num_points:,} points looked at; {plan.num_layouts:,} layouts have one that fits,"
+        f" {plan.num_too_large:,} lose by memory",
+        highlight=False,
     )
     for reason, count in plan.skipped:
         console.print(f"  {count:,} skipped: {reason}", highlight=False)

@@ -134,9 +134,8 @@ def cases(world_size: int) -> list[Case]:
             elif main:
                 add(GPT2, "bf16", sdpa, 2)
             continue
-        add(BLOOM, "fp32", layout, 2)
+        add(BLOOM, "fp32", layout, 1 if main else 2, climbs=main)
         if main:
-            add(BLOOM, "fp32", layout, 1, climbs=True)
             add(*((BLOOM, "bf16", layout) if plain else (GPT2, "fp32", sdpa)), 4)
         for fault, planted in FAULTS.items() if main and plain else ():
             if layout.zero_stage == planted.get(layout.engine, max(stages)):

@@ -7,15 +7,15 @@ import os
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
-from transformers.models.bloom import modeling_bloom
+from torch.multiprocessing.spawn import spawn
+from transformers.models.bloom import modeling_bloom as bloom_library
 
 from tests.contract.cases import Case
 from tests.contract.reference import Run, probe
@@ -38,15 +38,20 @@ def run_group(work: Callable[[Any], Any], argument: Any, world_size: int, *, dea
     """
     ends = time.monotonic() + deadline_s
     with tempfile.TemporaryDirectory() as folder:
-        # Spawned processes take the environment along: with more threads they would fight over the cores.
-        os.environ["OMP_NUM_THREADS"] = "1"
-        group = torch.multiprocessing.spawn(
-            _work, args=(work, argument, world_size, folder), nprocs=world_size, join=False, daemon=True
-        )
+        # Spawned processes take the environment along. With more threads they would fight over the cores, and where
+        # there are GPUs the contract is still held on gloo.
+        before = dict(os.environ)
+        os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
+        try:
+            group = spawn(_work, args=(work, argument, world_size, folder), nprocs=world_size, join=False, daemon=True)
+        finally:
+            os.environ.clear()
+            os.environ |= before
+        assert group is not None
         while not group.join(timeout=1):
             if time.monotonic() > ends:
                 for process in group.processes:
-                    process.kill()
+                    cast(Any, process).kill()
                 raise TimeoutError(f"{world_size} ranks were not done after {deadline_s} s")
         return torch.load(Path(folder) / "result", weights_only=False)
 
@@ -54,7 +59,7 @@ def run_group(work: Callable[[Any], Any], argument: Any, world_size: int, *, dea
 def _work(rank: int, work: Callable[[Any], Any], argument: Any, world_size: int, folder: str) -> None:
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
-    store = dist.FileStore(f"{folder}/store", world_size)
+    store = cast(Any, dist).FileStore(f"{folder}/store", world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
     result = work(argument)
     if rank == 0:
@@ -91,7 +96,7 @@ def _run(case: Case) -> dict[str, Any]:
         logits = engine.logits(probe(recipe))
         unsynced = case.fault == "missing sync"
         if unsynced and case.layout.engine == "deepspeed":
-            engine._engine.enable_backward_allreduce, unsynced = False, False
+            cast(Any, engine)._engine.enable_backward_allreduce, unsynced = False, False
         losses, norms = [], []
         for step in range(case.steps):
             loss, batch = torch.zeros(()), case.batch_at(step)
@@ -116,10 +121,12 @@ def _run(case: Case) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _planted(fault: str) -> Iterator[None]:
+def _planted(fault: str) -> Generator[None, None, None]:
     """Breaks the model or its gradients in the way that `fault` names; the other faults are planted in the loop."""
+    modeling_bloom = cast(Any, bloom_library)
     causal_mask, attention = modeling_bloom.create_causal_mask, modeling_bloom.BloomAttention.forward
-    backward = torch.Tensor.backward
+    tensor = cast(Any, torch.Tensor)
+    backward = tensor.backward
 
     def late_mask(**kwargs: Any) -> Any:
         mask = causal_mask(**kwargs)
@@ -137,8 +144,8 @@ def _planted(fault: str) -> Iterator[None]:
         if fault == "ALiBi left out":
             modeling_bloom.BloomAttention.forward = no_alibi
         if fault == "doubled gradient":
-            torch.Tensor.backward = doubled
+            tensor.backward = doubled
         yield
     finally:
         modeling_bloom.create_causal_mask, modeling_bloom.BloomAttention.forward = causal_mask, attention
-        torch.Tensor.backward = backward
+        tensor.backward = backward

@@ -77,7 +77,7 @@ def _model(spec: ModelSpec) -> torch.nn.Module:
             resid_pdrop=0.0,
             embd_pdrop=0.0,
             attn_pdrop=0.0,
-            attn_implementation="eager",
+            attn_implementation="eager",  # pyright: ignore[reportCallIssue]
         )
     ).train()
 

@@ -1,10 +1,13 @@
 """Engines that run something else than they were asked for, made for real in a process of their own."""
 
+# pyright: reportPrivateUsage=false
+
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
+from deepspeed.accelerator import get_accelerator
 
 from tests.contract.cases import BLOOM, recipe
 from trainers import engines
@@ -13,9 +16,9 @@ from trainers.engines import deepspeed
 from trainers.layout import Layout
 from trainers.recipe import Recipe
 
-DDP = Layout(engine="ddp", checkpointing="full")
-FSDP = Layout(engine="fsdp", zero_stage=3)
-ZERO = Layout(engine="deepspeed", zero_stage=2, grad_sync="every")
+DDP = Layout(engine="ddp", checkpointing="full", bucket_mib=7)
+FSDP = Layout(engine="fsdp", zero_stage=3, prefetch=1)
+ZERO = Layout(engine="deepspeed", zero_stage=2, grad_sync="every", bucket_mib=7)
 
 
 def _higher_stage(engine: Any) -> None:
@@ -48,7 +51,9 @@ def _nothing(engine: Any) -> None:
 
 
 TAMPERINGS: dict[str, tuple[Layout, Callable[[Any], None], str]] = {
-    "nothing": (DDP, _nothing, ""),
+    "nothing in DDP": (DDP, _nothing, ""),
+    "nothing in FSDP2": (FSDP, _nothing, ""),
+    "nothing in ZeRO-2": (ZERO, _nothing, ""),
     "another ZeRO stage": (ZERO, _higher_stage, "zero_stage in effect is 3"),
     "another ZeRO accumulation": (ZERO, _grad_accum, "grad_accum in effect is 3"),
     "TF32 switched on": (DDP, _tf32, "compute_precision in effect is tf32"),
@@ -87,19 +92,18 @@ _HONEST = deepspeed.ds_config
 
 def overflows(layouts: list[Layout]) -> list[dict[str, Any]]:
     """fp16 steps, the second with a loss scale that overflows: what was skipped, and how the loss went."""
+    # Nothing but this answer keeps DeepSpeed from fp16 on a CPU; the code below it is the GPU's.
+    cast(Any, get_accelerator()).is_fp16_supported = lambda: True
     found = []
     for layout in layouts:
         half = recipe(BLOOM, "fp16")
         engine: Any = engines.create(half, layout, torch.device("cpu"))
         engine.set_grad_accum(1)
-        scaler = engine._engine.torch_autocast_z0_gradscaler if layout.engine == "deepspeed" else engine._scaler
         tokens = torch.from_numpy(source(half).sequences(0, range(8)))
         losses, norms, skipped, kept = [], [], [], []
         for step in range(4):
-            if step == 1:
-                scaler.update(2.0**100)
-            if step == 2:
-                scaler.update(2.0**10)
+            if step in (1, 2):
+                _set_loss_scale(engine, 2.0**100 if step == 1 else 2.0**10)
             before = {name: weight.clone() for name, weight in engine.named_full_weights()}
             losses.append(engine.micro_step(tokens, last=True).item())
             norms.append(engine.optimizer_step().item())
@@ -109,3 +113,13 @@ def overflows(layouts: list[Layout]) -> list[dict[str, Any]]:
         engine.close()
         found.append({"losses": losses, "norms": norms, "skipped": skipped, "kept": kept, "mismatches": wrong})
     return found
+
+
+def _set_loss_scale(engine: Any, scale: float) -> None:
+    if type(engine) is deepspeed.DeepSpeedEngine:
+        if engine._engine.torch_autocast_z0_gradscaler is None:
+            engine._engine.optimizer.loss_scaler.cur_scale = scale
+        else:
+            engine._engine.torch_autocast_z0_gradscaler.update(scale)
+    else:
+        engine._scaler.update(scale)

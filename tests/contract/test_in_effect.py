@@ -9,13 +9,16 @@ import pytest
 from tests.contract.cases import BLOOM, recipe
 from tests.contract.group import run_group
 from tests.contract.reference import reference
-from tests.contract.tampering import DDP, FSDP, TAMPERINGS, mismatches_of, overflows
+from tests.contract.tampering import DDP, FSDP, TAMPERINGS, ZERO, mismatches_of, overflows
 from trainers.layout import Layout
 
 HALF = [
     dataclasses.replace(DDP, dp_replicate=2),
     dataclasses.replace(FSDP, dp_shard=2),
     Layout(engine="deepspeed", zero_stage=0, dp_replicate=2),
+    Layout(engine="deepspeed", zero_stage=1, dp_shard=2),
+    dataclasses.replace(ZERO, dp_shard=2),
+    dataclasses.replace(ZERO, dp_shard=2, zero_stage=3),
 ]
 
 

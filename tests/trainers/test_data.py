@@ -87,7 +87,9 @@ def test_reading_stops_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(data, "MAX_TOKENS", 9)
     _write(tmp_path / "a.parquet", tokens=pa.array([[1] * 6] * 4))
     (tmp_path / "b.parquet").write_text("never opened")
-    assert len(_read(tmp_path)._tokens) == 9
+    assert _read(tmp_path, seq_len=8).sequences(0, [0]).shape == (1, 9)
+    with pytest.raises(ValueError, match="holds 9 tokens, one sequence takes 10"):
+        _read(tmp_path, seq_len=9)
 
 
 @pytest.mark.parametrize(

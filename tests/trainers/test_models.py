@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from trainers import weights
 from trainers.models import build, causal_lm_loss
 from trainers.spec import ModelSpec
 
-SIZES = {"num_layers": 3, "hidden_size": 32, "num_heads": 4, "vocab_size": 97}
+SIZES: dict[str, Any] = {"num_layers": 3, "hidden_size": 32, "num_heads": 4, "vocab_size": 97}
 SPECS = {
     "bloom": ModelSpec(name="bloom", architecture="bloom", **SIZES),
     "gpt2": ModelSpec(name="gpt2", architecture="gpt2", max_positions=40, **SIZES),

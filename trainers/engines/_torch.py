@@ -112,6 +112,8 @@ class TorchEngine(abc.ABC):
     fp16 losses are scaled by torch's GradScaler (2^16 at first, halved at each overflow, doubled after 2000 steps).
     """
 
+    _module: Any
+
     def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
         set_matmul_precision(recipe)
         self._recipe, self._layout, self._device = recipe, layout, device

@@ -2,7 +2,7 @@
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import torch
@@ -43,7 +43,7 @@ class DdpEngine(TorchEngine):
             )
 
     @contextlib.contextmanager
-    def _syncing(self, sync: bool) -> Iterator[bool]:
+    def _syncing(self, sync: bool) -> Generator[bool, None, None]:
         with contextlib.nullcontext() if sync or not self._views else self._module.no_sync():
             yield self._module.require_backward_grad_sync
 

@@ -53,6 +53,7 @@ logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
 
 import deepspeed  # noqa: E402
 import deepspeed.ops  # noqa: E402
+from deepspeed.runtime import torch_autocast  # noqa: E402
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer  # noqa: E402
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3  # noqa: E402
 from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer  # noqa: E402
@@ -122,15 +123,17 @@ class DeepSpeedEngine:
         self._linear = F.linear  # stage 3 replaces it for the whole process
         config = ds_config(recipe, layout)
         model = build(recipe.model, attention=layout.attention)
-        self._model_config = model.module.config
+        self._model_config: Any = model.module.config
         self._fill(model, config)
         with contextlib.redirect_stdout(io.StringIO()):  # stage 1 in bf16 prints memory tables, whatever the log level
-            self._engine, *_ = deepspeed.initialize(
+            initialize: Any = deepspeed.initialize
+            engine, *_ = initialize(
                 model=model.module,
                 model_parameters=list(model.module.parameters()),
                 optimizer=lambda parameters: adamw(parameters, recipe),
                 config=config,
             )
+        self._engine: Any = engine
         self._set_masters()
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)
 
@@ -166,14 +169,15 @@ class DeepSpeedEngine:
         return loss.detach()
 
     def optimizer_step(self) -> torch.Tensor:
-        if self._layout.zero_stage == 0:
-            norm = self._clip()
-            self._engine.step()
-        else:
-            self._engine.step()
-            norm = self._engine.get_global_grad_norm()
-        if not self._engine.is_gradient_accumulation_boundary() or norm is None:
-            raise RuntimeError("DeepSpeed took no optimizer step: the micro-step before it was not marked as the last")
+        engine = self._engine
+        if not engine.is_gradient_accumulation_boundary():
+            raise RuntimeError("DeepSpeed takes no optimizer step: the micro-step before it was not marked as the last")
+        skipped = engine.skipped_steps
+        norm = self._clip() if self._layout.zero_stage == 0 else None
+        engine.step()
+        if norm is None:
+            # An overflowing fp16 step ends before DeepSpeed computes a norm; the last one would stand there still.
+            norm = float("inf") if engine.skipped_steps > skipped else engine.get_global_grad_norm()
         return torch.as_tensor(norm, dtype=torch.float32, device=self._device)
 
     def _clip(self) -> torch.Tensor:
@@ -195,6 +199,7 @@ class DeepSpeedEngine:
 
     def in_effect(self) -> Mapping[str, Any]:
         engine, wrapper = self._engine, self._engine.optimizer
+        kind = type(engine).__name__
         stage = _stage(wrapper)
         ranks = dist.get_world_size(engine.seq_data_parallel_group)
         if engine.torch_autocast_enabled():
@@ -204,7 +209,7 @@ class DeepSpeedEngine:
             compute = "+".join(sorted(map(dtype_name, dtypes)))
         return {
             **adamw_in_effect(engine.basic_optimizer, masters=_masters(wrapper)),
-            "engine": "deepspeed" if isinstance(engine, deepspeed.DeepSpeedEngine) else type(engine).__name__,
+            "engine": {"DeepSpeedEngine": "deepspeed"}.get(kind, kind),
             "zero_stage": stage if stage == engine.zero_optimization_stage() else f"{stage}, not what it says",
             "dp_replicate": 1 if stage else ranks,
             "dp_shard": ranks if stage else 1,
@@ -223,11 +228,14 @@ class DeepSpeedEngine:
     def named_full_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, parameter in self._engine.module.named_parameters():
             whole = parameter.detach() if self._layout.zero_stage == 0 else safe_get_full_fp32_param(parameter)
+            assert whole is not None
             yield plain_name(name), whole
 
     def close(self) -> None:
         self._engine.destroy()
+        # DeepSpeed leaves both behind for the whole process: the next engine would scale fp16 losses twice.
         F.linear = self._linear
+        torch_autocast.TORCH_AUTOCAST_INITIALIZED, torch_autocast.TORCH_AUTOCAST_DTYPE = False, None
         del self._engine
 
 

@@ -1,7 +1,10 @@
 """FSDP2 (`fully_shard`): fp32 shards; whole parameters, in the compute type, only around the block that runs."""
 
+# What is in effect stands in private places only.
+# pyright: reportPrivateUsage=false
+
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -23,7 +26,7 @@ class FsdpEngine(TorchEngine):
     `grad_sync` "last", accumulated in fp32. With `dp_replicate` above 1 every shard group is a replica (HSDP).
     """
 
-    _module: FSDPModule
+    _module: Any  # an FSDPModule that still is the transformers model
 
     def _lay_out(self, model: Model) -> nn.Module:
         recipe, layout = self._recipe, self._layout
@@ -48,7 +51,7 @@ class FsdpEngine(TorchEngine):
         return model.module
 
     @contextlib.contextmanager
-    def _syncing(self, sync: bool) -> Iterator[bool]:
+    def _syncing(self, sync: bool) -> Generator[bool, None, None]:
         # `set_is_last_backward` stays True: each micro-step is a whole forward and backward pass, and the order of
         # units kept for prefetching would otherwise run on from one micro-step into the next.
         self._module.set_requires_gradient_sync(sync)
@@ -74,9 +77,10 @@ class FsdpEngine(TorchEngine):
         mesh = next(iter(self._module.parameters())).device_mesh
         sizes = (1, *mesh.shape) if mesh.ndim == 1 else tuple(mesh.shape)
         ahead = max((len(unit._get_fsdp_state()._states_to_forward_prefetch) for unit in self._units), default=0)
+        kind = type(self._module)
         return {
             **super().in_effect(),
-            "engine": "fsdp" if isinstance(self._module, FSDPModule) else type(self._module).__name__,
+            "engine": "fsdp" if issubclass(kind, FSDPModule) else kind.__name__,
             "zero_stage": {frozenset({True}): 3, frozenset({False}): 2}.get(frozenset(reshard)),
             "dp_replicate": sizes[0],
             "dp_shard": sizes[1],

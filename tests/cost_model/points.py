@@ -1,0 +1,47 @@
+"""Small helpers of the cost model's tests."""
+
+from pathlib import Path
+
+from platform.cost_model.columns import Columns, from_points
+from platform.cost_model.hardware import find_cluster
+from trainers.layout import BatchPoint, Layout
+from trainers.recipe import Recipe
+from trainers.spec import ModelSpec
+
+TABLES = Path(__file__).parent / "tables"
+GPT2 = ModelSpec(
+    name="gpt2", architecture="gpt2", num_layers=12, hidden_size=768, num_heads=12, vocab_size=50257, max_positions=1024
+)
+BLOOM_7B1 = ModelSpec(
+    name="bloom-7b1", architecture="bloom", num_layers=30, hidden_size=4096, num_heads=32, vocab_size=250880
+)
+GPT_39B = ModelSpec(
+    name="gpt-39b",
+    architecture="gpt2",
+    num_layers=48,
+    hidden_size=8192,
+    num_heads=64,
+    vocab_size=51200,
+    max_positions=2048,
+)
+
+
+def fsdp(**changes: object) -> Layout:
+    """FSDP2 at stage 3."""
+    return Layout(**{"engine": "fsdp", "zero_stage": 3, **changes})  # type: ignore[arg-type]
+
+
+def point(
+    layout: Layout,
+    *,
+    cluster: str,
+    model: ModelSpec = BLOOM_7B1,
+    micro_batch: int = 1,
+    grad_accum: int = 1,
+    **recipe: object,
+) -> Columns:
+    """One row."""
+    values = {"seq_len": 2048, "global_batch": micro_batch * grad_accum * layout.data_parallel, **recipe}
+    made = Recipe(model=model, **values)  # type: ignore[arg-type]
+    batch = BatchPoint(micro_batch=micro_batch, grad_accum=grad_accum)
+    return from_points([(made, layout, batch)], find_cluster(cluster))

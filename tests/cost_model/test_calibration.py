@@ -1,0 +1,70 @@
+"""Calibration: it learns what the measurements say and nothing else."""
+
+import numpy as np
+import pytest
+
+from platform.cost_model.calibration import calibrate
+from platform.cost_model.enumeration import Axes, enumerate_points
+from platform.cost_model.hardware import find_cluster
+from platform.cost_model.predict import predict
+from tests.cost_model.points import GPT_39B
+from trainers.recipe import Recipe
+
+COLUMNS = enumerate_points(
+    Recipe(model=GPT_39B, seq_len=2048, global_batch=256),
+    find_cluster("8x8xA100"),
+    Axes(engine_stages=(("deepspeed", 1, "last"), ("fsdp", 3, "every")), compile=("block",), chunked_loss=(False,)),
+).columns
+
+
+def test_a_common_error_is_learned_from_one_measurement_and_the_interval_narrows() -> None:
+    prediction = predict(COLUMNS)
+    taken = COLUMNS.take(np.array([0]))
+    truth = prediction.step.total_s * 1.3
+    corrected = calibrate(taken, predict(taken), truth[:1]).apply(COLUMNS, prediction)
+    before = np.median(np.abs(prediction.step.total_s / truth - 1))
+    after = np.median(np.abs(corrected.step.total_s / truth - 1))
+    assert before == pytest.approx(0.23, abs=0.01)
+    assert after < before / 2
+    assert corrected.sigma[0] < prediction.sigma[0]
+    assert np.all(corrected.sigma <= prediction.sigma + 1e-12)
+
+
+def test_an_error_of_one_part_moves_layouts_by_their_share_of_it() -> None:
+    """Tensor parallelism twice as slow as thought: layouts without it are left nearly alone."""
+    prediction = predict(COLUMNS)
+    share = prediction.step.tensor_s / prediction.step.total_s
+    truth = prediction.step.total_s * (1 + share)
+    rows = np.array([int(np.argmax(share)), int(np.argmin(share)), int(np.argsort(share)[len(share) // 2])])
+    taken = COLUMNS.take(rows)
+    corrected = calibrate(taken, predict(taken), truth[rows]).apply(COLUMNS, prediction)
+    without = share < 1e-6
+    moved = np.abs(np.log(corrected.step.total_s / prediction.step.total_s))
+    assert 1.5 * np.median(moved[without]) < np.median(moved[share > 0.1])
+    assert np.median(np.abs(corrected.step.total_s / truth - 1)) < 0.05
+
+
+def test_parts_still_add_up_after_correction() -> None:
+    prediction = predict(COLUMNS)
+    taken = COLUMNS.take(np.array([0, 1]))
+    corrected = calibrate(taken, predict(taken), predict(taken).step.total_s * 0.8).apply(COLUMNS, prediction)
+    step = corrected.step
+    parts = (
+        step.compute_s + step.host_s + step.tensor_s + step.pipeline_s + step.bubble_s + step.data_s + step.optimizer_s
+    )
+    assert np.allclose(parts, step.total_s)
+
+
+def test_the_error_before_and_after_is_told() -> None:
+    rows = np.arange(0, 60, 10)
+    taken = COLUMNS.take(rows)
+    prediction = predict(taken)
+    told = calibrate(taken, prediction, prediction.step.total_s * 1.25)
+    assert told.error_before == pytest.approx(0.2)
+    assert told.error_after < 0.05
+
+
+def test_nothing_measured_changes_nothing() -> None:
+    prediction = predict(COLUMNS)
+    none = COLUMNS.take(np.array([], dtype=int))
+    assert calibrate(none, predict(none), np.array([])).apply(COLUMNS, prediction) is prediction

@@ -1,0 +1,105 @@
+"""The catalogue: every figure has a source, clusters are read as people write them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from platform.cost_model import hardware
+from platform.cost_model.hardware import find_cluster, find_device, find_device_by_memory, find_node, from_cluster
+from platform.errors import InputError
+from trainers.cluster import Cluster
+
+
+def test_every_entry_has_a_source_and_plausible_figures() -> None:
+    catalogue = json.loads(Path(hardware.__file__).with_name("hardware.json").read_text())
+    for kind in ("devices", "links", "nodes"):
+        for name, entry in catalogue[kind].items():
+            assert len(entry["source"]) > 10, f"{kind} {name}"
+    for name, entry in catalogue["devices"].items():
+        assert entry["link"] in catalogue["links"], name
+        assert entry["tflops"]["fp32"] <= entry["tflops"]["fp16"] or name == "CPU-core"
+        assert 0 < entry["matmul_share"] < 1 and 0 < entry["flash_share"] < entry["matmul_share"]
+    for name, entry in catalogue["nodes"].items():
+        assert entry["device"] in catalogue["devices"], name
+    for device, node in catalogue["defaults"].items():
+        assert catalogue["nodes"][node]["device"] == device
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "per_node", "device"),
+    [
+        ("8xA100-80GB", 1, 8, "A100-80GB"),
+        ("4x8xH100", 4, 8, "H100-SXM"),
+        ("H200", 1, 1, "H200"),
+        ("jean-zay-v100", 1, 4, "V100-32GB"),
+        ("4xjean-zay-a100", 4, 8, "A100-80GB"),
+        ("2 x p5.48xlarge", 2, 8, "H100-SXM"),
+        ("2xMI150X", 1, 2, "MI250X"),
+    ],
+)
+def test_clusters_as_people_write_them(text: str, nodes: int, per_node: int, device: str) -> None:
+    cluster = find_cluster(text)
+    assert (cluster.num_nodes, cluster.devices_per_node, cluster.device.name) == (nodes, per_node, device)
+    assert cluster.num_devices == nodes * per_node
+
+
+@pytest.mark.parametrize(
+    ("driver_name", "device"),
+    [
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA H100 80GB HBM3", "H100-SXM"),
+        ("NVIDIA H100 NVL", "H100-NVL"),
+        ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
+        ("V100-SXM3-32GB (DGX-2)", "V100-SXM3-32GB"),
+        ("H100-SXM5-80GB", "H100-SXM"),
+        ("NVIDIA H100 SXM5 80GB", "H100-SXM"),
+        ("B200 SXM", "B200"),
+        ("NVIDIA A100 80GB PCIe", "A100-PCIe-80GB"),
+        ("Intel(R) Xeon(R) Platinum 8581C CPU @ 2.10GHz", "CPU-core"),
+    ],
+)
+def test_names_as_the_driver_gives_them(driver_name: str, device: str) -> None:
+    assert find_device(driver_name).name == device
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("8xA90", r"unknown device 'A90': near names are .*A100.*hardware\.json"),
+        ("0xH100", "count below 1"),
+        ("", "empty cluster"),
+        ("8xdgx-h10", "nodes with near names: dgx-h100"),
+    ],
+)
+def test_what_cannot_be_a_cluster(text: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        find_cluster(text)
+
+
+def test_part_of_a_cluster_is_whole_nodes() -> None:
+    cluster = find_cluster("4x8xH100")
+    assert cluster.with_devices(2).devices_per_node == 2
+    assert cluster.with_devices(24).num_nodes == 3
+    with pytest.raises(InputError, match="12 devices are not whole nodes of 8"):
+        cluster.with_devices(12)
+
+
+def test_a_stated_memory_picks_the_sister() -> None:
+    assert find_device_by_memory("A100", 40).name == "A100-40GB"
+    assert find_device_by_memory("V100", 16).name == "V100-16GB"
+    assert find_device_by_memory("A100", 80).name == find_device_by_memory("A100", None).name == "A100-80GB"
+    assert find_device_by_memory("H200", 80).name == "H200"
+
+
+def test_a_study_s_own_devices() -> None:
+    found = from_cluster(
+        Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.7, num_nodes=2, devices_per_node=4)
+    )
+    assert (found.num_devices, found.device.name, found.device.memory_gib) == (8, "H200", 139.7)
+
+
+def test_a_source_names_its_node() -> None:
+    assert find_node("BigScience 176B on Jean Zay", "A100-80GB") == "jean-zay-a100"
+    assert find_node("BigScience 1.3B", "V100-16GB") == "jean-zay-v100"
+    assert find_node("somewhere", "A100-80GB") is None

@@ -1,0 +1,133 @@
+"""`python -m platform.plan`: what each question answers, and bad input."""
+
+import json
+import re
+
+import pytest
+
+from platform.cost_model.hardware import find_cluster
+from platform.errors import InputError
+from platform.plan import main
+from platform.plans.max_model import grown
+from platform.plans.scaling import parse_counts, parse_phases
+from search_spaces.gpt2 import GPT2_XL
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+    code = main([*arguments, "--json"])
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+    return json.loads(captured.out)
+
+
+def test_best_layouts_fit_and_are_sorted(capsys: pytest.CaptureFixture[str]) -> None:
+    (recipe,) = told(capsys, "bloom7b", "--cluster", "8xH100")["recipes"]  # type: ignore[misc]
+    layouts = recipe["layouts"]
+    times = [layout["step_time_s"] for layout in layouts]
+    assert times == sorted(times) and layouts[0]["loses_by"] == ""
+    assert all(layout["needed_gib"] <= 79.1 and layout["loses_by"] for layout in layouts[1:])
+    assert recipe["skipped"]["predicted out of memory"] > 0
+
+
+def test_every_recipe_of_a_space_is_planned(capsys: pytest.CaptureFixture[str]) -> None:
+    recipes = told(capsys, "gpt_200b", "--cluster", "48xjean-zay-a100", "--set", "global_batch=2304")["recipes"]
+    assert [recipe["recipe"].split(", ")[1] for recipe in recipes] == ["length 2048", "length 1024", "length 512"]  # type: ignore[union-attr]
+
+
+def test_more_devices_take_fewer_days_and_no_fewer_device_days(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = told(capsys, "gpt_7_5b", "--cluster", "64xdgx-a100", "--gpus", "8..512")["gpus"]
+    timed = [size for size in sizes if "days" in size]  # type: ignore[union-attr]
+    assert [size["gpus"] for size in timed] == [8, 16, 32, 64, 128, 256, 512]
+    days = [size["days"] for size in timed]
+    assert days == sorted(days, reverse=True)
+    assert days[-1] * 512 > days[0] * 8 * 0.95
+
+
+def test_the_fewest_nodes_hold_the_sum_that_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("gpt_175b", "--cluster", "jean-zay-v100", "--set", "compute_precision=fp16", "--min-nodes")
+    found = told(capsys, *arguments)["min_nodes"]
+    nodes, parts, needed = found["nodes"], found["parts_gib"], found["needed_gib"]  # type: ignore[index]
+    # 16 bytes a parameter cannot fit fewer devices.
+    assert nodes * 4 * 31.74 > 16 * 175e9 / 2**30
+    assert nodes <= 45
+    assert sum(parts.values()) < needed <= 31.74
+
+
+def test_the_largest_model_grows_with_the_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("gpt2_xl", "--cluster", "p3.8xlarge", "--max-model", "--gpus", "4,8", "--micro-batch", "16")
+    rows = told(capsys, *arguments, "--set", "seq_len=128", "--set", "compute_precision=fp16")["max_model"]
+    small, large = rows  # type: ignore[misc]
+    assert 2.5 < small["params_b"] < 4.5 and 1.7 < large["params_b"] / small["params_b"] < 2.3
+    assert small["needed_gib"] > 14 and large["needed_gib"] > 14
+    assert large["layers"] > small["layers"] and large["heads"] > small["heads"]
+
+
+def test_grown_models_keep_the_width_of_a_head() -> None:
+    model = grown(GPT2_XL, 40, 60)
+    assert (model.head_dim, model.hidden_size, model.ffn_size, model.num_layers) == (64, 2560, 10240, 60)
+
+
+def test_a_batch_ramp_up_takes_more_nodes_with_the_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("tr3m_1b3", "--cluster", "64xjean-zay-v100", "--batch-rampup")
+    phases = told(capsys, *arguments, "32,64,128")["batch_rampup"]
+    nodes = [phase["nodes"] for phase in phases]  # type: ignore[union-attr]
+    assert nodes == sorted(nodes) and nodes[-1] > nodes[0]
+
+
+def test_seed_002s_schedules_on_its_own_layouts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Both schedules, row by row, with the layout of their tables: one replica a device, or two devices a replica.
+
+    The first comes out as it was written. In the second the notes take the largest micro-batch that fits, one
+    micro-step a step; over two stages half of such a step is bubble, so smaller micro-batches come out ahead.
+    """
+    base = ("tr3m_1b3", "--set", "engine=deepspeed", "--set", "zero_stage=1", "--set", "tp=1")
+    large = (*base, "--set", "pp=1", "--cluster", "32xjean-zay-v100", "--batch-rampup", "32:8,64:16,128:32")
+    small = (*base, "--set", "pp=2", "--cluster", "64xjean-zay-v100-16")
+    small = (*small, "--batch-rampup", "32:16,64:16,128:16,256:32,512:64")
+    found = [
+        [(phase["nodes"], phase["global_batch"], phase["micro_batch"]) for phase in told(capsys, *each)["batch_rampup"]]  # type: ignore[union-attr]
+        for each in (large, small)
+    ]
+    assert found[0] == [(8, 32, 1), (16, 64, 1), (32, 128, 1)]
+    assert found[1] == [(16, 32, 1), (16, 64, 1), (16, 128, 1), (32, 256, 1), (64, 512, 1)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("bloom7", "--cluster", "8xH100"), "did you mean bloom7b"),
+        (("gpt_1b", "--cluster", "8xH100"), "spaces for planning only: gpt_175b"),
+        (("bloom7b", "--cluster", "8xA90"), "near names are .*A100"),
+        (("gpt_1t", "--cluster", "8xV100"), "nearest is .*, tp 8.*GiB of 31.7"),
+        (("bloom7b", "--cluster", "8xH100", "--gpus", "8..2"), "written 2..3072 or 4,8,16"),
+        (("bloom7b", "--cluster", "8xH100", "--tokens", "-1"), "--tokens must be above 0"),
+        (("bloom7b", "--cluster", "8xH100", "--set", "tp=0"), "tp must be at least 1"),
+        (("bloom7b", "--cluster", "7xH100"), "no layout of bloom7b stands on 7 x H100-SXM"),
+        (("tr3m_1b3", "--cluster", "jean-zay-v100", "--batch-rampup", "32;64"), "phases are written BATCH"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_2(
+    arguments: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(list(arguments)) == 2
+    error = capsys.readouterr().err
+    assert re.search(sentence, error) and error.count("\n") == 1
+
+
+def test_counts_and_phases() -> None:
+    assert parse_counts("2..20") == (2, 4, 8, 16, 20)
+    assert parse_counts("4,8,16") == (4, 8, 16)
+    assert parse_phases("32:8,64") == ((32, 8), (64, None))
+    with pytest.raises(InputError):
+        parse_counts("0,1")
+
+
+def test_people_see_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (
+        ("bloom7b", "--cluster", "8xH100"),
+        ("bloom7b", "--cluster", "4x8xH100", "--gpus", "8,16,32"),
+        ("gpt_18b", "--cluster", "dgx-a100", "--min-nodes"),
+    ):
+        assert main(list(arguments)) == 0
+        assert "days" in capsys.readouterr().out
+    assert find_cluster("dgx-a100").num_devices == 8

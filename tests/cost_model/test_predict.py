@@ -1,0 +1,113 @@
+"""Intervals, enumeration, and predictions of reference models pinned as text."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import search_spaces
+from platform.cost_model.columns import FIELDS, from_points
+from platform.cost_model.enumeration import ENGINE_STAGES, Axes, enumerate_points
+from platform.cost_model.hardware import find_cluster
+from platform.cost_model.predict import CHUNK, normal_cdf, predict
+from platform.plans.layouts import best_plan, layout_at
+from tests.cost_model.points import GPT_39B, fsdp, point
+from trainers.layout import BatchPoint, Layout
+from trainers.recipe import Recipe
+
+GOLDEN = Path(__file__).parent / "golden" / "predictions.txt"
+REFERENCES = (
+    ("bloom7b", "8xH100"),
+    ("bloom7b", "4xjean-zay-a100"),
+    ("gpt2", "1xH200"),
+    ("gpt2_xl", "p3.8xlarge"),
+    ("gpt_175b", "128xdgx-a100"),
+    ("gpt_1t", "384xdgx-a100"),
+    ("tr3m_1b3", "2xjean-zay-v100"),
+)
+
+
+def test_intervals_hold_the_prediction_and_widen_with_communication() -> None:
+    near = predict(point(fsdp(dp_shard=8, grad_sync="every"), cluster="8xA100"))
+    far = predict(point(fsdp(dp_shard=16, grad_sync="every"), cluster="2xp3.16xlarge"))
+    for prediction in (near, far):
+        assert prediction.low_s[0] < prediction.step.total_s[0] < prediction.high_s[0]
+    assert far.sigma[0] > 2 * near.sigma[0]
+
+
+def test_normal_distribution() -> None:
+    assert normal_cdf(np.array([-1.2816, 0.0, 1.2816])) == pytest.approx([0.1, 0.5, 0.9], abs=2e-3)
+
+
+def test_chunks_change_nothing() -> None:
+    recipe = Recipe(model=GPT_39B, seq_len=2048, global_batch=1024)
+    columns = enumerate_points(
+        recipe, find_cluster("64x8xA100"), Axes(cp=(1, 2, 4), micro_batches=tuple(range(1, 129)))
+    ).columns
+    assert columns.shape[0] > CHUNK
+    whole = predict(columns)
+    rows = np.array([0, CHUNK - 1, CHUNK, columns.shape[0] - 1])
+    few = predict(columns.take(rows))
+    assert np.array_equal(whole.step.total_s[rows], few.step.total_s)
+    assert np.array_equal(whole.memory.needed_gib[rows], few.memory.needed_gib)
+
+
+def test_enumerated_rows_are_those_of_their_layouts() -> None:
+    """Every row of a product of axes equals the row made from its `Layout` one by one."""
+    recipe = Recipe(model=GPT_39B, seq_len=2048, global_batch=64)
+    cluster = find_cluster("2x8xA100")
+    axes = Axes(micro_batches=(1, 2), compile=("none", "block"))
+    found = enumerate_points(recipe, cluster, axes)
+    for row in range(0, found.columns.shape[0], 37):
+        layout = layout_at(found.columns, row, attention="sdpa", compiled="block")
+        assert layout.world_size == 16
+        micro_batch = int(found.columns.micro_batch[row])
+        alone = from_points([(recipe, layout, BatchPoint.of(recipe, layout, micro_batch))], cluster)
+        for name in FIELDS:
+            value = getattr(found.columns, name)
+            assert float(value if value.ndim == 0 else value[row]) == float(getattr(alone, name)[0]), (name, layout)
+
+
+def test_enumeration_counts_what_it_leaves_out() -> None:
+    recipe = Recipe(model=GPT_39B, seq_len=2048, global_batch=64)
+    found = enumerate_points(recipe, find_cluster("2x8xA100"), Axes())
+    assert found.columns.shape[0] + sum(count for _, count in found.skipped) == found.num_points
+    assert dict(found.skipped)["ZeRO stages 2 and 3 under a pipeline"] > 0
+
+
+def test_every_engine_and_stage_is_a_layout() -> None:
+    for engine, stage, sync in ENGINE_STAGES:
+        Layout(engine=engine, zero_stage=stage, grad_sync=sync)  # type: ignore[arg-type]
+
+
+def _lines() -> list[str]:
+    lines: list[str] = []
+    for name, cluster in REFERENCES:
+        space = search_spaces.load(name)
+        for recipe in space.recipes:
+            plan = best_plan(space, recipe, find_cluster(cluster), top=3)
+            lines.append(f"{recipe.label} on {cluster}: {plan.num_layouts} of {plan.num_points} fit")
+            for planned in plan.best:
+                shares = " ".join(f"{part} {share:.3f}" for part, share in planned.shares.items())
+                lines.append(
+                    f"  {planned.layout.label} | {planned.micro_batch} x {planned.grad_accum} | {planned.step_s:.4g} s"
+                    f" [{planned.low_s:.4g}, {planned.high_s:.4g}] | {planned.needed_gib:.1f} GiB | {shares}"
+                )
+    return lines
+
+
+def test_predictions_of_reference_models_are_the_golden_ones(regenerate_golden: bool) -> None:
+    text = "\n".join(_lines()) + "\n"
+    if regenerate_golden:
+        GOLDEN.parent.mkdir(exist_ok=True)
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text(), "read the change; if it is meant, run pytest --regenerate-golden"
+
+
+def test_a_memory_cap_is_obeyed() -> None:
+    space = search_spaces.load("bloom7b")
+    plan = best_plan(space, space.recipe, find_cluster("8xH100"), memory_cap_gib=40.0)
+    assert plan.best and all(planned.needed_gib <= 40.0 for planned in plan.best)
+    narrow = dataclasses.replace(space, micro_batches=(16,))
+    assert not best_plan(narrow, space.recipe, find_cluster("8xH100"), memory_cap_gib=20.0).best

@@ -1,0 +1,169 @@
+"""`python -m platform.validate`: figures by hand, rows that are left out, bad input."""
+
+import csv
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from platform.cost_model.scoring import constant_mfu, merged, regret, score_table, scores, spearman
+from platform.cost_model.table import Run, interpret, read_rows
+from platform.errors import InputError
+from platform.validate import main, validate
+from tests.cost_model.points import TABLES
+
+KEYS = {
+    "rows_scored", "rows_left_out", "step_time_ape_median", "step_time_ape_mean", "memory_ape_median",
+    "rank_correlation", "regret_median", "regret_mean", "oom_precision", "oom_recall", "interval_coverage",
+}  # fmt: skip
+
+
+def tr3m() -> list[Run]:
+    return [interpret(row) for row in read_rows(TABLES / "tr3m_1b3.csv")]
+
+
+def test_the_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(TABLES / "tr3m_1b3.csv"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert set(told) == {"overall", "cells"}
+    assert set(told["overall"]) == KEYS
+    assert len(told["cells"]) == 2
+    for cell in told["cells"]:
+        assert set(cell) == KEYS | {"cell"}
+    assert told["overall"]["rows_scored"] == 27
+    assert told["overall"]["oom_recall"] == 1.0 and told["overall"]["oom_precision"] == 1.0
+
+
+def test_what_has_nothing_to_score_is_null(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(TABLES / "megatron_ten_rows.csv"), "--json"]) == 0
+    overall = json.loads(capsys.readouterr().out)["overall"]
+    assert overall["memory_ape_median"] is None and overall["regret_mean"] is None and overall["oom_recall"] is None
+    assert overall["step_time_ape_median"] is not None
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in TABLES.glob("*.csv")))
+def test_every_seed_table_is_shown(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(TABLES / name)]) == 0
+    assert "constant MFU" in capsys.readouterr().out
+    assert main([str(TABLES / name), "--rows"]) == 0
+    assert "predicted" in capsys.readouterr().out
+
+
+def test_calibrating_rows_are_never_scored() -> None:
+    runs = merged(tr3m())
+    scored = score_table(runs, num_calibrate=3)
+    assert int(scored.used.sum()) == 6  # three in each of two cells
+    found = scores(scored, range(len(runs)), 0)
+    assert found.rows_scored == len(runs) - 6
+    plain = scores(score_table(runs), range(len(runs)), 0)
+    assert found.step_time_ape_median is not None and plain.step_time_ape_median is not None
+    assert found.step_time_ape_median < plain.step_time_ape_median
+
+
+def test_identical_configurations_are_one_by_their_median() -> None:
+    runs = tr3m()
+    again = [dataclasses.replace(runs[0], step_time_s=time) for time in (27.0, 31.0, 50.0)]
+    (one,) = merged(again)
+    assert one.step_time_s == 31.0 and one.num_merged == 3
+
+
+def test_rank_correlation_by_hand() -> None:
+    assert spearman(np.array([1.0, 2.0, 3.0]), np.array([10.0, 20.0, 30.0])) == pytest.approx(1)
+    assert spearman(np.array([1.0, 2.0, 3.0]), np.array([30.0, 20.0, 10.0])) == pytest.approx(-1)
+    assert spearman(np.array([1.0, 2.0, 2.0, 4.0]), np.array([1.0, 3.0, 2.0, 4.0])) == pytest.approx(0.9487, abs=1e-4)
+    assert spearman(np.array([1.0, 2.0]), np.array([1.0, 2.0])) is None
+
+
+def test_regret_by_hand() -> None:
+    runs = tr3m()[:5]
+    scored = score_table(runs)
+    scored = dataclasses.replace(
+        scored,
+        measured_s=np.array([10.0, 11.0, 12.0, 13.0, 20.0]),
+        predicted_s=np.array([9.0, 8.0, 7.0, 6.0, 1.0]),
+        predicted_fits=np.array([True, True, True, True, False]),
+    )
+    assert regret(scored, range(5)) == pytest.approx(0.3)
+    assert regret(scored, range(3)) is None
+
+
+def test_the_baseline_is_one_share_of_the_peak() -> None:
+    runs = merged(tr3m())
+    baseline = constant_mfu(score_table(runs))
+    shares = {round(float(share), 6) for share in baseline.rate / baseline.predicted_s}
+    assert len(shares) == 1
+
+
+def _table(tmp_path: Path, **changes: str) -> Path:
+    rows = [dict(row) for row in read_rows(TABLES / "megatron_ten_rows.csv")[:1]]
+    rows[0] |= changes
+    path = tmp_path / "table.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"layers": ""}, "layers not stated"),
+        ({"gpu": "A90"}, "unknown device 'A90': near names are .*A100"),
+        ({"tp": "3"}, "tp 3 x pp 1 x cp 1 x dp 32 is not 32 GPUs"),
+        ({"global_batch": "500"}, "is not global_batch 500"),
+        ({"micro_batch": "x"}, "micro_batch is 'x', not a number"),
+        ({"strategy": "zero9"}, "strategy 'zero9' is not one of"),
+        ({"notes": "nothing"}, "neither time, memory nor OOM printed"),
+        ({"params_b": "40"}, "1.65B parameters by its shape, 40B stated"),
+        ({"status": "error"}, "status error"),
+    ],
+)
+def test_rows_that_cannot_be_interpreted_say_why(tmp_path: Path, changes: dict[str, str], reason: str) -> None:
+    (row,) = read_rows(_table(tmp_path, **changes))
+    with pytest.raises(ValueError, match=reason):
+        interpret(row)
+
+
+def test_a_row_of_our_own_is_read_by_its_engine_and_cap(tmp_path: Path) -> None:
+    own = {"engine": "fsdp", "strategy": "zero2", "grad_sync": "every", "attention": "sdpa", "compile": "block"}
+    own |= {"cap_gib": "10", "peak_mem_gb": "10.73741824", "outcome": "ok", "gpu": "NVIDIA H200", "flash_attention": ""}
+    (row,) = read_rows(_table(tmp_path, **own))
+    run = interpret(row)
+    assert run.values["zero_stage"] == 2 and run.values["flash"] == 1 and run.values["fused"] == 1
+    assert run.peak_is_allocated and run.peak_memory_gib == pytest.approx(10.0)
+    assert 10 < run.values["capacity_gib"] < 12
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, "cannot read table"),
+        ("a,b\n1,2\n", "lacks the columns model, layers"),
+    ],
+)
+def test_bad_tables_are_one_sentence_and_exit_2(
+    tmp_path: Path, content: str | None, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.csv"
+    if content is not None:
+        path.write_text(content)
+    assert main([str(path)]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error and error.count("\n") == 1
+
+
+def test_a_table_without_a_usable_row(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="none of 1 rows can be scored: layers not stated"):
+        validate(read_rows(_table(tmp_path, layers="")))
+
+
+def test_this_projects_own_h200_runs() -> None:
+    """Runs of the development on H200: times within 12 % in the median, memory within 10 %, no OOM said to fit."""
+    runs = merged([interpret(row) for row in read_rows(TABLES / "h200_development.csv")])
+    found = scores(score_table(runs), range(len(runs)), 0)
+    assert found.step_time_ape_median is not None and found.step_time_ape_median <= 0.12
+    assert found.memory_ape_median is not None and found.memory_ape_median <= 0.10
+    assert (found.oom_missed, found.oom_false_alarms) == (0, 0)
