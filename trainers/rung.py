@@ -131,7 +131,9 @@ class Rung:
         w.watchdog.beat("the end of a window", allowed_s=watch_s, pending=steps * accum)
         spans = clock.finish()
         if not phases:
-            self._note_peak("forward_backward", reset=False)
+            # A window's peak is not told apart by phase; it can only have been in the one that was the larger before.
+            larger = max(("forward_backward", "optimizer"), key=self._peaks.__getitem__)
+            self._note_peak(larger, reset=False)
         w.phase = "forward_backward"
         self._step += steps
         return self._timed(spans, losses, norms, accum)
