@@ -184,7 +184,7 @@ def _found_again(history: History, plan: Plan) -> str:
 def _run(
     study: Study, history: History, subject: Subject, place: Place, options: argparse.Namespace, began_s: float
 ) -> int:
-    """Searches, and writes how the session ended; 0 unless interrupted."""
+    """Searches, and writes how the session ended; 0 unless it was interrupted or the cluster failed."""
     known = {measurement.id for measurement in history.measurements}
     for measurement in subject.plan.skipped:
         if measurement.id not in known:
@@ -214,15 +214,21 @@ def _run(
             with followed(study.journal, loop, total=len(subject.plan.candidates)):
                 tune.run(loop, driver_ip=place.driver_ip)
         say(f"Ended: {loop.why_ended}.")
+        if loop.fault:
+            code = ClusterError.exit_code
+            say(f"What was measured is kept; once the cluster is well again, go on with: {_how_to_resume(study)}")
     except KeyboardInterrupt:
         code = INTERRUPTED
-        elsewhere = study.path.parent != Path("studies").absolute()
-        where = f" --studies {shlex.quote(str(study.path.parent))}" if elsewhere else ""
-        again = f"python -m platform.search --resume {study.name}{where}"
-        say(f"Interrupted. What was measured is kept; go on with: {again}")
+        say(f"Interrupted. What was measured is kept; go on with: {_how_to_resume(study)}")
     spent_s = read(study.path)[0].gpu_s - gpu_before_s
     study.record(End(exit_code=code, wall_s=time.monotonic() - began_s, gpu_s=max(0.0, spent_s)))
     return code
+
+
+def _how_to_resume(study: Study) -> str:
+    elsewhere = study.path.parent != Path("studies").absolute()
+    where = f" --studies {shlex.quote(str(study.path.parent))}" if elsewhere else ""
+    return f"python -m platform.search --resume {study.name}{where}"
 
 
 def _verdict(history: History) -> int:

@@ -87,7 +87,14 @@ class _Bridge(TuneSearcher):
         told = result or {}
         _remove_left_over_groups()
         state = "failed" if error or "state" not in told else told["state"]
-        self._loop.ended(state=state, reason=told.get("reason", ""))
+        started = state != "failed" or self._started()
+        self._loop.ended(state=state, reason=told.get("reason", ""), started=started)
+
+    def _started(self) -> bool:
+        """Whether a worker of the running trial ever spoke."""
+        assert self._loop.running is not None
+        recorder = cast(Any, ray.get_actor(self._loop.settings.recorder))
+        return ray.get(recorder.standing.remote(self._loop.running.trial_id), timeout=60) is not None
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: a study resumes from its journal."""
