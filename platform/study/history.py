@@ -153,9 +153,11 @@ class History:
     @property
     def gpu_s(self) -> float:
         """Device seconds of all trials; a trial that was killed counts up to its session's last line."""
-        total = sum(end.gpu_s for end in self._ends.values())
-        for trial_id, start in self._starts.items():
-            if trial_id in self._ends:
+        # Copies, made in one go: the progress thread asks while the search adds.
+        ends, starts = dict(self._ends), dict(self._starts)
+        total = sum(end.gpu_s for end in ends.values())
+        for trial_id, start in starts.items():
+            if trial_id in ends:
                 continue
             settled = self._open_gpu_s.get(trial_id)
             if settled is None:
