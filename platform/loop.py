@@ -215,7 +215,8 @@ class Loop:
     def _job(self, candidate: Candidate, rungs: tuple[BatchPoint, ...], *, repeat: int) -> Job:
         settings = self.settings
         left_s = self.time_left_s()
-        number = len(self.history.trials) + 1
+        # Not their count: a trial whose first line was lost still has its later ones in the journal.
+        number = self.history.last_trial_number + 1
         return Job(
             trial_id=f"t{number:04d}",
             recorder=settings.recorder,

@@ -96,6 +96,13 @@ class History:
         return tuple(self._starts.values())
 
     @property
+    def last_trial_number(self) -> int:
+        """The highest number of a trial in any line, 0 before the first."""
+        measured = (each.trial_id for each in self._measurements.values())
+        ids = {*self._starts, *self._ends, *measured}
+        return max((int(each[1:]) for each in ids if each[1:].isdecimal()), default=0)
+
+    @property
     def finished(self) -> frozenset[str]:
         """Candidates with a trial that ended as done, as "recipe id-layout id"."""
         return frozenset(

@@ -353,6 +353,16 @@ class TestFailures:
 
 
 class TestResume:
+    def test_a_trial_s_number_is_never_given_twice(self, make: Make, backend: Backend, study: Study) -> None:
+        """The first trial's first line is lost; its end would settle another trial of the same number."""
+        backend.run(make(max_trials=2))
+        lines = study.journal.read_text().splitlines(keepends=True)
+        lost = next(line for line in lines if '"trial_start"' in line)
+        study.journal.write_text("".join(line for line in lines if line is not lost))
+        study.record(Resume())
+        job = make().next_job()
+        assert job is not None and job.trial_id == "t0003"
+
     def test_a_finished_study_runs_nothing(self, make: Make, backend: Backend) -> None:
         backend.run(make())
         loop = make()
