@@ -101,7 +101,8 @@ class _Bridge(TuneSearcher):
         """Whether a worker of the running trial ever spoke."""
         assert self._loop.running is not None
         recorder = cast(Any, ray.get_actor(self._loop.settings.recorder))
-        return ray.get(recorder.standing.remote(self._loop.running.trial_id), timeout=60) is not None
+        found = cast(dict[str, Any] | None, ray.get(recorder.standing.remote(self._loop.running.trial_id), timeout=60))
+        return found is not None
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: a study resumes from its journal."""

@@ -12,7 +12,6 @@ import torch
 from trainers.failures import GIB, asked_bytes
 from trainers.ladder import HEADROOM
 
-
 _LIBRARY_REFUSED = re.compile(r"out of memory|_ALLOC_FAILED")
 
 
