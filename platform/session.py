@@ -93,7 +93,7 @@ def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         request = read_request(options)
         if study is None and not options.dry_run:
             study = Study.create(studies, options.name or fresh_name(studies, request.space.name))
-        workers = request.space.num_workers or CPU_WORKERS
+        workers = _cpu_workers(request)
         # The signal last: Ray sets handlers of its own when it connects.
         with connected(options.address, cpu_workers=workers) as place, _interruptible():
             subject = _subject(request, place)
@@ -118,6 +118,11 @@ def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     finally:
         if study is not None:
             study.close()
+
+
+def _cpu_workers(request: Request) -> int:
+    """Workers on a cluster without GPUs: those of the space that then runs."""
+    return (request.space.miniature or request.space).num_workers or CPU_WORKERS
 
 
 def _subject(request: Request, place: Place) -> Subject:
@@ -171,7 +176,7 @@ def _check_same(history: History, subject: Subject) -> None:
     """Figures of unlike devices must not stand in one table."""
     assert history.header is not None
     was, now = history.header.cluster, subject.cluster
-    if (was.device, was.num_devices) != (now.device, now.num_devices):
+    if (was.device, was.num_nodes, was.devices_per_node) != (now.device, now.num_nodes, now.devices_per_node):
         raise InputError(f"the study ran on {was.label}, here is {now.label}: start a new study")
 
 
