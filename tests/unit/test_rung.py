@@ -66,5 +66,16 @@ def test_a_window_s_peak_is_not_put_down_to_the_wrong_phase(monkeypatch: Any) ->
     made = rung(monkeypatch)
     made._run(1, 2, phases=True)
     assert (made._peaks["forward_backward"], made._peaks["optimizer"]) == (1.0, 5.0)
-    made._run(3, 2)
+    made._run(3, 2)  # no utilization is asked for outside the timed windows
     assert (made._peaks["forward_backward"], made._peaks["optimizer"]) == (1.0, 5.0)
+
+
+def test_utilization_is_that_of_the_timed_steps_alone(monkeypatch: Any) -> None:
+    made = rung(monkeypatch)
+    told: list[str] = []
+    made._w.utilization = SimpleNamespace(start=lambda: told.append("start"), stop=lambda: told.append("stop") or 50.0)
+    monkeypatch.setattr(made, "_tokens", lambda step, micro_step: told.append("tokens"))
+    busy: list[float] = []
+    made._run(1, 1, busy=busy)
+    made._run(1, 1, busy=busy)
+    assert told == ["tokens", "start", "stop"] * 2 and busy == [50.0, 50.0]
