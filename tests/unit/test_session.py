@@ -1,5 +1,7 @@
 """What a session refuses and decides before anything runs."""
 
+# pyright: reportPrivateUsage=false
+
 import dataclasses
 from types import SimpleNamespace
 from typing import Any, cast
