@@ -76,6 +76,7 @@ def connected(address: str | None, *, cpu_workers: int) -> Generator[Place]:
         # Ray listens on every interface of the machine: only processes that inherit this token are let in.
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     import ray  # after the settings above, which Ray reads at import
+    from ray.exceptions import RayError
 
     try:
         ray.init(
@@ -93,6 +94,9 @@ def connected(address: str | None, *, cpu_workers: int) -> Generator[Place]:
         raise ClusterError(f"Ray could not be {'started' if local else 'reached'}: {_first_line(error)}") from error
     try:
         yield _survey(ray, cpu_workers)
+    except RayError as error:  # a node without NVML, an actor that never came up, a head that is gone
+        said = _first_line(getattr(error, "cause", None) or error)
+        raise ClusterError(f"Ray failed with {type(error).__name__}: {said}") from error
     finally:
         ray.shutdown()
 

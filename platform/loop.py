@@ -16,10 +16,12 @@ from trainers.cluster import Cluster
 from trainers.job import Job, MemoryPoint, Timing
 from trainers.journal import Measured, TrialEnd, TrialStart, TrialState
 from trainers.layout import BatchPoint
-from trainers.measurement import Measurement, Outcome
+from trainers.measurement import Measurement, Outcome, identity_of
 
 MOST_ATTEMPTS = 2
 """Trials a candidate gets in a session when they die without a verdict."""
+MOST_UNSTARTED = 3
+"""Trials in a row whose workers never started, after which the cluster is at fault and the session ends."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,6 +79,9 @@ class Loop:
         self._running: tuple[Job, str, float] | None = None
         self._deaths: Counter[str] = Counter()
         self._confirmed: set[str] = set()
+        self._unstarted = 0
+        self.fault = ""
+        """What is wrong with the cluster, where that ended the session."""
         self._start_s = 0.0
         for candidate in candidates:
             if not history.missing(candidate):
@@ -100,6 +105,8 @@ class Loop:
     def next_job(self) -> Job | None:
         """The next trial, written to the journal as started; None when the search is over (`why_ended` says why)."""
         self.refresh()
+        if self.fault:
+            return None
         job = self._search_job() or self._confirming_job()
         if job is None:
             return None
@@ -116,16 +123,21 @@ class Loop:
         self._running = (job, key, self._clock())
         return job
 
-    def ended(self, *, state: TrialState, reason: str) -> None:
+    def ended(self, *, state: TrialState, reason: str, started: bool = True) -> None:
         """Takes the end of the running trial.
 
-        `state` is "interrupted" where time ran out before its ladder's end, "failed" where its process is gone.
+        `state` is "interrupted" where time ran out before its ladder's end, "failed" where its process is gone. A trial
+        whose workers never `started` says nothing of its layout: a node is gone or taken. It stays to be run.
         """
         assert self._running is not None, "no trial is running"
         job, key, started_s = self._running
         self._running = None
         self.refresh()
         wall_s = self._clock() - started_s
+        if not started:
+            self._not_started(job, key, wall_s, reason)
+            return
+        self._unstarted = 0
         known = [m for m in self.history.measured(key, job.repeat) if m.trial_id == job.trial_id]
         failed = any(m.outcome in (Outcome.FAILED, Outcome.HUNG) for m in known)
         silent = state == "failed" and not failed
@@ -147,6 +159,26 @@ class Loop:
         self._start_s = min(self._start_s, wall_s) if self._start_s else wall_s
         if not silent and key in self._candidates and not job.repeat:
             self._searcher.update(self._candidates[key], self.history.measured(key))
+
+    def _not_started(self, job: Job, key: str, wall_s: float, reason: str) -> None:
+        reason = reason or "its workers did not start"
+        self.study.record(
+            TrialEnd(
+                trial_id=job.trial_id,
+                key=key,
+                state="failed",
+                wall_s=wall_s,
+                gpu_s=wall_s * job.layout.world_size,
+                reason=reason,
+            )
+        )
+        self.refresh()
+        if job.repeat:
+            self._confirmed.discard(identity_of(job.recipe, job.layout, job.rungs[0]))
+        self._unstarted += 1
+        if self._unstarted >= MOST_UNSTARTED:
+            self.fault = f"{self._unstarted} trials in a row did not start, the last one with: {reason}"
+            self.why_ended = self.fault
 
     def refresh(self) -> None:
         """Reads what running trials have written since."""
@@ -183,7 +215,8 @@ class Loop:
     def _job(self, candidate: Candidate, rungs: tuple[BatchPoint, ...], *, repeat: int) -> Job:
         settings = self.settings
         left_s = self.time_left_s()
-        number = len(self.history.trials) + 1
+        # Not their count: a trial whose first line was lost still has its later ones in the journal.
+        number = self.history.last_trial_number + 1
         return Job(
             trial_id=f"t{number:04d}",
             recorder=settings.recorder,

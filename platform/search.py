@@ -71,6 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ClusterError as error:
         say(f"cluster fault: {one_line(error)}")
         return ClusterError.exit_code
+    except KeyboardInterrupt:
+        say("Interrupted.")
+        return 130
 
 
 def _amount(text: str) -> float:

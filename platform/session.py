@@ -93,7 +93,7 @@ def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         request = read_request(options)
         if study is None and not options.dry_run:
             study = Study.create(studies, options.name or fresh_name(studies, request.space.name))
-        workers = request.space.num_workers or CPU_WORKERS
+        workers = _cpu_workers(request)
         # The signal last: Ray sets handlers of its own when it connects.
         with connected(options.address, cpu_workers=workers) as place, _interruptible():
             subject = _subject(request, place)
@@ -118,6 +118,11 @@ def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     finally:
         if study is not None:
             study.close()
+
+
+def _cpu_workers(request: Request) -> int:
+    """Workers on a cluster without GPUs: those of the space that then runs."""
+    return (request.space.miniature or request.space).num_workers or CPU_WORKERS
 
 
 def _subject(request: Request, place: Place) -> Subject:
@@ -171,7 +176,7 @@ def _check_same(history: History, subject: Subject) -> None:
     """Figures of unlike devices must not stand in one table."""
     assert history.header is not None
     was, now = history.header.cluster, subject.cluster
-    if (was.device, was.num_devices) != (now.device, now.num_devices):
+    if (was.device, was.num_nodes, was.devices_per_node) != (now.device, now.num_nodes, now.devices_per_node):
         raise InputError(f"the study ran on {was.label}, here is {now.label}: start a new study")
 
 
@@ -187,7 +192,7 @@ def _found_again(history: History, plan: Plan) -> str:
 def _run(
     study: Study, history: History, subject: Subject, place: Place, options: argparse.Namespace, began_s: float
 ) -> int:
-    """Searches, and writes how the session ended; 0 unless interrupted."""
+    """Searches, and writes how the session ended; 0 unless it was interrupted or the cluster failed."""
     known = {measurement.id for measurement in history.measurements}
     for measurement in subject.plan.skipped:
         if measurement.id not in known:
@@ -217,15 +222,21 @@ def _run(
             with followed(study.journal, loop, total=len(subject.plan.candidates)):
                 tune.run(loop, driver_ip=place.driver_ip)
         say(f"Ended: {loop.why_ended}.")
+        if loop.fault:
+            code = ClusterError.exit_code
+            say(f"What was measured is kept; once the cluster is well again, go on with: {_how_to_resume(study)}")
     except KeyboardInterrupt:
         code = INTERRUPTED
-        elsewhere = study.path.parent != Path("studies").absolute()
-        where = f" --studies {shlex.quote(str(study.path.parent))}" if elsewhere else ""
-        again = f"python -m platform.search --resume {study.name}{where}"
-        say(f"Interrupted. What was measured is kept; go on with: {again}")
+        say(f"Interrupted. What was measured is kept; go on with: {_how_to_resume(study)}")
     spent_s = read(study.path)[0].gpu_s - gpu_before_s
     study.record(End(exit_code=code, wall_s=time.monotonic() - began_s, gpu_s=max(0.0, spent_s)))
     return code
+
+
+def _how_to_resume(study: Study) -> str:
+    elsewhere = study.path.parent != Path("studies").absolute()
+    where = f" --studies {shlex.quote(str(study.path.parent))}" if elsewhere else ""
+    return f"python -m platform.search --resume {study.name}{where}"
 
 
 def _verdict(history: History) -> int:

@@ -45,7 +45,9 @@ def run(loop: Loop, *, driver_ip: str) -> None:
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     logging.getLogger("ray.train").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="layout-search-") as scratch:
-        trainable = ray.tune.with_resources(run_trial, {"CPU": 0.1, f"node:{driver_ip}": 0.001})
+        # A head that was started with no CPUs, as large clusters have it, could never place a tenth of one.
+        cpu = 0.1 if _cpus_of(driver_ip) >= 1 else 0.0
+        trainable = ray.tune.with_resources(run_trial, {"CPU": cpu, f"node:{driver_ip}": 0.001})
         tuner = ray.tune.Tuner(
             trainable,
             param_space={"storage": f"{scratch}/train"},
@@ -61,6 +63,11 @@ def run(loop: Loop, *, driver_ip: str) -> None:
         )
         with contextlib.redirect_stdout(io.StringIO()):  # standard output belongs to the table and to --json
             tuner.fit()
+
+
+def _cpus_of(ip: str) -> float:
+    nodes: list[dict[str, Any]] = ray.nodes()
+    return max((each["Resources"].get("CPU", 0.0) for each in nodes if f"node:{ip}" in each["Resources"]), default=0.0)
 
 
 class _Bridge(TuneSearcher):
@@ -87,7 +94,15 @@ class _Bridge(TuneSearcher):
         told = result or {}
         _remove_left_over_groups()
         state = "failed" if error or "state" not in told else told["state"]
-        self._loop.ended(state=state, reason=told.get("reason", ""))
+        started = state != "failed" or self._started()
+        self._loop.ended(state=state, reason=told.get("reason", ""), started=started)
+
+    def _started(self) -> bool:
+        """Whether a worker of the running trial ever spoke."""
+        assert self._loop.running is not None
+        recorder = cast(Any, ray.get_actor(self._loop.settings.recorder))
+        found = cast(dict[str, Any] | None, ray.get(recorder.standing.remote(self._loop.running.trial_id), timeout=60))
+        return found is not None
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: a study resumes from its journal."""

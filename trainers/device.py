@@ -10,6 +10,9 @@ from typing import Any, Protocol
 import torch
 
 from trainers.failures import GIB, asked_bytes
+from trainers.ladder import HEADROOM
+
+_LIBRARY_REFUSED = re.compile(r"out of memory|_ALLOC_FAILED")
 
 
 class Clock(Protocol):
@@ -144,7 +147,7 @@ class CudaMeter:
         return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
 
     def out_of_memory(self, error: BaseException) -> dict[str, float | None] | None:
-        if not isinstance(error, torch.OutOfMemoryError):
+        if not isinstance(error, torch.OutOfMemoryError) and not self._refused_to_library(error):
             return None
         asked = asked_bytes(error)
         return {
@@ -152,6 +155,12 @@ class CudaMeter:
             "allocated_gib": torch.cuda.memory_allocated() / GIB,
             "reserved_gib": torch.cuda.memory_reserved() / GIB,
         }
+
+    def _refused_to_library(self, error: BaseException) -> bool:
+        """Whether the driver had nothing left for cuBLAS, NCCL or a kernel: what it says, on a device that is full."""
+        if not isinstance(error, RuntimeError) or not _LIBRARY_REFUSED.search(str(error)):
+            return False
+        return torch.cuda.mem_get_info()[0] / GIB < (1 - HEADROOM) * self.total_gib
 
     def release(self) -> None:
         return
@@ -207,7 +216,8 @@ class CpuMeter:
             "allocated_gib": _status_gib("VmRSS") - self._base_resident_gib,
             "reserved_gib": held - self._base_data_gib,
         }
-        if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        limited = resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY
+        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (limited and str(error) == "std::bad_alloc"):
             return sizes
         asked = asked_bytes(error) if isinstance(error, RuntimeError) else None
         if asked is None:

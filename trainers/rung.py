@@ -90,10 +90,10 @@ class Rung:
         windows: list[Steps] = []
         void: list[str] = []
         retries_before, spent_s = w.meter.alloc_retries(), 0.0
-        w.utilization.start()
+        busy: list[float] = []
         while len(windows) < timing.max_windows and len(void) < timing.max_windows:
             skipped = self._engine.num_skipped_steps()
-            window = self._run(per_window, accum)
+            window = self._run(per_window, accum, busy=busy)
             left_out = self._engine.num_skipped_steps() - skipped
             if left_out:
                 void.append(f"{left_out} optimizer steps skipped on fp16 overflow")
@@ -102,11 +102,22 @@ class Rung:
             spent_s += self._slowest(window.total_s)
             if len(windows) >= timing.min_windows and spent_s >= timing.rung_s:
                 break
-        self._utilization = w.gather(w.utilization.stop())
+        self._utilization = w.gather(statistics.fmean(busy) if busy else None)
         return windows, void, sum(w.gather(w.meter.alloc_retries() - retries_before))
 
-    def _run(self, steps: int, accum: int, *, watch_s: float | None = None, phases: bool = False) -> Steps:
-        """Runs steps between two device events; tokens are on the device before the first."""
+    def _run(
+        self,
+        steps: int,
+        accum: int,
+        *,
+        watch_s: float | None = None,
+        phases: bool = False,
+        busy: list[float] | None = None,
+    ) -> Steps:
+        """Runs steps between two device events; tokens are on the device before the first.
+
+        `busy` takes the utilization of just these steps: between windows a device waits for its tokens.
+        """
         w = self._w
         tokens = [self._tokens(self._step + s, k) for s in range(steps) for k in range(accum)]
         losses: list[torch.Tensor] = []
@@ -114,6 +125,8 @@ class Rung:
         clock = w.clock()
         w.gather(None)  # ranks start a window together, so that none is charged for another's report
         w.meter.reset_peak()
+        if busy is not None:
+            w.utilization.start()
         clock.mark()
         for s in range(steps):
             w.phase = "forward_backward"
@@ -130,8 +143,12 @@ class Rung:
                 self._note_peak("optimizer")
         w.watchdog.beat("the end of a window", allowed_s=watch_s, pending=steps * accum)
         spans = clock.finish()
+        if busy is not None and (percent := w.utilization.stop()) is not None:
+            busy.append(percent)
         if not phases:
-            self._note_peak("forward_backward", reset=False)
+            # A window's peak is not told apart by phase; it can only have been in the one that was the larger before.
+            larger = max(("forward_backward", "optimizer"), key=self._peaks.__getitem__)
+            self._note_peak(larger, reset=False)
         w.phase = "forward_backward"
         self._step += steps
         return self._timed(spans, losses, norms, accum)

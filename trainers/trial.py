@@ -65,9 +65,14 @@ def _trainer(job: Job, storage: str) -> TorchTrainer:
 
 
 def _write(job: Job, recorder: Any, verdict: Verdict) -> tuple[str, str]:
-    """Puts the verdict in the journal, at the batch point in flight; the trial's state and reason."""
+    """Puts the verdict in the journal, at the batch point in flight; the trial's state and reason.
+
+    Before the first word of rank 0 nothing of the layout has run: that is the cluster's failure, and no measurement.
+    """
     standing = cast(dict[str, Any] | None, ray.get(recorder.standing.remote(job.trial_id)))
-    batch = from_json(BatchPoint, standing["batch"]) if standing and standing["batch"] else job.rungs[0]
+    if standing is None:
+        return "failed", verdict.reason
+    batch = from_json(BatchPoint, standing["batch"]) if standing["batch"] else job.rungs[0]
     measurement = Measurement(
         recipe=job.recipe,
         layout=job.layout,
@@ -76,7 +81,7 @@ def _write(job: Job, recorder: Any, verdict: Verdict) -> tuple[str, str]:
         trial_id=job.trial_id,
         repeat=job.repeat,
         reason=verdict.reason,
-        phase=verdict.phase or (standing["phase"] if standing else "start"),
+        phase=verdict.phase or standing["phase"],
         rank=verdict.rank,
         asked_gib=verdict.asked_gib,
         allocated_gib=verdict.allocated_gib,

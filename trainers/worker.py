@@ -114,6 +114,7 @@ class Worker:
         """Turns what was raised into the failure that the trial records, and raises it."""
         sizes = self.meter.out_of_memory(error)
         self.meter.release()
+        self.watchdog.rest()  # taking a failed group down may take a while, and is no hang
         if isinstance(error, RungFailure):
             raise error
         if sizes is None:

@@ -96,6 +96,13 @@ class History:
         return tuple(self._starts.values())
 
     @property
+    def last_trial_number(self) -> int:
+        """The highest number of a trial in any line, 0 before the first."""
+        measured = (each.trial_id for each in self._measurements.values())
+        ids = {*self._starts, *self._ends, *measured}
+        return max((int(each[1:]) for each in ids if each[1:].isdecimal()), default=0)
+
+    @property
     def finished(self) -> frozenset[str]:
         """Candidates with a trial that ended as done, as "recipe id-layout id"."""
         return frozenset(
@@ -153,9 +160,11 @@ class History:
     @property
     def gpu_s(self) -> float:
         """Device seconds of all trials; a trial that was killed counts up to its session's last line."""
-        total = sum(end.gpu_s for end in self._ends.values())
-        for trial_id, start in self._starts.items():
-            if trial_id in self._ends:
+        # Copies, made in one go: the progress thread asks while the search adds.
+        ends, starts = dict(self._ends), dict(self._starts)
+        total = sum(end.gpu_s for end in ends.values())
+        for trial_id, start in starts.items():
+            if trial_id in ends:
                 continue
             settled = self._open_gpu_s.get(trial_id)
             if settled is None:

@@ -296,6 +296,40 @@ class TestFailures:
         assert [outcome for _, outcome in outcomes(study)] == [Outcome.FAILED] * 3
         assert all(each.reason for each in history_of(study).measurements)
 
+    def test_trials_that_never_start_end_the_session_and_stay_to_be_run(
+        self, make: Make, backend: Backend, study: Study
+    ) -> None:
+        """A node is gone: no layout is to blame, and a resumed study runs them all."""
+        loop = make(confirm=True)
+        for _ in range(3):
+            assert loop.next_job() is not None
+            loop.ended(state="failed", reason="no room for two workers", started=False)
+        assert loop.next_job() is None and "no room for two workers" in loop.fault == loop.why_ended
+        assert not outcomes(study) and not history_of(study).finished
+        study.record(Resume())
+        backend.run(make())
+        assert backend.order == WHOLE
+
+    def test_one_trial_that_did_not_start_is_run_again(self, make: Make, backend: Backend, study: Study) -> None:
+        loop = make()
+        for _ in range(2):
+            loop.next_job()
+            loop.ended(state="failed", reason="", started=False)
+        backend.run(loop)
+        assert backend.order == WHOLE and not loop.fault
+
+    def test_a_confirming_trial_that_did_not_start_is_run_again(
+        self, make: Make, backend: Backend, study: Study
+    ) -> None:
+        backend.play = lambda job, batch: dataclasses.replace(fast(job, batch), step_time_derived=not job.repeat)
+        loop = make(confirm=True)
+        while (job := loop.next_job()) is not None and not job.repeat:
+            state, reason = backend.begin(job)
+            loop.ended(state=state, reason=reason)
+        loop.ended(state="failed", reason="", started=False)
+        again = loop.next_job()
+        assert job is not None and again is not None and again.repeat == 1 and again.rungs == job.rungs
+
     @pytest.mark.parametrize("searcher", searchers.NAMES)
     def test_where_nothing_fits_every_layout_is_tried_at_its_smallest_rung(
         self, make: Make, backend: Backend, study: Study, searcher: str
@@ -320,6 +354,16 @@ class TestFailures:
 
 
 class TestResume:
+    def test_a_trial_s_number_is_never_given_twice(self, make: Make, backend: Backend, study: Study) -> None:
+        """The first trial's first line is lost; its end would settle another trial of the same number."""
+        backend.run(make(max_trials=2))
+        lines = study.journal.read_text().splitlines(keepends=True)
+        lost = next(line for line in lines if '"trial_start"' in line)
+        study.journal.write_text("".join(line for line in lines if line is not lost))
+        study.record(Resume())
+        job = make().next_job()
+        assert job is not None and job.trial_id == "t0003"
+
     def test_a_finished_study_runs_nothing(self, make: Make, backend: Backend) -> None:
         backend.run(make())
         loop = make()

@@ -1,0 +1,45 @@
+"""Which exceptions of a device are out of memory: by what it has left, never by the words alone."""
+
+import resource
+
+import pytest
+import torch
+
+from trainers.device import CpuMeter, CudaMeter
+from trainers.failures import GIB
+
+LIBRARY = (
+    "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "CUDA error: out of memory",
+    "NCCL error: unhandled cuda error; Last error: Cuda failure 2 'out of memory'",
+)
+
+
+@pytest.fixture
+def free_gib(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What a made-up device of 80 GiB has left."""
+    free = [40.0]
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (int(free[0] * GIB), 80 * GIB))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 70 * GIB)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 75 * GIB)
+    return free
+
+
+@pytest.mark.parametrize("text", LIBRARY)
+def test_a_library_that_got_no_memory_is_out_of_memory_on_a_full_device_only(text: str, free_gib: list[float]) -> None:
+    meter = CudaMeter()
+    assert meter.out_of_memory(RuntimeError(text)) is None
+    free_gib[0] = 0.3
+    assert meter.out_of_memory(RuntimeError(text)) == {"asked_gib": None, "allocated_gib": 70.0, "reserved_gib": 75.0}
+    assert meter.out_of_memory(RuntimeError("CUDA error: an illegal memory access was encountered")) is None
+
+
+def test_a_refused_allocation_of_cpp_is_out_of_memory_under_a_cap_only() -> None:
+    meter = CpuMeter(4.0)
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    assert meter.out_of_memory(RuntimeError("std::bad_alloc")) is None
+    meter.start(1024.0)
+    try:
+        assert meter.out_of_memory(RuntimeError("std::bad_alloc")) is not None
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
