@@ -12,7 +12,7 @@ def refusal(recipe: Recipe, layout: Layout, cluster: Cluster) -> str | None:
     """Why `recipe` cannot run on `layout` on all devices of `cluster`, in one sentence; None when it can."""
     reasons = (
         *_of_cluster(recipe, layout, cluster),
-        *_of_recipe(recipe),
+        *_of_recipe(recipe, layout),
         *_of_layout(layout),
         *_of_model(recipe.model, layout.attention),
     )
@@ -42,9 +42,17 @@ def _of_cluster(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[st
         yield f"{precision} needs CUDA compute capability 8.0, that of {cluster.device} is {got}: choose {other}"
 
 
-def _of_recipe(recipe: Recipe) -> Iterator[str]:
-    if recipe.optimizer != "adamw":
-        yield f"no engine has the optimizer {recipe.optimizer} yet: choose adamw"
+def _of_recipe(recipe: Recipe, layout: Layout) -> Iterator[str]:
+    if recipe.optimizer == "adafactor" and layout.engine == "fsdp":
+        yield (
+            "transformers' Adafactor mixes plain tensors with FSDP2's sharded ones and fails there:"
+            " choose engine ddp, or deepspeed at stage 0"
+        )
+    if recipe.optimizer == "adafactor" and layout.engine == "deepspeed" and layout.zero_stage > 0:
+        yield (
+            f"DeepSpeed ZeRO-{layout.zero_stage} cuts weights into flat shards, over which Adafactor factors nothing"
+            " and is another algorithm: choose engine ddp, or deepspeed at stage 0"
+        )
     if recipe.state_precision != "fp32":
         yield f"no engine keeps states in {recipe.state_precision} yet: choose state_precision fp32"
     if recipe.compression != "none":

@@ -105,8 +105,9 @@ def ds_config(recipe: Recipe, layout: Layout, batch: BatchPoint) -> dict[str, An
     """The configuration with which a DeepSpeed user gets what was measured.
 
     Sharding, precisions and buckets are those of this project's own engine; a test holds the two together. Here too
-    are the batch sizes, and torch's AdamW by DeepSpeed's name for it. Activation checkpointing is not in it: DeepSpeed
-    leaves that to the model (`gradient_checkpointing_enable()` for a transformers one).
+    are the batch sizes, and torch's AdamW by DeepSpeed's name for it; it has none for Adafactor: that of
+    transformers is handed to `deepspeed.initialize` itself. Activation checkpointing is not in it: DeepSpeed leaves
+    that to the model (`gradient_checkpointing_enable()` for a transformers one).
     """
     if layout.engine != "deepspeed":
         raise ValueError(f"a DeepSpeed configuration wants a deepspeed layout, got {layout.engine}")

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 
 import torch
-from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers import Adafactor, BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from tests.contract.cases import STEPS
 from trainers.data import Stream
@@ -39,13 +39,7 @@ def reference(recipe: Recipe) -> Run:
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     with torch.no_grad():
         logits = model(probe(recipe)).logits
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=recipe.learning_rate,
-        betas=(recipe.beta1, recipe.beta2),
-        eps=recipe.epsilon,
-        weight_decay=recipe.weight_decay,
-    )
+    optimizer = _optimizer(model, recipe)
     stream = Stream(vocab_size=recipe.model.vocab_size, seq_len=recipe.seq_len, seed=recipe.seed)
     losses, norms = [], []
     for step in range(STEPS):
@@ -58,6 +52,27 @@ def reference(recipe: Recipe) -> Run:
         optimizer.step()
         losses.append(loss.item())
     return Run(start, logits, losses, norms)
+
+
+def _optimizer(model: torch.nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    if recipe.optimizer == "adafactor":
+        return Adafactor(
+            model.parameters(),
+            lr=recipe.learning_rate,
+            clip_threshold=1.0,
+            beta1=None,
+            weight_decay=recipe.weight_decay,
+            scale_parameter=False,
+            relative_step=False,
+            warmup_init=False,
+        )
+    return torch.optim.AdamW(
+        model.parameters(),
+        lr=recipe.learning_rate,
+        betas=(recipe.beta1, recipe.beta2),
+        eps=recipe.epsilon,
+        weight_decay=recipe.weight_decay,
+    )
 
 
 def _model(spec: ModelSpec) -> torch.nn.Module:

@@ -32,14 +32,14 @@ from torch import nn
 
 from trainers import weights
 from trainers.engines._torch import (
-    adamw,
-    adamw_in_effect,
     checkpoint_blocks,
     checkpointing_in_effect,
     dtype_name,
     half_dtype,
     loss_of,
+    make_optimizer,
     matmul_precision,
+    optimizer_in_effect,
     plain_name,
     set_matmul_precision,
 )
@@ -69,7 +69,8 @@ deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 def ds_config(recipe: Recipe, layout: Layout) -> dict[str, Any]:
     """The configuration that `deepspeed.initialize` gets; the batch sizes in it are for one micro-step of one sequence.
 
-    The optimizer is not in it: it is torch's fused AdamW, handed over beside it, so that nothing need be compiled.
+    The optimizer is not in it: torch's fused AdamW or transformers' Adafactor is handed over beside it, so that nothing
+    need be compiled.
     """
     # DeepSpeed's own bound is 500 million elements, and stage 3 allocates that at once: no more than the model has.
     elements = min(500_000_000, recipe.model.num_parameters)
@@ -130,7 +131,7 @@ class DeepSpeedEngine:
             engine, *_ = initialize(
                 model=model.module,
                 model_parameters=list(model.module.parameters()),
-                optimizer=lambda parameters: adamw(parameters, recipe),
+                optimizer=lambda parameters: make_optimizer(parameters, recipe),
                 config=config,
             )
         self._engine: Any = engine
@@ -208,7 +209,7 @@ class DeepSpeedEngine:
             dtypes = {parameter.dtype for parameter in engine.module.parameters()}
             compute = "+".join(sorted(map(dtype_name, dtypes)))
         return {
-            **adamw_in_effect(engine.basic_optimizer, masters=_masters(wrapper)),
+            **optimizer_in_effect(engine.basic_optimizer, masters=_masters(wrapper)),
             "engine": {"DeepSpeedEngine": "deepspeed"}.get(kind, kind),
             "zero_stage": stage if stage == engine.zero_optimization_stage() else f"{stage}, not what it says",
             "dp_replicate": 1 if stage else ranks,
