@@ -35,7 +35,7 @@ class Recipe:
     compute_precision: Precision = "bf16"
     """Type of the matrix products; "tf32" is fp32 storage with TF32 products, another mathematics than "fp32"."""
     state_precision: StatePrecision = "fp32"
-    """Type of master weights, optimizer states and gradient accumulation."""
+    """Type of master weights, optimizer states and gradients' sums, over micro-steps and over ranks."""
     compression: Compression = "none"
     """What gradients are squeezed into before they are exchanged."""
     learning_rate: float = 1e-4

@@ -53,8 +53,18 @@ def _of_recipe(recipe: Recipe, layout: Layout) -> Iterator[str]:
             f"DeepSpeed ZeRO-{layout.zero_stage} cuts weights into flat shards, over which Adafactor factors nothing"
             " and is another algorithm: choose engine ddp, or deepspeed at stage 0"
         )
-    if recipe.state_precision != "fp32":
-        yield f"no engine keeps states in {recipe.state_precision} yet: choose state_precision fp32"
+    if recipe.state_precision == "bf16" and recipe.compute_precision != "bf16":
+        yield (
+            f"bf16 states go with bf16 products, got compute_precision {recipe.compute_precision}:"
+            " choose compute_precision bf16 or state_precision fp32"
+        )
+    if recipe.state_precision == "bf16" and recipe.optimizer == "adafactor":
+        yield "transformers' Adafactor keeps its states in fp32, never in bf16: choose state_precision fp32 or adamw"
+    if recipe.state_precision == "bf16" and layout.engine == "deepspeed":
+        yield (
+            "DeepSpeed does not run here with weights, gradients and states all in bf16:"
+            " choose engine ddp or fsdp, or state_precision fp32"
+        )
     if recipe.compression != "none":
         yield f"no engine compresses gradients to {recipe.compression} yet: choose compression none"
 

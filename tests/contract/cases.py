@@ -75,10 +75,12 @@ class Case:
             parts[-1] += " then 4 then 2"
         if recipe.optimizer != "adamw":
             parts.insert(1, recipe.optimizer)
+        if recipe.state_precision != "fp32":
+            parts.insert(1, f"{recipe.state_precision} states")
         return ", ".join([*parts, self.fault] if self.fault else parts)
 
 
-def recipe(model: ModelSpec, precision: str = "fp32", optimizer: str = "adamw") -> Recipe:
+def recipe(model: ModelSpec, precision: str = "fp32", optimizer: str = "adamw", states: str = "fp32") -> Recipe:
     """The recipe of the contract: clipping bites, the optimizer decays."""
     return Recipe(
         model=model,
@@ -86,6 +88,7 @@ def recipe(model: ModelSpec, precision: str = "fp32", optimizer: str = "adamw") 
         global_batch=GLOBAL_BATCH,
         compute_precision=precision,  # type: ignore[arg-type]
         optimizer=optimizer,  # type: ignore[arg-type]
+        state_precision=states,  # type: ignore[arg-type]
         learning_rate=1e-3,
         seed=7,
     )
@@ -148,4 +151,6 @@ def cases(world_size: int) -> list[Case]:
                 add(BLOOM, "fp32", layout, 2, fault)
         if main and plain and layout.zero_stage == 0:
             add_recipe(recipe(BLOOM, optimizer="adafactor"), layout, 1, climbs=True)
+        if plain and layout.engine in ("ddp", "fsdp") and (main or layout.zero_stage == 3):
+            add_recipe(recipe(BLOOM, "bf16", states="bf16"), layout, 2)
     return found

@@ -31,8 +31,8 @@ def probe(recipe: Recipe) -> torch.Tensor:
 
 @functools.cache
 def reference(recipe: Recipe) -> Run:
-    """The run of `recipe` in fp32, by nothing of the engines' code."""
-    model = _model(recipe.model)
+    """The run of `recipe` in fp32, in bf16 where its states are, by nothing of the engines' code."""
+    model = _model(recipe.model).to(torch.bfloat16 if recipe.state_precision == "bf16" else torch.float32)
     for name, parameter in model.named_parameters():
         value = draw(name, parameter.shape, seed=recipe.seed, std=recipe.model.init_std, device=torch.device("cpu"))
         parameter.data.copy_(value)
@@ -44,7 +44,7 @@ def reference(recipe: Recipe) -> Run:
     losses, norms = [], []
     for step in range(STEPS):
         tokens = torch.from_numpy(stream.sequences(step, range(recipe.global_batch)))
-        output = model(tokens[:, :-1]).logits.log_softmax(dim=-1)
+        output = model(tokens[:, :-1]).logits.float().log_softmax(dim=-1)
         loss = -output.gather(-1, tokens[:, 1:, None]).mean()
         optimizer.zero_grad()
         loss.backward()
@@ -107,8 +107,8 @@ def differences(run: Run, recipe: Recipe) -> list[str]:
     for name in run.weights.keys() & expected.weights.keys():
         if not torch.equal(run.weights[name], expected.weights[name]):
             found.append(f"start weights of {name} differ")
-    scale = expected.logits.abs().max()
-    error = ((run.logits.float() - expected.logits).abs().max() / scale).item()
+    scale = expected.logits.float().abs().max()
+    error = ((run.logits.float() - expected.logits.float()).abs().max() / scale).item()
     if not error <= (2e-2 if half else 1e-5):
         found.append(f"logits differ by {error:.1e} of the largest")
     pairs = [

@@ -34,6 +34,11 @@ def half_dtype(recipe: Recipe) -> torch.dtype | None:
     return _HALF.get(recipe.compute_precision)
 
 
+def state_dtype(recipe: Recipe) -> torch.dtype:
+    """The type of master weights, of summed gradients and of AdamW's states."""
+    return torch.bfloat16 if recipe.state_precision == "bf16" else torch.float32
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """ "fp32", "bf16" or "fp16"; any other type by torch's name."""
     return _NAMES.get(dtype, str(dtype))
@@ -129,6 +134,10 @@ def loss_of(module: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
 
 class TorchEngine(abc.ABC):
     """The step that `ddp` and `fsdp` share: scaling, clipping, the optimizer. See `trainers.engines.Engine`.
+
+    With states in bf16 ("pure bf16") there is no fp32 copy of anything: weights, gradients, AdamW's moments and the norm
+    are stored in bf16. Micro-steps are added up in bf16, and so are ranks, with a rounding at each addition. Inside one
+    kernel (a product, a norm, AdamW's update of a weight) sums are fp32 and rounded at its end; the loss is fp32.
 
     fp16 losses are scaled by torch's GradScaler (2^16 at first, halved at each overflow, doubled after 2000 steps).
     """
