@@ -60,10 +60,10 @@ def _of_recipe(recipe: Recipe, layout: Layout) -> Iterator[str]:
         )
     if recipe.state_precision == "bf16" and recipe.optimizer == "adafactor":
         yield "transformers' Adafactor keeps its states in fp32, never in bf16: choose state_precision fp32 or adamw"
-    if recipe.state_precision == "bf16" and layout.engine == "deepspeed":
+    if recipe.state_precision == "bf16" and layout.engine == "deepspeed" and layout.zero_stage == 0:
         yield (
-            "DeepSpeed does not run here with weights, gradients and states all in bf16:"
-            " choose engine ddp or fsdp, or state_precision fp32"
+            "DeepSpeed stage 0 in bf16 always keeps fp32 master weights and states:"
+            " choose zero_stage 1, 2 or 3, engine ddp or fsdp, or state_precision fp32"
         )
     if recipe.compression != "none":
         yield f"no engine compresses gradients to {recipe.compression} yet: choose compression none"

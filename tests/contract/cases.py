@@ -151,6 +151,6 @@ def cases(world_size: int) -> list[Case]:
                 add(BLOOM, "fp32", layout, 2, fault)
         if main and plain and layout.zero_stage == 0:
             add_recipe(recipe(BLOOM, optimizer="adafactor"), layout, 1, climbs=True)
-        if plain and layout.engine in ("ddp", "fsdp") and (main or layout.zero_stage == 3):
+        if plain and (layout.engine, layout.zero_stage) != ("deepspeed", 0) and (main or layout.zero_stage == 3):
             add_recipe(recipe(BLOOM, "bf16", states="bf16"), layout, 2)
     return found

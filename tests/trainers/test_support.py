@@ -66,9 +66,9 @@ def test_nothing_that_the_contract_runs_is_refused(world_size: int) -> None:
         ),
         (
             {"state_precision": "bf16"},
-            {"engine": "deepspeed", "grad_sync": "every"},
+            {"engine": "deepspeed", "zero_stage": 0, "dp_shard": 1, "dp_replicate": 2},
             GPUS,
-            "weights, gradients and states all in bf16",
+            "DeepSpeed stage 0 in bf16 always keeps fp32 master weights",
         ),
         ({"compression": "powersgd"}, {}, GPUS, "compresses gradients to powersgd"),
         ({}, {"dp_shard": 1, "tp": 2}, GPUS, "no engine has tp yet, got tp 2"),

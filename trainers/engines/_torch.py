@@ -135,9 +135,10 @@ def loss_of(module: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
 class TorchEngine(abc.ABC):
     """The step that `ddp` and `fsdp` share: scaling, clipping, the optimizer. See `trainers.engines.Engine`.
 
-    With states in bf16 ("pure bf16") there is no fp32 copy of anything: weights, gradients, AdamW's moments and the norm
-    are stored in bf16. Micro-steps are added up in bf16, and so are ranks, with a rounding at each addition. Inside one
-    kernel (a product, a norm, AdamW's update of a weight) sums are fp32 and rounded at its end; the loss is fp32.
+    With states in bf16 ("pure bf16") there is no fp32 copy of anything: weights, gradients, AdamW's moments and the
+    norm are stored in bf16. Micro-steps are added up in bf16, and so are ranks, with a rounding at each addition.
+    Inside one kernel (a product, a norm, AdamW's update of a weight) sums are fp32, rounded at its end; the loss is
+    fp32.
 
     fp16 losses are scaled by torch's GradScaler (2^16 at first, halved at each overflow, doubled after 2000 steps).
     """

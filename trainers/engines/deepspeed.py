@@ -14,6 +14,11 @@ Stages 0 and 1 exchange gradients at the last micro-step of a step, 2 and 3 at e
 
 In all of them gradients travel and are added up in fp32 (`communication_data_type`, `grad_accum_dtype`); DeepSpeed's
 own default would be 16 bits. Stages 1 to 3 in fp32 hold a second fp32 copy of their part of the weights.
+
+With states in bf16, stages 1 to 3 keep master weights and Adam states in bf16 (`bf16_master_weights_and_grads`,
+`bf16_optimizer_states`), and gradients travel and are added up in bf16, over ranks and over micro-steps; the norm is
+fp32. Stage 1 is then the optimizer of stage 2 with gradients left whole; stages 1 and 2 hold a second bf16 copy of
+their part of the weights. Stage 0 refuses this: its native bf16 mode always has fp32 master weights.
 """
 
 import contextlib
@@ -42,6 +47,7 @@ from trainers.engines._torch import (
     optimizer_in_effect,
     plain_name,
     set_matmul_precision,
+    state_dtype,
 )
 from trainers.layout import Layout
 from trainers.models import Model, build
@@ -90,8 +96,8 @@ def ds_config(recipe: Recipe, layout: Layout) -> dict[str, Any]:
         "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,
         "gradient_clipping": recipe.grad_clip if layout.zero_stage else 0.0,
-        "communication_data_type": "fp32",
-        "data_types": {"grad_accum_dtype": "fp32"},
+        "communication_data_type": recipe.state_precision,
+        "data_types": {"grad_accum_dtype": recipe.state_precision},
         # The throughput timer waits for the device at every micro-step.
         "timers": {"throughput": {"enabled": False}},
         "steps_per_print": sys.maxsize,
@@ -100,6 +106,8 @@ def ds_config(recipe: Recipe, layout: Layout) -> dict[str, Any]:
         case "bf16" | "fp16" if layout.zero_stage == 0:
             dtype = "bfloat16" if recipe.compute_precision == "bf16" else "float16"
             config["torch_autocast"] = {"enabled": True, "dtype": dtype}
+        case "bf16" if recipe.state_precision == "bf16":
+            config["bf16"] = {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
         case "bf16":
             config["bf16"] = {"enabled": True}
         case "fp16":
@@ -152,7 +160,7 @@ class DeepSpeedEngine:
 
     def _set_masters(self) -> None:
         """Gives fp32 master weights the bits that 16-bit modules lost: every engine starts from the same model."""
-        if self._layout.zero_stage == 0 or half_dtype(self._recipe) is None:
+        if self._layout.zero_stage == 0 or half_dtype(self._recipe) in (None, state_dtype(self._recipe)):
             return
         std = self._recipe.model.init_std
         for name, parameter in self._engine.module.named_parameters():
@@ -230,7 +238,8 @@ class DeepSpeedEngine:
         for name, parameter in self._engine.module.named_parameters():
             whole = parameter.detach() if self._layout.zero_stage == 0 else safe_get_full_fp32_param(parameter)
             assert whole is not None
-            yield plain_name(name), whole
+            # From 16-bit masters DeepSpeed may make an fp32 tensor; the type is that of what is stored.
+            yield plain_name(name), whole.to(state_dtype(self._recipe))
 
     def close(self) -> None:
         self._engine.destroy()
@@ -250,7 +259,7 @@ def _stage(wrapper: Any) -> int:
 
 
 def _masters(wrapper: Any) -> list[torch.Tensor]:
-    """The fp32 weights that a ZeRO optimizer keeps; empty at stage 0, where the module's own are the masters."""
+    """The master weights that a ZeRO optimizer keeps; empty at stage 0, where the module's own are the masters."""
     for name in ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition"):
         if hasattr(wrapper, name):
             return list(getattr(wrapper, name))
