@@ -31,15 +31,17 @@ class Recipe:
     global_batch: int
     """Sequences in one optimizer step, over all ranks."""
     optimizer: Optimizer = "adamw"
+    """"adafactor" is that of transformers with a fixed learning rate, no first moment and updates clipped at 1."""
     compute_precision: Precision = "bf16"
     """Type of the matrix products; "tf32" is fp32 storage with TF32 products, another mathematics than "fp32"."""
     state_precision: StatePrecision = "fp32"
-    """Type of master weights, optimizer states and gradient accumulation."""
+    """Type of master weights, optimizer states and gradients' sums, over micro-steps and over ranks."""
     compression: Compression = "none"
     """What gradients are squeezed into before they are exchanged."""
     learning_rate: float = 1e-4
     weight_decay: float = 0.1
     beta1: float = 0.9
+    """AdamW's alone, as are `beta2` and `epsilon`."""
     beta2: float = 0.95
     epsilon: float = 1e-8
     grad_clip: float = 1.0

@@ -12,7 +12,7 @@ def refusal(recipe: Recipe, layout: Layout, cluster: Cluster) -> str | None:
     """Why `recipe` cannot run on `layout` on all devices of `cluster`, in one sentence; None when it can."""
     reasons = (
         *_of_cluster(recipe, layout, cluster),
-        *_of_recipe(recipe),
+        *_of_recipe(recipe, layout),
         *_of_layout(layout),
         *_of_model(recipe.model, layout.attention),
     )
@@ -42,11 +42,29 @@ def _of_cluster(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[st
         yield f"{precision} needs CUDA compute capability 8.0, that of {cluster.device} is {got}: choose {other}"
 
 
-def _of_recipe(recipe: Recipe) -> Iterator[str]:
-    if recipe.optimizer != "adamw":
-        yield f"no engine has the optimizer {recipe.optimizer} yet: choose adamw"
-    if recipe.state_precision != "fp32":
-        yield f"no engine keeps states in {recipe.state_precision} yet: choose state_precision fp32"
+def _of_recipe(recipe: Recipe, layout: Layout) -> Iterator[str]:
+    if recipe.optimizer == "adafactor" and layout.engine == "fsdp":
+        yield (
+            "transformers' Adafactor mixes plain tensors with FSDP2's sharded ones and fails there:"
+            " choose engine ddp, or deepspeed at stage 0"
+        )
+    if recipe.optimizer == "adafactor" and layout.engine == "deepspeed" and layout.zero_stage > 0:
+        yield (
+            f"DeepSpeed ZeRO-{layout.zero_stage} cuts weights into flat shards, over which Adafactor factors nothing"
+            " and is another algorithm: choose engine ddp, or deepspeed at stage 0"
+        )
+    if recipe.state_precision == "bf16" and recipe.compute_precision != "bf16":
+        yield (
+            f"bf16 states go with bf16 products, got compute_precision {recipe.compute_precision}:"
+            " choose compute_precision bf16 or state_precision fp32"
+        )
+    if recipe.state_precision == "bf16" and recipe.optimizer == "adafactor":
+        yield "transformers' Adafactor keeps its states in fp32, never in bf16: choose state_precision fp32 or adamw"
+    if recipe.state_precision == "bf16" and layout.engine == "deepspeed" and layout.zero_stage == 0:
+        yield (
+            "DeepSpeed stage 0 in bf16 always keeps fp32 master weights and states:"
+            " choose zero_stage 1, 2 or 3, engine ddp or fsdp, or state_precision fp32"
+        )
     if recipe.compression != "none":
         yield f"no engine compresses gradients to {recipe.compression} yet: choose compression none"
 

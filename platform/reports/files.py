@@ -105,8 +105,9 @@ def ds_config(recipe: Recipe, layout: Layout, batch: BatchPoint) -> dict[str, An
     """The configuration with which a DeepSpeed user gets what was measured.
 
     Sharding, precisions and buckets are those of this project's own engine; a test holds the two together. Here too
-    are the batch sizes, and torch's AdamW by DeepSpeed's name for it. Activation checkpointing is not in it: DeepSpeed
-    leaves that to the model (`gradient_checkpointing_enable()` for a transformers one).
+    are the batch sizes, and torch's AdamW by DeepSpeed's name for it; it has none for Adafactor: that of
+    transformers is handed to `deepspeed.initialize` itself. Activation checkpointing is not in it: DeepSpeed leaves
+    that to the model (`gradient_checkpointing_enable()` for a transformers one).
     """
     if layout.engine != "deepspeed":
         raise ValueError(f"a DeepSpeed configuration wants a deepspeed layout, got {layout.engine}")
@@ -118,8 +119,8 @@ def ds_config(recipe: Recipe, layout: Layout, batch: BatchPoint) -> dict[str, An
         "gradient_clipping": recipe.grad_clip,
         "zero_optimization": _zero(recipe, layout, half),
         "zero_allow_untested_optimizer": True,
-        "communication_data_type": "fp32",
-        "data_types": {"grad_accum_dtype": "fp32"},
+        "communication_data_type": recipe.state_precision,
+        "data_types": {"grad_accum_dtype": recipe.state_precision},
     }
     if half and layout.zero_stage == 0:
         # Its own 16-bit modes would add gradients up in 16 bits at this stage, which is another recipe.
@@ -127,6 +128,8 @@ def ds_config(recipe: Recipe, layout: Layout, batch: BatchPoint) -> dict[str, An
         config["torch_autocast"] = {"enabled": True, "dtype": dtype}
     elif recipe.compute_precision == "bf16":
         config["bf16"] = {"enabled": True}
+        if recipe.state_precision == "bf16":
+            config["bf16"] |= {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
     elif recipe.compute_precision == "fp16":
         scaling = {"loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 2000, "hysteresis": 1}
         config["fp16"] = {"enabled": True, **scaling}

@@ -73,16 +73,22 @@ class Case:
         parts = [recipe.model.name, recipe.compute_precision, self.layout.label, f"accum {batch.grad_accum}"]
         if self.climbs:
             parts[-1] += " then 4 then 2"
+        if recipe.optimizer != "adamw":
+            parts.insert(1, recipe.optimizer)
+        if recipe.state_precision != "fp32":
+            parts.insert(1, f"{recipe.state_precision} states")
         return ", ".join([*parts, self.fault] if self.fault else parts)
 
 
-def recipe(model: ModelSpec, precision: str = "fp32") -> Recipe:
-    """The one recipe of the contract: clipping bites, AdamW decays."""
+def recipe(model: ModelSpec, precision: str = "fp32", optimizer: str = "adamw", states: str = "fp32") -> Recipe:
+    """The recipe of the contract: clipping bites, the optimizer decays."""
     return Recipe(
         model=model,
         seq_len=SEQ_LEN,
         global_batch=GLOBAL_BATCH,
         compute_precision=precision,  # type: ignore[arg-type]
+        optimizer=optimizer,  # type: ignore[arg-type]
+        state_precision=states,  # type: ignore[arg-type]
         learning_rate=1e-3,
         seed=7,
     )
@@ -116,11 +122,14 @@ def cases(world_size: int) -> list[Case]:
     """At 2 ranks all combinations in fp32 on BLOOM, and the faults; at 1 and 4 ranks each stage and degree twice."""
     found: list[Case] = []
 
+    def add_recipe(chosen: Recipe, layout: Layout, grad_accum: int, fault: str = "", climbs: bool = False) -> None:
+        point = BatchPoint.of(chosen, layout, GLOBAL_BATCH // (world_size * grad_accum))
+        found.append(Case(recipe=chosen, layout=layout, batch=point, fault=fault, climbs=climbs))
+
     def add(
         model: ModelSpec, precision: str, layout: Layout, grad_accum: int, fault: str = "", climbs: bool = False
     ) -> None:
-        point = BatchPoint.of(recipe(model, precision), layout, GLOBAL_BATCH // (world_size * grad_accum))
-        found.append(Case(recipe=recipe(model, precision), layout=layout, batch=point, fault=fault, climbs=climbs))
+        add_recipe(recipe(model, precision), layout, grad_accum, fault, climbs)
 
     for layout in layouts(world_size):
         stages = ENGINES[layout.engine]
@@ -140,4 +149,8 @@ def cases(world_size: int) -> list[Case]:
         for fault, planted in FAULTS.items() if main and plain else ():
             if layout.zero_stage == planted.get(layout.engine, max(stages)):
                 add(BLOOM, "fp32", layout, 2, fault)
+        if main and plain and layout.zero_stage == 0:
+            add_recipe(recipe(BLOOM, optimizer="adafactor"), layout, 1, climbs=True)
+        if plain and (layout.engine, layout.zero_stage) != ("deepspeed", 0) and (main or layout.zero_stage == 3):
+            add_recipe(recipe(BLOOM, "bf16", states="bf16"), layout, 2)
     return found

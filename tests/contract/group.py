@@ -90,7 +90,9 @@ def _run(case: Case) -> dict[str, Any]:
     with _planted(case.fault):
         engine = engines.create(recipe, case.layout, torch.device("cpu"))
         weights = {name: weight.clone() for name, weight in engine.named_full_weights()}
-        digest = hashlib.sha256(b"".join(weight.numpy().tobytes() for weight in weights.values())).hexdigest()
+        digest = hashlib.sha256(
+            b"".join(weight.view(torch.uint8).numpy().tobytes() for weight in weights.values())
+        ).hexdigest()
         digests: list[Any] = [None] * world_size
         dist.all_gather_object(digests, digest)
         logits = engine.logits(probe(recipe))

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 
 import torch
-from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers import Adafactor, BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from tests.contract.cases import STEPS
 from trainers.data import Stream
@@ -31,26 +31,20 @@ def probe(recipe: Recipe) -> torch.Tensor:
 
 @functools.cache
 def reference(recipe: Recipe) -> Run:
-    """The run of `recipe` in fp32, by nothing of the engines' code."""
-    model = _model(recipe.model)
+    """The run of `recipe` in fp32, in bf16 where its states are, by nothing of the engines' code."""
+    model = _model(recipe.model).to(torch.bfloat16 if recipe.state_precision == "bf16" else torch.float32)
     for name, parameter in model.named_parameters():
         value = draw(name, parameter.shape, seed=recipe.seed, std=recipe.model.init_std, device=torch.device("cpu"))
         parameter.data.copy_(value)
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     with torch.no_grad():
         logits = model(probe(recipe)).logits
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=recipe.learning_rate,
-        betas=(recipe.beta1, recipe.beta2),
-        eps=recipe.epsilon,
-        weight_decay=recipe.weight_decay,
-    )
+    optimizer = _optimizer(model, recipe)
     stream = Stream(vocab_size=recipe.model.vocab_size, seq_len=recipe.seq_len, seed=recipe.seed)
     losses, norms = [], []
     for step in range(STEPS):
         tokens = torch.from_numpy(stream.sequences(step, range(recipe.global_batch)))
-        output = model(tokens[:, :-1]).logits.log_softmax(dim=-1)
+        output = model(tokens[:, :-1]).logits.float().log_softmax(dim=-1)
         loss = -output.gather(-1, tokens[:, 1:, None]).mean()
         optimizer.zero_grad()
         loss.backward()
@@ -58,6 +52,27 @@ def reference(recipe: Recipe) -> Run:
         optimizer.step()
         losses.append(loss.item())
     return Run(start, logits, losses, norms)
+
+
+def _optimizer(model: torch.nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    if recipe.optimizer == "adafactor":
+        return Adafactor(
+            model.parameters(),
+            lr=recipe.learning_rate,
+            clip_threshold=1.0,
+            beta1=None,
+            weight_decay=recipe.weight_decay,
+            scale_parameter=False,
+            relative_step=False,
+            warmup_init=False,
+        )
+    return torch.optim.AdamW(
+        model.parameters(),
+        lr=recipe.learning_rate,
+        betas=(recipe.beta1, recipe.beta2),
+        eps=recipe.epsilon,
+        weight_decay=recipe.weight_decay,
+    )
 
 
 def _model(spec: ModelSpec) -> torch.nn.Module:
@@ -92,8 +107,8 @@ def differences(run: Run, recipe: Recipe) -> list[str]:
     for name in run.weights.keys() & expected.weights.keys():
         if not torch.equal(run.weights[name], expected.weights[name]):
             found.append(f"start weights of {name} differ")
-    scale = expected.logits.abs().max()
-    error = ((run.logits.float() - expected.logits).abs().max() / scale).item()
+    scale = expected.logits.float().abs().max()
+    error = ((run.logits.float() - expected.logits.float()).abs().max() / scale).item()
     if not error <= (2e-2 if half else 1e-5):
         found.append(f"logits differ by {error:.1e} of the largest")
     pairs = [

@@ -19,6 +19,8 @@ from trainers.recipe import Recipe
 DDP = Layout(engine="ddp", checkpointing="full", bucket_mib=7)
 FSDP = Layout(engine="fsdp", zero_stage=3, prefetch=1)
 ZERO = Layout(engine="deepspeed", zero_stage=2, grad_sync="every", bucket_mib=7)
+ADAMW = recipe(BLOOM)
+ADAFACTOR = recipe(BLOOM, optimizer="adafactor")
 
 
 def _higher_stage(engine: Any) -> None:
@@ -46,39 +48,51 @@ def _grad_accum(engine: Any) -> None:
     engine.set_grad_accum(3)
 
 
+def _clip_threshold(engine: Any) -> None:
+    engine._optimizer.param_groups[0]["clip_threshold"] = 2.0
+
+
 def _nothing(engine: Any) -> None:
     """As asked for."""
 
 
-TAMPERINGS: dict[str, tuple[Layout, Callable[[Any], None], str]] = {
-    "nothing in DDP": (DDP, _nothing, ""),
-    "nothing in FSDP2": (FSDP, _nothing, ""),
-    "nothing in ZeRO-2": (ZERO, _nothing, ""),
-    "another ZeRO stage": (ZERO, _higher_stage, "zero_stage in effect is 3"),
-    "another ZeRO accumulation": (ZERO, _grad_accum, "grad_accum in effect is 3"),
-    "TF32 switched on": (DDP, _tf32, "compute_precision in effect is tf32"),
-    "another learning rate": (DDP, _learning_rate, "learning_rate in effect is 0.002"),
-    "a block without checkpointing": (DDP, _unwrap_a_block, "checkpointing in effect is 1 of 2 blocks"),
-    "parameters kept after the forward pass": (FSDP, _keep_parameters, "zero_stage in effect is 2"),
+TAMPERINGS: dict[str, tuple[Layout, Callable[[Any], None], str, Recipe]] = {
+    "nothing in DDP": (DDP, _nothing, "", ADAMW),
+    "nothing in FSDP2": (FSDP, _nothing, "", ADAMW),
+    "nothing in ZeRO-2": (ZERO, _nothing, "", ADAMW),
+    "another ZeRO stage": (ZERO, _higher_stage, "zero_stage in effect is 3", ADAMW),
+    "another ZeRO accumulation": (ZERO, _grad_accum, "grad_accum in effect is 3", ADAMW),
+    "TF32 switched on": (DDP, _tf32, "compute_precision in effect is tf32", ADAMW),
+    "another learning rate": (DDP, _learning_rate, "learning_rate in effect is 0.002", ADAMW),
+    "a block without checkpointing": (DDP, _unwrap_a_block, "checkpointing in effect is 1 of 2 blocks", ADAMW),
+    "parameters kept after the forward pass": (FSDP, _keep_parameters, "zero_stage in effect is 2", ADAMW),
+    "nothing in DDP with Adafactor": (DDP, _nothing, "", ADAFACTOR),
+    "another clipping in Adafactor": (
+        DDP,
+        _clip_threshold,
+        "optimizer in effect is adafactor, clip_threshold 2.0",
+        ADAFACTOR,
+    ),
+    "Adafactor over flat shards": (ZERO, _nothing, "optimizer in effect is adafactor, nothing factored", ADAFACTOR),
 }
-"""What is done, to which layout, and how the mismatch must begin."""
+"""What is done, to which layout, how the mismatch must begin, and the recipe that was asked for."""
 
 
 def mismatches_of(names: list[str]) -> dict[str, list[str]]:
     """The sentences that each tampering brings; run in a group of one rank."""
     found = {}
     for name in names:
-        layout, tamper, _ = TAMPERINGS[name]
+        layout, tamper, _, wanted = TAMPERINGS[name]
         honest = deepspeed.ds_config
         if tamper is _higher_stage:
             deepspeed.ds_config = _other_stage
         try:
-            engine = engines.create(recipe(BLOOM), layout, torch.device("cpu"))
+            engine = engines.create(wanted, layout, torch.device("cpu"))
         finally:
             deepspeed.ds_config = honest
         engine.set_grad_accum(1)
         tamper(engine)
-        found[name] = engines.mismatches(engine.in_effect(), recipe(BLOOM), layout, grad_accum=1)
+        found[name] = engines.mismatches(engine.in_effect(), wanted, layout, grad_accum=1)
         engine.close()
     return found
 

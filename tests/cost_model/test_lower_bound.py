@@ -1,6 +1,8 @@
 """The floor under peak memory: never above a measured peak, and close enough to be of use."""
 
+import dataclasses
 import itertools
+from typing import Any
 
 import pytest
 
@@ -48,6 +50,23 @@ def test_states_of_bloom_7b1_on_one_rank() -> None:
     floor = lower_bound(RECIPE, Layout(engine="ddp"), BatchPoint(micro_batch=1, grad_accum=2))
     assert floor.states_gib + floor.gradients_gib == pytest.approx(105.3, abs=0.1)
     assert floor.sentence.startswith(f"at least {floor.total_gib:.1f} GiB a rank: states 79.0, gradients 26.3")
+
+
+@pytest.mark.parametrize(
+    ("layout", "changes"),
+    [
+        (Layout(engine="ddp"), {"optimizer": "adafactor"}),
+        (Layout(engine="deepspeed", zero_stage=0), {"optimizer": "adafactor"}),
+        (Layout(engine="ddp"), {"state_precision": "bf16"}),
+        (fsdp(), {"state_precision": "bf16"}),
+        (Layout(engine="deepspeed", zero_stage=1), {"state_precision": "bf16"}),
+        (Layout(engine="deepspeed", zero_stage=3, grad_sync="every"), {"state_precision": "bf16"}),
+    ],
+)
+def test_lighter_states_are_at_most_eight_bytes_a_parameter(layout: Layout, changes: dict[str, Any]) -> None:
+    recipe = dataclasses.replace(RECIPE, **changes)
+    floor = lower_bound(recipe, layout, BatchPoint(micro_batch=1, grad_accum=2))
+    assert 0 < floor.states_gib + floor.gradients_gib <= 8 * BLOOM_7B1.num_parameters / 2**30
 
 
 def test_memory_grows_with_micro_batch_and_accumulation() -> None:

@@ -108,10 +108,12 @@ def mismatches(in_effect: Mapping[str, Any], recipe: Recipe, layout: Layout, *, 
         "optimizer": recipe.optimizer,
         "learning_rate": recipe.learning_rate,
         "weight_decay": recipe.weight_decay,
-        "beta1": recipe.beta1,
-        "beta2": recipe.beta2,
-        "epsilon": recipe.epsilon,
     }
+    if recipe.optimizer == "adamw":
+        wanted |= {name: getattr(recipe, name) for name in ("beta1", "beta2", "epsilon")}
+    # Gradients travel and are added up in the states' type, where an engine has a setting for it.
+    sums = ("reduce_precision", "accumulation_precision")
+    wanted |= {name: recipe.state_precision for name in sums if name in in_effect}
     # 0 asks for the library's own choice, whatever that is.
     wanted |= {name: getattr(layout, name) for name in ("bucket_mib", "prefetch") if getattr(layout, name)}
     untold = [name for name in wanted if name not in in_effect]

@@ -1,4 +1,4 @@
-"""What engines share: matrix-product precision, AdamW, checkpointing of blocks; and the step of the torch engines."""
+"""What engines share: matrix-product precision, optimizers, checkpointing of blocks; the step of the torch engines."""
 
 import abc
 import contextlib
@@ -18,12 +18,25 @@ from trainers.models import Model, build, causal_lm_loss
 from trainers.recipe import Recipe
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# A fixed learning rate, no first moment, and updates clipped at a root mean square of 1.
+_ADAFACTOR: dict[str, Any] = {
+    "scale_parameter": False,
+    "relative_step": False,
+    "warmup_init": False,
+    "beta1": None,
+    "clip_threshold": 1.0,
+}
 _NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 def half_dtype(recipe: Recipe) -> torch.dtype | None:
     """The 16-bit type of the recipe's matrix products, None for fp32 and tf32."""
     return _HALF.get(recipe.compute_precision)
+
+
+def state_dtype(recipe: Recipe) -> torch.dtype:
+    """The type of master weights, of summed gradients and of AdamW's states."""
+    return torch.bfloat16 if recipe.state_precision == "bf16" else torch.float32
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -43,8 +56,15 @@ def matmul_precision() -> str:
     return "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
-def adamw(parameters: Iterable[nn.Parameter], recipe: Recipe) -> torch.optim.AdamW:
-    """Torch's fused AdamW over one group: every parameter decays, biases and norms too."""
+def make_optimizer(parameters: Iterable[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
+    """The recipe's optimizer over one group: every parameter decays, biases and norms too.
+
+    AdamW is torch's fused one. Adafactor is that of transformers, its states always fp32.
+    """
+    if recipe.optimizer == "adafactor":
+        from transformers.optimization import Adafactor
+
+        return Adafactor(list(parameters), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, **_ADAFACTOR)
     return torch.optim.AdamW(
         list(parameters),
         lr=recipe.learning_rate,
@@ -55,25 +75,31 @@ def adamw(parameters: Iterable[nn.Parameter], recipe: Recipe) -> torch.optim.Ada
     )
 
 
-def adamw_in_effect(optimizer: torch.optim.Optimizer, masters: Iterable[torch.Tensor] = ()) -> dict[str, Any]:
-    """What a torch optimizer runs, under the names of Recipe; states count once a step has made them.
+def optimizer_in_effect(optimizer: torch.optim.Optimizer, masters: Iterable[torch.Tensor] = ()) -> dict[str, Any]:
+    """What an optimizer runs, under the names of Recipe; states count once a step has made them.
 
     `masters` are the weights that it steps where a library swaps them in and out of its group.
     """
     (group,) = optimizer.param_groups
-    dtypes = {tensor.dtype for tensor in masters} or {tensor.dtype for tensor in group["params"]}
+    weights = list(masters) or group["params"]
+    dtypes = {tensor.dtype for tensor in weights}
     for state in optimizer.state.values():
-        dtypes |= {state[key].dtype for key in ("exp_avg", "exp_avg_sq") if key in state}
-    return {
+        dtypes |= {value.dtype for key, value in state.items() if key.startswith("exp_avg")}
+    found = {
         "optimizer": type(optimizer).__name__.lower(),
         "state_precision": "+".join(sorted(map(dtype_name, dtypes))),
         "learning_rate": group["lr"],
         "weight_decay": group["weight_decay"],
-        "beta1": group["betas"][0],
-        "beta2": group["betas"][1],
-        "epsilon": group["eps"],
         "fused": bool(group.get("fused")),
     }
+    if "betas" in group:
+        found |= {"beta1": group["betas"][0], "beta2": group["betas"][1], "epsilon": group["eps"]}
+    if found["optimizer"] == "adafactor":
+        changed = [f"{key} {group[key]}" for key, value in _ADAFACTOR.items() if group[key] != value]
+        # Only matrices are factored: over flat shards it is another algorithm.
+        changed += [] if any(tensor.dim() > 1 for tensor in weights) else ["nothing factored"]
+        found["optimizer"] = ", ".join(["adafactor", *changed])
+    return found
 
 
 def checkpoint_blocks(model: Model) -> tuple[nn.Module, ...]:
@@ -107,7 +133,12 @@ def loss_of(module: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
 
 
 class TorchEngine(abc.ABC):
-    """The step that `ddp` and `fsdp` share: scaling, clipping, AdamW. See `trainers.engines.Engine`.
+    """The step that `ddp` and `fsdp` share: scaling, clipping, the optimizer. See `trainers.engines.Engine`.
+
+    With states in bf16 ("pure bf16") there is no fp32 copy of anything: weights, gradients, AdamW's moments and the
+    norm are stored in bf16. Micro-steps are added up in bf16, and so are ranks, with a rounding at each addition.
+    Inside one kernel (a product, a norm, AdamW's update of a weight) sums are fp32, rounded at its end; the loss is
+    fp32.
 
     fp16 losses are scaled by torch's GradScaler (2^16 at first, halved at each overflow, doubled after 2000 steps).
     """
@@ -122,7 +153,7 @@ class TorchEngine(abc.ABC):
         self._last_syncs: list[bool] = []
         self._num_blocks = recipe.model.num_layers
         self._module = self._lay_out(build(recipe.model, attention=layout.attention))
-        self._optimizer = adamw(self._module.parameters(), recipe)
+        self._optimizer = make_optimizer(self._module.parameters(), recipe)
         self._scaler = torch.amp.GradScaler(device.type) if recipe.compute_precision == "fp16" else None
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)
 
@@ -189,7 +220,7 @@ class TorchEngine(abc.ABC):
             "grad_accum": len(self._last_syncs) or self._grad_accum,
             "grad_sync": ("every" if all(self._last_syncs) else "last") if several else None,
             "checkpointing": checkpointing_in_effect(self._module, self._num_blocks),
-            **adamw_in_effect(self._optimizer),
+            **optimizer_in_effect(self._optimizer),
         }
 
     def named_full_weights(self) -> Iterator[tuple[str, torch.Tensor]]:

@@ -1,4 +1,4 @@
-"""Torch DistributedDataParallel: a whole model on every rank, fp32 weights, autocast for 16-bit products."""
+"""Torch DistributedDataParallel: a whole model on every rank, autocast for 16-bit products over fp32 weights."""
 
 import contextlib
 import warnings
@@ -10,7 +10,14 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainers import weights
-from trainers.engines._torch import TorchEngine, checkpoint_blocks, dtype_name, half_dtype, matmul_precision
+from trainers.engines._torch import (
+    TorchEngine,
+    checkpoint_blocks,
+    dtype_name,
+    half_dtype,
+    matmul_precision,
+    state_dtype,
+)
 from trainers.models import Model
 
 
@@ -19,6 +26,9 @@ class DdpEngine(TorchEngine):
 
     They only become views in a backward pass that exchanges them; so the first step exchanges at every micro-step
     whatever the layout says, which gives the same sum, and no second set of gradients is ever allocated.
+
+    Gradients have the weights' type. Where states are bf16, weights are, nothing is cast, and micro-steps are added up
+    in the bf16 buckets, which are then all-reduced in bf16.
     """
 
     _module: DistributedDataParallel
@@ -26,7 +36,12 @@ class DdpEngine(TorchEngine):
     def _lay_out(self, model: Model) -> nn.Module:
         recipe = self._recipe
         weights.materialise(
-            model.module, names=model.names, seed=recipe.seed, std=recipe.model.init_std, device=self._device
+            model.module,
+            names=model.names,
+            seed=recipe.seed,
+            std=recipe.model.init_std,
+            device=self._device,
+            dtype=state_dtype(recipe),
         )
         if self._layout.checkpointing == "full":
             checkpoint_blocks(model)
@@ -49,7 +64,9 @@ class DdpEngine(TorchEngine):
 
     def _computing(self) -> contextlib.AbstractContextManager[Any]:
         dtype = half_dtype(self._recipe)
-        return torch.autocast(self._device.type, dtype=dtype) if dtype else contextlib.nullcontext()
+        if dtype is None or dtype == state_dtype(self._recipe):
+            return contextlib.nullcontext()
+        return torch.autocast(self._device.type, dtype=dtype)
 
     def _whole(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
@@ -62,7 +79,7 @@ class DdpEngine(TorchEngine):
 
     def in_effect(self) -> Mapping[str, Any]:
         with self._computing():
-            matrix = torch.ones(8, 8, device=self._device)
+            matrix = torch.ones(8, 8, dtype=next(self._module.parameters()).dtype, device=self._device)
             product = (matrix @ matrix).dtype
         config = self._module.module.config
         return {

@@ -14,6 +14,11 @@ Stages 0 and 1 exchange gradients at the last micro-step of a step, 2 and 3 at e
 
 In all of them gradients travel and are added up in fp32 (`communication_data_type`, `grad_accum_dtype`); DeepSpeed's
 own default would be 16 bits. Stages 1 to 3 in fp32 hold a second fp32 copy of their part of the weights.
+
+With states in bf16, stages 1 to 3 keep master weights and Adam states in bf16 (`bf16_master_weights_and_grads`,
+`bf16_optimizer_states`), and gradients travel and are added up in bf16, over ranks and over micro-steps; the norm is
+fp32. Stage 1 is then the optimizer of stage 2 with gradients left whole; stages 1 and 2 hold a second bf16 copy of
+their part of the weights. Stage 0 refuses this: its native bf16 mode always has fp32 master weights.
 """
 
 import contextlib
@@ -32,16 +37,17 @@ from torch import nn
 
 from trainers import weights
 from trainers.engines._torch import (
-    adamw,
-    adamw_in_effect,
     checkpoint_blocks,
     checkpointing_in_effect,
     dtype_name,
     half_dtype,
     loss_of,
+    make_optimizer,
     matmul_precision,
+    optimizer_in_effect,
     plain_name,
     set_matmul_precision,
+    state_dtype,
 )
 from trainers.layout import Layout
 from trainers.models import Model, build
@@ -69,7 +75,8 @@ deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 def ds_config(recipe: Recipe, layout: Layout) -> dict[str, Any]:
     """The configuration that `deepspeed.initialize` gets; the batch sizes in it are for one micro-step of one sequence.
 
-    The optimizer is not in it: it is torch's fused AdamW, handed over beside it, so that nothing need be compiled.
+    The optimizer is not in it: torch's fused AdamW or transformers' Adafactor is handed over beside it, so that nothing
+    need be compiled.
     """
     # DeepSpeed's own bound is 500 million elements, and stage 3 allocates that at once: no more than the model has.
     elements = min(500_000_000, recipe.model.num_parameters)
@@ -89,8 +96,8 @@ def ds_config(recipe: Recipe, layout: Layout) -> dict[str, Any]:
         "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,
         "gradient_clipping": recipe.grad_clip if layout.zero_stage else 0.0,
-        "communication_data_type": "fp32",
-        "data_types": {"grad_accum_dtype": "fp32"},
+        "communication_data_type": recipe.state_precision,
+        "data_types": {"grad_accum_dtype": recipe.state_precision},
         # The throughput timer waits for the device at every micro-step.
         "timers": {"throughput": {"enabled": False}},
         "steps_per_print": sys.maxsize,
@@ -99,6 +106,8 @@ def ds_config(recipe: Recipe, layout: Layout) -> dict[str, Any]:
         case "bf16" | "fp16" if layout.zero_stage == 0:
             dtype = "bfloat16" if recipe.compute_precision == "bf16" else "float16"
             config["torch_autocast"] = {"enabled": True, "dtype": dtype}
+        case "bf16" if recipe.state_precision == "bf16":
+            config["bf16"] = {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
         case "bf16":
             config["bf16"] = {"enabled": True}
         case "fp16":
@@ -130,7 +139,7 @@ class DeepSpeedEngine:
             engine, *_ = initialize(
                 model=model.module,
                 model_parameters=list(model.module.parameters()),
-                optimizer=lambda parameters: adamw(parameters, recipe),
+                optimizer=lambda parameters: make_optimizer(parameters, recipe),
                 config=config,
             )
         self._engine: Any = engine
@@ -151,7 +160,7 @@ class DeepSpeedEngine:
 
     def _set_masters(self) -> None:
         """Gives fp32 master weights the bits that 16-bit modules lost: every engine starts from the same model."""
-        if self._layout.zero_stage == 0 or half_dtype(self._recipe) is None:
+        if self._layout.zero_stage == 0 or half_dtype(self._recipe) in (None, state_dtype(self._recipe)):
             return
         std = self._recipe.model.init_std
         for name, parameter in self._engine.module.named_parameters():
@@ -208,7 +217,7 @@ class DeepSpeedEngine:
             dtypes = {parameter.dtype for parameter in engine.module.parameters()}
             compute = "+".join(sorted(map(dtype_name, dtypes)))
         return {
-            **adamw_in_effect(engine.basic_optimizer, masters=_masters(wrapper)),
+            **optimizer_in_effect(engine.basic_optimizer, masters=_masters(wrapper)),
             "engine": {"DeepSpeedEngine": "deepspeed"}.get(kind, kind),
             "zero_stage": stage if stage == engine.zero_optimization_stage() else f"{stage}, not what it says",
             "dp_replicate": 1 if stage else ranks,
@@ -229,7 +238,8 @@ class DeepSpeedEngine:
         for name, parameter in self._engine.module.named_parameters():
             whole = parameter.detach() if self._layout.zero_stage == 0 else safe_get_full_fp32_param(parameter)
             assert whole is not None
-            yield plain_name(name), whole
+            # From 16-bit masters DeepSpeed may make an fp32 tensor; the type is that of what is stored.
+            yield plain_name(name), whole.to(state_dtype(self._recipe))
 
     def close(self) -> None:
         self._engine.destroy()
@@ -249,7 +259,7 @@ def _stage(wrapper: Any) -> int:
 
 
 def _masters(wrapper: Any) -> list[torch.Tensor]:
-    """The fp32 weights that a ZeRO optimizer keeps; empty at stage 0, where the module's own are the masters."""
+    """The master weights that a ZeRO optimizer keeps; empty at stage 0, where the module's own are the masters."""
     for name in ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition"):
         if hasattr(wrapper, name):
             return list(getattr(wrapper, name))

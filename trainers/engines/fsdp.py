@@ -1,4 +1,4 @@
-"""FSDP2 (`fully_shard`): fp32 shards; whole parameters, in the compute type, only around the block that runs."""
+"""FSDP2 (`fully_shard`): shards of the master weights; parameters whole, in the compute type, where a block runs."""
 
 # What is in effect stands in private places only.
 # pyright: reportPrivateUsage=false
@@ -14,7 +14,14 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from trainers import weights
-from trainers.engines._torch import TorchEngine, checkpoint_blocks, dtype_name, half_dtype, matmul_precision
+from trainers.engines._torch import (
+    TorchEngine,
+    checkpoint_blocks,
+    dtype_name,
+    half_dtype,
+    matmul_precision,
+    state_dtype,
+)
 from trainers.models import Model
 
 
@@ -23,7 +30,8 @@ class FsdpEngine(TorchEngine):
 
     Stage 3 frees a block's parameters after its forward pass and gathers them again for the backward pass; stage 2
     keeps them. The outer unit is kept in both, since the backward pass begins with it. Gradients are reduced and, with
-    `grad_sync` "last", accumulated in fp32. With `dp_replicate` above 1 every shard group is a replica (HSDP).
+    `grad_sync` "last", accumulated in the states' type, fp32 or bf16: with "last" whole on every rank, with "every" as
+    reduced shards. With `dp_replicate` above 1 every shard group is a replica (HSDP).
     """
 
     _module: Any  # an FSDPModule that still is the transformers model
@@ -31,7 +39,7 @@ class FsdpEngine(TorchEngine):
     def _lay_out(self, model: Model) -> nn.Module:
         recipe, layout = self._recipe, self._layout
         self._mesh = _mesh(self._device.type, layout.dp_replicate, layout.dp_shard)
-        policy = MixedPrecisionPolicy(param_dtype=half_dtype(recipe), reduce_dtype=torch.float32)
+        policy = MixedPrecisionPolicy(param_dtype=half_dtype(recipe), reduce_dtype=state_dtype(recipe))
         units = checkpoint_blocks(model) if layout.checkpointing == "full" else model.blocks
         # A unit is drawn whole and cut at once, so that a rank never holds more than its shards and one unit.
         for unit in (*units, model.module):
@@ -41,6 +49,7 @@ class FsdpEngine(TorchEngine):
                 seed=recipe.seed,
                 std=recipe.model.init_std,
                 device=self._device,
+                dtype=state_dtype(recipe),
             )
             reshard = None if unit is model.module else layout.zero_stage == 3
             fully_shard(unit, mesh=self._mesh, mp_policy=policy, reshard_after_forward=reshard)

@@ -100,16 +100,25 @@ def test_a_file_that_is_not_there() -> None:
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
-def test_the_deepspeed_configuration(stage: int, precision: Any) -> None:
-    recipe = Recipe(model=RECIPE.model, seq_len=2048, global_batch=512, compute_precision=precision, grad_clip=0.5)
+@pytest.mark.parametrize(
+    ("precision", "states"), [("bf16", "fp32"), ("fp16", "fp32"), ("fp32", "fp32"), ("bf16", "bf16")]
+)
+def test_the_deepspeed_configuration(stage: int, precision: Any, states: Any) -> None:
+    recipe = Recipe(
+        model=RECIPE.model,
+        seq_len=2048,
+        global_batch=512,
+        compute_precision=precision,
+        state_precision=states,
+        grad_clip=0.5,
+    )
     degrees = {"dp_shard": 4} if stage else {"dp_replicate": 4}
     on = Layout(engine="deepspeed", zero_stage=stage, grad_sync="every" if stage > 1 else "last", **degrees)  # type: ignore[arg-type]
     config = ds_config(recipe, on, BatchPoint.of(recipe, on, 2))
     assert config["train_batch_size"] == 512 == config["train_micro_batch_size_per_gpu"] * 4 * 64
     assert config["gradient_accumulation_steps"] == 64 and config["gradient_clipping"] == 0.5
     assert config["zero_optimization"]["stage"] == stage
-    assert config["data_types"]["grad_accum_dtype"] == "fp32"
+    assert config["data_types"]["grad_accum_dtype"] == states
     assert json.loads(json.dumps(config)) == config
     # What the project's engine ran with: only batch sizes, clipping, printing and the optimizer may differ.
     ran = ENGINE.ds_config(recipe, on)
