@@ -81,8 +81,7 @@ def connected(address: str | None, *, cpu_workers: int) -> Generator[Place]:
     try:
         ray.init(
             address="local" if local else found,
-            # Without its dashboard, Ray leaks the placement group of a stopped trial (ray 2.60).
-            include_dashboard=True if local else None,
+            include_dashboard=False if local else None,
             runtime_env={
                 "py_modules": [str(_ROOT / "trainers")],
                 "env_vars": {name: os.environ[name] for name in _SETTINGS},

@@ -47,7 +47,7 @@ def stand_in(space: Space) -> Space:
         recipe=Recipe(
             model=model,
             seq_len=256,
-            global_batch=32,
+            global_batch=16,
             compute_precision="fp32",
             # A small model on small batches learns visibly within the few steps of a measurement.
             learning_rate=1e-3,
@@ -59,7 +59,7 @@ def stand_in(space: Space) -> Space:
             "engine": ("fsdp", "deepspeed", "ddp"),
             "attention": space.axes["attention"][:1],
         },
-        micro_batches=(1, 4, 16),
+        micro_batches=(1, 4, 8),
         device_memory_gib=0.35,
         num_workers=2,
     )
