@@ -2,16 +2,18 @@
 
 import argparse
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import search_spaces
+import search_spaces.changes as changes
 from platform.errors import InputError
 from platform.reports.files import LayoutFile, read_layout
 from platform.study.history import History
 from search_spaces.space import Candidate, Rejected, Space
 from trainers import data
-from trainers.layout import BatchPoint
+from trainers.codec import identity
+from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
 
 KEPT = ("space", "set", "layout", "searcher", "seed", "device_memory_gib", "tokens", "data")
@@ -43,15 +45,12 @@ class Request:
         try:
             if self.fixed is None:
                 return space.candidates(num_devices)
-            recipe = self.fixed.recipe or space.recipe
             layout, batch = self.fixed.layout, self.fixed.batch
             if layout.world_size > num_devices:
                 raise ValueError(f"the layout takes {layout.world_size} devices, the cluster has {num_devices}")
-            asked = (batch.micro_batch,) if batch else space.micro_batches
-            ladder = tuple(each for each in sorted(asked) if recipe.global_batch % (each * layout.data_parallel) == 0)
-            if not ladder:
-                BatchPoint.of(recipe, layout, asked[0])  # says why
-            return (Candidate(recipe=recipe, layout=layout, micro_batches=ladder),), ()
+            named = sorted({point.micro_batch for point in space.points})
+            asked = (batch.micro_batch,) if batch else space.micro_batches or named
+            return tuple(_one_layout(recipe, layout, asked) for recipe in space.recipes), ()
         except ValueError as error:
             raise InputError(str(error)) from error
 
@@ -64,14 +63,15 @@ def read_request(options: argparse.Namespace) -> Request:
     """
     fixed = read_layout(Path(options.layout).expanduser()) if options.layout else None
     try:
-        if options.space is not None:
-            space = search_spaces.load(options.space).with_changes(options.set)
-        elif fixed is not None and fixed.recipe is not None:
-            if options.set:
-                raise InputError("--set changes a space: name one beside --layout")
-            space = _space_of(fixed, fixed.recipe)
-        else:
+        space = None if options.space is None else search_spaces.load(options.space)
+        if fixed is not None:
+            _check_changes(fixed, options)
+        if fixed is not None and fixed.recipe is not None:
+            space = _space_of(fixed, fixed.recipe, space, options.layout)
+        elif space is None:
             raise InputError("name a space to search (--list prints them), as in: python -m platform.search bloom7b")
+        else:
+            space = space.with_changes(options.set)
         if options.data is not None:
             path = str(Path(options.data).expanduser().absolute())
             space = _every_recipe(space, lambda recipe: dataclasses.replace(recipe, data=path))
@@ -107,15 +107,60 @@ def resumed(options: argparse.Namespace, history: History, parser: argparse.Argu
     return argparse.Namespace(**{**vars(options), **{name: getattr(first, name) for name in KEPT}})
 
 
-def _space_of(fixed: LayoutFile, recipe: Recipe) -> Space:
-    layout = fixed.layout
-    return Space(
-        name="layout",
-        summary="one layout from a file",
-        recipe=recipe,
-        axes={"engine": (layout.engine,)},
-        micro_batches=(fixed.batch.micro_batch,) if fixed.batch else (1, 2, 4, 8, 16),
+def _check_changes(fixed: LayoutFile, options: argparse.Namespace) -> None:
+    """Refuse a `--set` that the layout file overrules, since it would change nothing.
+
+    Raises:
+        InputError: there is one.
+    """
+    if fixed.recipe is not None and options.set:
+        raise InputError(
+            f"the layout file {options.layout} holds its own recipe, which --set does not change, got --set"
+            f' {options.set[0]}: leave out --set, or take "recipe" and "batch" out of the file and name a space'
+        )
+    for text, change in zip(options.set, changes.parse(options.set), strict=True):
+        if change.kind in ("layout", "point") or (change.kind == "micro_batch" and fixed.batch is not None):
+            raise InputError(
+                f"the layout file {options.layout} fixes the layout, and the batch where it holds one, got --set"
+                f" {text}: leave it out, or search a space without --layout"
+            )
+
+
+def _space_of(fixed: LayoutFile, recipe: Recipe, named: Space | None, path: str) -> Space:
+    """The space of a layout file that holds its recipe: only that recipe, without a miniature to stand in.
+
+    Where a space is named beside it, what that one says of time and memory holds, or what its miniature says.
+
+    Raises:
+        InputError: the named space is of another model.
+    """
+    if named is None:
+        return Space(
+            name="layout",
+            summary="one layout from a file",
+            recipe=recipe,
+            axes={"engine": (fixed.layout.engine,)},
+            micro_batches=(fixed.batch.micro_batch,) if fixed.batch else (1, 2, 4, 8, 16),
+        )
+    for space in (named, named.miniature):
+        if space is not None and identity(recipe.model) in {identity(each.model) for each in space.recipes}:
+            return dataclasses.replace(space, recipe=recipe, further_recipes=(), miniature=None)
+    raise InputError(
+        f"space {named.name} trains {named.recipe.model.name}, got a layout file with a recipe of another model"
+        f" ({path}: {recipe.model.name}): leave out the space, or name that model's"
     )
+
+
+def _one_layout(recipe: Recipe, layout: Layout, micro_batches: Sequence[int]) -> Candidate:
+    """`layout` with those micro-batches that divide the global batch.
+
+    Raises:
+        ValueError: none does.
+    """
+    ladder = tuple(each for each in sorted(micro_batches) if recipe.global_batch % (each * layout.data_parallel) == 0)
+    if not ladder:
+        BatchPoint.of(recipe, layout, micro_batches[0])  # says why
+    return Candidate(recipe=recipe, layout=layout, micro_batches=ladder)
 
 
 def _every_recipe(space: Space, change: Callable[[Recipe], Recipe]) -> Space:

@@ -161,7 +161,7 @@ def _header(name: str, subject: Subject, *, searcher: str, uri: str) -> StudyHea
         recipes=subject.recipes,
         cluster=subject.cluster,
         tokens=subject.request.tokens,
-        miniature=subject.space.recipe.model.miniature_of is not None,
+        miniature=subject.recipes[0].model.miniature_of is not None,
         cap_gib=subject.cap_gib,
         seed=subject.request.seed,
         searcher=searcher,

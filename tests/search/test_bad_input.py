@@ -163,10 +163,24 @@ class TestLayoutFile:
         path = self.write(tmp_path / "layout.json", layout=to_json(layout()))
         assert "name a space" in refused("--layout", path)
 
-    def test_set_beside_a_whole_layout(self, refused: Refused, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("space", [(), ("bloom7b",)])
+    def test_set_beside_a_file_with_a_recipe(self, refused: Refused, tmp_path: Path, space: tuple[str, ...]) -> None:
         one = measurement()
         path = self.write(tmp_path / "layout.json", recipe=to_json(one.recipe), layout=to_json(one.layout))
-        assert "--set changes a space" in refused("--layout", path, "--set", "seq_len=1024")
+        said = refused(*space, "--layout", path, "--set", "seq_len=1024")
+        assert "holds its own recipe" in said and "--set seq_len=1024" in said and "leave out --set" in said
+
+    @pytest.mark.parametrize("change", ["engine=ddp", "micro_batch=2"])
+    def test_set_of_what_a_layout_alone_fixes(self, refused: Refused, tmp_path: Path, change: str) -> None:
+        batch = {"micro_batch": 1, "grad_accum": 128}
+        path = self.write(tmp_path / "layout.json", layout=to_json(layout()), batch=batch)
+        assert f"got --set {change}" in refused("bloom7b", "--layout", path, "--set", change)
+
+    def test_a_space_beside_the_recipe_of_another_model(self, refused: Refused, tmp_path: Path) -> None:
+        one = measurement()
+        path = self.write(tmp_path / "layout.json", recipe=to_json(one.recipe), layout=to_json(one.layout))
+        said = refused("gpt2", "--layout", path)
+        assert "space gpt2 trains gpt2" in said and "bloom-7b1" in said and "leave out the space" in said
 
 
 @pytest.mark.parametrize("option", ["--max-trials", "--time-budget-s", "--gpu-s", "--device-memory-gib", "--tokens"])

@@ -1,0 +1,83 @@
+"""What `--layout` makes of a file, with and without a space beside it."""
+
+# pyright: reportPrivateUsage=false
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+import platform.session as session  # pyright takes `from platform import` for the standard module
+import search_spaces
+from platform.cluster import Place
+from platform.request import read_request
+from platform.search import parser
+from search_spaces.space import Space
+from trainers.cluster import Cluster
+from trainers.codec import to_json
+from trainers.layout import BatchPoint, Layout
+from trainers.recipe import Recipe
+
+CPU = Cluster(device_kind="cpu", device="Made-up CPU", device_memory_gib=4.0, devices_per_node=2)
+GPU = Cluster(device_kind="cuda", device="Made-up GPU", device_memory_gib=140.0, capability=(9, 0), devices_per_node=2)
+ON_TWO = Layout(engine="fsdp", zero_stage=3, dp_shard=2)
+BLOOM = search_spaces.load("bloom7b")
+
+
+def _miniature() -> Space:
+    assert BLOOM.miniature is not None
+    return BLOOM.miniature
+
+
+def _subject(folder: Path, cluster: Cluster, recipe: Recipe | None, *argv: str) -> session.Subject:
+    """What `--layout` of a file with `recipe` (None: a layout alone) measures on `cluster`."""
+    path = folder / "layout.json"
+    parts: dict[str, object] = {"layout": to_json(ON_TWO)}
+    if recipe is not None:
+        parts |= {"recipe": to_json(recipe), "batch": to_json(BatchPoint.of(recipe, ON_TWO, 1))}
+    path.write_text(json.dumps(parts))
+    request = read_request(parser().parse_args([*argv, "--layout", str(path)]))
+    return session._subject(request, Place(cluster=cluster, cpus_per_worker=1.0, driver_ip="127.0.0.1"))
+
+
+@pytest.mark.parametrize("cluster", [CPU, GPU])
+@pytest.mark.parametrize("argv", [(), ("bloom7b",)])
+@pytest.mark.parametrize("recipe", [_miniature().recipe, BLOOM.recipe])
+def test_the_file_s_recipe_runs_and_says_whether_it_is_a_miniature(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Cluster, argv: tuple[str, ...], recipe: Recipe
+) -> None:
+    subject = _subject(tmp_path, cluster, recipe, *argv)
+    assert subject.recipes == (recipe,)
+    header = session._header("made-up", subject, searcher="sweep", uri="")
+    assert header.miniature == (recipe.model.miniature_of is not None)
+    assert "cannot be measured here" not in capsys.readouterr().err, "nothing stands in for a file's own recipe"
+
+
+@pytest.mark.parametrize(("cluster", "model"), [(CPU, "bloom-7b1-miniature"), (GPU, "bloom-7b1")])
+def test_a_layout_alone_runs_the_space_s_recipe_or_its_miniature_s(
+    tmp_path: Path, cluster: Cluster, model: str
+) -> None:
+    subject = _subject(tmp_path, cluster, None, "bloom7b", "--set", "seq_len=128,256")
+    assert [(each.model.name, each.seq_len) for each in subject.recipes] == [(model, 128), (model, 256)]
+    header = session._header("made-up", subject, searcher="sweep", uri="")
+    assert header.miniature == (cluster is CPU)
+
+
+def test_the_space_named_beside_a_recipe_gives_its_cap(tmp_path: Path) -> None:
+    assert _subject(tmp_path, CPU, _miniature().recipe, "bloom7b").cap_gib == _miniature().device_memory_gib
+    assert _subject(tmp_path, CPU, _miniature().recipe).cap_gib is None
+
+
+def test_a_model_of_another_name_is_the_same_model(tmp_path: Path) -> None:
+    renamed = dataclasses.replace(BLOOM.recipe, model=dataclasses.replace(BLOOM.recipe.model, name="mine"))
+    assert _subject(tmp_path, GPU, renamed, "bloom7b").recipes == (renamed,)
+
+
+def test_a_layout_alone_takes_the_micro_batches_of_named_points(tmp_path: Path) -> None:
+    """Such a space has no ladder of its own."""
+    path = tmp_path / "layout.json"
+    path.write_text(json.dumps({"layout": to_json(Layout(engine="ddp", attention="sdpa"))}))
+    request = read_request(parser().parse_args(["gpt2_zero", "--layout", str(path)]))
+    (candidate,), rejected = request.on(request.space, 1)
+    assert candidate.micro_batches == (32,) and not rejected
