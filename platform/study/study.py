@@ -7,6 +7,7 @@ import json
 import os
 import re
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,6 +17,7 @@ from platform.study.history import History
 from platform.study.journal import JOURNAL, Rejected, Tail, describe_rejected, set_aside
 from trainers.journal import Line, now, record
 
+LOCK = "lock"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _RESERVED = ("mlflow.db", "mlflow-artifacts")
 """What the MLflow mirror keeps beside the studies."""
@@ -24,9 +26,11 @@ _RESERVED = ("mlflow.db", "mlflow-artifacts")
 class Study:
     """A study that this process writes. Nobody else does while it is open; close it, or use it with `with`."""
 
-    def __init__(self, path: Path, lock: int) -> None:
+    def __init__(self, path: Path, lock: int, made: Sequence[Path] = ()) -> None:
         self.path = path
         self._lock: int | None = lock
+        self._made = made
+        """Folders that were made for it, the deepest first."""
 
     @classmethod
     def create(cls, studies: Path, name: str) -> Self:
@@ -36,7 +40,8 @@ class Study:
             InputError: the name is not one, or taken, or the folder cannot be made.
         """
         cls.check_free(studies, name)
-        path = studies / name
+        path = (studies / name).absolute()
+        made = [each for each in (path, *path.parents) if not each.exists()]
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -47,7 +52,7 @@ class Study:
         except InputError:
             os.close(lock)
             raise
-        return cls(path.absolute(), lock)
+        return cls(path, lock, made)
 
     @staticmethod
     def check_free(studies: Path, name: str) -> None:
@@ -92,10 +97,21 @@ class Study:
         record(self.journal, entry)
 
     def close(self) -> None:
-        """Let go of the study. Closing twice does nothing."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        """Let go of the study; of a new one in which nothing was recorded nothing stays. Closing twice does nothing."""
+        if self._lock is None:
+            return
+        if not self.journal.exists():
+            self._remove()
+        os.close(self._lock)
+        self._lock = None
+
+    def _remove(self) -> None:
+        (self.path / LOCK).unlink(missing_ok=True)
+        for folder in self._made:
+            try:
+                folder.rmdir()
+            except OSError:
+                return  # somebody else's files are in it
 
     def __enter__(self) -> Self:
         return self
@@ -158,7 +174,7 @@ def find(studies: Path, name: str) -> Path:
 def is_held(path: Path) -> bool:
     """Whether a driver is running the study in folder `path` now."""
     try:
-        file = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC)
+        file = os.open(path / LOCK, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return False
     try:
@@ -201,7 +217,7 @@ def _refuse_taken(path: Path) -> None:
 def _acquire(path: Path) -> int:
     """The file descriptor that holds the study's lock; the system frees it when the process ends, however it ends."""
     try:
-        file = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        file = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise InputError(f"the study in {path} cannot be written: {error.strerror}") from error
     try:

@@ -62,6 +62,15 @@ def test_a_folder_without_a_journal_is_not_a_study(tmp_path: Path) -> None:
     Study.create(tmp_path, "one").close()
 
 
+def test_a_study_in_which_nothing_was_recorded_leaves_nothing(tmp_path: Path) -> None:
+    Study.create(tmp_path / "a" / "studies", "one").close()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes").write_text("not to be lost")
+    Study.create(tmp_path, "mine").close()
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes"]
+
+
 def test_an_unknown_name_is_answered_with_near_ones(tmp_path: Path) -> None:
     for name in ("bloom7b-1", "gpt2-1"):
         with Study.create(tmp_path, name) as study:
