@@ -14,7 +14,7 @@ from trainers.measurement import Measurement, Outcome
 from trainers.recipe import Recipe
 from trainers.support import refusal
 
-TRIAL_S = {"cuda": 35.0, "cpu": 15.0}
+TRIAL_S = {"cuda": 35.0, "cpu": 16.0}
 """Seconds to start and end a trial, estimated from H200 hosts and from two CPU cores: for `--dry-run` only."""
 
 
@@ -31,9 +31,19 @@ class Plan:
         """Batch points of all candidates."""
         return sum(len(candidate.micro_batches) for candidate in self.candidates)
 
+    @property
+    def num_confirming(self) -> int:
+        """Runs that confirm a winner: one for each recipe, though the next best ones may follow."""
+        return len({candidate.recipe for candidate in self.candidates})
+
     def expected_s(self, cluster: Cluster, timing: Timing) -> float:
-        """Estimated seconds of trying it all: starting each trial, and each rung's windows with its warm-up."""
-        return len(self.candidates) * TRIAL_S[cluster.device_kind] + self.num_rungs * 1.5 * timing.rung_s
+        """Estimated seconds of it all: starting each trial, each rung's windows with its warm-up, and confirming.
+
+        A confirming run's steps may be the longest allowed: one to warm up, then the windows.
+        """
+        start_s = TRIAL_S[cluster.device_kind]
+        trying_s = len(self.candidates) * start_s + self.num_rungs * 1.5 * timing.rung_s
+        return trying_s + self.num_confirming * (start_s + (1 + timing.min_windows) * timing.longest_step_s)
 
 
 def make_plan(
