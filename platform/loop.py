@@ -31,6 +31,13 @@ class Budget:
     max_trials: int | None = None
     time_s: float | None = None
     gpu_s: float | None = None
+    of_space: bool = False
+    """Whether `time_s` is the space's own, not one that the user gave."""
+
+    @property
+    def time_words(self) -> str:
+        """Where `time_s` comes from, in brackets."""
+        return "(the space's own budget: --time-budget-s sets another)" if self.of_space else "(--time-budget-s)"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,8 +67,10 @@ class Loop:
         searcher: Searcher,
         budget: Budget,
         settings: Settings,
+        spent_s: float = 0.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """`spent_s` is what the session took before: Ray's start counts in a time budget as well."""
         self.study = study
         self._tail = Tail(study.journal)
         # All that the journal holds, this session's first line too: it settles what a killed session left open.
@@ -73,8 +82,8 @@ class Loop:
         self._candidates = {candidate.key: candidate for candidate in candidates}
         self._searcher = searcher
         self._clock = clock
-        self._started_s = clock()
-        self._gpu_before_s = history.gpu_s
+        self._started_s = clock() - spent_s
+        self._ended_gpu_s = 0.0
         self._trials_before = len(history.trials)
         self._running: tuple[Job, str, float] | None = None
         self._deaths: Counter[str] = Counter()
@@ -92,14 +101,21 @@ class Loop:
         """The trial in flight."""
         return self._running[0] if self._running else None
 
+    @property
+    def gpu_s(self) -> float:
+        """Device seconds of this session, those of the running trial up to now."""
+        running = self._running
+        return self._ended_gpu_s + (_gpu_s(running[0], self._clock() - running[2]) if running else 0.0)
+
+    def gpu_left_s(self) -> float:
+        """Device seconds that the budget leaves, infinite without one."""
+        return math.inf if self.budget.gpu_s is None else self.budget.gpu_s - self.gpu_s
+
     def time_left_s(self) -> float:
         """Seconds until a budget ends, infinite without one."""
-        left = math.inf
+        left = self.gpu_left_s() / self.settings.cluster.num_devices
         if self.budget.time_s is not None:
-            left = self.budget.time_s - (self._clock() - self._started_s)
-        if self.budget.gpu_s is not None:
-            spent = self.history.gpu_s - self._gpu_before_s
-            left = min(left, (self.budget.gpu_s - spent) / self.settings.cluster.num_devices)
+            left = min(left, self.budget.time_s - (self._clock() - self._started_s))
         return left
 
     def next_job(self) -> Job | None:
@@ -131,9 +147,10 @@ class Loop:
         """
         assert self._running is not None, "no trial is running"
         job, key, started_s = self._running
-        self._running = None
-        self.refresh()
         wall_s = self._clock() - started_s
+        self._running = None
+        self._ended_gpu_s += _gpu_s(job, wall_s)
+        self.refresh()
         if not started:
             self._not_started(job, key, wall_s, reason)
             return
@@ -151,7 +168,7 @@ class Loop:
                 key=key,
                 state="interrupted" if silent or state == "interrupted" else "done",
                 wall_s=wall_s,
-                gpu_s=wall_s * job.layout.world_size,
+                gpu_s=_gpu_s(job, wall_s),
                 reason=reason,
             )
         )
@@ -168,7 +185,7 @@ class Loop:
                 key=key,
                 state="failed",
                 wall_s=wall_s,
-                gpu_s=wall_s * job.layout.world_size,
+                gpu_s=_gpu_s(job, wall_s),
                 reason=reason,
             )
         )
@@ -240,12 +257,13 @@ class Loop:
         budget = self.budget
         if budget.max_trials is not None and len(self.history.trials) - self._trials_before >= budget.max_trials:
             self.why_ended = f"{budget.max_trials} trials were run (--max-trials)"
-        elif budget.time_s is not None and self.time_left_s() <= 0 and self.budget.gpu_s is None:
-            self.why_ended = f"{budget.time_s:g} s are over (--time-budget-s)"
-        elif self.time_left_s() <= 0:
+        elif self.gpu_left_s() <= 0:
             self.why_ended = f"{budget.gpu_s:g} device seconds are spent (--gpu-s)"
+        elif self.time_left_s() <= 0:
+            self.why_ended = f"{budget.time_s:g} s are over {budget.time_words}"
         elif self.time_left_s() < self._start_s:
-            self.why_ended = f"the {self.time_left_s():.0f} s that are left of the budget are too short for a trial"
+            of = f" {budget.time_words}" if budget.of_space else ""
+            self.why_ended = f"the {self.time_left_s():.0f} s that are left of the budget{of} are too short for a trial"
         else:
             return False
         return True
@@ -265,6 +283,10 @@ class Loop:
         )
         if batch not in done:
             self.study.record(Measured(measurement=measurement))
+
+
+def _gpu_s(job: Job, wall_s: float) -> float:
+    return wall_s * job.layout.world_size
 
 
 def _memory_points(measured: Sequence[Measurement]) -> tuple[MemoryPoint, ...]:

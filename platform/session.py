@@ -98,7 +98,7 @@ def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         with connected(options.address, cpu_workers=workers) as place, _interruptible():
             subject = _subject(request, place)
             if study is None or options.dry_run:
-                _print_dry_run(subject)
+                _print_dry_run(subject, _budget(options, subject.space))
                 return 0
             if history.header is not None:
                 _check_same(history, subject)
@@ -107,14 +107,16 @@ def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             else:
                 study.record(_header(study.name, subject, searcher=request.searcher, uri=uri))
             mirror = Mirror(study.path, uri).start()
-            code = _run(study, history, subject, place, options, began_s)
+            code, fault = _run(study, subject, place, _budget(options, subject.space), began_s)
         history, _ = read(study.path, last=True)
         files = write_results(study.path, history)
         if said := mirror.close(MIRROR_CLOSE_S):
             say(said)
         show(history, files, as_object=options.json)
         say(f"The search took {duration(history.wall_s)}, {history.gpu_s:.0f} device seconds. {ui_command(mirror.uri)}")
-        return code or _verdict(history)
+        if fault:
+            raise ClusterError(fault)
+        return code
     finally:
         if study is not None:
             study.close()
@@ -189,25 +191,32 @@ def _found_again(history: History, plan: Plan) -> str:
     )
 
 
-def _run(
-    study: Study, history: History, subject: Subject, place: Place, options: argparse.Namespace, began_s: float
-) -> int:
-    """Searches, and writes how the session ended; 0 unless it was interrupted or the cluster failed."""
+def _budget(options: argparse.Namespace, space: Space) -> Budget:
+    """What the user gave; where that is nothing, the space's own."""
+    given = Budget(max_trials=options.max_trials, time_s=options.time_budget_s, gpu_s=options.gpu_s)
+    if given == Budget() and space.time_budget_s is not None:
+        return Budget(time_s=space.time_budget_s, of_space=True)
+    return given
+
+
+def _run(study: Study, subject: Subject, place: Place, budget: Budget, began_s: float) -> tuple[int, str]:
+    """Searches, and writes how the session ended: its exit code, and what every trial failed with ("" for nothing)."""
+    history, _ = read(study.path)
     known = {measurement.id for measurement in history.measurements}
     for measurement in subject.plan.skipped:
         if measurement.id not in known:
             study.record(Measured(measurement=measurement))
     import platform.tune as tune  # imports Ray, which reads at import the settings that `connected` made
 
-    gpu_before_s = history.gpu_s
-    code = 0
+    loop: Loop | None = None
+    code, fault = 0, ""
     try:
         with tune.recorder(study.journal) as name:
             loop = Loop(
                 study=study,
                 candidates=subject.plan.candidates,
                 searcher=searchers.create(subject.request.searcher, subject.plan.candidates, subject.request.seed),
-                budget=Budget(max_trials=options.max_trials, time_s=options.time_budget_s, gpu_s=options.gpu_s),
+                budget=budget,
                 settings=Settings(
                     cluster=subject.cluster,
                     cpus_per_worker=place.cpus_per_worker,
@@ -218,6 +227,7 @@ def _run(
                     hang_floor_s=subject.space.hang_floor_s,
                     first_step_s=subject.space.first_step_s,
                 ),
+                spent_s=time.monotonic() - began_s,
             )
             with followed(study.journal, loop, total=len(subject.plan.candidates)):
                 tune.run(loop, driver_ip=place.driver_ip)
@@ -228,9 +238,11 @@ def _run(
     except KeyboardInterrupt:
         code = INTERRUPTED
         say(f"Interrupted. What was measured is kept; go on with: {_how_to_resume(study)}")
-    spent_s = read(study.path)[0].gpu_s - gpu_before_s
-    study.record(End(exit_code=code, wall_s=time.monotonic() - began_s, gpu_s=max(0.0, spent_s)))
-    return code
+    gpu_s = loop.gpu_s if loop is not None else 0.0
+    if not code:
+        code, fault = _verdict(read(study.path)[0])
+    study.record(End(exit_code=code, wall_s=time.monotonic() - began_s, gpu_s=gpu_s))
+    return code, fault
 
 
 def _how_to_resume(study: Study) -> str:
@@ -239,22 +251,18 @@ def _how_to_resume(study: Study) -> str:
     return f"python -m platform.search --resume {study.name}{where}"
 
 
-def _verdict(history: History) -> int:
-    """0 where some recipe has a winner, 1 where nothing fits.
-
-    Raises:
-        ClusterError: every trial failed for reasons of its own.
-    """
+def _verdict(history: History) -> tuple[int, str]:
+    """0 where some recipe has a winner, 1 where nothing fits, 3 and why where every trial failed on its own account."""
     if winners(history.measurements):
-        return 0
+        return 0, ""
     tried = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
     if tried and all(each.outcome in (Outcome.FAILED, Outcome.HUNG) for each in tried):
-        raise ClusterError(f"every trial failed, the last one with: {tried[-1].reason}")
-    return 1
+        return ClusterError.exit_code, f"every trial failed, the last one with: {tried[-1].reason}"
+    return 1, ""
 
 
-def _print_dry_run(subject: Subject) -> None:
-    plan = subject.plan
+def _print_dry_run(subject: Subject, budget: Budget) -> None:
+    plan, num_devices = subject.plan, subject.cluster.num_devices
     print(f"Space {subject.space.name} on {subject.cluster.label}: {subject.space.recipe.label}")
     for candidate in plan.candidates:
         print(f"  would run  {candidate.layout.label}, micro-batch {', '.join(map(str, candidate.micro_batches))}")
@@ -262,9 +270,15 @@ def _print_dry_run(subject: Subject) -> None:
         print(f"  skipped    {skipped.layout.label}, micro-batch {skipped.batch.micro_batch}: {skipped.reason}")
     seconds = plan.expected_s(subject.cluster, subject.timing)
     print(
-        f"{len(plan.candidates)} trials with up to {plan.num_rungs} rungs, {len(plan.skipped)} batch points skipped;"
-        f" at most about {duration(seconds)}, {seconds * subject.cluster.num_devices:.0f} device seconds (estimated)."
+        f"{plural(len(plan.candidates), 'trial')} with up to {plural(plan.num_rungs, 'rung')} and"
+        f" {plan.num_confirming} to confirm the best, {plural(len(plan.skipped), 'batch point')} skipped;"
+        f" at most about {duration(seconds)}, {seconds * num_devices:.0f} device seconds (estimated)."
     )
+    limits = {"--time-budget-s": budget.time_s, "--gpu-s": budget.gpu_s and budget.gpu_s / num_devices}
+    for option, limit_s in limits.items():
+        if limit_s is not None and limit_s < seconds:
+            whose = budget.time_words if budget.of_space else f"({option})"
+            print(f"The budget ends it after {duration(limit_s)} {whose}.")
 
 
 @contextlib.contextmanager

@@ -7,6 +7,9 @@ from trainers.spec import ModelSpec
 BYTES = 256
 """Vocabulary of the included text, which is read byte by byte."""
 
+TIME_BUDGET_S = 225.0
+"""With what ends a search (the last rung, the table, Ray's own end), `make search` takes four minutes at most."""
+
 
 def small_model(
     model: ModelSpec, *, num_layers: int = 4, hidden_size: int = 256, num_heads: int = 8, max_positions: int = 512
@@ -62,4 +65,5 @@ def stand_in(space: Space) -> Space:
         micro_batches=(1, 4, 8),
         device_memory_gib=0.35,
         num_workers=2,
+        time_budget_s=TIME_BUDGET_S,
     )

@@ -85,6 +85,8 @@ class Space:
     """A trial is hung after max(this, 10 x its slowest micro-step) without a micro-step."""
     first_step_s: float = 300.0
     """What building the model, compiling and the first micro-step of a rung may take."""
+    time_budget_s: float | None = None
+    """Seconds a search of it takes at most unless the user gives a budget; None for no bound."""
     miniature: "Space | None" = None
     """A small stand-in of the same architecture for machines without a GPU."""
 
@@ -105,6 +107,8 @@ class Space:
         for field in ("hang_floor_s", "first_step_s"):
             if not getattr(self, field) > 0:
                 raise ValueError(f"{field} of space {self.name} must be above 0, got {getattr(self, field)}")
+        if self.time_budget_s is not None and not self.time_budget_s > 0:
+            raise ValueError(f"time_budget_s of space {self.name} must be above 0, got {self.time_budget_s}")
         names = [point.name for point in self.points]
         if len(set(names)) < len(names):
             raise ValueError(f"points of space {self.name} share a name: {', '.join(names)}")

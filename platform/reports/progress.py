@@ -111,6 +111,10 @@ class Budgeted(Protocol):
         """Seconds until a budget ends, infinite without one."""
         ...
 
+    def gpu_left_s(self) -> float:
+        """Device seconds that the budget leaves, infinite without one."""
+        ...
+
 
 @contextlib.contextmanager
 def followed(journal: Path, search: Budgeted, *, total: int | None) -> Generator[None, None, None]:
@@ -164,7 +168,7 @@ class _Follower:
 
     def _line(self) -> str:
         history = self._history
-        left_s = self._search.time_left_s()
+        left_s, gpu_left_s = self._search.time_left_s(), self._search.gpu_left_s()
         header = history.header
         return progress_line(
             Progress(
@@ -177,6 +181,7 @@ class _Follower:
                 elapsed_s=self._before_s + time.monotonic() - self._started_s,
                 left_s=left_s if math.isfinite(left_s) else None,
                 gpu_s=history.gpu_s,
+                gpu_left_s=max(0.0, gpu_left_s) if math.isfinite(gpu_left_s) else None,
                 miniature=header is not None and header.miniature,
             )
         )

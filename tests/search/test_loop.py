@@ -62,7 +62,7 @@ def make(study: Study, clock: Clock) -> Make:
     """Makes the loop of a session, on what the journal holds at that moment."""
 
     def made(
-        within: Sequence[Candidate] = candidates(), *, searcher: str = "sweep", confirm: bool = False, **budget: float
+        within: Sequence[Candidate] = candidates(), *, searcher: str = "sweep", confirm: bool = False, spent_s: float = 0.0, **budget: float
     ) -> Loop:
         return Loop(
             study=study,
@@ -78,6 +78,7 @@ def make(study: Study, clock: Clock) -> Make:
                 timing=Timing(),
                 confirm=confirm,
             ),
+            spent_s=spent_s,
             clock=clock,
         )
 
@@ -235,6 +236,39 @@ class TestBudgets:
         backend.run(loop)
         assert backend.order == WHOLE
         assert loop.history.gpu_s == pytest.approx(60 + 3 * 16), "30 s of two devices were lost, and no more"
+
+    def test_device_seconds_and_the_time_they_leave_fall_while_a_trial_runs(
+        self, make: Make, backend: Backend, clock: Clock, study: Study
+    ) -> None:
+        loop = make(gpu_s=100.0)
+        assert (loop.gpu_left_s(), loop.time_left_s()) == (100.0, 50.0)
+        assert loop.next_job() is not None
+        clock.now_s += 10
+        assert (loop.gpu_s, loop.gpu_left_s(), loop.time_left_s()) == (20.0, 80.0, 40.0)
+        clock.now_s += 5
+        loop.ended(state="done", reason="")
+        assert (loop.gpu_s, loop.gpu_left_s()) == (30.0, 70.0), "counted once when it is over"
+        assert history_of(study).gpu_s == 30.0
+
+    def test_what_the_session_took_before_counts_in_its_time(self, make: Make, backend: Backend) -> None:
+        loop = make(time_s=26.0, spent_s=8.0)
+        assert loop.time_left_s() == 18.0
+        backend.run(loop)
+        assert backend.order == WHOLE[:2]
+
+    def test_the_end_names_the_budget_that_is_over(self, make: Make, backend: Backend) -> None:
+        loop = make(time_s=16.0, gpu_s=500.0)
+        backend.run(loop)
+        assert loop.why_ended == "16 s are over (--time-budget-s)"
+
+    @pytest.mark.parametrize(("time_s", "told"), [(16.0, "16 s are over"), (20.0, "the 4 s that are left")])
+    def test_a_budget_of_the_space_s_own_says_how_to_lift_it(
+        self, make: Make, backend: Backend, time_s: float, told: str
+    ) -> None:
+        loop = make(time_s=time_s, of_space=True)
+        backend.run(loop)
+        assert loop.why_ended.startswith(told)
+        assert "(the space's own budget: --time-budget-s sets another)" in loop.why_ended
 
 
 class TestFailures:

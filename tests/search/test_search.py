@@ -228,7 +228,7 @@ class TestAWholeSearch:
             ended = session.end()
         winner = whole.sessions[0].object["winner"]
         assert ended.code == 0, ended.err
-        assert f"would run  {winner['layout']['label']}, micro-batch 1" in ended.out and "1 trials" in ended.out
+        assert f"would run  {winner['layout']['label']}, micro-batch 1" in ended.out and "1 trial with" in ended.out
         assert not (folder / "studies" / "none").exists()
 
     def test_a_finished_study_resumed_runs_nothing_and_says_what_it_found(self, folder: Path, resumed: Run) -> None:

@@ -135,6 +135,7 @@ def test_a_space_cannot_be_invalid() -> None:
         ({"micro_batches": ()}, "micro-batches of at least 1, got none"),
         ({"micro_batches": (0, 1)}, r"got \[0\]"),
         ({"num_workers": 0}, "num_workers"),
+        ({"time_budget_s": 0.0}, r"time_budget_s of space .* must be above 0, got 0\.0"),
         ({"axes": {}, "points": (point, point)}, "share a name"),
         ({"points": (point,)}, "one value each for attention"),
     ):

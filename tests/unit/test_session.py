@@ -1,22 +1,42 @@
-"""What a session refuses and decides before anything runs."""
+"""What a session refuses and decides before anything runs, and what it writes of its end."""
 
 # pyright: reportPrivateUsage=false
 
+import argparse
+import contextlib
 import dataclasses
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 import platform.session as session  # pyright takes `from platform import` for the standard module
+import platform.tune as tune
 import search_spaces
-from platform.errors import InputError
+from platform.cluster import Place
+from platform.errors import ClusterError, InputError
+from platform.loop import Budget, Loop
+from platform.planning import TRIAL_S, Plan, make_plan
+from platform.search import main, parser
 from platform.study.history import History
+from platform.study.study import Study, read
 from tests.samples import header
+from tests.search.backend import CLUSTER, RECIPE, Backend, Clock, Play, candidates, fast, out_of_memory, result
 from trainers.cluster import Cluster
+from trainers.job import Timing
+from trainers.measurement import Outcome
 
 ONE_NODE = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=8)
 TWO_NODES = dataclasses.replace(ONE_NODE, num_nodes=2, devices_per_node=4)
+Run = Callable[[Callable[[Backend, Loop], object]], tuple[int, str, History]]
+PLACE = Place(cluster=CLUSTER, cpus_per_worker=1.0, driver_ip="127.0.0.1")
+
+
+def _options(*argv: str) -> argparse.Namespace:
+    return parser().parse_args(argv)
 
 
 def test_a_study_is_not_resumed_on_as_many_devices_laid_out_otherwise() -> None:
@@ -29,3 +49,110 @@ def test_a_study_is_not_resumed_on_as_many_devices_laid_out_otherwise() -> None:
 def test_workers_without_gpus_are_those_of_the_miniature() -> None:
     space = dataclasses.replace(search_spaces.load("bloom7b"), num_workers=8)
     assert session._cpu_workers(cast(Any, SimpleNamespace(space=space))) == 2
+
+
+class TestBudget:
+    def test_the_space_s_own_holds_where_the_user_gave_none(self) -> None:
+        bloom = search_spaces.load("bloom7b")
+        assert bloom.miniature is not None
+        own = session._budget(_options("bloom7b"), bloom.miniature)
+        assert own == Budget(time_s=225.0, of_space=True)
+        assert session._budget(_options("bloom7b"), bloom) == Budget()
+
+    @pytest.mark.parametrize("given", [("--max-trials", "3"), ("--time-budget-s", "900"), ("--gpu-s", "5")])
+    def test_any_budget_of_the_user_s_lifts_it(self, given: tuple[str, str]) -> None:
+        miniature = search_spaces.load("bloom7b").miniature
+        assert miniature is not None
+        budget = session._budget(_options("bloom7b", *given), miniature)
+        assert not budget.of_space and budget.time_s == (900.0 if given[0] == "--time-budget-s" else None)
+
+    def test_a_dry_run_counts_the_confirming_run_and_tells_of_the_budget(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        subject = _subject()
+        session._print_dry_run(subject, Budget(time_s=10.0, of_space=True))
+        said = capsys.readouterr().out
+        # Three trials of three rungs and a confirming one: 4 starts, 9 rungs of 1.5 s, 4 steps of at most 5 s.
+        assert subject.plan.expected_s(CLUSTER, subject.timing) == 4 * TRIAL_S["cpu"] + 9 * 1.5 + 4 * 5
+        assert "at most about 1 min 38 s, 195 device seconds" in said and "3 trials with up to 9 rungs and 1 to" in said
+        assert "The budget ends it after 10 s (the space's own budget: --time-budget-s sets another)." in said
+        session._print_dry_run(subject, Budget(gpu_s=20.0))
+        assert "The budget ends it after 10 s (--gpu-s)." in capsys.readouterr().out
+
+    def test_each_recipe_s_winner_may_be_confirmed(self) -> None:
+        assert Plan(candidates=(), skipped=()).expected_s(CLUSTER, Timing()) == 0
+        two = candidates(RECIPE, dataclasses.replace(RECIPE, seq_len=16))
+        assert Plan(candidates=two, skipped=()).num_confirming == 2
+
+
+def _subject() -> session.Subject:
+    plan = make_plan(candidates(), (), CLUSTER, None)
+    space = dataclasses.replace(search_spaces.load("gpt2"), recipe=RECIPE)
+    request = cast(Any, SimpleNamespace(searcher="sweep", seed=0))
+    return session.Subject(request=request, space=space, cluster=CLUSTER, cap_gib=None, plan=plan)
+
+
+class TestEnd:
+    """The last line of a session's journal."""
+
+    @pytest.fixture
+    def run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+        """Runs a session whose trials are played; its exit code, what every trial failed with, and the journal."""
+
+        @contextlib.contextmanager
+        def no_recorder(journal: Path) -> Generator[str]:
+            yield "none"
+
+        def ran(play: Callable[[Backend, Loop], object]) -> tuple[int, str, History]:
+            with Study.create(tmp_path, "made-up") as study:
+                study.record(header("made-up", recipes=(RECIPE,), cluster=CLUSTER))
+                backend = Backend(study, Clock())
+                monkeypatch.setattr(tune, "recorder", no_recorder)
+                monkeypatch.setattr(tune, "run", lambda loop, driver_ip: play(backend, loop))
+                code, fault = session._run(study, _subject(), PLACE, Budget(), time.monotonic())
+                return code, fault, read(study.path)[0]
+
+        return ran
+
+    @pytest.mark.parametrize(
+        ("outcome", "code"), [(Outcome.OK, 0), (Outcome.OOM, 1), (Outcome.FAILED, ClusterError.exit_code)]
+    )
+    def test_it_says_the_exit_code_of_the_command(self, run: Run, outcome: Outcome, code: int) -> None:
+        plays: dict[Outcome, Play] = {
+            Outcome.OK: fast,
+            Outcome.OOM: out_of_memory,
+            Outcome.FAILED: lambda job, batch: result(job, batch, None, outcome=outcome, reason="no luck"),
+        }
+
+        def play(backend: Backend, loop: Loop) -> None:
+            backend.play = plays[outcome]
+            backend.run(loop)
+
+        found, fault, history = run(play)
+        assert history.end is not None and history.end.exit_code == code == found
+        assert fault == ("every trial failed, the last one with: no luck" if outcome is Outcome.FAILED else "")
+
+    def test_an_interrupted_trial_counts_up_to_the_end(self, run: Run) -> None:
+        def play(backend: Backend, loop: Loop) -> None:
+            assert loop.next_job() is not None
+            time.sleep(0.3)  # the journal says nothing of it
+            raise KeyboardInterrupt
+
+        code, _, history = run(play)
+        assert history.end is not None and history.end.exit_code == code == session.INTERRUPTED
+        assert history.end.gpu_s == pytest.approx(history.gpu_s, abs=0.2) and history.end.gpu_s >= 2 * 0.3
+
+
+@pytest.mark.parametrize("refused_by", ["the address", "Ray"])
+def test_a_refused_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused_by: str) -> None:
+    error = InputError("no") if refused_by == "the address" else ClusterError("no")
+
+    @contextlib.contextmanager
+    def refuse(address: str | None, *, cpu_workers: int) -> Generator[None]:
+        assert (tmp_path / "studies" / "gpt2-1").is_dir(), "the name is held while Ray starts"
+        raise error
+        yield
+
+    monkeypatch.setattr(session, "connected", refuse)
+    assert main(["gpt2", "--studies", str(tmp_path / "studies")]) == error.exit_code
+    assert list(tmp_path.iterdir()) == []

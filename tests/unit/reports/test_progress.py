@@ -66,16 +66,22 @@ def test_a_finished_point_on_one_line() -> None:
     assert measurement_line(small).startswith("[miniature] ok: DDP")
 
 
-class _Endless:
+class _Budget:
+    def __init__(self, time_s: float = float("inf"), gpu_s: float = float("inf")) -> None:
+        self._time_s, self._gpu_s = time_s, gpu_s
+
     def time_left_s(self) -> float:
-        return float("inf")
+        return self._time_s
+
+    def gpu_left_s(self) -> float:
+        return self._gpu_s
 
 
 def test_following_tells_what_is_new_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     journal = tmp_path / "journal.jsonl"
     record(journal, header())
     record(journal, Measured(measurement=measurement(tokens_per_s=11000.0)))
-    with followed(journal, _Endless(), total=7):
+    with followed(journal, _Budget(), total=7):
         start = TrialStart(trial_id="t2", key="k", recipe=RECIPE, layout=layout(prefetch=2), micro_batches=(1,))
         record(journal, start)
         record(journal, RungStart(trial_id="t2", batch=BatchPoint(micro_batch=1, grad_accum=128), deadline_s=60))
@@ -88,3 +94,21 @@ def test_following_tells_what_is_new_once(tmp_path: Path, capfd: pytest.CaptureF
     assert "trial 1/7" in lines[0] and "starting" in lines[0] and "best: 11,000" in lines[0]
     assert "MBS 1 x 128" in lines[1] and "prefetch 2" in lines[1]
     assert lines[2].startswith("ok: ") and "22,000 tokens/s" in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("budget", "told"),
+    [
+        (_Budget(), "0 s | 0 GPU-s"),
+        (_Budget(time_s=90.0), "0 s, 1 min 30 s left | 0 GPU-s"),
+        (_Budget(time_s=30.0, gpu_s=120.0), "0 s, 30 s left | 0 GPU-s, 120 left"),
+    ],
+)
+def test_what_a_budget_leaves_is_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], budget: _Budget, told: str
+) -> None:
+    journal = tmp_path / "journal.jsonl"
+    record(journal, header())
+    with followed(journal, budget, total=7):
+        record(journal, TrialStart(trial_id="t1", key="k", recipe=RECIPE, layout=layout(), micro_batches=(1,)))
+    assert capfd.readouterr().err.rstrip().endswith(f"| {told}")
