@@ -17,6 +17,7 @@ from platform.study.journal import JOURNAL
 from platform.study.parquet import PARQUET, write_parquet
 from platform.study.replace import replacing
 from trainers.codec import from_json, to_json
+from trainers.engines.ds_config import ds_config
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement
 from trainers.recipe import Recipe
@@ -99,63 +100,6 @@ def _write_winners(folder: Path, recipes: Sequence[Recipe], best: Mapping[str, M
         else:
             config.unlink(missing_ok=True)
     return written
-
-
-def ds_config(recipe: Recipe, layout: Layout, batch: BatchPoint) -> dict[str, Any]:
-    """The configuration with which a DeepSpeed user gets what was measured.
-
-    Sharding, precisions and buckets are those of this project's own engine; a test holds the two together. Here too
-    are the batch sizes, and torch's AdamW by DeepSpeed's name for it; it has none for Adafactor: that of
-    transformers is handed to `deepspeed.initialize` itself. Activation checkpointing is not in it: DeepSpeed leaves
-    that to the model (`gradient_checkpointing_enable()` for a transformers one).
-    """
-    if layout.engine != "deepspeed":
-        raise ValueError(f"a DeepSpeed configuration wants a deepspeed layout, got {layout.engine}")
-    half = recipe.compute_precision in ("bf16", "fp16")
-    config: dict[str, Any] = {
-        "train_batch_size": recipe.global_batch,
-        "train_micro_batch_size_per_gpu": batch.micro_batch,
-        "gradient_accumulation_steps": batch.grad_accum,
-        "gradient_clipping": recipe.grad_clip,
-        "zero_optimization": _zero(recipe, layout, half),
-        "zero_allow_untested_optimizer": True,
-        "communication_data_type": recipe.state_precision,
-        "data_types": {"grad_accum_dtype": recipe.state_precision},
-    }
-    if half and layout.zero_stage == 0:
-        # Its own 16-bit modes would add gradients up in 16 bits at this stage, which is another recipe.
-        dtype = "bfloat16" if recipe.compute_precision == "bf16" else "float16"
-        config["torch_autocast"] = {"enabled": True, "dtype": dtype}
-    elif recipe.compute_precision == "bf16":
-        config["bf16"] = {"enabled": True}
-        if recipe.state_precision == "bf16":
-            config["bf16"] |= {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
-    elif recipe.compute_precision == "fp16":
-        scaling = {"loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 2000, "hysteresis": 1}
-        config["fp16"] = {"enabled": True, **scaling}
-    if recipe.optimizer == "adamw":
-        numbers = {"lr": recipe.learning_rate, "betas": [recipe.beta1, recipe.beta2], "eps": recipe.epsilon}
-        kind = {"weight_decay": recipe.weight_decay, "adam_w_mode": True, "torch_adam": True}
-        config["optimizer"] = {"type": "Adam", "params": {**numbers, **kind}}
-    return config
-
-
-def _zero(recipe: Recipe, layout: Layout, half: bool) -> dict[str, Any]:
-    elements = min(500_000_000, recipe.model.num_parameters)
-    if layout.bucket_mib:
-        elements = layout.bucket_mib * 2**20 // (2 if half else 4)
-    zero: dict[str, Any] = {
-        "stage": layout.zero_stage,
-        "reduce_bucket_size": elements,
-        "allgather_bucket_size": elements,
-    }
-    if layout.zero_stage == 3:
-        zero["stage3_param_persistence_threshold"] = min(100_000, recipe.model.hidden_size**2 - 1)
-    if layout.offload in ("optimizer", "all"):
-        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
-    if layout.offload == "all":
-        zero["offload_param"] = {"device": "cpu", "pin_memory": True}
-    return zero
 
 
 def _write(path: Path, data: Mapping[str, Any]) -> Path:

@@ -83,13 +83,13 @@ def mismatches_of(names: list[str]) -> dict[str, list[str]]:
     found = {}
     for name in names:
         layout, tamper, _, wanted = TAMPERINGS[name]
-        honest = deepspeed.ds_config
+        honest = deepspeed.engine_config
         if tamper is _higher_stage:
-            deepspeed.ds_config = _other_stage
+            deepspeed.engine_config = _other_stage
         try:
             engine = engines.create(wanted, layout, torch.device("cpu"))
         finally:
-            deepspeed.ds_config = honest
+            deepspeed.engine_config = honest
         engine.set_grad_accum(1)
         tamper(engine)
         found[name] = engines.mismatches(engine.in_effect(), wanted, layout, grad_accum=1)
@@ -101,7 +101,7 @@ def _other_stage(recipe: Recipe, layout: Layout) -> dict[str, Any]:
     return _HONEST(recipe, dataclasses.replace(layout, zero_stage=3))
 
 
-_HONEST = deepspeed.ds_config
+_HONEST = deepspeed.engine_config
 
 
 def overflows(layouts: list[Layout]) -> list[dict[str, Any]]:

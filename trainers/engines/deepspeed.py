@@ -25,7 +25,6 @@ import contextlib
 import io
 import logging
 import os
-import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -49,6 +48,7 @@ from trainers.engines._torch import (
     set_matmul_precision,
     state_dtype,
 )
+from trainers.engines.ds_config import engine_config
 from trainers.layout import Layout
 from trainers.models import Model, build
 from trainers.recipe import Recipe
@@ -72,53 +72,6 @@ warnings.filterwarnings("ignore", r"`torch.distributed.*_tensor` is deprecated",
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
-def ds_config(recipe: Recipe, layout: Layout) -> dict[str, Any]:
-    """The configuration that `deepspeed.initialize` gets; the batch sizes in it are for one micro-step of one sequence.
-
-    The optimizer is not in it: torch's fused AdamW or transformers' Adafactor is handed over beside it, so that nothing
-    need be compiled.
-    """
-    # DeepSpeed's own bound is 500 million elements, and stage 3 allocates that at once: no more than the model has.
-    elements = min(500_000_000, recipe.model.num_parameters)
-    if layout.bucket_mib:
-        elements = layout.bucket_mib * 2**20 // (2 if half_dtype(recipe) is not None else 4)
-    zero: dict[str, Any] = {
-        "stage": layout.zero_stage,
-        "reduce_bucket_size": elements,
-        "allgather_bucket_size": elements,
-    }
-    if layout.zero_stage == 3:
-        # Below hidden^2 only vectors are left; 100,000 is DeepSpeed's own bound.
-        zero["stage3_param_persistence_threshold"] = min(100_000, recipe.model.hidden_size**2 - 1)
-    config: dict[str, Any] = {
-        "train_micro_batch_size_per_gpu": 1,
-        "gradient_accumulation_steps": 1,
-        "zero_optimization": zero,
-        "zero_allow_untested_optimizer": True,
-        "gradient_clipping": recipe.grad_clip if layout.zero_stage else 0.0,
-        "communication_data_type": recipe.state_precision,
-        "data_types": {"grad_accum_dtype": recipe.state_precision},
-        # The throughput timer waits for the device at every micro-step.
-        "timers": {"throughput": {"enabled": False}},
-        "steps_per_print": sys.maxsize,
-    }
-    match recipe.compute_precision:
-        case "bf16" | "fp16" if layout.zero_stage == 0:
-            dtype = "bfloat16" if recipe.compute_precision == "bf16" else "float16"
-            config["torch_autocast"] = {"enabled": True, "dtype": dtype}
-        case "bf16" if recipe.state_precision == "bf16":
-            config["bf16"] = {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
-        case "bf16":
-            config["bf16"] = {"enabled": True}
-        case "fp16":
-            # As torch's GradScaler does it: 2^16 at first, halved at once, doubled after 2000 good steps.
-            scaling = {"loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 2000, "hysteresis": 1}
-            config["fp16"] = {"enabled": True, **scaling}
-        case _:
-            pass
-    return config
-
-
 class DeepSpeedEngine:
     """One ZeRO stage. See the module's docstring, and `trainers.engines.Engine`.
 
@@ -130,7 +83,7 @@ class DeepSpeedEngine:
         set_matmul_precision(recipe)
         self._recipe, self._layout, self._device = recipe, layout, device
         self._linear = F.linear  # stage 3 replaces it for the whole process
-        config = ds_config(recipe, layout)
+        config = engine_config(recipe, layout)
         model = build(recipe.model, attention=layout.attention)
         self._model_config: Any = model.module.config
         self._fill(model, config)

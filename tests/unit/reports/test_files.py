@@ -1,19 +1,22 @@
 """What a study leaves in its folder, and a layout.json on the way back."""
 
+import dataclasses
 import importlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from platform.errors import InputError
-from platform.reports.files import LayoutFile, ds_config, read_layout, write_results
+from platform.reports.files import LayoutFile, read_layout, write_results
 from platform.reports.table import read_csv
 from platform.study.history import History
 from platform.study.parquet import read_parquet
-from tests.samples import RECIPE, header, layout, measurement, oom
+from tests.samples import RECIPE, SMALL, header, layout, measurement, oom
 from trainers.codec import to_json
+from trainers.engines.ds_config import ds_config
 from trainers.journal import Measured
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement
@@ -99,33 +102,48 @@ def test_a_file_that_is_not_there() -> None:
         read_layout(Path("/nowhere/layout.json"))
 
 
+AT_RUN_TIME = {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}
+OF_THE_ENGINE = {"optimizer", "timers", "steps_per_print"}
+"""torch's own AdamW in place of its name in DeepSpeed, and no reports at every step."""
+
+
+class _Enough(Exception):
+    """`deepspeed.initialize` was called."""
+
+
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 @pytest.mark.parametrize(
     ("precision", "states"), [("bf16", "fp32"), ("fp16", "fp32"), ("fp32", "fp32"), ("bf16", "bf16")]
 )
-def test_the_deepspeed_configuration(stage: int, precision: Any, states: Any) -> None:
-    recipe = Recipe(
-        model=RECIPE.model,
-        seq_len=2048,
-        global_batch=512,
-        compute_precision=precision,
-        state_precision=states,
-        grad_clip=0.5,
+def test_the_winner_s_deepspeed_configuration_is_what_the_engine_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: int, precision: Any, states: Any
+) -> None:
+    recipe = dataclasses.replace(
+        RECIPE, model=SMALL, compute_precision=precision, state_precision=states, grad_clip=0.5
     )
     degrees = {"dp_shard": 4} if stage else {"dp_replicate": 4}
     on = Layout(engine="deepspeed", zero_stage=stage, grad_sync="every" if stage > 1 else "last", **degrees)  # type: ignore[arg-type]
-    config = ds_config(recipe, on, BatchPoint.of(recipe, on, 2))
-    assert config["train_batch_size"] == 512 == config["train_micro_batch_size_per_gpu"] * 4 * 64
-    assert config["gradient_accumulation_steps"] == 64 and config["gradient_clipping"] == 0.5
-    assert config["zero_optimization"]["stage"] == stage
-    assert config["data_types"]["grad_accum_dtype"] == states
-    assert json.loads(json.dumps(config)) == config
-    # What the project's engine ran with: only batch sizes, clipping, printing and the optimizer may differ.
-    ran = ENGINE.ds_config(recipe, on)
-    for name in ("zero_optimization", "communication_data_type", "data_types", "bf16", "fp16", "torch_autocast"):
-        assert config.get(name) == ran.get(name), name
-    known = {"train_batch_size", "optimizer", "timers", "steps_per_print"}
-    assert set(config) ^ set(ran) == known
+    write_results(tmp_path, _history(measurement(on=on, recipe=recipe, micro_batch=2), recipes=(recipe,)))
+    written = json.loads((tmp_path / "ds_config.json").read_text())
+    assert written["train_batch_size"] == 512 == written["train_micro_batch_size_per_gpu"] * 4 * 64
+    assert written["gradient_accumulation_steps"] == 64 and written["gradient_clipping"] == 0.5
+    assert written["zero_optimization"]["stage"] == stage and written["data_types"]["grad_accum_dtype"] == states
+
+    given: dict[str, Any] = {}
+
+    def initialize(*, config: dict[str, Any], **_: Any) -> None:
+        given.update(config)
+        raise _Enough
+
+    monkeypatch.setattr(ENGINE.deepspeed, "initialize", initialize)
+    monkeypatch.setattr(ENGINE.deepspeed.zero, "Init", lambda **_: None)
+    with pytest.raises(_Enough):
+        ENGINE.DeepSpeedEngine(recipe, on, torch.device("cpu"))
+    assert given["gradient_clipping"] == (0.5 if stage else 0.0), "at stage 0 the engine clips itself"
+    kept = AT_RUN_TIME | OF_THE_ENGINE | (set() if stage else {"gradient_clipping"})
+    assert {name: value for name, value in given.items() if name not in kept} == {
+        name: value for name, value in written.items() if name not in kept
+    }
 
 
 def test_other_engines_have_no_deepspeed_configuration() -> None:
