@@ -133,7 +133,7 @@ class ModelSpec:
         """FLOPs of forward and backward for one token of a sequence of `seq_len`, by a named convention.
 
         - "6n": 6 N, N all parameters (Kaplan et al. 2020, arXiv 2001.08361, section 2.1).
-        - "8n": 8 N, the forward pass done twice under full checkpointing (seed 002's `$ms*4*2*...`).
+        - "8n": 8 N, the forward pass done twice under full checkpointing (BigScience's `$ms*4*2*...`).
         - "6n_causal": 6 N + 6 L h s: only the lower triangle of attention counts. The project's own.
         - "palm": 6 N + 12 L h s (PaLM, arXiv 2204.02311, appendix B).
         - "megatron_hardware": 96 L h^2 (1 + s/6h + V/16Lh), recomputation counted (arXiv 2104.04473, section 5.1).
@@ -168,7 +168,8 @@ class ModelSpec:
         """The spec of a transformers `config.json`, given as a mapping.
 
         Raises:
-            ValueError: a model type the project does not know, or a needed size is missing.
+            ValueError: a model type the project does not know, a needed size is missing, or a field asks for parameters
+                that this project does not count.
         """
         kind = config.get("model_type")
         keys = _CONFIG_KEYS.get(str(kind))
@@ -190,10 +191,25 @@ class ModelSpec:
         wrong = [field for field, value in found.items() if field in _INTEGERS and type(value) is not int]
         if wrong:
             raise ValueError(f"the configuration of {name} wants whole numbers for {', '.join(wrong)}")
-        return cls(name=name, architecture=kind, config=json.dumps(config, sort_keys=True), **found)  # type: ignore[arg-type]
+        spec = cls(name=name, architecture=kind, config=json.dumps(config, sort_keys=True), **found)  # type: ignore[arg-type]
+        for field, counted in {**_COUNTED_WITH[spec.architecture], "head_dim": spec.head_dim}.items():
+            if config.get(field, counted) not in (None, counted):
+                raise ValueError(
+                    f"{field} of {name} must be {counted} or left out, got {config[field]}: this project counts the"
+                    f" parameters of a {kind} with {counted} only"
+                )
+        return spec
 
 
 _INTEGERS = ("num_layers", "hidden_size", "num_heads", "vocab_size", "ffn_size", "num_kv_heads", "max_positions")
+
+_COUNTED_WITH: dict[str, dict[str, bool]] = {
+    "bloom": {},
+    "gpt2": {"add_cross_attention": False},
+    "gpt_neox": {"attention_bias": True},
+    "llama": {"attention_bias": False, "mlp_bias": False},
+}
+"""Fields of a `config.json` that add parameters or take them away, with the value that `ModelSpec` counts for."""
 
 _CONFIG_KEYS: dict[str, dict[str, tuple[str, ...]]] = {
     "bloom": {

@@ -1,12 +1,13 @@
 """Models: exact parameter counts, nothing allocated, dropout off, and the loss by hand."""
 
 import dataclasses
-import json
 import math
 from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from trainers import weights
 from trainers.models import build, causal_lm_loss
@@ -85,12 +86,49 @@ def test_a_config_is_taken_verbatim_but_for_dropout_cache_and_dtype() -> None:
     assert {module.p for module in model.module.modules() if isinstance(module, torch.nn.Dropout)} == {0.0}
 
 
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 88,
+    "vocab_size": 97,
+}
+NEOX = {**LLAMA, "model_type": "gpt_neox"}
+GPT2 = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": 97, "n_positions": 40}
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "counted", "other"),
+    [
+        (LLAMA, "head_dim", 8, 16),
+        (LLAMA, "attention_bias", False, True),
+        (LLAMA, "mlp_bias", False, True),
+        (NEOX, "attention_bias", True, False),
+        (GPT2, "add_cross_attention", False, True),
+    ],
+)
+def test_a_config_s_parameters_are_counted_as_transformers_does_or_it_is_refused(
+    config: dict[str, Any], field: str, counted: Any, other: Any
+) -> None:
+    def transformers_count(value: Any) -> int:
+        fields = {key: each for key, each in config.items() if key != "model_type"}
+        with torch.device("meta"):
+            made = AutoModelForCausalLM.from_config(CONFIG_MAPPING[config["model_type"]](**fields, **{field: value}))
+        return sum(parameter.numel() for parameter in made.parameters())
+
+    for said in ({}, {field: None}, {field: counted}):
+        spec = ModelSpec.from_config({**config, **said}, name="mine")
+        assert spec.num_parameters == transformers_count(counted), said
+    assert transformers_count(other) != transformers_count(counted), "it need not be refused"
+    with pytest.raises(ValueError, match=f"{field} of mine must be {counted} or left out, got {other}"):
+        ModelSpec.from_config({**config, field: other}, name="mine")
+
+
 def test_a_config_whose_facts_do_not_fit_is_refused() -> None:
-    config = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4}
-    config |= {"vocab_size": 97, "intermediate_size": 88, "attention_bias": True}
-    spec = ModelSpec.from_config(config, name="biased")
-    assert json.loads(spec.config)["attention_bias"]
-    with pytest.raises(ValueError, match=r"biased has .* parameters in transformers, but its facts give"):
+    spec = dataclasses.replace(ModelSpec.from_config(LLAMA, name="wide"), ffn_size=80)
+    with pytest.raises(ValueError, match=r"wide has .* parameters in transformers, but its facts give"):
         build(spec, attention="eager")
 
 
