@@ -12,7 +12,7 @@ from trainers.spec import ModelSpec
 
 _MEGATRON_VOCABULARY = 51_200
 _TEN_ROWS = {
-    # name: layers, hidden size, heads, global batch; arXiv 2104.04473, table 1 (seed: the 2021 hackathon's notes).
+    # name: layers, hidden size, heads, global batch; arXiv 2104.04473, table 1 (as in the 2021 hackathon's notes).
     "gpt_1_7b": (24, 2304, 24, 512),
     "gpt_3_6b": (30, 3072, 32, 512),
     "gpt_7_5b": (36, 4096, 32, 512),
