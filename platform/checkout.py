@@ -1,16 +1,22 @@
 """What this checkout is: its commit and the versions installed beside it."""
 
 import importlib.metadata
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+COMMIT_VARIABLE = "LAYOUT_SEARCH_COMMIT"
+"""Says the commit of a copy that has no .git: a container, the working directory of a submitted job."""
 _PACKAGES = ("ray", "torch", "deepspeed", "transformers", "mlflow", "pyarrow")
 
 
 def commit() -> str:
-    """The short commit hash, with "+dirty" where tracked files were changed; "unknown" outside a git checkout."""
+    """The short commit hash, with "+dirty" where tracked files were changed; "unknown" outside a git checkout.
+
+    There `COMMIT_VARIABLE` can say it.
+    """
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
@@ -19,7 +25,7 @@ def commit() -> str:
     try:
         return git("rev-parse", "--short=12", "HEAD") + ("+dirty" if git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return os.environ.get(COMMIT_VARIABLE) or "unknown"
 
 
 def versions() -> dict[str, str]:
