@@ -15,17 +15,19 @@ _PACKAGES = ("ray", "torch", "deepspeed", "transformers", "mlflow", "pyarrow")
 def commit() -> str:
     """The short commit hash, with "+dirty" where tracked files were changed; "unknown" outside a git checkout.
 
-    There `COMMIT_VARIABLE` can say it.
+    What `COMMIT_VARIABLE` says comes before what is found.
     """
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
+    if said := os.environ.get(COMMIT_VARIABLE):
+        return said
     try:
         return git("rev-parse", "--short=12", "HEAD") + ("+dirty" if git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get(COMMIT_VARIABLE) or "unknown"
+        return "unknown"
 
 
 def versions() -> dict[str, str]:
