@@ -1,21 +1,29 @@
 """What this checkout is: its commit and the versions installed beside it."""
 
 import importlib.metadata
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+COMMIT_VARIABLE = "LAYOUT_SEARCH_COMMIT"
+"""Says the commit of a copy that has no .git: a container, the working directory of a submitted job."""
 _PACKAGES = ("ray", "torch", "deepspeed", "transformers", "mlflow", "pyarrow")
 
 
 def commit() -> str:
-    """The short commit hash, with "+dirty" where tracked files were changed; "unknown" outside a git checkout."""
+    """The short commit hash, with "+dirty" where tracked files were changed; "unknown" outside a git checkout.
+
+    What `COMMIT_VARIABLE` says comes before what is found.
+    """
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
+    if said := os.environ.get(COMMIT_VARIABLE):
+        return said
     try:
         return git("rev-parse", "--short=12", "HEAD") + ("+dirty" if git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.CalledProcessError):
