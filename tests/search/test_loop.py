@@ -62,7 +62,12 @@ def make(study: Study, clock: Clock) -> Make:
     """Makes the loop of a session, on what the journal holds at that moment."""
 
     def made(
-        within: Sequence[Candidate] = candidates(), *, searcher: str = "sweep", confirm: bool = False, spent_s: float = 0.0, **budget: float
+        within: Sequence[Candidate] = candidates(),
+        *,
+        searcher: str = "sweep",
+        confirm: bool = False,
+        spent_s: float = 0.0,
+        **budget: float,
     ) -> Loop:
         return Loop(
             study=study,

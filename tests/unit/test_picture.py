@@ -1,0 +1,36 @@
+"""The README's picture is drawn from the table that is committed."""
+
+import importlib.util
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def picture() -> Any:
+    """The script as a module."""
+    spec = importlib.util.spec_from_file_location("picture", ROOT / "scripts" / "picture.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["picture"] = module  # its dataclass looks its own module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_it_shows_all_that_was_run(picture: Any) -> None:
+    found = picture.points(picture.TABLE)
+    assert Counter(each.outcome for each in found) == {"thrash": 7, "oom": 7, "ok": 5}
+    assert [each.layout for each in found if each.confirming] == ["DeepSpeed ZeRO-0", "DDP"]
+    assert all((each.tokens_per_s is None) == (each.outcome == "oom") for each in found)
+
+
+def test_the_committed_picture_is_of_the_committed_table(picture: Any) -> None:
+    with Image.open(picture.PICTURE) as drawn:
+        assert drawn.info["Table"] == picture.fingerprint(picture.TABLE), "run scripts/picture.py"
+    assert str(picture.PICTURE.relative_to(ROOT)) in (ROOT / "README.md").read_text()
