@@ -83,10 +83,11 @@ def _trainer(job: Job, storage: str) -> TorchTrainer:
 def _write(job: Job, recorder: Any, verdict: Verdict) -> tuple[str, str]:
     """Puts the verdict in the journal, at the batch point in flight; the trial's state and reason.
 
-    Before the first word of rank 0 nothing of the layout has run: that is the cluster's failure, and no measurement.
+    Before the first word of rank 0 nothing of the layout has run: that is the cluster's failure, and no measurement. A
+    silent death is none either: the search decides whether to try again.
     """
     standing = cast(dict[str, Any] | None, ray.get(recorder.standing.remote(job.trial_id)))
-    if standing is None:
+    if standing is None or verdict.silent:
         return "failed", verdict.reason
     batch = from_json(BatchPoint, standing["batch"]) if standing["batch"] else job.rungs[0]
     measurement = Measurement(
