@@ -46,6 +46,8 @@ class Rung:
         self._losses: list[float] = []
         self._norms: list[float] = []
         self._times_s: list[float] = []
+        self._micro_s = 0.0
+        """Seconds of the last steps a micro-step, their optimizer steps included."""
 
     def measure(self, startup_s: float | None) -> Measurement:
         """Warms up, times, gathers over ranks."""
@@ -119,6 +121,7 @@ class Rung:
         `busy` takes the utilization of just these steps: between windows a device waits for its tokens.
         """
         w = self._w
+        w.promise(steps * accum * self._micro_s if watch_s is None else watch_s)
         tokens = [self._tokens(self._step + s, k) for s in range(steps) for k in range(accum)]
         losses: list[torch.Tensor] = []
         norms: list[torch.Tensor] = []
@@ -183,6 +186,7 @@ class Rung:
             grad_norms=[float(norm) for norm in norms],
         )
         self._w.watchdog.saw(max(done.first_micro_s, done.last_micro_s))
+        self._micro_s = done.total_s / (len(steps) * accum)
         self._losses += done.losses
         self._norms += done.grad_norms
         self._times_s += done.steps_s

@@ -108,7 +108,7 @@ def _write(job: Job, recorder: Any, verdict: Verdict) -> tuple[str, str]:
         reserved_gib=verdict.reserved_gib,
         cap_gib=job.cap_gib,
     )
-    ray.get(recorder.measured.remote(job.trial_id, to_json(measurement)))
+    ray.get(recorder.measured.remote(job.trial_id, to_json(measurement), to_json(job.rungs)))
     return ("done" if verdict.outcome is Outcome.OOM else "failed"), verdict.reason
 
 
