@@ -295,6 +295,8 @@ class TestFailures:
         assert job is not None
         study.record(Measured(measurement=result(job, job.rungs[0], None, outcome=outcome, reason="so")))
         loop.ended(state="failed", reason="the process of rank 1 died")
+        (end,) = [each for each in Tail(study.journal).read() if isinstance(each, TrialEnd)]
+        assert (end.state, end.reason) == ("done", "so")
         backend.run(loop)
         assert backend.order == WHOLE[1:]
 
