@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from trainers.job import MemoryPoint
+from trainers.job import Job, MemoryPoint
 from trainers.layout import Layout
 
 HEADROOM = 0.97
@@ -46,6 +46,15 @@ def step_time_s(layout: Layout, grad_accum: int, first_s: float, last_s: float, 
     if layout.grad_sync == "every":
         return grad_accum * (first_s + last_s) / 2 + optimizer_s
     return (grad_accum - 1) * first_s + last_s + optimizer_s
+
+
+def deadline_s(job: Job, work_s: float, allowance_s: float) -> float:
+    """Seconds within which rank 0 must have news, where what it does next should take `work_s`.
+
+    Wide, since it is for the hang that no worker sees: the workers' watchdogs, which allow `allowance_s` a micro-step,
+    should always be first. The first step's share covers what else comes before news, such as taking the group down.
+    """
+    return job.first_step_s + 4 * job.timing.rung_s + 4 * allowance_s + 2 * work_s
 
 
 def largest_accumulation(grad_accum: int, micro_step_s: float, optimizer_s: float, longest_step_s: float) -> int:

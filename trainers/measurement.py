@@ -25,6 +25,10 @@ class Outcome(enum.StrEnum):
     """Never run: predicted infeasible, with the reason."""
 
 
+ENDS_LADDER = frozenset({Outcome.THRASH, Outcome.OOM, Outcome.DIVERGED, Outcome.HUNG, Outcome.FAILED})
+"""After one of these no larger micro-batch of the same candidate is worth running."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Conditions:
     """What a figure was taken on; without it a number means nothing."""

@@ -46,6 +46,8 @@ class Rung:
         self._losses: list[float] = []
         self._norms: list[float] = []
         self._times_s: list[float] = []
+        self._micro_s = 0.0
+        """Seconds of the last steps a micro-step, their optimizer steps included."""
 
     def measure(self, startup_s: float | None) -> Measurement:
         """Warms up, times, gathers over ranks."""
@@ -119,6 +121,7 @@ class Rung:
         `busy` takes the utilization of just these steps: between windows a device waits for its tokens.
         """
         w = self._w
+        w.promise(steps * accum * self._micro_s if watch_s is None else watch_s)
         tokens = [self._tokens(self._step + s, k) for s in range(steps) for k in range(accum)]
         losses: list[torch.Tensor] = []
         norms: list[torch.Tensor] = []
@@ -183,6 +186,7 @@ class Rung:
             grad_norms=[float(norm) for norm in norms],
         )
         self._w.watchdog.saw(max(done.first_micro_s, done.last_micro_s))
+        self._micro_s = done.total_s / (len(steps) * accum)
         self._losses += done.losses
         self._norms += done.grad_norms
         self._times_s += done.steps_s
@@ -220,7 +224,7 @@ class Rung:
         tokens_per_s = recipe.tokens_per_step / step_s if step_s else None
         per_gpu = tokens_per_s / job.layout.world_size if tokens_per_s else None
         model_tflops = per_gpu and per_gpu * spec.flops_per_token(recipe.seq_len) / 1e12
-        quartiles = statistics.quantiles(full, n=4) if len(full) > 1 else [step_s, step_s, step_s]
+        low_s, high_s = _quartiles(full)
         peak = w.matmul_peak_tflops
         return Measurement(
             recipe=recipe,
@@ -232,8 +236,8 @@ class Rung:
             repeat=job.repeat,
             measured_grad_accum=accum,
             step_time_s=step_s,
-            step_time_low_s=quartiles[0],
-            step_time_high_s=quartiles[2],
+            step_time_low_s=low_s,
+            step_time_high_s=high_s,
             step_time_derived=accum != batch.grad_accum,
             windows_s=tuple(total for total, *_ in slowest),
             steps_per_window=per_window,
@@ -270,12 +274,16 @@ class Rung:
     def _judge(
         self, full: list[float], void: list[str], retries: int, memory: list[dict[str, float]]
     ) -> tuple[Outcome, str]:
-        """The rung's outcome and why. The same on every rank: all it looks at was gathered."""
+        """The rung's outcome and why. The same on every rank: all it looks at was gathered.
+
+        A gradient norm that is not finite says nothing: an fp16 loss scaler leaves such steps out and goes on.
+        """
         if not all(math.isfinite(loss) for loss in self._losses):
             first = next(i for i, loss in enumerate(self._losses) if not math.isfinite(loss))
             return Outcome.DIVERGED, f"the loss was {self._losses[first]} at step {first}"
-        if not full:
-            return Outcome.FAILED, f"every window was void: {void[0]}"
+        if len(full) < (wanted := self._w.job.timing.min_windows):
+            windows = f"{len(void)} of {len(void) + len(full)} windows were void"
+            return Outcome.FAILED, f"{windows}, and a time takes {wanted}; the last one: {void[-1]}"
         if retries:
             return Outcome.THRASH, f"{retries} allocator retries in the timed windows"
         for rank, each in enumerate(memory):
@@ -283,6 +291,14 @@ class Rung:
             if each["reserved"] + each["outside"] > HEADROOM * (each["limit"] + each["outside"]):
                 return Outcome.THRASH, f"rank {rank} reserved {share:.0%} of its memory: no head-room is left"
         return Outcome.OK, ""
+
+
+def _quartiles(values: list[float]) -> tuple[float | None, float | None]:
+    """First and third quartile, within the values: nothing is drawn on beyond what was measured."""
+    if len(values) < 2:
+        return (values[0], values[0]) if values else (None, None)
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, high
 
 
 def _median(values: list[float]) -> float | None:
