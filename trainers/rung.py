@@ -11,7 +11,7 @@ from trainers import engines
 from trainers.data import Source, sample_indices
 from trainers.engines import Engine
 from trainers.failures import RungFailure
-from trainers.ladder import HEADROOM, largest_accumulation, step_time_s
+from trainers.ladder import HEADROOM, SHORT_ACCUM, largest_accumulation, step_time_s
 from trainers.layout import BatchPoint
 from trainers.measurement import Measurement, Outcome
 
@@ -26,7 +26,9 @@ class Steps:
     total_s: float
     steps_s: list[float]
     first_micro_s: float
-    """Mean of the micro-steps before the last; the last one's where there is no other."""
+    """Of the micro-step that begins a step; the last one's where there is no other."""
+    middle_micro_s: float
+    """Mean of those between the first and the last; the longer of these two where there is none."""
     last_micro_s: float
     optimizer_s: float
     losses: list[float]
@@ -52,8 +54,7 @@ class Rung:
     def measure(self, startup_s: float | None) -> Measurement:
         """Warms up, times, gathers over ranks."""
         w, timing = self._w, self._w.job.timing
-        # Two micro-steps at least: accumulated gradients beside activations are a peak that one micro-step never shows.
-        accum = min(self._batch.grad_accum, 2)
+        accum = min(self._batch.grad_accum, SHORT_ACCUM)
         self._engine.set_grad_accum(accum)
         compile_start = self._run(1, accum, watch_s=w.job.first_step_s, phases=True)
         warm = self._run(max(1, timing.warmup_steps - 1), accum, phases=True)
@@ -62,7 +63,7 @@ class Rung:
         if wrong := engines.mismatches(self._engine.in_effect(), w.job.recipe, w.job.layout, grad_accum=accum):
             raise RungFailure(Outcome.FAILED, "; ".join(wrong), phase="init", rank=w.rank)
         if w.job.repeat:
-            micro_s = self._slowest(max(warm.first_micro_s, warm.last_micro_s))
+            micro_s = self._slowest(max(warm.middle_micro_s, warm.last_micro_s))
             longer = largest_accumulation(
                 self._batch.grad_accum, micro_s, self._slowest(warm.optimizer_s), timing.longest_step_s
             )
@@ -179,13 +180,14 @@ class Rung:
         done = Steps(
             total_s=sum(spans),
             steps_s=[sum(step) for step in steps],
-            first_micro_s=statistics.fmean(statistics.fmean(step[:-2] or step[:1]) for step in steps),
+            first_micro_s=statistics.fmean(step[0] for step in steps),
+            middle_micro_s=statistics.fmean(statistics.fmean(step[1:-2] or (max(step[:-1]),)) for step in steps),
             last_micro_s=statistics.fmean(step[-2] for step in steps),
             optimizer_s=statistics.fmean(step[-1] for step in steps),
             losses=whole_losses,
             grad_norms=[float(norm) for norm in norms],
         )
-        self._w.watchdog.saw(max(done.first_micro_s, done.last_micro_s))
+        self._w.watchdog.saw(max(done.first_micro_s, done.middle_micro_s, done.last_micro_s))
         self._micro_s = done.total_s / (len(steps) * accum)
         self._losses += done.losses
         self._norms += done.grad_norms
@@ -210,11 +212,17 @@ class Rung:
         """The rung's figures over all ranks: time of the slowest, memory of the largest."""
         w, job, batch = self._w, self._w.job, self._batch
         memory = w.gather({**self._peaks, "outside": w.meter.outside_gib(), "limit": w.meter.limit_gib()})
-        parts = w.gather([(x.total_s / per_window, x.first_micro_s, x.last_micro_s, x.optimizer_s) for x in windows])
+        parts = w.gather(
+            [
+                (x.total_s / per_window, x.first_micro_s, x.middle_micro_s, x.last_micro_s, x.optimizer_s)
+                for x in windows
+            ]
+        )
         slowest = [max(each, key=lambda part: part[0]) for each in zip(*parts, strict=True)]
-        full = [step_time_s(job.layout, batch.grad_accum, first, last, opt) for _, first, last, opt in slowest]
         if accum == batch.grad_accum:
             full = [total for total, *_ in slowest]
+        else:
+            full = [step_time_s(batch.grad_accum, *parts) for _, *parts in slowest]
         worst = max(range(w.world), key=lambda rank: max(memory[rank]["forward_backward"], memory[rank]["optimizer"]))
         at = memory[worst]
         busy = [value for value in self._utilization if value is not None]
@@ -244,8 +252,9 @@ class Rung:
             void_windows=tuple(void),
             warmup_steps=warmup_steps,
             first_micro_step_s=_median([part[1] for part in slowest]) if accum > 1 else None,
-            last_micro_step_s=_median([part[2] for part in slowest]),
-            optimizer_step_s=_median([part[3] for part in slowest]),
+            middle_micro_step_s=_median([part[2] for part in slowest]) if accum > 2 else None,
+            last_micro_step_s=_median([part[3] for part in slowest]),
+            optimizer_step_s=_median([part[4] for part in slowest]),
             startup_s=startup_s,
             compile_s=compile_s,
             tokens_per_s=tokens_per_s,

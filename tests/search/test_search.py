@@ -173,8 +173,8 @@ class TestAWholeSearch:
             assert len(each.windows_s) >= 3 and each.step_time_low_s and each.step_time_high_s
             assert each.step_time_low_s <= each.step_time_s <= each.step_time_high_s
             assert each.losses[-1] < each.losses[0], "it learns"
-            assert each.step_time_derived == (each.repeat == 0), "a search's own run stops at two micro-steps"
-            assert each.measured_grad_accum == (4 if each.repeat else 2)
+            assert each.step_time_derived == (each.repeat == 0), "a search's own run stops at three micro-steps"
+            assert each.measured_grad_accum == (4 if each.repeat else 3)
 
     def test_the_journal_tells_it_whole(self, whole: Run) -> None:
         lines = sessions_of(whole.lines())[0]

@@ -35,19 +35,9 @@ def test_order_of_points_does_not_matter_and_memory_never_falls():
     assert predict_gib(known, 8) == 9.0
 
 
-@pytest.mark.parametrize(
-    ("layout", "expected"),
-    [
-        (Layout(engine="ddp", dp_replicate=2), 7 * 1.0 + 1.5 + 0.25),
-        (Layout(engine="deepspeed", zero_stage=2, dp_shard=2, grad_sync="every"), 8 * 1.25 + 0.25),
-    ],
-)
-def test_full_accumulation_follows_the_engines_exchange(layout: Layout, expected: float):
-    assert step_time_s(layout, 8, first_s=1.0, last_s=1.5, optimizer_s=0.25) == pytest.approx(expected)
-
-
-def test_one_micro_step_is_the_last_one():
-    assert step_time_s(Layout(engine="ddp"), 1, first_s=9.0, last_s=1.5, optimizer_s=0.25) == 1.75
+def test_full_accumulation_repeats_the_middle_micro_step():
+    assert step_time_s(8, first_s=0.5, middle_s=1.0, last_s=1.5, optimizer_s=0.25) == 0.5 + 6 * 1.0 + 1.5 + 0.25
+    assert step_time_s(2, first_s=0.5, middle_s=9.0, last_s=1.5, optimizer_s=0.25) == 0.5 + 1.5 + 0.25
 
 
 def test_the_deadline_never_comes_before_the_watchdog_s():
