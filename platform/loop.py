@@ -16,10 +16,10 @@ from trainers.cluster import Cluster
 from trainers.job import Job, MemoryPoint, Timing
 from trainers.journal import Measured, TrialEnd, TrialStart, TrialState
 from trainers.layout import BatchPoint
-from trainers.measurement import Measurement, Outcome, identity_of
+from trainers.measurement import ENDS_LADDER, Measurement, Outcome, identity_of
 
 MOST_ATTEMPTS = 2
-"""Trials a candidate gets in a session when they die without a verdict."""
+"""Trials a candidate gets in a session when they die without a verdict; so does its confirming run."""
 MOST_UNSTARTED = 3
 """Trials in a row whose workers never started, after which the cluster is at fault and the session ends."""
 
@@ -86,7 +86,7 @@ class Loop:
         self._ended_gpu_s = 0.0
         self._trials_before = len(history.trials)
         self._running: tuple[Job, str, float] | None = None
-        self._deaths: Counter[str] = Counter()
+        self._deaths: Counter[tuple[str, int]] = Counter()
         self._confirmed: set[str] = set()
         self._unstarted = 0
         self.fault = ""
@@ -142,8 +142,9 @@ class Loop:
     def ended(self, *, state: TrialState, reason: str, started: bool = True) -> None:
         """Takes the end of the running trial.
 
-        `state` is "interrupted" where time ran out before its ladder's end, "failed" where its process is gone. A trial
-        whose workers never `started` says nothing of its layout: a node is gone or taken. It stays to be run.
+        `state` is "interrupted" where time ran out before its ladder's end, "failed" where its process is gone. Without
+        a verdict in the journal that is a silent death. A trial whose workers never `started` says nothing of its
+        layout: a node is gone or taken. It stays to be run.
         """
         assert self._running is not None, "no trial is running"
         job, key, started_s = self._running
@@ -156,12 +157,16 @@ class Loop:
             return
         self._unstarted = 0
         known = [m for m in self.history.measured(key, job.repeat) if m.trial_id == job.trial_id]
-        failed = any(m.outcome in (Outcome.FAILED, Outcome.HUNG) for m in known)
-        silent = state == "failed" and not failed
-        self._deaths[key] += silent
-        if silent and (job.repeat or self._deaths[key] >= MOST_ATTEMPTS):
+        verdict = next((m for m in known if m.outcome in ENDS_LADDER), None)
+        silent = state == "failed" and verdict is None
+        self._deaths[key, job.repeat] += silent
+        if silent and self._deaths[key, job.repeat] >= MOST_ATTEMPTS:
             self._give_up(job, known, reason)
             silent = False
+        elif silent and job.repeat:
+            self._confirmed.discard(identity_of(job.recipe, job.layout, job.rungs[0]))
+        if state == "failed" and verdict is not None:
+            reason = verdict.reason  # what follows a verdict, such as the end of its processes, is not the cause
         self.study.record(
             TrialEnd(
                 trial_id=job.trial_id,
@@ -217,7 +222,7 @@ class Loop:
         """The winner's own run at the accumulation it was only derived for, until a winner's time is its own.
 
         A confirmed time may fall behind another point's derived one: then that one is confirmed too. No point is tried
-        twice, so a trial that leaves nothing does not keep the search from ending.
+        twice, but after a silent death: a trial that leaves nothing does not keep the search from ending.
         """
         if not self.settings.confirm or self.time_left_s() <= self._start_s:
             return None

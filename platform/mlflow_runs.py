@@ -35,6 +35,7 @@ _METRICS = (
     "step_time_low_s",
     "step_time_high_s",
     "first_micro_step_s",
+    "middle_micro_step_s",
     "last_micro_step_s",
     "optimizer_step_s",
     "startup_s",

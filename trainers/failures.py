@@ -55,20 +55,23 @@ class Verdict:
     asked_gib: float | None = None
     allocated_gib: float | None = None
     reserved_gib: float | None = None
+    silent: bool = False
+    """A process is gone and no rank says why: nothing is known of the layout yet, and it may be tried again."""
 
 
 def classify(failures: Mapping[int, BaseException], *, dead: Mapping[int, str], otherwise: str = "") -> Verdict:
     """The verdict over what each rank raised, and what is known of ranks whose process is gone (`dead`).
 
     An OOM on any rank wins, then any other cause that a rank named itself: the peers fail only because of it. A dead
-    process comes before a plain exception, since a peer's broken connection is what its death looks like elsewhere.
-    `otherwise` is said where no rank raised anything.
+    process comes before a plain exception, since a peer's broken connection is what its death looks like elsewhere: it
+    is a silent death. So is an end where no rank raised anything, of which `otherwise` is said.
     """
     own = {rank: error for rank, error in failures.items() if isinstance(error, RungFailure)}
     for wanted in (Outcome.OOM, Outcome.DIVERGED, Outcome.HUNG, Outcome.FAILED):
         if wanted is Outcome.FAILED:
             for rank, said in sorted(dead.items()):
-                return Verdict(outcome=Outcome.FAILED, reason=f"the process of rank {rank} died: {said}", rank=rank)
+                reason = f"the process of rank {rank} died: {said}"
+                return Verdict(outcome=Outcome.FAILED, reason=reason, rank=rank, silent=True)
         for _, error in sorted(own.items()):
             if error.outcome == wanted:
                 return Verdict(
@@ -82,7 +85,7 @@ def classify(failures: Mapping[int, BaseException], *, dead: Mapping[int, str], 
                 )
     for rank, error in sorted(failures.items()):
         return Verdict(outcome=Outcome.FAILED, reason=one_line(error), rank=rank)
-    return Verdict(outcome=Outcome.FAILED, reason=otherwise or "the trial ended without saying why")
+    return Verdict(outcome=Outcome.FAILED, reason=otherwise or "the trial ended without saying why", silent=True)
 
 
 def size(gib: float | None) -> str:

@@ -94,7 +94,7 @@ class RungStart:
     trial_id: str
     batch: BatchPoint
     deadline_s: float
-    """Seconds it may take before it counts as hung."""
+    """Seconds within which its first step must be through; from then on the time allowed follows what was measured."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,11 +2,15 @@
 
 from collections.abc import Sequence
 
-from trainers.job import MemoryPoint
-from trainers.layout import Layout
+from trainers.job import Job, MemoryPoint
 
 HEADROOM = 0.97
 """Share of a device that may be reserved before a rung counts as `thrash`."""
+SHORT_ACCUM = 3
+"""Micro-steps of a measured step, where a full one has more: a first, a middle and a last, for `step_time_s`.
+
+Two would do for memory: accumulated gradients beside activations are a peak that one micro-step never shows.
+"""
 
 
 def predict_gib(known: Sequence[MemoryPoint], micro_batch: int) -> float | None:
@@ -35,17 +39,22 @@ def _line(points: list[tuple[int, float]], at: int) -> float:
     return y1 + slope * (at - x1) + residual
 
 
-def step_time_s(layout: Layout, grad_accum: int, first_s: float, last_s: float, optimizer_s: float) -> float:
-    """Seconds of a step of `grad_accum` micro-steps, from the parts of a shorter one.
+def step_time_s(grad_accum: int, first_s: float, middle_s: float, last_s: float, optimizer_s: float) -> float:
+    """Seconds of a step of `grad_accum` micro-steps, at least 2, from the parts of a shorter one.
 
-    `first_s` is a micro-step before the last, `last_s` the one that ends the accumulation. Engines that exchange
-    gradients at every micro-step do so in both; the others only in the last, so each repeats as it was measured.
+    `first_s` is the micro-step that begins a step, `last_s` the one that ends it; all others are as `middle_s`. The
+    three differ: gradients are copied in the first and added to after, and may be exchanged in the last alone.
     """
-    if grad_accum == 1:
-        return last_s + optimizer_s
-    if layout.grad_sync == "every":
-        return grad_accum * (first_s + last_s) / 2 + optimizer_s
-    return (grad_accum - 1) * first_s + last_s + optimizer_s
+    return first_s + (grad_accum - 2) * middle_s + last_s + optimizer_s
+
+
+def deadline_s(job: Job, work_s: float, allowance_s: float) -> float:
+    """Seconds within which rank 0 must have news, where what it does next should take `work_s`.
+
+    Wide, since it is for the hang that no worker sees: the workers' watchdogs, which allow `allowance_s` a micro-step,
+    should always be first. The first step's share covers what else comes before news, such as taking the group down.
+    """
+    return job.first_step_s + 4 * job.timing.rung_s + 4 * allowance_s + 2 * work_s
 
 
 def largest_accumulation(grad_accum: int, micro_step_s: float, optimizer_s: float, longest_step_s: float) -> int:

@@ -25,6 +25,10 @@ class Outcome(enum.StrEnum):
     """Never run: predicted infeasible, with the reason."""
 
 
+ENDS_LADDER = frozenset({Outcome.THRASH, Outcome.OOM, Outcome.DIVERGED, Outcome.HUNG, Outcome.FAILED})
+"""After one of these no larger micro-batch of the same candidate is worth running."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Conditions:
     """What a figure was taken on; without it a number means nothing."""
@@ -73,7 +77,7 @@ class Measurement:
     step_time_high_s: float | None = None
     """First and third quartile over windows."""
     step_time_derived: bool = False
-    """Whether `step_time_s` was derived from shorter accumulation by the engine's formula."""
+    """Whether `step_time_s` was derived from shorter accumulation from the parts of a step with fewer micro-steps."""
     windows_s: tuple[float, ...] = ()
     """Seconds per measured step (of `measured_grad_accum` micro-steps) in each timed window."""
     steps_per_window: int = 0
@@ -81,7 +85,9 @@ class Measurement:
     """Reason for each window that was thrown away."""
     warmup_steps: int = 0
     first_micro_step_s: float | None = None
-    """A micro-step without gradient exchange, where the layout has one."""
+    """The micro-step that begins an accumulation."""
+    middle_micro_step_s: float | None = None
+    """Those between the first and the last, on average."""
     last_micro_step_s: float | None = None
     """The micro-step that ends an accumulation, gradient exchange included."""
     optimizer_step_s: float | None = None

@@ -1,6 +1,8 @@
 """What a node has, asked on the node itself, without torch and without a CUDA context."""
 
+import contextlib
 import os
+import re
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,6 +27,30 @@ def facts(gpu: bool) -> dict[str, Any]:
         return {"mixed": sorted(name for name, *_ in found)}
     name, memory_gib, capability = found.pop()
     return {"device": name, "memory_gib": memory_gib, "capability": capability}
+
+
+def oom_kills(system: Path = Path("/")) -> int:
+    """Processes of this one's control group that the kernel killed so far for want of memory; 0 where it cannot tell.
+
+    `system` is the root of the file system.
+    """
+    try:
+        groups = (system / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return 0
+    mount = system / "sys/fs/cgroup"
+    for group in groups:
+        _, controllers, path = group.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        root, name = (mount / "memory", "memory.oom_control") if controllers else (mount, "memory.events")
+        # A container may see its own group as the root, under the path that the host knows it by.
+        for folder in (root / path.lstrip("/"), root):
+            with contextlib.suppress(OSError):
+                found = re.search(r"^oom_kill (\d+)$", (folder / name).read_text(), re.MULTILINE)
+                if found:
+                    return int(found[1])
+    return 0
 
 
 def _processor() -> str:

@@ -1,13 +1,15 @@
 """The recorder: an actor on the driver's node. What it was told is on disk before it answers."""
 
+import dataclasses
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from trainers import journal
 from trainers.codec import from_json
 from trainers.layout import BatchPoint
-from trainers.measurement import Measurement, Outcome
+from trainers.measurement import ENDS_LADDER, Measurement, Outcome
 
 _FINAL = frozenset({Outcome.OOM, Outcome.HUNG, Outcome.FAILED})
 
@@ -19,7 +21,8 @@ class Recorder:
         self._path = journal_path
         self._lock = threading.Lock()
         self._standing: dict[str, dict[str, Any]] = {}
-        self._closed: set[str] = set()
+        self._done: dict[str, set[BatchPoint]] = {}
+        self._ended: set[str] = set()
 
     def ready(self) -> bool:
         """Answers once the actor is up."""
@@ -38,22 +41,34 @@ class Recorder:
                 start = journal.RungStart(trial_id=trial_id, batch=from_json(BatchPoint, batch), deadline_s=allowed_s)
                 journal.record(self._path, start)
 
+    def promise(self, trial_id: str, allowed_s: float) -> None:
+        """Sets a standing trial's time for news anew, without a line in the journal."""
+        with self._lock:
+            self._standing[trial_id]["until"] = time.monotonic() + allowed_s
+
     def standing(self, trial_id: str) -> dict[str, Any] | None:
         """Phase, batch and `overdue_s` (negative while in time) of a trial, None before its first word."""
         with self._lock:
             found = self._standing.get(trial_id)
             return None if found is None else {**found, "overdue_s": time.monotonic() - found["until"]}
 
-    def measured(self, trial_id: str, measurement: dict[str, Any]) -> str:
-        """Writes a measurement; returns its outcome, or "known" where a failure of the trial was written before.
+    def measured(self, trial_id: str, measurement: dict[str, Any], rungs: Sequence[dict[str, Any]] = ()) -> str:
+        """Writes a measurement; returns its outcome, or "known" where a failure has nothing to add.
 
-        Whoever sees a failure first is nearest to its cause.
+        Whoever sees a failure first is nearest to its cause: after the ladder's end no other is written. A failure at a
+        point that is measured came after it, so it goes to the next one of `rungs`, if there is one.
         """
         entry = from_json(Measurement, measurement)
         with self._lock:
+            done = self._done.setdefault(trial_id, set())
             if entry.outcome in _FINAL:
-                if trial_id in self._closed:
+                points = (entry.batch, *(from_json(BatchPoint, rung) for rung in rungs))
+                left = next((point for point in points if point not in done), None)
+                if trial_id in self._ended or left is None:
                     return "known"
-                self._closed.add(trial_id)
+                entry = dataclasses.replace(entry, batch=left)
             journal.record(self._path, journal.Measured(measurement=entry))
+            done.add(entry.batch)
+            if entry.outcome in ENDS_LADDER:
+                self._ended.add(trial_id)
         return entry.outcome.value

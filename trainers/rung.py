@@ -11,7 +11,7 @@ from trainers import engines
 from trainers.data import Source, sample_indices
 from trainers.engines import Engine
 from trainers.failures import RungFailure
-from trainers.ladder import HEADROOM, largest_accumulation, step_time_s
+from trainers.ladder import HEADROOM, SHORT_ACCUM, largest_accumulation, step_time_s
 from trainers.layout import BatchPoint
 from trainers.measurement import Measurement, Outcome
 
@@ -26,7 +26,9 @@ class Steps:
     total_s: float
     steps_s: list[float]
     first_micro_s: float
-    """Mean of the micro-steps before the last; the last one's where there is no other."""
+    """Of the micro-step that begins a step; the last one's where there is no other."""
+    middle_micro_s: float
+    """Mean of those between the first and the last; the longer of these two where there is none."""
     last_micro_s: float
     optimizer_s: float
     losses: list[float]
@@ -46,12 +48,13 @@ class Rung:
         self._losses: list[float] = []
         self._norms: list[float] = []
         self._times_s: list[float] = []
+        self._micro_s = 0.0
+        """Seconds of the last steps a micro-step, their optimizer steps included."""
 
     def measure(self, startup_s: float | None) -> Measurement:
         """Warms up, times, gathers over ranks."""
         w, timing = self._w, self._w.job.timing
-        # Two micro-steps at least: accumulated gradients beside activations are a peak that one micro-step never shows.
-        accum = min(self._batch.grad_accum, 2)
+        accum = min(self._batch.grad_accum, SHORT_ACCUM)
         self._engine.set_grad_accum(accum)
         compile_start = self._run(1, accum, watch_s=w.job.first_step_s, phases=True)
         warm = self._run(max(1, timing.warmup_steps - 1), accum, phases=True)
@@ -60,7 +63,7 @@ class Rung:
         if wrong := engines.mismatches(self._engine.in_effect(), w.job.recipe, w.job.layout, grad_accum=accum):
             raise RungFailure(Outcome.FAILED, "; ".join(wrong), phase="init", rank=w.rank)
         if w.job.repeat:
-            micro_s = self._slowest(max(warm.first_micro_s, warm.last_micro_s))
+            micro_s = self._slowest(max(warm.middle_micro_s, warm.last_micro_s))
             longer = largest_accumulation(
                 self._batch.grad_accum, micro_s, self._slowest(warm.optimizer_s), timing.longest_step_s
             )
@@ -119,6 +122,7 @@ class Rung:
         `busy` takes the utilization of just these steps: between windows a device waits for its tokens.
         """
         w = self._w
+        w.promise(steps * accum * self._micro_s if watch_s is None else watch_s)
         tokens = [self._tokens(self._step + s, k) for s in range(steps) for k in range(accum)]
         losses: list[torch.Tensor] = []
         norms: list[torch.Tensor] = []
@@ -176,13 +180,15 @@ class Rung:
         done = Steps(
             total_s=sum(spans),
             steps_s=[sum(step) for step in steps],
-            first_micro_s=statistics.fmean(statistics.fmean(step[:-2] or step[:1]) for step in steps),
+            first_micro_s=statistics.fmean(step[0] for step in steps),
+            middle_micro_s=statistics.fmean(statistics.fmean(step[1:-2] or (max(step[:-1]),)) for step in steps),
             last_micro_s=statistics.fmean(step[-2] for step in steps),
             optimizer_s=statistics.fmean(step[-1] for step in steps),
             losses=whole_losses,
             grad_norms=[float(norm) for norm in norms],
         )
-        self._w.watchdog.saw(max(done.first_micro_s, done.last_micro_s))
+        self._w.watchdog.saw(max(done.first_micro_s, done.middle_micro_s, done.last_micro_s))
+        self._micro_s = done.total_s / (len(steps) * accum)
         self._losses += done.losses
         self._norms += done.grad_norms
         self._times_s += done.steps_s
@@ -206,11 +212,17 @@ class Rung:
         """The rung's figures over all ranks: time of the slowest, memory of the largest."""
         w, job, batch = self._w, self._w.job, self._batch
         memory = w.gather({**self._peaks, "outside": w.meter.outside_gib(), "limit": w.meter.limit_gib()})
-        parts = w.gather([(x.total_s / per_window, x.first_micro_s, x.last_micro_s, x.optimizer_s) for x in windows])
+        parts = w.gather(
+            [
+                (x.total_s / per_window, x.first_micro_s, x.middle_micro_s, x.last_micro_s, x.optimizer_s)
+                for x in windows
+            ]
+        )
         slowest = [max(each, key=lambda part: part[0]) for each in zip(*parts, strict=True)]
-        full = [step_time_s(job.layout, batch.grad_accum, first, last, opt) for _, first, last, opt in slowest]
         if accum == batch.grad_accum:
             full = [total for total, *_ in slowest]
+        else:
+            full = [step_time_s(batch.grad_accum, *parts) for _, *parts in slowest]
         worst = max(range(w.world), key=lambda rank: max(memory[rank]["forward_backward"], memory[rank]["optimizer"]))
         at = memory[worst]
         busy = [value for value in self._utilization if value is not None]
@@ -220,7 +232,7 @@ class Rung:
         tokens_per_s = recipe.tokens_per_step / step_s if step_s else None
         per_gpu = tokens_per_s / job.layout.world_size if tokens_per_s else None
         model_tflops = per_gpu and per_gpu * spec.flops_per_token(recipe.seq_len) / 1e12
-        quartiles = statistics.quantiles(full, n=4) if len(full) > 1 else [step_s, step_s, step_s]
+        low_s, high_s = _quartiles(full)
         peak = w.matmul_peak_tflops
         return Measurement(
             recipe=recipe,
@@ -232,16 +244,17 @@ class Rung:
             repeat=job.repeat,
             measured_grad_accum=accum,
             step_time_s=step_s,
-            step_time_low_s=quartiles[0],
-            step_time_high_s=quartiles[2],
+            step_time_low_s=low_s,
+            step_time_high_s=high_s,
             step_time_derived=accum != batch.grad_accum,
             windows_s=tuple(total for total, *_ in slowest),
             steps_per_window=per_window,
             void_windows=tuple(void),
             warmup_steps=warmup_steps,
             first_micro_step_s=_median([part[1] for part in slowest]) if accum > 1 else None,
-            last_micro_step_s=_median([part[2] for part in slowest]),
-            optimizer_step_s=_median([part[3] for part in slowest]),
+            middle_micro_step_s=_median([part[2] for part in slowest]) if accum > 2 else None,
+            last_micro_step_s=_median([part[3] for part in slowest]),
+            optimizer_step_s=_median([part[4] for part in slowest]),
             startup_s=startup_s,
             compile_s=compile_s,
             tokens_per_s=tokens_per_s,
@@ -270,12 +283,16 @@ class Rung:
     def _judge(
         self, full: list[float], void: list[str], retries: int, memory: list[dict[str, float]]
     ) -> tuple[Outcome, str]:
-        """The rung's outcome and why. The same on every rank: all it looks at was gathered."""
+        """The rung's outcome and why. The same on every rank: all it looks at was gathered.
+
+        A gradient norm that is not finite says nothing: an fp16 loss scaler leaves such steps out and goes on.
+        """
         if not all(math.isfinite(loss) for loss in self._losses):
             first = next(i for i, loss in enumerate(self._losses) if not math.isfinite(loss))
             return Outcome.DIVERGED, f"the loss was {self._losses[first]} at step {first}"
-        if not full:
-            return Outcome.FAILED, f"every window was void: {void[0]}"
+        if len(full) < (wanted := self._w.job.timing.min_windows):
+            windows = f"{len(void)} of {len(void) + len(full)} windows were void"
+            return Outcome.FAILED, f"{windows}, and a time takes {wanted}; the last one: {void[-1]}"
         if retries:
             return Outcome.THRASH, f"{retries} allocator retries in the timed windows"
         for rank, each in enumerate(memory):
@@ -283,6 +300,14 @@ class Rung:
             if each["reserved"] + each["outside"] > HEADROOM * (each["limit"] + each["outside"]):
                 return Outcome.THRASH, f"rank {rank} reserved {share:.0%} of its memory: no head-room is left"
         return Outcome.OK, ""
+
+
+def _quartiles(values: list[float]) -> tuple[float | None, float | None]:
+    """First and third quartile, within the values: nothing is drawn on beyond what was measured."""
+    if len(values) < 2:
+        return (values[0], values[0]) if values else (None, None)
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, high
 
 
 def _median(values: list[float]) -> float | None:

@@ -9,11 +9,12 @@ from typing import Any, cast
 import ray
 import ray.train
 import ray.tune
+from ray.exceptions import ActorDiedError, OutOfMemoryError, RayError
 from ray.train.torch import TorchConfig, TorchTrainer
 
-from trainers import worker
+from trainers import node, worker
 from trainers.codec import from_json, to_json
-from trainers.failures import Verdict, classify, one_line
+from trainers.failures import RungFailure, Verdict, classify, one_line
 from trainers.job import Job
 from trainers.layout import BatchPoint
 from trainers.measurement import Measurement, Outcome
@@ -29,7 +30,7 @@ def run_trial(config: Mapping[str, Any]) -> None:
     """Runs the `Job` in `config["job"]`; reports how it ended to Tune. Never raises for what happened on a worker."""
     job = from_json(Job, config["job"])
     recorder = ray.get_actor(job.recorder)
-    started_s = time.monotonic()
+    started_s, kills = time.monotonic(), node.oom_kills()
     over = threading.Event()  # the process goes on to the next trial
     threading.Thread(target=_watch, args=(job, recorder, started_s, over), daemon=True).start()
     state, reason = "done", ""
@@ -37,7 +38,8 @@ def run_trial(config: Mapping[str, Any]) -> None:
         if _trainer(job, config["storage"]).fit().return_value:
             state, reason = "interrupted", "the time budget ended before the ladder did"
     except Exception as error:
-        raised, dead = _by_rank(error)
+        # Read on this node: of workers on another one it tells nothing, and their death stays unexplained.
+        raised, dead = _by_rank(error, oom_kills=node.oom_kills() - kills)
         verdict = classify(raised, dead=dead, otherwise=one_line(getattr(error, "controller_failure", error)))
         state, reason = _write(job, recorder, verdict)
     finally:
@@ -69,7 +71,8 @@ def _trainer(job: Job, storage: str) -> TorchTrainer:
             num_workers=job.layout.world_size,
             use_gpu=on_cuda,
             resources_per_worker=resources,
-            placement_strategy="PACK",
+            # Nodes are counted by their GPUs: the workers of a CPU cluster may well need more than the one.
+            placement_strategy="STRICT_PACK" if on_cuda and job.cluster.num_nodes == 1 else "PACK",
         ),
         run_config=ray.train.RunConfig(
             name=f"{job.recorder}-{job.trial_id}-{os.getpid()}",
@@ -83,10 +86,11 @@ def _trainer(job: Job, storage: str) -> TorchTrainer:
 def _write(job: Job, recorder: Any, verdict: Verdict) -> tuple[str, str]:
     """Puts the verdict in the journal, at the batch point in flight; the trial's state and reason.
 
-    Before the first word of rank 0 nothing of the layout has run: that is the cluster's failure, and no measurement.
+    Before the first word of rank 0 nothing of the layout has run: that is the cluster's failure, and no measurement. A
+    silent death is none either: the search decides whether to try again.
     """
     standing = cast(dict[str, Any] | None, ray.get(recorder.standing.remote(job.trial_id)))
-    if standing is None:
+    if standing is None or verdict.silent:
         return "failed", verdict.reason
     batch = from_json(BatchPoint, standing["batch"]) if standing["batch"] else job.rungs[0]
     measurement = Measurement(
@@ -104,7 +108,7 @@ def _write(job: Job, recorder: Any, verdict: Verdict) -> tuple[str, str]:
         reserved_gib=verdict.reserved_gib,
         cap_gib=job.cap_gib,
     )
-    ray.get(recorder.measured.remote(job.trial_id, to_json(measurement)))
+    ray.get(recorder.measured.remote(job.trial_id, to_json(measurement), to_json(job.rungs)))
     return ("done" if verdict.outcome is Outcome.OOM else "failed"), verdict.reason
 
 
@@ -113,8 +117,10 @@ def _watch(job: Job, recorder: Any, started_s: float, over: threading.Event) -> 
     while not over.wait(2):
         try:
             standing = cast(dict[str, Any] | None, ray.get(recorder.standing.remote(job.trial_id), timeout=30))
-        except Exception:  # the recorder lives as long as the driver: without it there is no study to serve
+        except ActorDiedError:  # the recorder lives as long as the driver: without it there is no study to serve
             os._exit(EXIT_CODE)
+        except RayError:  # slow, or out of reach for a while: a disk that others use is no reason to end a trial
+            continue
         waited_s = time.monotonic() - started_s
         if standing is None and waited_s > START_S:
             reason = f"no worker spoke within {START_S:.0f} s of the trial's start"
@@ -126,17 +132,30 @@ def _watch(job: Job, recorder: Any, started_s: float, over: threading.Event) -> 
         os._exit(EXIT_CODE)
 
 
-def _by_rank(error: BaseException) -> tuple[dict[int, BaseException], dict[int, str]]:
-    """What each rank raised, and what Ray says of ranks whose process is gone."""
+def _by_rank(error: BaseException, *, oom_kills: int) -> tuple[dict[int, BaseException], dict[int, str]]:
+    """What each rank raised, and what Ray says of ranks whose process is gone.
+
+    A rank whose process was taken for the host's memory could not say so itself: it is said here in its place. Ray's
+    memory monitor is told by the type of the error, the kernel by its count of such kills during the trial.
+    """
     raised: dict[int, BaseException] = {}
     dead: dict[int, str] = {}
     for rank, failure in dict(getattr(error, "worker_failures", None) or {}).items():
-        actor_error = getattr(failure, "health_check_failure", None)
-        if actor_error is None:
+        death = getattr(failure, "health_check_failure", None)
+        if death is None:
             raised[rank] = failure
+        elif isinstance(death, OutOfMemoryError):
+            raised[rank] = _host_memory(rank, _death(death))
+        elif oom_kills > 0:
+            raised[rank] = _host_memory(rank, f"the kernel's count of such kills grew by {oom_kills}")
         else:
-            dead[rank] = _death(actor_error)
+            dead[rank] = _death(death)
     return raised, dead
+
+
+def _host_memory(rank: int, said: str) -> RungFailure:
+    reason = f"the process of rank {rank} was killed because host memory ran out: {said}"
+    return RungFailure(Outcome.OOM, reason, phase="", rank=rank)  # the phase is where the trial stands
 
 
 def _death(error: BaseException) -> str:

@@ -23,7 +23,7 @@ from trainers.device import (
 )
 from trainers.failures import RungFailure, one_line, size
 from trainers.job import Job, MemoryPoint
-from trainers.ladder import predict_gib
+from trainers.ladder import deadline_s, predict_gib
 from trainers.layout import BatchPoint
 from trainers.measurement import Measurement, Outcome
 from trainers.rung import Rung
@@ -93,7 +93,7 @@ class Worker:
             if late or not self._fits(known, batch):
                 break
             self.batch = batch
-            self._stand("rung", batch, job.first_step_s + 4 * job.timing.rung_s + 4 * self.watchdog.allowance_s)
+            self._stand("rung", batch, deadline_s(job, job.first_step_s, self.watchdog.allowance_s))
             measured = Rung(self, engine, source, batch).measure(startup_s if number == 0 else None)
             self._record(measured)
             if measured.outcome is not Outcome.OK:
@@ -161,6 +161,7 @@ class Worker:
 
     def _record(self, measurement: Measurement) -> None:
         """Rank 0 hands it over; all ranks go on only once it is on disk."""
+        self.phase = "record"
         self.watchdog.beat("record", allowed_s=self.job.first_step_s)
         if self.rank == 0:
             ray.get(self.recorder.measured.remote(self.job.trial_id, to_json(measurement)))
@@ -169,6 +170,13 @@ class Worker:
     def _stand(self, phase: str, batch: BatchPoint | None, allowed_s: float) -> None:
         if self.rank == 0:
             ray.get(self.recorder.stand.remote(self.job.trial_id, phase, batch and to_json(batch), allowed_s))
+
+    def promise(self, work_s: float) -> None:
+        """Puts off the trial's deadline: what comes next should take `work_s`."""
+        if self.rank == 0:
+            allowed_s = deadline_s(self.job, work_s, self.watchdog.allowance_s)
+            # Waited for, since nothing may travel inside a timed window; not for long, since a rung can do without it.
+            ray.wait([self.recorder.promise.remote(self.job.trial_id, allowed_s)], timeout=5)
 
     def _hung(self, where: str, waited_s: float) -> None:
         """Called by the watchdog's thread: writes the verdict, since this process is about to end."""
@@ -184,7 +192,8 @@ class Worker:
             reason=f"rank {self.rank} stood still for {waited_s:.0f} s at {where}",
             cap_gib=self.job.cap_gib,
         )
-        ray.get(self.recorder.measured.remote(self.job.trial_id, to_json(measurement)), timeout=10)
+        told = self.recorder.measured.remote(self.job.trial_id, to_json(measurement), to_json(self.job.rungs))
+        ray.get(told, timeout=10)
 
     def conditions(self) -> Any:
         """Device, versions and environment of this rank."""

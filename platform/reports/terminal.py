@@ -253,7 +253,7 @@ def _notes(ran: Sequence[Measurement], best: Measurement | None, gone: Sequence[
             point = f"{row.layout.label}, MBS {row.batch.micro_batch}"
             notes.append(f"Not counted: {point}: {row.outcome.value}, {' '.join(row.reason.split())}")
     if any(row.step_time_derived for row in ran):
-        notes.append("~ derived from a step with fewer micro-steps, by the engine's formula")
+        notes.append("~ derived from the parts of a step with fewer micro-steps")
     legend = {
         "±%": "±%: half the distance of the step time's quartiles.",
         "TFLOP/s": "TFLOP/s: model FLOPs, recomputation not counted.",

@@ -6,10 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from search_spaces.space import Candidate
 from trainers.journal import End, Line, Measured, Peak, Resume, RungStart, StudyHeader, TrialEnd, TrialStart
-from trainers.measurement import Measurement, Outcome
-
-ENDS_LADDER = frozenset({Outcome.THRASH, Outcome.OOM, Outcome.DIVERGED, Outcome.HUNG, Outcome.FAILED})
-"""After one of these no larger micro-batch of the same candidate is worth running."""
+from trainers.measurement import ENDS_LADDER, Measurement, Outcome
 
 
 class History:

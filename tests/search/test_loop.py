@@ -12,6 +12,7 @@ from platform.loop import Budget, Loop, Settings
 from platform.reports.summary import winner, winners
 from platform.searchers.sweep import Sweep
 from platform.study.history import History
+from platform.study.journal import Tail
 from platform.study.study import Study, read
 from search_spaces.space import Candidate
 from tests.samples import header
@@ -30,7 +31,7 @@ from tests.search.backend import (
     result,
 )
 from trainers.job import Job, Timing
-from trainers.journal import Peak, Resume, RungStart, TrialStart
+from trainers.journal import Measured, Peak, Resume, RungStart, TrialEnd, TrialStart
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement, Outcome
 
@@ -312,6 +313,32 @@ class TestFailures:
         assert [(each.batch.micro_batch, each.reason) for each in failed] == [(2, "the node is gone")]
         assert failed[0].trial_id == "t0002"
 
+    def test_a_hang_s_end_is_told_by_its_verdict(self, make: Make, backend: Backend, study: Study) -> None:
+        """What Ray says of the processes that the watchdog ended is no cause."""
+        loop = make(max_trials=1)
+        job = loop.next_job()
+        assert job is not None
+        hung = result(job, job.rungs[0], None, outcome=Outcome.HUNG, reason="rank 1 stood still for 60 s", rank=1)
+        study.record(Measured(measurement=hung))
+        loop.ended(state="failed", reason="the process of rank 1 died: exit code 86")
+        (end,) = [each for each in Tail(study.journal).read() if isinstance(each, TrialEnd)]
+        assert (end.state, end.reason) == ("done", "rank 1 stood still for 60 s")
+        assert backend.step(loop) is None
+
+    @pytest.mark.parametrize("outcome", [Outcome.OOM, Outcome.THRASH, Outcome.DIVERGED])
+    def test_a_death_after_the_ladder_s_end_is_not_silent(
+        self, make: Make, backend: Backend, study: Study, outcome: Outcome
+    ) -> None:
+        loop = make()
+        job = loop.next_job()
+        assert job is not None
+        study.record(Measured(measurement=result(job, job.rungs[0], None, outcome=outcome, reason="so")))
+        loop.ended(state="failed", reason="the process of rank 1 died")
+        (end,) = [each for each in Tail(study.journal).read() if isinstance(each, TrialEnd)]
+        assert (end.state, end.reason) == ("done", "so")
+        backend.run(loop)
+        assert backend.order == WHOLE[1:]
+
     def test_a_trial_that_an_earlier_session_cut_short_is_no_silent_death(
         self, make: Make, backend: Backend, study: Study
     ) -> None:
@@ -530,9 +557,23 @@ class TestConfirming:
 
         backend.play = play
         backend.run(make(confirm=True))
-        assert [(job.layout, job.repeat) for job in backend.jobs[3:]] == [(LAYOUTS[0], 1), (LAYOUTS[1], 1)]
+        tries = 2 if ends == "dies" else 1
+        assert [job.layout for job in backend.jobs[3:]] == [LAYOUTS[0]] * tries + [LAYOUTS[1]]
+        assert all(job.repeat == 1 for job in backend.jobs[3:])
         best = winner(history_of(study).measurements)
         assert best is not None and (best.layout, best.repeat) == (LAYOUTS[1], 1)
+
+    def test_a_confirming_run_that_dies_once_is_run_again(self, make: Make, backend: Backend, study: Study) -> None:
+        deaths = iter([True])
+
+        def play(job: Job, batch: BatchPoint) -> Measurement | Died:
+            return Died() if job.repeat and next(deaths, False) else self.derived(job, batch)
+
+        backend.play = play
+        backend.run(make(confirm=True))
+        assert [(job.layout, job.repeat) for job in backend.jobs[3:]] == [(LAYOUTS[0], 1)] * 2
+        best = winner(history_of(study).measurements)
+        assert best is not None and (best.layout, best.repeat) == (LAYOUTS[0], 1)
 
     def test_each_recipe_s_winner_is_confirmed(self, make: Make, backend: Backend) -> None:
         backend.play = self.derived

@@ -173,8 +173,8 @@ class TestAWholeSearch:
             assert len(each.windows_s) >= 3 and each.step_time_low_s and each.step_time_high_s
             assert each.step_time_low_s <= each.step_time_s <= each.step_time_high_s
             assert each.losses[-1] < each.losses[0], "it learns"
-            assert each.step_time_derived == (each.repeat == 0), "a search's own run stops at two micro-steps"
-            assert each.measured_grad_accum == (4 if each.repeat else 2)
+            assert each.step_time_derived == (each.repeat == 0), "a search's own run stops at three micro-steps"
+            assert each.measured_grad_accum == (4 if each.repeat else 3)
 
     def test_the_journal_tells_it_whole(self, whole: Run) -> None:
         lines = sessions_of(whole.lines())[0]
@@ -351,7 +351,7 @@ class TestCutShort:
 
 @pytest.fixture(scope="module")
 def hurt(folder: Path) -> Run:
-    """A worker is killed in one trial and stopped in the next; the third is left alone."""
+    """One layout's worker is killed once, the next one's is stopped, the third one's is killed twice."""
     space = write_space(
         folder / "hurt.py",
         axes={"engine": ("ddp",), "bucket_mib": (0, 8, 16)},
@@ -361,13 +361,20 @@ def hurt(folder: Path) -> Run:
         **SLOW,
     )
     with start(folder, "hurt", 1, str(space), "--name", "hurt") as session:
-        session.wait_for("the first trial's rung", lambda lines: num_rungs(lines) == 1)
-        session.workers()[-1].kill()
-        session.wait_for("the second trial's rung", lambda lines: num_rungs(lines) == 2)
+        kill_in_rung(session, 1)
+        session.wait_for("the second layout's rung", lambda lines: num_rungs(lines) == 3)
         worker = session.workers()[-1]
         session.wait_for("timed steps", after_cpu_s(worker, 1.5))
         worker.suspend()
+        kill_in_rung(session, 4)
+        kill_in_rung(session, 5)
         return Run(path=folder / "studies" / "hurt", sessions=(session.end(),))
+
+
+def kill_in_rung(session: Session, number: int) -> None:
+    """SIGKILL to a worker of the study's rung of that number, as soon as it has begun."""
+    session.wait_for(f"rung {number}", lambda lines: num_rungs(lines) == number)
+    session.workers()[-1].kill()
 
 
 def num_rungs(lines: Sequence[Line]) -> int:
@@ -391,18 +398,25 @@ class TestHurt:
 
     def test_the_study_goes_on(self, hurt: Run) -> None:
         assert hurt.sessions[0].code == 0, hurt.sessions[0].err
-        assert [each.outcome for each in hurt.measured] == [Outcome.FAILED, Outcome.HUNG, Outcome.OK]
+        found = [(each.layout.bucket_mib, each.outcome) for each in hurt.measured]
+        assert found == [(0, Outcome.OK), (8, Outcome.HUNG), (16, Outcome.FAILED)]
         nothing_twice(hurt)
 
-    def test_a_killed_worker_is_recorded_with_its_rank(self, hurt: Run) -> None:
-        killed = hurt.measured[0]
-        assert killed.rank in (0, 1) and f"the process of rank {killed.rank} died" in killed.reason
-        assert killed.layout.bucket_mib == 0 and killed.phase == "rung"
+    def test_a_layout_whose_worker_was_killed_gets_another_trial(self, hurt: Run) -> None:
+        ends = [line for line in hurt.lines() if isinstance(line, TrialEnd)]
+        assert [end.state for end in ends] == ["interrupted", "done", "done", "interrupted", "done"]
+        assert all(re.search(r"the process of rank [01] died: ", ends[place].reason) for place in (0, 3, 4))
+        assert len(hurt.history.finished) == 3
+
+    def test_a_second_death_is_recorded_with_its_rank(self, hurt: Run) -> None:
+        assert re.search(r"the process of rank [01] died: .*exit", hurt.measured[2].reason)
 
     def test_a_stopped_worker_is_recorded_as_a_hang(self, hurt: Run) -> None:
         hung = hurt.measured[1]
         assert hung.layout.bucket_mib == 8 and hung.rank in (0, 1)
         assert f"rank {hung.rank} stood still for" in hung.reason
+        (end,) = [line for line in hurt.lines() if isinstance(line, TrialEnd) and line.trial_id == hung.trial_id]
+        assert end.reason == hung.reason, "not the death of the process, which the watchdog ended"
 
     def test_all_of_it_is_shown(self, hurt: Run) -> None:
         err, out = hurt.sessions[0].err, hurt.sessions[0].out

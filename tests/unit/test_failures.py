@@ -2,6 +2,8 @@
 
 import pickle
 
+import pytest
+
 from trainers.failures import RungFailure, asked_bytes, classify, one_line, size
 from trainers.measurement import Outcome
 
@@ -20,6 +22,19 @@ def test_a_dead_process_explains_its_peers_broken_connection():
     assert verdict.outcome is Outcome.FAILED
     assert verdict.rank == 1
     assert verdict.reason == "the process of rank 1 died: worker exit SIGKILL"
+    assert verdict.silent, "the peer's word is what the death looks like from there, and no cause"
+
+
+@pytest.mark.parametrize("outcome", ["oom", "diverged", "hung"])
+def test_a_death_is_not_silent_where_a_rank_names_the_cause(outcome: str):
+    own = RungFailure(outcome, "so", phase="optimizer", rank=0)
+    verdict = classify({0: own}, dead={1: "worker exit SIGKILL"})
+    assert (verdict.outcome, verdict.reason, verdict.silent) == (Outcome(outcome), "so", False)
+
+
+def test_a_failure_of_a_rank_whose_peers_live_is_its_own():
+    assert not classify({0: COLLATERAL}, dead={}).silent
+    assert not classify({0: ValueError("no such layout")}, dead={}).silent
 
 
 def test_a_divergence_is_no_failure():
@@ -33,7 +48,8 @@ def test_the_words_out_of_memory_alone_are_no_oom():
 
 
 def test_without_any_exception_the_controllers_word_is_kept():
-    assert classify({}, dead={}, otherwise="placement timed out").reason == "placement timed out"
+    verdict = classify({}, dead={}, otherwise="placement timed out")
+    assert verdict.reason == "placement timed out" and verdict.silent
 
 
 def test_a_rung_failure_survives_pickling():

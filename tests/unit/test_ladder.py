@@ -2,8 +2,10 @@
 
 import pytest
 
-from trainers.job import MemoryPoint
-from trainers.ladder import largest_accumulation, predict_gib, step_time_s
+from tests.samples import RECIPE
+from trainers.cluster import Cluster
+from trainers.job import Job, MemoryPoint
+from trainers.ladder import deadline_s, largest_accumulation, predict_gib, step_time_s
 from trainers.layout import Layout
 
 
@@ -33,19 +35,18 @@ def test_order_of_points_does_not_matter_and_memory_never_falls():
     assert predict_gib(known, 8) == 9.0
 
 
-@pytest.mark.parametrize(
-    ("layout", "expected"),
-    [
-        (Layout(engine="ddp", dp_replicate=2), 7 * 1.0 + 1.5 + 0.25),
-        (Layout(engine="deepspeed", zero_stage=2, dp_shard=2, grad_sync="every"), 8 * 1.25 + 0.25),
-    ],
-)
-def test_full_accumulation_follows_the_engines_exchange(layout: Layout, expected: float):
-    assert step_time_s(layout, 8, first_s=1.0, last_s=1.5, optimizer_s=0.25) == pytest.approx(expected)
+def test_full_accumulation_repeats_the_middle_micro_step():
+    assert step_time_s(8, first_s=0.5, middle_s=1.0, last_s=1.5, optimizer_s=0.25) == 0.5 + 6 * 1.0 + 1.5 + 0.25
+    assert step_time_s(2, first_s=0.5, middle_s=9.0, last_s=1.5, optimizer_s=0.25) == 0.5 + 1.5 + 0.25
 
 
-def test_one_micro_step_is_the_last_one():
-    assert step_time_s(Layout(engine="ddp"), 1, first_s=9.0, last_s=1.5, optimizer_s=0.25) == 1.75
+def test_the_deadline_never_comes_before_the_watchdog_s():
+    on = Layout(engine="ddp")
+    cluster = Cluster(device_kind="cpu", device="d", device_memory_gib=1.0)
+    job = Job(trial_id="t", recorder="r", recipe=RECIPE, layout=on, rungs=(), cluster=cluster, cpus_per_worker=1.0)
+    assert deadline_s(job, job.first_step_s, allowance_s=60.0) > 2 * job.first_step_s + 60.0
+    # A window of 10 steps of 2 micro-steps, 300 s each; the watchdog allows ten times that for any one.
+    assert deadline_s(job, 10 * 2 * 300.0, allowance_s=3000.0) > 10 * 2 * 300.0 + 3000.0
 
 
 def test_a_confirming_run_stays_within_the_longest_step():

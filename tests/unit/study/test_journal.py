@@ -56,11 +56,12 @@ def test_every_kind_comes_back_as_it_was_written(tmp_path: Path, entry: Line) ->
 
 def test_figures_that_are_not_finite_survive(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    record(path, Measured(measurement=measurement(losses=(1.0, float("inf"), float("nan")))))
+    odd = (1.0, float("inf"), float("nan"))
+    record(path, Measured(measurement=measurement(losses=odd, grad_norms=odd)))
     (back,) = Tail(path).read()
     assert isinstance(back, Measured)
-    assert back.measurement.losses[1] == float("inf")
-    assert back.measurement.losses[2] != back.measurement.losses[2]
+    for series in (back.measurement.losses, back.measurement.grad_norms):
+        assert series[1] == float("inf") and series[2] != series[2]
 
 
 def test_tail_gives_each_line_once_and_never_half_of_one(tmp_path: Path) -> None:

@@ -1,0 +1,31 @@
+"""The kernel's count of processes killed for memory, under both versions of control groups."""
+
+from pathlib import Path
+
+import pytest
+
+from trainers.node import oom_kills
+
+
+@pytest.mark.parametrize(
+    ("groups", "file"),
+    [
+        ("0::/ray/job\n", "sys/fs/cgroup/ray/job/memory.events"),
+        ("0::/../host/path\n", "sys/fs/cgroup/memory.events"),
+        ("9:cpu:/other\n4:memory:/ray\n0::/\n", "sys/fs/cgroup/memory/ray/memory.oom_control"),
+        ("4:memory:/docker/abc\n", "sys/fs/cgroup/memory/memory.oom_control"),
+    ],
+)
+def test_the_count_of_the_own_group_is_found(tmp_path: Path, groups: str, file: str) -> None:
+    for path, text in (("proc/self/cgroup", groups), (file, "low 0\noom 9\noom_kill 3\noom_group_kill 0\n")):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    assert oom_kills(tmp_path) == 3
+
+
+def test_without_control_groups_there_is_no_count(tmp_path: Path) -> None:
+    assert oom_kills(tmp_path) == 0
+
+
+def test_the_count_of_this_machine_can_be_read() -> None:
+    assert oom_kills() >= 0

@@ -1,0 +1,86 @@
+"""The recorder, without Ray: where a failure is put down, and what moves a trial's deadline."""
+
+from pathlib import Path
+
+import pytest
+
+from platform.study.journal import Tail
+from tests.samples import RECIPE, layout, measurement
+from trainers.codec import to_json
+from trainers.journal import Measured, RungStart
+from trainers.layout import BatchPoint
+from trainers.measurement import Measurement, Outcome
+from trainers.recorder import Recorder
+
+RUNGS = tuple(BatchPoint.of(RECIPE, layout(), micro_batch) for micro_batch in (1, 2, 4))
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "journal.jsonl"
+
+
+@pytest.fixture
+def recorder(journal: Path) -> Recorder:
+    return Recorder(str(journal))
+
+
+def tell(recorder: Recorder, entry: Measurement) -> str:
+    return recorder.measured("t1", to_json(entry), to_json(RUNGS))
+
+
+def bad(outcome: Outcome, micro_batch: int, reason: str = "so") -> Measurement:
+    return measurement(micro_batch=micro_batch, tokens_per_s=None, outcome=outcome, reason=reason)
+
+
+def written(journal: Path) -> list[tuple[int, str]]:
+    """(micro-batch, outcome) of what is in the journal."""
+    measured = [line.measurement for line in Tail(journal).read() if isinstance(line, Measured)]
+    return [(each.batch.micro_batch, each.outcome.value) for each in measured]
+
+
+def test_a_hang_in_a_rung_is_the_rung_s(recorder: Recorder, journal: Path) -> None:
+    tell(recorder, measurement(micro_batch=1))
+    assert tell(recorder, bad(Outcome.HUNG, 2)) == "hung"
+    assert written(journal) == [(1, "ok"), (2, "hung")]
+
+
+def test_a_hang_between_rungs_is_the_next_rung_s(recorder: Recorder, journal: Path) -> None:
+    """The rank that sees it still has the batch point that was written, or has not heard that it was."""
+    tell(recorder, measurement(micro_batch=1))
+    tell(recorder, measurement(micro_batch=2))
+    tell(recorder, bad(Outcome.HUNG, 2))
+    assert written(journal) == [(1, "ok"), (2, "ok"), (4, "hung")]
+    tell(recorder, bad(Outcome.HUNG, 2))
+    assert len(written(journal)) == 3, "the other ranks see it too"
+
+
+def test_a_hang_after_the_last_rung_costs_nothing(recorder: Recorder, journal: Path) -> None:
+    for batch in RUNGS:
+        tell(recorder, measurement(micro_batch=batch.micro_batch))
+    assert tell(recorder, bad(Outcome.HUNG, 4)) == "known"
+    assert written(journal) == [(1, "ok"), (2, "ok"), (4, "ok")]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.THRASH, Outcome.DIVERGED, Outcome.OOM, Outcome.FAILED])
+def test_nothing_is_put_above_the_ladder_s_end(recorder: Recorder, journal: Path, outcome: Outcome) -> None:
+    tell(recorder, bad(outcome, 1))
+    assert tell(recorder, bad(Outcome.HUNG, 1)) == "known"
+    assert tell(recorder, bad(Outcome.FAILED, 2)) == "known"
+    assert written(journal) == [(1, outcome.value)]
+
+
+def test_trials_are_apart(recorder: Recorder, journal: Path) -> None:
+    tell(recorder, bad(Outcome.OOM, 1))
+    assert recorder.measured("t2", to_json(bad(Outcome.OOM, 1)), to_json(RUNGS)) == "oom"
+
+
+def test_a_promise_moves_the_deadline_and_writes_no_line(recorder: Recorder, journal: Path) -> None:
+    recorder.stand("t1", "rung", to_json(RUNGS[1]), -5.0)
+    before = recorder.standing("t1")
+    recorder.promise("t1", 1000.0)
+    after = recorder.standing("t1")
+    assert before is not None and after is not None
+    assert before["overdue_s"] >= 5.0 and after["overdue_s"] < -990.0
+    assert (after["phase"], after["batch"]) == ("rung", to_json(RUNGS[1]))
+    assert [type(line) for line in Tail(journal).read()] == [RungStart]
