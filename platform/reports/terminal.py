@@ -213,20 +213,21 @@ def _failures(columns: Sequence[_Column], rows: Sequence[Measurement], cluster: 
 
 def short_reason(measurement: Measurement, cluster: Cluster) -> str:
     """Why there is no figure, in a few words."""
-    if measurement.outcome is not Outcome.OOM:
+    if (
+        measurement.outcome is not Outcome.OOM or measurement.asked_gib is None
+    ):  # such as a kill for want of host memory
         words = " ".join(measurement.reason.split())
         return words if len(words) <= 160 else words[:157] + "..."
     parts = [measurement.phase.replace("_", " and ")] if measurement.phase else []
     if measurement.rank is not None:
         parts.append(f"rank {measurement.rank}")
-    if measurement.asked_gib is not None:
-        parts.append(f"asked {text.figure(measurement.asked_gib)} GiB")
+    parts.append(f"asked {text.figure(measurement.asked_gib)} GiB")
     if measurement.allocated_gib is not None:
         parts.append(f"held {text.figure(measurement.allocated_gib)}")
     missing = shortfall_gib(measurement, cluster)
     if missing:
         parts.append(f"{text.figure(missing)} too many")
-    return ", ".join(parts) or " ".join(measurement.reason.split())
+    return ", ".join(parts)
 
 
 def _skipped_lines(skipped: Sequence[Measurement]) -> list[str]:

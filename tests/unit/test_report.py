@@ -1,5 +1,6 @@
 """`python -m platform.report`: as a user types it, on studies written beforehand."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -24,6 +25,15 @@ def _study(studies: Path, name: str, *measurements: Measurement) -> Path:
             study.record(Measured(measurement=each))
         study.record(End(exit_code=0, wall_s=10, gpu_s=40))
         return study.path
+
+
+def test_a_kill_for_want_of_host_memory_is_told_from_a_full_device(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    killed = dataclasses.replace(oom(micro_batch=4), asked_gib=None, reason="host memory of node 10.0.0.7 ran out")
+    _study(tmp_path, "one", measurement(), killed)
+    assert main(["one", "--studies", str(tmp_path), "--no-mlflow"]) == 0
+    assert "host memory of node 10.0.0.7 ran out" in capsys.readouterr().out
 
 
 def test_a_finished_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
