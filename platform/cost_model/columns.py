@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from platform.cost_model.hardware import ClusterSpec
+from platform.cost_model.hardware import PLAIN_SHARE, ClusterSpec
 from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
 from trainers.spec import ModelSpec
@@ -238,17 +238,16 @@ def cluster_values(cluster: ClusterSpec, precision: str) -> dict[str, float]:
     # fp8 products also cast their operands and find their largest values: Transformer Engine reports 1.3 to 1.5 times
     # bf16 where the peak is twice as high (docs.nvidia.com, Transformer Engine, "Performance Optimizations").
     share = device.matmul_share * (0.75 if precision == "fp8" else 1.0)
-    # fp32 units draw less power: large products sustain more of their peak.
-    plain_share = 0.85
     if precision == "fp32":
-        share = plain_share
-    half = device.peak_tflops("fp16" if precision in ("fp16", "fp8") else "bf16") * 1e12
+        share = PLAIN_SHARE
+    half_type = "fp16" if precision in ("fp16", "fp8") else "bf16"
+    half = device.peak_tflops(half_type) * device.scale(half_type) * 1e12
     return {
-        "matmul_flops": peak * share,
+        "matmul_flops": peak * share * device.scale(precision),
         # Products of the matrix units start and end slowly: they pass through shared memory in long pipelines.
         "tile_rows": 128 if precision == "fp32" else 256,
         "half_depth": 32 if precision == "fp32" else 128,
-        "plain_flops": device.peak_tflops("fp32") * 1e12 * device.matmul_share,
+        "plain_flops": device.peak_tflops("fp32") * device.scale("fp32") * 1e12 * device.matmul_share,
         "peak_flops": peak,
         "flash_flops": half * device.flash_share,
         "bandwidth": device.bandwidth_gb_per_s * 1e9,
