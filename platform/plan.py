@@ -2,7 +2,7 @@
 
     python -m platform.plan bloom7b --cluster 8xH100
     python -m platform.plan bloom7b --cluster ray                             on the cluster that Ray has here
-    python -m platform.plan gpt_175b --cluster 128xdgx-a100 --gpus 64..3072
+    python -m platform.plan gpt_175b --cluster 128xdgx-a100 --gpus 64..3072 --png days.png
     python -m platform.plan gpt_175b --cluster jean-zay-v100 --min-nodes
     python -m platform.plan gpt2_xl --cluster p3.8xlarge --max-model --gpus 4,8,16 --micro-batch 16
     python -m platform.plan tr3m_1b3 --cluster 64xjean-zay-v100 --batch-rampup 32,64,128
@@ -28,6 +28,7 @@ from platform.cost_model.probed import found_cluster
 from platform.errors import ClusterError, InputError, one_line
 from platform.plans.layouts import best_plan
 from platform.plans.max_model import largest_models
+from platform.plans.picture import check_path, draw_sizes
 from platform.plans.scaling import (
     against_devices,
     at_size,
@@ -78,6 +79,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--top", metavar="N", type=int, default=10, help="layouts to show (default 10)")
     made.add_argument("--device-memory-gib", metavar="GIB", type=float, help="memory cap of a device")
     made.add_argument("--gpus", metavar="COUNTS", help="days against devices: 2..3072 or 4,8,16")
+    made.add_argument("--png", metavar="FILE", type=Path, help="draw --gpus there, with the 80 %% interval")
     made.add_argument(
         "--max-model", action="store_true", help="grow the model until one node, or each of --gpus, is full"
     )
@@ -140,6 +142,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
         value = getattr(options, name)
         if value is not None and not value > 0:
             raise InputError(f"--{name.replace('_', '-')} must be above 0, got {value:g}")
+    if options.png is not None:
+        if not options.gpus or options.max_model or options.min_nodes or options.batch_rampup:
+            raise InputError("--png draws days against devices: give it with --gpus alone, such as --gpus 8,16,32")
+        check_path(options.png)
     cluster = _cluster(options, console)
     tokens = options.tokens or space.tokens
     cap = options.device_memory_gib
@@ -184,6 +190,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
         ]
         console.print(f"{space.recipe.label}, {tokens:.3g} tokens", highlight=False)
         show_sizes(sizes, cluster, tokens, console)
+        if options.png is not None:
+            draw_sizes(sizes, cluster, tokens, space.recipe.label, options.png)
+            console.print(f"drawn as {options.png}", highlight=False)
         code = 0 if any(size.planned for size in sizes) else 1
     else:
         code = _layouts(space, cluster, tokens, options, told, console)
