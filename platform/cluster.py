@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,8 @@ class Place:
     cpus_per_worker: float
     driver_ip: str
     """Address of the driver's node: the Tune side of every trial is pinned there."""
+    software: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    """Versions on the nodes that figures depend on (driver, torch, NCCL); unlike ones side by side."""
 
     @property
     def has_gpus(self) -> bool:
@@ -178,7 +180,7 @@ def _survey(ray: Any, cpu_workers: int) -> Place:
             device_memory_gib=facts[0]["memory_gib"] / cpu_workers,
             devices_per_node=cpu_workers,
         )
-        return Place(cluster=cluster, cpus_per_worker=share, driver_ip=driver_ip)
+        return Place(cluster=cluster, cpus_per_worker=share, driver_ip=driver_ip, software=_versions(facts))
     kinds = {tuple(fact["mixed"]) if "mixed" in fact else (fact["device"], fact["memory_gib"]) for fact in facts}
     counts = {int(found["Resources"]["GPU"]) for found in with_gpu}
     if len(kinds) > 1 or any("mixed" in fact for fact in facts):
@@ -196,4 +198,9 @@ def _survey(ray: Any, cpu_workers: int) -> Place:
         devices_per_node=per_node,
     )
     share = max(0.1, min(8.0, (cpus - 0.5) / per_node // 1 or round((cpus - 0.5) / per_node, 2)))
-    return Place(cluster=cluster, cpus_per_worker=share, driver_ip=driver_ip)
+    return Place(cluster=cluster, cpus_per_worker=share, driver_ip=driver_ip, software=_versions(facts))
+
+
+def _versions(facts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    names = sorted({name for fact in facts for name in fact["software"]})
+    return {name: "/".join(sorted({fact["software"].get(name, "none") for fact in facts})) for name in names}

@@ -1,28 +1,34 @@
 """What the cost model says before anything is measured.
 
     python -m platform.plan bloom7b --cluster 8xH100
-    python -m platform.plan gpt_175b --cluster 128xdgx-a100 --gpus 64..3072
+    python -m platform.plan bloom7b --cluster ray                             on the cluster that Ray has here
+    python -m platform.plan gpt_175b --cluster 128xdgx-a100 --gpus 64..3072 --png days.png
     python -m platform.plan gpt_175b --cluster jean-zay-v100 --min-nodes
     python -m platform.plan gpt2_xl --cluster p3.8xlarge --max-model --gpus 4,8,16 --micro-batch 16
     python -m platform.plan tr3m_1b3 --cluster 64xjean-zay-v100 --batch-rampup 32,64,128
 
-Exit codes: 0, 1 nothing fits, 2 bad input.
+Exit codes: 0, 1 nothing fits, 2 bad input, 3 Ray is at fault.
 """
 
 import argparse
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+import platform.cluster as clusters  # pyright takes `from platform import` for the standard module
 import search_spaces
 from platform.cost_model.hardware import ClusterSpec, find_cluster
-from platform.errors import InputError
+from platform.cost_model.probed import found_cluster
+from platform.errors import ClusterError, InputError, one_line
 from platform.plans.layouts import best_plan
 from platform.plans.max_model import largest_models
+from platform.plans.picture import check_path, draw_sizes
 from platform.plans.scaling import (
     against_devices,
     at_size,
@@ -40,8 +46,12 @@ from platform.plans.show import (
     show_plan,
     show_sizes,
 )
+from platform.probing import kept
 from search_spaces import reference
 from search_spaces.space import Space
+
+CPU_WORKERS = 2
+"""Devices of a Ray cluster without GPUs, as `platform.probe` and `platform.search` take them."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -51,13 +61,25 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("space", metavar="SPACE", help="a space's name, its file, or a model's config.json")
     made.add_argument(
-        "--cluster", metavar="C", required=True, help="8xA100-80GB, 4x8xH100, or a name of the catalogue, 4xp5.48xlarge"
+        "--cluster",
+        metavar="C",
+        help="8xA100-80GB, 4x8xH100, a name of the catalogue, 4xp5.48xlarge, a probe's file, or ray: what Ray has here,"
+        " with the figures of platform.probe if it ran (default with --address or RAY_ADDRESS)",
+    )
+    made.add_argument("--address", metavar="HOST:PORT", help="the Ray of --cluster ray, as of platform.search")
+    made.add_argument(
+        "--studies",
+        type=Path,
+        default=Path("studies"),
+        metavar="DIR",
+        help="where probes are kept (default: %(default)s)",
     )
     made.add_argument("--set", metavar="AXIS=VALUE", action="append", default=[], help="change an axis of the space")
     made.add_argument("--tokens", metavar="N", type=float, help="token budget (default: the space's)")
     made.add_argument("--top", metavar="N", type=int, default=10, help="layouts to show (default 10)")
     made.add_argument("--device-memory-gib", metavar="GIB", type=float, help="memory cap of a device")
     made.add_argument("--gpus", metavar="COUNTS", help="days against devices: 2..3072 or 4,8,16")
+    made.add_argument("--png", metavar="FILE", type=Path, help="draw --gpus there, with the 80 %% interval")
     made.add_argument(
         "--max-model", action="store_true", help="grow the model until one node, or each of --gpus, is full"
     )
@@ -80,20 +102,54 @@ def _space(options: argparse.Namespace) -> Space:
         raise InputError(f"{error}{hint}") from None
 
 
+def _cluster(options: argparse.Namespace, console: Console) -> ClusterSpec:
+    """The cluster that is meant: written, in a probe's file, or found live.
+
+    Raises:
+        InputError: none is named, or it is unknown.
+        ClusterError: Ray fails.
+    """
+    written = options.cluster or ("ray" if options.address or os.environ.get("RAY_ADDRESS") else None)
+    if written is None:
+        raise InputError(
+            "say --cluster: 8xA100-80GB, a name of the catalogue, or ray for the cluster that Ray has here"
+        )
+    if options.address and written != "ray":
+        raise InputError(f"--address belongs to --cluster ray, not to {written}")
+    if written == "ray":
+        with clusters.connected(options.address, cpu_workers=CPU_WORKERS) as place:
+            cluster, probe = place.cluster, kept.find(options.studies.expanduser(), place)
+    elif written.endswith(".json"):
+        probe = kept.read(Path(written).expanduser())
+        cluster = probe.cluster
+    else:
+        return find_cluster(written)
+    told = "as the catalogue has it; `python -m platform.probe` measures it"
+    if probe is not None:
+        told = f"as probed {probe.finished or 'before'} ({probe.fingerprint})"
+    console.print(f"{cluster.label}, {told}", highlight=False)
+    return found_cluster(cluster, probe)
+
+
 def run(options: argparse.Namespace, console: Console) -> int:
     """Prints what was asked for. Returns the exit code.
 
     Raises:
         InputError: the user's mistake.
     """
-    space, cluster = _space(options), find_cluster(options.cluster)
+    space = _space(options)
     for name in ("top", "tokens", "device_memory_gib", "micro_batch"):
         value = getattr(options, name)
         if value is not None and not value > 0:
             raise InputError(f"--{name.replace('_', '-')} must be above 0, got {value:g}")
+    if options.png is not None:
+        if not options.gpus or options.max_model or options.min_nodes or options.batch_rampup:
+            raise InputError("--png draws days against devices: give it with --gpus alone, such as --gpus 8,16,32")
+        check_path(options.png)
+    cluster = _cluster(options, console)
     tokens = options.tokens or space.tokens
     cap = options.device_memory_gib
-    told: dict[str, Any] = {"space": space.name, "cluster": options.cluster, "tokens": tokens}
+    told: dict[str, Any] = {"space": space.name, "cluster": options.cluster or "ray", "tokens": tokens}
     code = 0
     if options.max_model:
         counts = parse_counts(options.gpus) if options.gpus else (cluster.devices_per_node,)
@@ -134,6 +190,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
         ]
         console.print(f"{space.recipe.label}, {tokens:.3g} tokens", highlight=False)
         show_sizes(sizes, cluster, tokens, console)
+        if options.png is not None:
+            draw_sizes(sizes, cluster, tokens, space.recipe.label, options.png)
+            console.print(f"drawn as {options.png}", highlight=False)
         code = 0 if any(size.planned for size in sizes) else 1
     else:
         code = _layouts(space, cluster, tokens, options, told, console)
@@ -207,9 +266,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         return run(options, Console(quiet=options.json))
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+    except (InputError, ClusterError) as error:
+        print(one_line(error), file=sys.stderr)
+        return error.exit_code
 
 
 if __name__ == "__main__":

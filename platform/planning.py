@@ -11,6 +11,7 @@ from trainers.failures import size
 from trainers.job import Timing
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement, Outcome
+from trainers.probed import Probe
 from trainers.recipe import Recipe
 from trainers.support import refusal
 
@@ -47,9 +48,15 @@ class Plan:
 
 
 def make_plan(
-    candidates: Sequence[Candidate], rejected: Sequence[Rejected], cluster: Cluster, cap_gib: float | None
+    candidates: Sequence[Candidate],
+    rejected: Sequence[Rejected],
+    cluster: Cluster,
+    cap_gib: float | None,
+    probe: Probe | None = None,
 ) -> Plan:
-    """Leaves out what an engine refuses here, and every rung whose lower bound of memory exceeds device or cap."""
+    """Leaves out what an engine refuses here, and every rung whose lower bound of memory exceeds device or cap; orders
+    the rest by what is predicted, with the figures of `probe`.
+    """
     kept: list[Candidate] = []
     skipped = [_skip(each.recipe, each.layout, 1, each.reason, cap_gib) for each in rejected]
     limit_gib = min(cluster.device_memory_gib, cap_gib or cluster.device_memory_gib)
@@ -68,7 +75,7 @@ def make_plan(
                 skipped.append(_skip(recipe, layout, batch.micro_batch, reason, cap_gib))
         if fits:
             kept.append(dataclasses.replace(candidate, micro_batches=tuple(fits)))
-    return Plan(candidates=tuple(likely_best_first(kept, cluster, cap_gib)), skipped=tuple(skipped))
+    return Plan(candidates=tuple(likely_best_first(kept, cluster, cap_gib, probe)), skipped=tuple(skipped))
 
 
 def part_of(cluster: Cluster, num_devices: int) -> Cluster:

@@ -18,6 +18,7 @@ from platform.errors import ClusterError, InputError
 from platform.loop import Budget, Loop, Settings
 from platform.mirror import Mirror, check_uri, default_uri, shown_uri, ui_command
 from platform.planning import Plan, make_plan, part_of
+from platform.probing import kept
 from platform.reports.files import write_results
 from platform.reports.progress import followed, say
 from platform.reports.show import show
@@ -31,6 +32,7 @@ from trainers.cluster import Cluster
 from trainers.job import Timing
 from trainers.journal import End, Measured, Resume, StudyHeader
 from trainers.measurement import Outcome
+from trainers.probed import Probe
 from trainers.recipe import Recipe
 
 CPU_WORKERS = 2
@@ -96,7 +98,7 @@ def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         workers = _cpu_workers(request)
         # The signal last: Ray sets handlers of its own when it connects.
         with connected(options.address, cpu_workers=workers) as place, _interruptible():
-            subject = _subject(request, place)
+            subject = _subject(request, place, kept.find(studies, place))
             if study is None or options.dry_run:
                 _print_dry_run(subject, _budget(options, subject.space))
                 return 0
@@ -127,7 +129,7 @@ def _cpu_workers(request: Request) -> int:
     return (request.space.miniature or request.space).num_workers or CPU_WORKERS
 
 
-def _subject(request: Request, place: Place) -> Subject:
+def _subject(request: Request, place: Place, probe: Probe | None) -> Subject:
     space = request.space
     if not place.has_gpus and space.miniature is not None:
         say(
@@ -152,7 +154,7 @@ def _subject(request: Request, place: Place) -> Subject:
         space=space,
         cluster=cluster,
         cap_gib=cap_gib,
-        plan=make_plan(candidates, rejected, cluster, cap_gib),
+        plan=make_plan(candidates, rejected, cluster, cap_gib, probe),
     )
 
 

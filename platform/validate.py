@@ -2,6 +2,7 @@
 
     python -m platform.validate TABLE.csv                   zero-shot: nothing is measured
     python -m platform.validate TABLE.csv --calibrate 3     3 configurations a cell are measured, the rest predicted
+    python -m platform.validate TABLE.csv --calibrate 3 --min-cell 6    the same, over cells of 6 configurations or more
     python -m platform.validate TABLE.csv --rows            every configuration, measured beside predicted
     python -m platform.validate TABLE.csv --json            the figures as one JSON object
 
@@ -64,16 +65,18 @@ class Report:
     cells: tuple[CellReport, ...]
     left_out: tuple[tuple[str, int], ...]
     """(reason, rows), the commonest first."""
+    num_small: int
+    """Configurations in cells too small to be asked for."""
     num_rows: int
     num_merged_away: int
     scored: Scored
 
 
-def validate(rows: Sequence[Row], *, num_calibrate: int = 0) -> Report:
-    """Scores all rows that can be interpreted.
+def validate(rows: Sequence[Row], *, num_calibrate: int = 0, min_cell: int = 1) -> Report:
+    """Scores all rows that can be interpreted, in cells of at least `min_cell` configurations.
 
     Raises:
-        InputError: none can.
+        InputError: none can, or no cell is so large.
     """
     runs: list[Run] = []
     reasons: collections.Counter[str] = collections.Counter()
@@ -89,7 +92,11 @@ def validate(rows: Sequence[Row], *, num_calibrate: int = 0) -> Report:
     if not runs:
         commonest = "; ".join(f"{reason} ({count} rows)" for reason, count in reasons.most_common(3))
         raise InputError(f"none of {len(rows)} rows can be scored: {commonest or 'the table is empty'}")
-    kept = merged(runs)
+    every = merged(runs)
+    sizes = collections.Counter(run.cell for run in every)
+    kept = [run for run in every if sizes[run.cell] >= min_cell]
+    if not kept:
+        raise InputError(f"no cell has {min_cell} configurations: the largest has {max(sizes.values())}")
     ours = score_table(kept, num_calibrate=num_calibrate)
     baseline = constant_mfu(ours)
 
@@ -108,8 +115,9 @@ def validate(rows: Sequence[Row], *, num_calibrate: int = 0) -> Report:
         baseline=overall_baseline,
         cells=tuple(cells),
         left_out=tuple(reasons.most_common()),
+        num_small=len(every) - len(kept),
         num_rows=len(rows),
-        num_merged_away=len(runs) - len(kept),
+        num_merged_away=len(runs) - len(every),
         scored=ours,
     )
 
@@ -197,6 +205,7 @@ def show(report: Report, console: Console, *, num_calibrate: int) -> None:
     console.print(
         f"{overall.rows_scored} configurations scored, {how}; {report.num_merged_away} repeated rows merged,"
         f" {overall.rows_left_out} of {report.num_rows} rows left out"
+        + (f", {report.num_small} configurations in smaller cells not looked at" if report.num_small else "")
     )
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("")
@@ -247,13 +256,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--calibrate", metavar="K", type=int, default=0, help="measure K configurations a cell, as a search would"
     )
+    parser.add_argument(
+        "--min-cell", metavar="N", type=int, default=1, help="only cells of at least N configurations (default 1)"
+    )
     parser.add_argument("--rows", action="store_true", help="print each configuration, measured beside predicted")
     parser.add_argument("--json", action="store_true", help="print one JSON object in place of tables")
     options = parser.parse_args(arguments)
     try:
         if options.calibrate < 0:
             raise InputError(f"--calibrate must not be negative, got {options.calibrate}")
-        report = validate(read_rows(options.table), num_calibrate=options.calibrate)
+        if options.min_cell < 1:
+            raise InputError(f"--min-cell must be at least 1, got {options.min_cell}")
+        report = validate(read_rows(options.table), num_calibrate=options.calibrate, min_cell=options.min_cell)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

@@ -34,16 +34,19 @@ def here(cluster: Cluster, commit: str) -> Conditions:
         versions["cuda"] = str(torch.version.cuda)
         versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
         versions["driver"] = _driver()
-    environment = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIXES)}
-    environment["float32_matmul_precision"] = torch.get_float32_matmul_precision()
     return Conditions(
         device=cluster.device,
         device_memory_gib=cluster.device_memory_gib,
         num_nodes=cluster.num_nodes,
         versions=versions,
-        environment=environment,
+        environment=environment() | {"float32_matmul_precision": torch.get_float32_matmul_precision()},
         commit=commit,
     )
+
+
+def environment() -> dict[str, str]:
+    """This process's settings that figures depend on."""
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIXES)}
 
 
 def _driver() -> str:

@@ -13,13 +13,15 @@ _TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, 
 
 def measure_tflops(device: torch.device, precision: str, seconds: float) -> float:
     """TFLOP/s of C = A B on random normal data (zeros run faster than real data): best shape, median repetition."""
-    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     shapes = _SHAPES[device.type]
-    return max(_shape_tflops(device, shape, _TYPES[precision], seconds / len(shapes)) for shape in shapes)
+    return max(product_tflops(device, shape, precision, seconds / len(shapes)) for shape in shapes)
 
 
-def _shape_tflops(device: torch.device, shape: tuple[int, int, int], dtype: torch.dtype, seconds: float) -> float:
+def product_tflops(device: torch.device, shape: tuple[int, int, int], precision: str, seconds: float) -> float:
+    """TFLOP/s of one shape (rows, columns, depth): the median repetition of `seconds`, five at least."""
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     m, n, k = shape
+    dtype = _TYPES[precision]
     a = torch.randn(m, k, device=device).to(dtype)
     b = torch.randn(k, n, device=device).to(dtype)
     out = torch.empty(m, n, device=device, dtype=dtype)

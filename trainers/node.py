@@ -1,6 +1,7 @@
 """What a node has, asked on the node itself, without torch and without a CUDA context."""
 
 import contextlib
+import importlib.metadata
 import os
 import re
 from pathlib import Path
@@ -10,9 +11,10 @@ GIB = 2**30
 
 
 def facts(gpu: bool) -> dict[str, Any]:
-    """Name, memory (GiB) and, for a GPU, compute capability of the node's devices; raises what NVML raises."""
+    """Name, memory (GiB), versions and, on a GPU, compute capability of the node's devices; raises what NVML raises."""
     if not gpu:
-        return {"device": _processor(), "memory_gib": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB}
+        memory_gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
+        return {"device": _processor(), "memory_gib": memory_gib, "software": software()}
     import pynvml
 
     pynvml.nvmlInit()
@@ -26,7 +28,20 @@ def facts(gpu: bool) -> dict[str, Any]:
     if len(found) != 1:
         return {"mixed": sorted(name for name, *_ in found)}
     name, memory_gib, capability = found.pop()
-    return {"device": name, "memory_gib": memory_gib, "capability": capability}
+    driver = pynvml.nvmlSystemGetDriverVersion()
+    versions = software() | {"driver": driver if isinstance(driver, str) else driver.decode()}
+    return {"device": name, "memory_gib": memory_gib, "capability": capability, "software": versions}
+
+
+def software() -> dict[str, str]:
+    """Versions that a device's speed depends on, of the packages that are installed here: torch and NCCL."""
+    found = {"torch": importlib.metadata.version("torch")}
+    for package in ("nvidia-nccl-cu13", "nvidia-nccl-cu12"):
+        try:
+            return found | {"nccl": importlib.metadata.version(package)}
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
 
 
 def oom_kills(system: Path = Path("/")) -> int:

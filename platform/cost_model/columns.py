@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from platform.cost_model.hardware import ClusterSpec
+from platform.cost_model.hardware import PLAIN_SHARE, ClusterSpec
 from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
 from trainers.spec import ModelSpec
@@ -31,6 +31,12 @@ LOGIT_BYTES = {"kept": 14.0, "plain": 12.0, "compiled": 8.0, "fused": 4.0}
 that beside the logits, which the model's output holds on to; "compiled": itself, log-softmax and gradient in its own
 type, one cast; "fused": a kernel that writes the gradient over the logits, and a cast.
 """
+
+
+ROUNDING = {"blocks": 0.06, "expandable": 0.02}
+"""Share of the allocated bytes that the allocator holds besides at the peak and cannot give back: tails of blocks in
+use, of fixed size or in expandable segments. This project's searches run with the latter: BLOOM 7b1 ran out of memory
+on an H200 with 138.0 to 138.5 of 139.8 GiB allocated and at most 0.2 GiB more reserved."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +85,9 @@ class Columns:
     logit_bytes: Array
     """Bytes that the loss holds of one logit at its peak; see `LOGIT_BYTES`."""
     chunked_loss: Array
+    activation_forward: Array
+    activation_backward: Array
+    """Reads and writes of the inner width in an activation's passes; see `activation_passes`."""
     inner_copies: Array
     """Tensors of the feed-forward's inner width that a block saves; see `inner_copies`."""
     dropout: Array
@@ -113,6 +122,8 @@ class Columns:
     inter_bandwidth: Array
     """Of a whole node, a direction."""
     inter_latency: Array
+    rounding: Array
+    """See `ROUNDING`."""
     spread: Array
     """Run-to-run deviation of the cluster, in log space."""
 
@@ -198,8 +209,10 @@ def layout_values(recipe: Recipe, layout: Layout) -> dict[str, float]:
         "fused": float(layout.compile != "none"),
         "logit_bytes": logit_bytes(loss_kind(layout.loss == "chunked", layout.compile == "model"), compute),
         "inner_copies": inner_copies(recipe.model.architecture, layout.compile != "none"),
+        **activation_passes(recipe.model.architecture, recipe.model.gated, layout.compile != "none"),
         "chunked_loss": float(layout.loss == "chunked"),
         "dropout": 0.0,
+        "rounding": ROUNDING["expandable"],
         # Every engine of ours reduces and sums in the states' type.
         "gradient_bytes": state,
     }
@@ -226,6 +239,20 @@ def inner_copies(architecture: str, fused: bool) -> float:
     return 5.0 if architecture == "gpt2" and not fused else 2.0
 
 
+def activation_passes(architecture: str, gated: bool, fused: bool) -> dict[str, float]:
+    """Reads and writes of one inner value by the activation, forward and backward, as columns.
+
+    transformers computes the GELU of BLOOM (`bloom_gelu_forward`, `bloom_gelu_back`: 9 and 18 element-wise kernels) and
+    of GPT-2 (`NewGELUActivation`: 8, and autograd's of each) step by step: a kernel reads one or two values and writes
+    one. Other eager activations are one kernel and the gate's product, with casts and copies around them.
+    """
+    steps = {"bloom": (21.0, 44.0), "gpt2": (18.0, 28.0)}.get(architecture)
+    if steps is None or fused:
+        forward = (2.0 if fused else 4.4) * (1 + gated)
+        steps = forward, 1.8 * forward
+    return {"activation_forward": steps[0], "activation_backward": steps[1]}
+
+
 def default_bucket_bytes(engine: str, state_bytes: float, compute_bytes: float) -> float:
     """Bytes of an engine's own gradient bucket: 25 MiB in DDP, 5e8 elements in DeepSpeed; FSDP reduces unit by unit."""
     return {"ddp": 25 * 2.0**20, "fsdp": 0.0, "deepspeed": 5e8 * compute_bytes, "megatron": 4e7 * state_bytes}[engine]
@@ -238,17 +265,16 @@ def cluster_values(cluster: ClusterSpec, precision: str) -> dict[str, float]:
     # fp8 products also cast their operands and find their largest values: Transformer Engine reports 1.3 to 1.5 times
     # bf16 where the peak is twice as high (docs.nvidia.com, Transformer Engine, "Performance Optimizations").
     share = device.matmul_share * (0.75 if precision == "fp8" else 1.0)
-    # fp32 units draw less power: large products sustain more of their peak.
-    plain_share = 0.85
     if precision == "fp32":
-        share = plain_share
-    half = device.peak_tflops("fp16" if precision in ("fp16", "fp8") else "bf16") * 1e12
+        share = PLAIN_SHARE
+    half_type = "fp16" if precision in ("fp16", "fp8") else "bf16"
+    half = device.peak_tflops(half_type) * device.scale(half_type) * 1e12
     return {
-        "matmul_flops": peak * share,
+        "matmul_flops": peak * share * device.scale(precision),
         # Products of the matrix units start and end slowly: they pass through shared memory in long pipelines.
         "tile_rows": 128 if precision == "fp32" else 256,
         "half_depth": 32 if precision == "fp32" else 128,
-        "plain_flops": device.peak_tflops("fp32") * 1e12 * device.matmul_share,
+        "plain_flops": device.peak_tflops("fp32") * device.scale("fp32") * 1e12 * device.matmul_share,
         "peak_flops": peak,
         "flash_flops": half * device.flash_share,
         "bandwidth": device.bandwidth_gb_per_s * 1e9,

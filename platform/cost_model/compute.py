@@ -22,10 +22,9 @@ FLASH_HALF_LENGTH = 256
 
 # Element-wise passes of one block's forward pass, in reads and writes of one value; backward passes cost 1.8 times
 # that (each reads the gradient besides). Counted from Megatron-LM's fused kernels: a norm reads and writes (2 of them),
-# bias + dropout + residual reads two, writes one (2), the activation reads and writes the inner values once.
+# bias + dropout + residual reads two, writes one (2). The activation's own are `columns.activation_passes`.
 FUSED_REPLICATED = 10.4
 FUSED_SHUFFLE = 2.0
-FUSED_ACTIVATION = 2.0
 ROTARY_PASSES = 4.0
 """Queries and keys are read, turned and written back; half of each is moved once more."""
 EAGER_FACTOR = 2.2
@@ -33,8 +32,13 @@ EAGER_FACTOR = 2.2
 BACKWARD_FACTOR = 1.8
 SOFTMAX_PASSES = 2.0
 DROPOUT_PASSES = 2.5
-EAGER_SOFTMAX_PASSES = 12.0
-"""Scale, position bias, mask, cast to fp32, softmax, cast back: transformers' eager attention, in 2-byte passes."""
+EAGER_BANDWIDTH_SHARE = 0.8
+"""Of the sustained bandwidth: eager attention's casts and broadcasts move values one by one, not in vectors. A bare
+loop of BLOOM 7b1 on one H200 (this project) takes 110 ms more a sequence than with fused attention and compiled blocks,
+of which 84 at the full bandwidth."""
+AUTOCAST_FACTOR = {"eager": 2.4, "fused": 1.6}
+"""Under autocast norms and the residual stream are fp32: a norm reads and writes 4 bytes and its output is cast, 7
+two-byte passes in place of 2; the residual sum has 5 in place of 3. Fused, the norm writes 2 bytes at once."""
 
 OP_SELECTIVE_SHARE = 0.4
 """Of a block's forward pass, computed again where every other product is saved: half the products and what is cheap."""
@@ -110,12 +114,31 @@ def _attention_seconds(columns: Columns, tokens: Array) -> tuple[Array, Array]:
     # The second product is as deep as the sequence is long.
     deep_rate = sustained * seq / (seq + columns.half_depth)
     second = np.maximum(2 * scores * head_dim / deep_rate, score_bytes / bandwidth)
-    hand_fused = columns.fused + (columns.engine == 3)
-    passes = np.where(hand_fused > 0, SOFTMAX_PASSES, EAGER_SOFTMAX_PASSES) + columns.dropout * DROPOUT_PASSES
-    eager = product + second + passes * score_bytes / bandwidth
-    eager_backward = 2 * (product + second) + (passes + 1.0) * score_bytes / bandwidth
+    hand_fused = (columns.fused + (columns.engine == 3)) > 0
+    dropout = columns.dropout * DROPOUT_PASSES * score_bytes
+    kernel = SOFTMAX_PASSES * score_bytes
+    forward_bytes, backward_bytes = _eager_score_bytes(columns.compute_bytes)
+    slow = bandwidth * EAGER_BANDWIDTH_SHARE
+    passes = np.where(hand_fused, (kernel + dropout) / bandwidth, (forward_bytes * scores + dropout) / slow)
+    passes_backward = np.where(
+        hand_fused, (kernel + score_bytes + dropout) / bandwidth, (backward_bytes * scores + dropout) / slow
+    )
+    eager = product + second + passes
+    eager_backward = 2 * (product + second) + passes_backward
     is_flash = columns.flash > 0
     return np.where(is_flash, flash, eager), np.where(is_flash, 2.5 * flash, eager_backward)
+
+
+def _eager_score_bytes(compute_bytes: Array) -> tuple[Array, Array]:
+    """Bytes read and written of one score (forward, backward) besides the products, by transformers' eager attention.
+
+    Forward: the position bias is copied into place and read by the product that adds to it, or the scale is a pass; the
+    mask is added; softmax in fp32, with a cast before and after it unless all is fp32. Backward: the softmax's kernel
+    reads the gradient twice and its output once, and both casts (`modeling_bloom.py`, `modeling_llama.py`; ATen's
+    `SoftMax.cu`).
+    """
+    casts = np.where(compute_bytes < 4, 2 * (compute_bytes + 4.0), 0.0)
+    return 4 * compute_bytes + 8.0 + casts, 16.0 + casts
 
 
 def layer_seconds(columns: Columns) -> LayerSeconds:
@@ -141,9 +164,12 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     )
     replicated = FUSED_REPLICATED * h / np.where(columns.sequence_parallel > 0, tp, 1.0)
     rotation = ROTARY_PASSES * columns.rotary * (h + columns.kv_width) / tp
-    values = replicated + FUSED_SHUFFLE * qkv + FUSED_ACTIVATION * up + rotation
-    factor = np.where(columns.fused > 0, 1.0, EAGER_FACTOR)
-    passes = tokens * values * factor * columns.compute_bytes / (columns.bandwidth * BANDWIDTH_SHARE)
+    is_fused = columns.fused > 0
+    wide = np.where(is_autocast(columns), np.where(is_fused, AUTOCAST_FACTOR["fused"], AUTOCAST_FACTOR["eager"]), 1.0)
+    values = (replicated * wide + FUSED_SHUFFLE * qkv + rotation) * np.where(is_fused, 1.0, EAGER_FACTOR)
+    per_value = tokens * columns.compute_bytes / (columns.bandwidth * BANDWIDTH_SHARE)
+    passes = (values + inner * columns.activation_forward) * per_value
+    passes_backward = (BACKWARD_FACTOR * values + inner * columns.activation_backward) * per_value
     forward = products + attention + passes
     # PyTorch's checkpoint stops when the last saved tensor is there: the last product's output is not needed
     # (torch.utils.checkpoint.set_checkpoint_early_stop). Megatron-LM and DeepSpeed's pipeline run the whole block.
@@ -156,7 +182,7 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     selective = np.where(columns.engine < 2, np.maximum(OP_SELECTIVE_SHARE * forward, core), core)
     return LayerSeconds(
         forward=forward,
-        backward=products_backward + attention_backward + BACKWARD_FACTOR * passes + _weight_traffic_s(columns),
+        backward=products_backward + attention_backward + passes_backward + _weight_traffic_s(columns),
         again=np.where(columns.checkpointing == 2, whole, np.where(columns.checkpointing == 1, selective, 0.0)),
     )
 

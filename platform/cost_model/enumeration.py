@@ -9,8 +9,10 @@ from platform.cost_model.columns import (
     COMPILE,
     ENGINES,
     FIELDS,
+    ROUNDING,
     Array,
     Columns,
+    activation_passes,
     cluster_values,
     default_bucket_bytes,
     inner_copies,
@@ -144,11 +146,12 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
     engine = np.array([ENGINES.index(name) for name, _, _ in axes.engine_stages])[kept_combo].astype(np.float64)
     fixed = recipe_values(recipe) | cluster_values(cluster, recipe.compute_precision)
     state, compute = fixed["state_bytes"], fixed["compute_bytes"]
-    fixed |= {"offload": 0, "kept_checkpoints": 1, "dropout": 0}
+    fixed |= {"offload": 0, "kept_checkpoints": 1, "dropout": 0, "rounding": ROUNDING["expandable"]}
     per_logit = [
         logit_bytes(loss_kind(bool(cut), COMPILE[code] == "model"), compute)
         for cut, code in zip(chunked, compiled, strict=True)
     ]
+    passes = [activation_passes(model.architecture, model.gated, bool(code)) for code in compiled]
     copies = [inner_copies(model.architecture, bool(code)) for code in compiled]
     buckets = np.array([default_bucket_bytes(name, state, compute) for name in ENGINES])
     arrays = {name: np.asarray(float(value)) for name, value in fixed.items()}
@@ -167,6 +170,7 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
         "flash": free(flash),
         "fused": free((compiled > 0).astype(np.int64)),
         "inner_copies": free(np.array(copies)),
+        **{name: free(np.array([each[name] for each in passes])) for name in passes[0]},
         "logit_bytes": free(np.array(per_logit)),
         "chunked_loss": free(chunked),
     }

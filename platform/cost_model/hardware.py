@@ -18,6 +18,8 @@ from typing import Any
 from platform.errors import InputError
 from trainers.cluster import Cluster
 
+PLAIN_SHARE = 0.85
+"""Of the fp32 peak, sustained: those units draw less power than the matrix units."""
 _CPU = re.compile(r"\b(xeon|epyc|ryzen|neoverse|graviton|core\(tm\)|cpu|x86_64|aarch64)\b", re.IGNORECASE)
 _FILE = pathlib.Path(__file__).with_name("hardware.json")
 
@@ -41,10 +43,27 @@ class Device:
     context_gib: float
     """Memory that a bare context takes."""
     source: str
+    best_tflops: float | None = None
+    """What the best bf16 product of a benchmark reaches, None where nobody published it (stas00/ml-engineering,
+    compute/accelerator, "maximum achievable matmul FLOPS")."""
+    scales: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
+    """Products as `platform.probe` measured them over `expected_tflops`, by precision; empty where nothing was."""
 
     def peak_tflops(self, precision: str) -> float:
         """Datasheet peak of `precision`; a device without fp8 units computes it as bf16."""
         return self.tflops.get(precision, self.tflops["bf16"])
+
+    def expected_tflops(self, precision: str, training_share: float) -> float:
+        """What a benchmark of large products should reach: as published, else `matmul_share` over `training_share`."""
+        peak = self.peak_tflops(precision)
+        if precision == "fp32":
+            return PLAIN_SHARE * peak
+        best = self.best_tflops or self.matmul_share / training_share * self.tflops["bf16"]
+        return best * peak / self.tflops["bf16"]
+
+    def scale(self, precision: str) -> float:
+        """How much faster large products were measured than the catalogue's device has them; 1 without a probe."""
+        return self.scales.get(precision, self.scales.get("bf16", 1.0))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,9 +76,13 @@ class ClusterSpec:
     devices_per_node: int
     intra_gb_per_s: float
     """Bus bandwidth of one device in a ring inside a node, achieved."""
+    intra_peak_gb_per_s: float
+    """The same by the datasheet."""
     intra_latency_s: float
     inter_gb_per_s: float
     """Bandwidth of one node to the others, a direction, achieved."""
+    inter_peak_gb_per_s: float
+    """The same by the datasheet."""
     inter_latency_s: float
     price_per_device_hour: float | None
     spread: float = 0.0
@@ -129,7 +152,7 @@ def find_device(name: str) -> Device:
             f"unknown device {name!r}: near names are {close}; add others to platform/cost_model/{_FILE.name}"
         )
     entry = _catalogue()["devices"][key]
-    fields = {field.name for field in dataclasses.fields(Device)} - {"name"}
+    fields = {field.name for field in dataclasses.fields(Device)} & set(entry)
     return Device(name=key, **{field: entry[field] for field in fields})
 
 
@@ -176,8 +199,10 @@ def cluster_of(
         num_nodes=num_nodes,
         devices_per_node=devices_per_node,
         intra_gb_per_s=link["bus_gb_per_s"],
+        intra_peak_gb_per_s=link["peak_gb_per_s"],
         intra_latency_s=link["latency_us"] * 1e-6,
         inter_gb_per_s=stated * entry.get("inter_share", 0.75),
+        inter_peak_gb_per_s=stated,
         inter_latency_s=entry.get("inter_latency_us", 60) * 1e-6,
         price_per_device_hour=entry.get("price_per_device_hour"),
         spread=entry.get("spread", 0.0),

@@ -26,9 +26,8 @@ LIVE_PARAMETERS = 1e9
 SUB_GROUP = 1e9
 """DeepSpeed's `sub_group_size`: parameters whose gradients ZeRO-3 casts at once."""
 FRAGMENTATION = 0.10
-"""Reserved over allocated at the peak: blocks are rounded up and split (PyTorch's caching allocator)."""
-ROUNDING = 0.06
-"""The part of it that the allocator cannot give back: tails of blocks in use."""
+"""Reserved over allocated at the peak: blocks are rounded up and split (PyTorch's caching allocator). What of it cannot
+be given back is `columns.ROUNDING`."""
 COMMUNICATOR_GIB = 0.6
 """Buffers of one NCCL communicator: send and receive buffers of three protocols, 9 MiB a
 channel and direction, some 30 channels (NCCL, `NCCL_BUFFSIZE` and `NCCL_LL128_BUFFSIZE`)."""
@@ -129,14 +128,17 @@ def _per_parameter(c: Columns) -> _PerParameter:
     final = np.where(fsdp, sb / c.shard, gradients)
     casts = (c.engine == DEEPSPEED) & (sb > cb) & ~whole & (c.pp == 1)
     # The step flattens this rank's gradients, stage 3 a sub-group at a time; sums in 16 bits are cast to fp32 as well.
+    # fp32 sums of 16-bit products stand in one flat tensor from the start, that the optimizer takes as it is
+    # (`stage_1_and_2.py`, `_build_compact_grad_partition_buffer`; `bf16_optimizer.py`); fp32 throughout is flattened.
     owned = np.maximum(c.layers * c.layer_parameters / c.tp / c.pp / c.shard, 1.0)
-    wide = summed >= sb
     flat = np.where(
         c.zero_stage == 3,
         sb * np.minimum(SUB_GROUP / owned, 1.0) / zero_3,
-        np.where(wide, np.where(c.zero_stage == 2, sb / zero_2, 0.0), (cb + sb) / zero_1),
+        np.where(summed >= sb, 0.0, (cb + sb) / zero_1),
     )
     copies = np.where(casts, flat, 0.0)
+    alike = (c.engine == DEEPSPEED) & (sb == cb) & ((c.zero_stage == 1) | (c.zero_stage == 2)) & (c.pp == 1)
+    copies = np.where(alike, sb / zero_1, copies)
     powersgd = np.where(c.compression < 0.1, sb, 0.0)  # the error feedback is a whole gradient
     return _PerParameter(
         resident=params + states * on_device + powersgd,
@@ -146,12 +148,13 @@ def _per_parameter(c: Columns) -> _PerParameter:
     )
 
 
-def _unit_copies(c: Columns, root: Array) -> tuple[Array, Array, Array]:
+def _unit_copies(c: Columns, root: Array, logits: Array) -> tuple[Array, Array, Array]:
     """Bytes of unsharded copies (at the loss, in a block's backward, at the end of backward).
 
     FSDP2 keeps the root unit (embeddings) through the forward pass and gathers one block ahead; a backward unit has
     its parameters, their gradients and the fp32 input of the reduction. ZeRO-3 keeps up to a set number of gathered
-    parameters. Autocast caches the cast weights.
+    parameters. Autocast caches the cast weights; DeepSpeed leaves it before the loss, where only the head's stays, so
+    that with checkpointing the end of the forward pass, with logits of 2 bytes, may hold more than the loss.
     """
     cb, sb = c.compute_bytes, c.state_bytes
     block = c.layer_parameters / c.tp
@@ -162,8 +165,15 @@ def _unit_copies(c: Columns, root: Array) -> tuple[Array, Array, Array]:
     zero_3 = (c.engine == DEEPSPEED) & (c.zero_stage == 3) & (c.shard > 1)
     live = np.minimum(np.minimum(LIVE_PARAMETERS, whole + root), np.maximum(2 * block, root)) * cb
     autocast = np.where(is_autocast(c) & (c.fused == 0), cb * whole, 0.0)
-    loss = np.where(fsdp, (root + np.where(c.zero_stage == 2, whole, 0.0)) * cb, np.where(zero_3, live, autocast))
-    unit = np.where(fsdp, (root + kept) * cb + block * (cb + sb), np.where(zero_3, live + block * cb, autocast))
+    before_loss = np.maximum(autocast - logits * (1 - cb / c.logit_bytes), 0.0) + np.where(autocast > 0, root * cb, 0.0)
+    leaves = (c.engine == DEEPSPEED) & (c.checkpointing == 2)
+    at_loss = np.where(leaves, before_loss, autocast)
+    loss = np.where(fsdp, (root + np.where(c.zero_stage == 2, whole, 0.0)) * cb, np.where(zero_3, live, at_loss))
+    unit = np.where(
+        fsdp,
+        (root + kept) * cb + block * (cb + sb),
+        np.where(zero_3, live + block * cb, np.where(leaves & (autocast > 0), (root + block) * cb, autocast)),
+    )
     # The root's reduction comes last: parameters, gradients and, unless one rank reduces in place, their fp32 copy.
     end = np.where(fsdp, root * (cb + sb + np.where(c.shard > 1, cb, 0.0)), np.where(zero_3, live, 0.0))
     return loss, unit, end
@@ -215,7 +225,7 @@ def _instants(c: Columns) -> Iterator[tuple[int, int, MemoryParts]]:
     for rank, (exists, parameters, layers, flight, loss, own_root) in enumerate(ranks):
         if rank and not np.any(exists):
             continue
-        at_loss, at_block, at_end = _unit_copies(c, own_root)
+        at_loss, at_block, at_end = _unit_copies(c, own_root, loss)
         owned_here = parameters * exists
         resident, held = owned_here * per.resident, owned_here * per.held_gradients
         final = owned_here * per.final_gradients
@@ -265,7 +275,7 @@ def peak_memory(c: Columns) -> PeakMemory:
     return PeakMemory(
         allocated_gib=allocated,
         device_gib=allocated * (1 + FRAGMENTATION) + outside,
-        needed_gib=allocated * (1 + ROUNDING) + outside,
+        needed_gib=allocated * (1 + c.rounding) + outside,
         phase=code % 4,
         binding_rank=code // 4,
     )

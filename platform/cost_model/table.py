@@ -16,6 +16,8 @@ from platform.cost_model.columns import (
     CHECKPOINTING,
     ENGINES,
     OFFLOAD,
+    ROUNDING,
+    activation_passes,
     cluster_values,
     default_bucket_bytes,
     inner_copies,
@@ -244,9 +246,15 @@ def _loss(row: Row, flash: bool) -> str:
 
 
 def _inner_copies(row: Row, model: ModelSpec, fused: bool) -> float:
-    """As `inner_copies`; only where transformers' own GPT-2 runs is its GELU computed step by step."""
-    step_by_step = "gpt2" in row["model"].lower() and (row.get("engine") or _is_eager(_text(row)))
-    return inner_copies(model.architecture if model.gated or step_by_step else "", fused)
+    """As `inner_copies`; only where transformers' own model runs is its GELU computed step by step."""
+    return inner_copies("llama" if model.gated else _own_model(row), fused)
+
+
+def _own_model(row: Row) -> str:
+    """The architecture where transformers' own model runs that computes its activation step by step, else ""."""
+    if not (row.get("engine") or _is_eager(_text(row))):
+        return ""
+    return next((name for name in ("gpt2", "bloom") if name in row["model"].lower().replace("-", "")), "")
 
 
 def _kept_checkpoints(row: Row, tp: float) -> float:
@@ -294,9 +302,10 @@ def _values(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, float
         flash = flash or cluster.device.name[:4] not in ("V100", "A100")
     stage = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}[strategy]
     compiled = row.get("compile", "none") not in ("", "none")
-    gradient_bytes = (
-        state_bytes if engine in ("ddp", "fsdp") else max(low_gradient_bytes, 2.0 if compute_bytes == 2 else 4.0)
-    )
+    # Every engine of ours reduces and sums in the states' type; DeepSpeed and Megatron-LM by themselves in 16 bits.
+    searched = own and "bare loop" not in text
+    whole_sums = engine in ("ddp", "fsdp") or searched
+    gradient_bytes = state_bytes if whole_sums else max(low_gradient_bytes, 2.0 if compute_bytes == 2 else 4.0)
     fused = compiled if own else not _is_eager(text)
     shard = dp if stage or engine == "fsdp" else 1.0
     if strategy == "hsdp":
@@ -326,8 +335,10 @@ def _values(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, float
         "flash": float(flash),
         "fused": float(fused),
         "inner_copies": _inner_copies(row, model, fused),
+        **activation_passes(_own_model(row), bool(model.gated), fused),
         "logit_bytes": logit_bytes(_loss(row, flash), compute_bytes),
         "chunked_loss": float(row.get("loss") == "chunked"),
+        "rounding": ROUNDING["expandable" if searched else "blocks"],
         "dropout": float(not own and not flash),
         "micro_batch": micro_batch,
         "grad_accum": grad_accum,

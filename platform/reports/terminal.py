@@ -213,9 +213,8 @@ def _failures(columns: Sequence[_Column], rows: Sequence[Measurement], cluster: 
 
 def short_reason(measurement: Measurement, cluster: Cluster) -> str:
     """Why there is no figure, in a few words."""
-    if (
-        measurement.outcome is not Outcome.OOM or measurement.asked_gib is None
-    ):  # such as a kill for want of host memory
+    # An OOM without sizes is a kill for want of host memory.
+    if measurement.outcome is not Outcome.OOM or measurement.asked_gib is None:
         words = " ".join(measurement.reason.split())
         return words if len(words) <= 160 else words[:157] + "..."
     parts = [measurement.phase.replace("_", " and ")] if measurement.phase else []

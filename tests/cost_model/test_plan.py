@@ -2,7 +2,10 @@
 
 import json
 import re
+from pathlib import Path
 
+import matplotlib.image
+import numpy as np
 import pytest
 
 from platform.cost_model.hardware import find_cluster
@@ -131,3 +134,26 @@ def test_people_see_tables(capsys: pytest.CaptureFixture[str]) -> None:
         assert main(list(arguments)) == 0
         assert "days" in capsys.readouterr().out
     assert find_cluster("dgx-a100").num_devices == 8
+
+
+def test_days_against_devices_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "days.png"
+    told(capsys, "gpt_7_5b", "--cluster", "64xdgx-a100", "--gpus", "2,8,16,32", "--png", str(picture))
+    pixels = matplotlib.image.imread(picture)
+    assert pixels.shape[:2] == (1050, 1200)
+    band = np.abs(pixels[:, :, :3] - np.array([0xCF, 0xE2, 0xF3]) / 255).max(axis=2) < 0.01
+    assert 0.02 < band.mean() < 0.3
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_computed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = ("gpt_7_5b", "--cluster", "64xdgx-a100")
+    assert main([*plan, "--png", str(tmp_path / "x.png")]) == 2
+    assert main([*plan, "--gpus", "8", "--png", str(tmp_path / "x.txt")]) == 2
+    assert main([*plan, "--gpus", "8", "--png", str(tmp_path / "no" / "x.png")]) == 2
+    assert main(["gpt_175b", "--cluster", "dgx-a100", "--gpus", "8", "--png", str(tmp_path / "x.png")]) == 2
+    said = capsys.readouterr().err.splitlines()
+    parts = ("--gpus alone", "ends in", "folder", "nothing to draw")
+    assert all(part in line for part, line in zip(parts, said, strict=True)), said
+    assert list(tmp_path.iterdir()) == []

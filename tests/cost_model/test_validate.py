@@ -167,3 +167,21 @@ def test_this_projects_own_h200_runs() -> None:
     assert found.step_time_ape_median is not None and found.step_time_ape_median <= 0.12
     assert found.memory_ape_median is not None and found.memory_ape_median <= 0.10
     assert (found.oom_missed, found.oom_false_alarms) == (0, 0)
+
+
+def test_small_cells_can_be_left_aside(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = read_rows(TABLES / "tr3m_1b3.csv")
+    every = validate(rows, num_calibrate=3)
+    sizes = {report.cell: report.ours.rows_scored + 3 for report in every.cells}
+    assert sorted(sizes.values()) == [11, 16]
+    large = validate(rows, num_calibrate=3, min_cell=12)
+    assert [report.cell for report in large.cells] == [max(sizes, key=lambda cell: sizes[cell])]
+    assert large.overall == large.cells[0].ours and large.num_small == 11
+    table = str(TABLES / "tr3m_1b3.csv")
+    assert main([table, "--calibrate", "3", "--min-cell", "6"]) == 0
+    assert "cells not looked" not in " ".join(capsys.readouterr().out.split())
+    assert main([table, "--min-cell", "17"]) == 2 and main([table, "--min-cell", "0"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "no cell has 17 configurations: the largest has 16",
+        "--min-cell must be at least 1, got 0",
+    ]

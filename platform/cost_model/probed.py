@@ -1,0 +1,80 @@
+"""A cluster of the catalogue with what `platform.probe` measured in place of the catalogue's figures."""
+
+import dataclasses
+import math
+import statistics
+
+from platform.cost_model.collectives import INTER_HOP_S, INTRA_HOP_S
+from platform.cost_model.hardware import ClusterSpec, from_cluster
+from trainers.cluster import Cluster
+from trainers.probed import OPERATIONS, Probe, Scope
+
+COPY_SHARE = 0.89
+"""Of the datasheet's memory bandwidth that a large copy reaches: 4.29 of 4.8 TB/s on an H200."""
+TRAINING_SHARE = 0.82
+"""Sustained in training over the best product of a benchmark, where the catalogue has no benchmark of the device: the
+catalogue's others give 0.71 to 0.88, 0.83 in the median."""
+SHORTEST_S = 1e-6
+"""Latencies below it are the formula's error."""
+
+
+def found_cluster(cluster: Cluster, probe: Probe | None) -> ClusterSpec:
+    """The cluster of a study: as the catalogue knows its devices, with the figures of `probe` where there is one.
+
+    Raises:
+        InputError: the catalogue lacks the device.
+    """
+    spec = from_cluster(cluster)
+    return spec if probe is None else with_probe(spec, probe)
+
+
+def with_probe(spec: ClusterSpec, probe: Probe) -> ClusterSpec:
+    """`spec` with the probe's figures: the median device's speed, the slowest link, the barest context."""
+    device = spec.device
+    scales: dict[str, float] = {}
+    for precision in {product.precision for each in probe.devices for product in each.products}:
+        rates = [rate for each in probe.devices if (rate := each.best_tflops(precision)) is not None]
+        scales[precision] = statistics.median(rates) / device.expected_tflops(precision, TRAINING_SHARE)
+    copied = statistics.median(each.copy_gb_per_s for each in probe.devices)
+    contexts = [each.context_gib for each in probe.devices if each.context_gib is not None]
+    spec = dataclasses.replace(
+        spec,
+        device=dataclasses.replace(
+            device,
+            scales=scales,
+            bandwidth_gb_per_s=copied / COPY_SHARE,
+            context_gib=min(contexts, default=device.context_gib),
+        ),
+    )
+    inside, between = _link(probe, "node"), _link(probe, "cluster")
+    if inside is not None:
+        spec = dataclasses.replace(spec, intra_gb_per_s=inside[0], intra_latency_s=inside[1])
+    if between is not None:
+        spec = dataclasses.replace(spec, inter_gb_per_s=between[0], inter_latency_s=between[1])
+    return spec
+
+
+def _link(probe: Probe, scope: Scope) -> tuple[float, float] | None:
+    """(bus GB/s, seconds of latency) of the slowest group, None where none was measured.
+
+    The alpha-beta model of `collectives` turned around: the bandwidth is that of the bytes between the smallest and the
+    largest size, the median operation's; the latency what the smallest all-reduce takes besides its bytes and hops.
+    """
+    rates: list[float] = []
+    for operation in OPERATIONS:
+        ends = [probe.of_size(scope, operation, largest=largest) for largest in (False, True)]
+        if all(ends):
+            small, large = (max(groups, key=lambda each: each.seconds) for groups in ends)
+            grown = dataclasses.replace(
+                large, num_bytes=large.num_bytes - small.num_bytes, seconds=large.seconds - small.seconds
+            )
+            rates.append(grown.bus_gb_per_s if grown.num_bytes and grown.seconds > 0 else large.bus_gb_per_s)
+    if not rates:
+        return None
+    bandwidth = statistics.median(rates)
+    smallest = probe.of_size(scope, "all_reduce", largest=False)
+    slowest = max(smallest, key=lambda each: each.seconds)
+    nodes = len(slowest.nodes)
+    hops = 2 * (slowest.ranks / nodes - 1) * INTRA_HOP_S + 2 * math.log2(nodes) * INTER_HOP_S
+    moved = 2 * slowest.num_bytes * (slowest.ranks - 1) / slowest.ranks
+    return bandwidth, max(SHORTEST_S, slowest.seconds - hops - moved / (bandwidth * 1e9))

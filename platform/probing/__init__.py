@@ -1,0 +1,1 @@
+"""What a probe of the real cluster found: where it is kept, what lags, how it is shown."""

@@ -1,0 +1,52 @@
+"""What a probe says: which device or node lags."""
+
+import statistics
+from collections.abc import Iterator, Mapping
+
+from trainers.probed import Probe
+
+LAGS = 0.10
+"""Below the median by more than this share is worth a word: equal devices differ by 2 to 5 %."""
+
+
+def laggards(probe: Probe) -> tuple[str, ...]:
+    """A clause for each device or node that is more than `LAGS` below the median in something."""
+    return (*_devices(probe), *_nodes(probe))
+
+
+def _devices(probe: Probe) -> Iterator[str]:
+    precisions = dict.fromkeys(product.precision for device in probe.devices for product in device.products)
+    for precision in precisions:
+        rates = {device.rank: device.best_tflops(precision) or 0.0 for device in probe.devices}
+        for rank, said in _below(rates, "TFLOP/s"):
+            yield f"{_device(probe, rank)}: {precision} products at {said}"
+    for rank, said in _below({device.rank: device.copy_gb_per_s for device in probe.devices}, "GB/s"):
+        yield f"{_device(probe, rank)}: copies at {said}"
+
+
+def _nodes(probe: Probe) -> Iterator[str]:
+    inside = {each.nodes[0]: each.bus_gb_per_s for each in probe.of_size("node", "all_reduce", largest=True)}
+    for node, said in _below(inside, "GB/s"):
+        yield f"node {node} ({probe.nodes[node]}): all-reduce between its devices at {said}"
+    # A node is as good as with its better neighbour: a slow one is slow with both.
+    pairs: dict[int, float] = {}
+    for each in probe.of_size("pair", "all_reduce", largest=True):
+        for node in each.nodes:
+            pairs[node] = max(pairs.get(node, 0.0), each.bus_gb_per_s)
+    for node, said in _below(pairs, "GB/s"):
+        yield f"node {node} ({probe.nodes[node]}): all-reduce with either neighbour at {said}"
+
+
+def _below(rates: Mapping[int, float], unit: str) -> Iterator[tuple[int, str]]:
+    """Those that lag, with their rate beside the median."""
+    if len(rates) < 2:
+        return
+    median = statistics.median(rates.values())
+    for key, rate in rates.items():
+        if rate < (1 - LAGS) * median:
+            yield key, f"{rate:.3g} {unit}, {100 * (1 - rate / median):.0f} % below the median of {median:.3g}"
+
+
+def _device(probe: Probe, rank: int) -> str:
+    device = next(each for each in probe.devices if each.rank == rank)
+    return f"device {rank} on node {device.node} ({probe.nodes[device.node]})"

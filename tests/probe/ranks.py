@@ -1,0 +1,27 @@
+"""Ranks of a probe without Ray, that take themselves for several machines."""
+
+import json
+import sys
+import time
+import warnings
+
+import torch
+import torch.distributed as dist
+
+from trainers.probe import probe
+
+
+def main() -> None:
+    """Arguments: rank, the ranks' machines with commas, rendezvous file, seconds. Rank 0 prints the findings."""
+    rank, nodes, meeting, seconds = int(sys.argv[1]), sys.argv[2].split(","), sys.argv[3], float(sys.argv[4])
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=len(nodes))
+    found = probe(until_unix_s=time.time() + seconds, node=nodes[rank], address=f"host-{nodes[rank]}")
+    if rank == 0:
+        print(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
