@@ -77,9 +77,13 @@ class Columns:
     offload: Array
     """Index into `OFFLOAD`."""
     bucket_bytes: Array
+    checkpoint_blocks: Array
+    """Blocks that one full checkpoint spans: one input is kept for them, and they are recomputed together."""
     kept_checkpoints: Array
     """Share of a checkpointed block's input that stays on the device: less where it is cut or sent to the host."""
     flash: Array
+    wide_softmax: Array
+    """1 where eager attention takes its softmax in fp32; GPT-2's takes it in the scores' own type."""
     fused: Array
     """1 where element-wise operations are fused by hand or compiler, 0 for eager execution."""
     logit_bytes: Array
@@ -152,6 +156,11 @@ def is_autocast(c: Columns) -> Mask:
     )
 
 
+def casts_softmax(c: Columns) -> Mask:
+    """Rows whose eager attention casts scores to fp32 for the softmax and back; autocast does so everywhere."""
+    return (c.compute_bytes < 4) & ((c.wide_softmax > 0) | is_autocast(c))
+
+
 FIELDS = tuple(field.name for field in dataclasses.fields(Columns))
 
 
@@ -204,8 +213,10 @@ def layout_values(recipe: Recipe, layout: Layout) -> dict[str, float]:
         "checkpointing": CHECKPOINTING.index(layout.checkpointing),
         "offload": OFFLOAD.index(layout.offload),
         "bucket_bytes": layout.bucket_mib * 2.0**20 or default_bucket_bytes(layout.engine, state, compute),
+        "checkpoint_blocks": 1.0,
         "kept_checkpoints": 1.0,
         "flash": float(layout.attention != "eager"),
+        "wide_softmax": float(recipe.model.architecture != "gpt2"),
         "fused": float(layout.compile != "none"),
         "logit_bytes": logit_bytes(loss_kind(layout.loss == "chunked", layout.compile == "model"), compute),
         "inner_copies": inner_copies(recipe.model.architecture, layout.compile != "none"),

@@ -146,7 +146,14 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
     engine = np.array([ENGINES.index(name) for name, _, _ in axes.engine_stages])[kept_combo].astype(np.float64)
     fixed = recipe_values(recipe) | cluster_values(cluster, recipe.compute_precision)
     state, compute = fixed["state_bytes"], fixed["compute_bytes"]
-    fixed |= {"offload": 0, "kept_checkpoints": 1, "dropout": 0, "rounding": ROUNDING["expandable"]}
+    fixed |= {
+        "offload": 0,
+        "checkpoint_blocks": 1,
+        "kept_checkpoints": 1,
+        "dropout": 0,
+        "wide_softmax": float(model.architecture != "gpt2"),
+        "rounding": ROUNDING["expandable"],
+    }
     per_logit = [
         logit_bytes(loss_kind(bool(cut), COMPILE[code] == "model"), compute)
         for cut, code in zip(chunked, compiled, strict=True)
