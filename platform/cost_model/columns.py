@@ -136,10 +136,21 @@ class Columns:
         """The common shape of all fields."""
         return np.broadcast_shapes(*(getattr(self, field.name).shape for field in dataclasses.fields(self)))
 
+    def flat(self) -> "Columns":
+        """A grid (`Enumeration.grid`) as one row a point; fields that all points share stay as they are."""
+        shape = self.shape
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return Columns(
+            **{
+                name: value if value.ndim == 0 else np.broadcast_to(value, shape).reshape(-1)
+                for name, value in fields.items()
+            }
+        )
+
     def take(self, index: Any) -> "Columns":
         """The rows that `index` (a mask, a slice or positions) picks; fields that all rows share stay as they are."""
         picked = {
-            field.name: value if value.ndim == 0 else value[index]
+            field.name: value if value.ndim == 0 or (value.ndim == 2 and len(value) == 1) else value[index]
             for field in dataclasses.fields(self)
             for value in (getattr(self, field.name),)
         }
