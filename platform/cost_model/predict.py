@@ -79,8 +79,8 @@ def _predict_chunk(columns: Columns) -> Prediction:
 
 
 def predict(columns: Columns, *, threads: int = 2) -> Prediction:
-    """Predicts all rows, or all points of a grid row by row, in chunks over `threads` (numpy lets other threads run while
-    it computes).
+    """Predicts all rows, or all points of a grid row by row, in chunks over `threads` (numpy lets other threads run
+    while it computes).
     """
     shape = columns.shape
     rows = max(CHUNK // math.prod(shape[1:]), 1)

@@ -19,7 +19,7 @@ ZERO_3_OVERLAP = 0.25
 """Share of ZeRO-3's communication that hides behind compute: prefetching stops at every module whose order it has not
 traced, and frees memory with a synchronisation (DeepSpeed, `partitioned_param_coordinator.py`)."""
 PAGEABLE_BANDWIDTH = 4e9
-"""Bytes a second between device and pageable host memory: `checkpoint_in_cpu` copies to and fro without pinning and
+"""Bytes a second between device and pageable host memory: `checkpoint_in_cpu` copies there and back without pinning and
 waits (DeepSpeed, `activation_checkpointing/checkpointing.py`); PCIe 3 gives 12e9 to pinned memory, a third to this."""
 STEP_HOST_S = 5e-3
 """Host time of one optimizer step: clipping's synchronisation, learning rate, zeroing."""
