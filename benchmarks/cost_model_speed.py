@@ -27,7 +27,7 @@ def main() -> None:
         busy, start = time.process_time(), time.perf_counter()
         points = enumerate_points(recipe, cluster, axes)
         enumerated = time.perf_counter()
-        prediction = predict(points.columns)
+        prediction = predict(points.grid)
         done = time.perf_counter()
         print(
             f"{points.num_points:,} looked at, {prediction.sigma.size:,} enumerated in {enumerated - start:.2f} s,"

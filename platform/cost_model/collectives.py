@@ -12,6 +12,16 @@ INTRA_HOP_S = 1.5e-6
 """A ring's step between two devices of a node: a 32 KiB all-reduce over 8 H200 takes 40 us, 14 steps and its start."""
 INTER_HOP_S = 14e-6
 """A ring's step between two nodes (NCCL, src/graph/tuning.cc, hwLat of the network for rings, simple protocol)."""
+FILL = 2.0
+FILL_BYTES = 2.0**24
+"""Large messages go through a ring in long pipelines, whose filling and draining cost up to so many latencies more,
+half of them at so many bytes. What nccl-tests take over their bytes at the best bandwidth, at 1, 16 and 256 MiB: 94,
+152 and 421 us over 8 A100, 42, 73 and 103 us over 8 H200, 49, 80 and 172 us over 8 B200 (stas00/ml-engineering,
+network/README.md)."""
+
+
+def _fill_s(num_bytes: Array, latency: Array) -> Array:
+    return FILL * latency * num_bytes / (num_bytes + FILL_BYTES)
 
 
 def ring_bandwidth(
@@ -37,6 +47,7 @@ def gather_s(
     steps = ranks - 1
     hops = steps / np.maximum(ranks_per_node, 1)
     wait = latency + (steps - hops) * INTRA_HOP_S + np.where(ranks > ranks_per_node, hops * INTER_HOP_S, 0.0)
+    wait = wait + _fill_s(num_bytes, latency)
     return np.where(ranks > 1, wait + num_bytes * steps / ranks / bandwidth, 0.0)
 
 
@@ -45,4 +56,5 @@ def all_reduce_s(num_bytes: Array, ranks: Array, ranks_per_node: Array, bandwidt
     steps = ranks - 1
     nodes = np.maximum(ranks / np.maximum(ranks_per_node, 1), 1.0)
     wait = latency + 2 * (np.minimum(ranks, ranks_per_node) - 1) * INTRA_HOP_S + 2 * np.log2(nodes) * INTER_HOP_S
+    wait = wait + _fill_s(num_bytes, latency)
     return np.where(ranks > 1, wait + 2 * num_bytes * steps / ranks / bandwidth, 0.0)

@@ -77,9 +77,13 @@ class Columns:
     offload: Array
     """Index into `OFFLOAD`."""
     bucket_bytes: Array
+    checkpoint_blocks: Array
+    """Blocks that one full checkpoint spans: one input is kept for them, and they are recomputed together."""
     kept_checkpoints: Array
     """Share of a checkpointed block's input that stays on the device: less where it is cut or sent to the host."""
     flash: Array
+    wide_softmax: Array
+    """1 where eager attention takes its softmax in fp32; GPT-2's takes it in the scores' own type."""
     fused: Array
     """1 where element-wise operations are fused by hand or compiler, 0 for eager execution."""
     logit_bytes: Array
@@ -132,10 +136,21 @@ class Columns:
         """The common shape of all fields."""
         return np.broadcast_shapes(*(getattr(self, field.name).shape for field in dataclasses.fields(self)))
 
+    def flat(self) -> "Columns":
+        """A grid (`Enumeration.grid`) as one row a point; fields that all points share stay as they are."""
+        shape = self.shape
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return Columns(
+            **{
+                name: value if value.ndim == 0 else np.broadcast_to(value, shape).reshape(-1)
+                for name, value in fields.items()
+            }
+        )
+
     def take(self, index: Any) -> "Columns":
         """The rows that `index` (a mask, a slice or positions) picks; fields that all rows share stay as they are."""
         picked = {
-            field.name: value if value.ndim == 0 else value[index]
+            field.name: value if value.ndim == 0 or (value.ndim == 2 and len(value) == 1) else value[index]
             for field in dataclasses.fields(self)
             for value in (getattr(self, field.name),)
         }
@@ -150,6 +165,11 @@ def is_autocast(c: Columns) -> Mask:
     return (c.compute_bytes < c.state_bytes) & (
         (c.engine == ENGINES.index("ddp")) | (plain & (c.gradient_bytes >= c.state_bytes))
     )
+
+
+def casts_softmax(c: Columns) -> Mask:
+    """Rows whose eager attention casts scores to fp32 for the softmax and back; autocast does so everywhere."""
+    return (c.compute_bytes < 4) & ((c.wide_softmax > 0) | is_autocast(c))
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Columns))
@@ -204,8 +224,10 @@ def layout_values(recipe: Recipe, layout: Layout) -> dict[str, float]:
         "checkpointing": CHECKPOINTING.index(layout.checkpointing),
         "offload": OFFLOAD.index(layout.offload),
         "bucket_bytes": layout.bucket_mib * 2.0**20 or default_bucket_bytes(layout.engine, state, compute),
+        "checkpoint_blocks": 1.0,
         "kept_checkpoints": 1.0,
         "flash": float(layout.attention != "eager"),
+        "wide_softmax": float(recipe.model.architecture != "gpt2"),
         "fused": float(layout.compile != "none"),
         "logit_bytes": logit_bytes(loss_kind(layout.loss == "chunked", layout.compile == "model"), compute),
         "inner_copies": inner_copies(recipe.model.architecture, layout.compile != "none"),

@@ -8,7 +8,7 @@ import dataclasses
 
 import numpy as np
 
-from platform.cost_model.columns import COMPILE, Array, Columns, is_autocast
+from platform.cost_model.columns import COMPILE, Array, Columns, casts_softmax, is_autocast
 
 __all__ = ["COMPILE", "LayerSeconds", "head_s", "host_layer_s", "layer_seconds", "matmul_s", "optimizer_s"]
 
@@ -117,7 +117,7 @@ def _attention_seconds(columns: Columns, tokens: Array) -> tuple[Array, Array]:
     hand_fused = (columns.fused + (columns.engine == 3)) > 0
     dropout = columns.dropout * DROPOUT_PASSES * score_bytes
     kernel = SOFTMAX_PASSES * score_bytes
-    forward_bytes, backward_bytes = _eager_score_bytes(columns.compute_bytes)
+    forward_bytes, backward_bytes = _eager_score_bytes(columns)
     slow = bandwidth * EAGER_BANDWIDTH_SHARE
     passes = np.where(hand_fused, (kernel + dropout) / bandwidth, (forward_bytes * scores + dropout) / slow)
     passes_backward = np.where(
@@ -129,16 +129,18 @@ def _attention_seconds(columns: Columns, tokens: Array) -> tuple[Array, Array]:
     return np.where(is_flash, flash, eager), np.where(is_flash, 2.5 * flash, eager_backward)
 
 
-def _eager_score_bytes(compute_bytes: Array) -> tuple[Array, Array]:
+def _eager_score_bytes(c: Columns) -> tuple[Array, Array]:
     """Bytes read and written of one score (forward, backward) besides the products, by transformers' eager attention.
 
     Forward: the position bias is copied into place and read by the product that adds to it, or the scale is a pass; the
-    mask is added; softmax in fp32, with a cast before and after it unless all is fp32. Backward: the softmax's kernel
-    reads the gradient twice and its output once, and both casts (`modeling_bloom.py`, `modeling_llama.py`; ATen's
-    `SoftMax.cu`).
+    mask is added; softmax, with a cast before and after it where it is in fp32 and all else is not. Backward: the
+    softmax's kernel reads the gradient twice and its output once, and both casts (`modeling_bloom.py`,
+    `modeling_llama.py`; ATen's `SoftMax.cu`).
     """
-    casts = np.where(compute_bytes < 4, 2 * (compute_bytes + 4.0), 0.0)
-    return 4 * compute_bytes + 8.0 + casts, 16.0 + casts
+    cast = casts_softmax(c)
+    value = np.where(cast, 4.0, c.compute_bytes)
+    casts = np.where(cast, 2 * (c.compute_bytes + 4.0), 0.0)
+    return 4 * c.compute_bytes + 2 * value + casts, 4 * value + casts
 
 
 def layer_seconds(columns: Columns) -> LayerSeconds:

@@ -59,10 +59,17 @@ class Axes:
 class Enumeration:
     """The points that can run, and how many could not, by reason."""
 
-    columns: Columns
+    grid: Columns
+    """Fields of [rows, 1] for what must divide something and of [1, points a row] for what is free: a formula over the
+    former alone is computed once a row. `predict` takes it as it is; its rows are those of `columns`."""
     skipped: tuple[tuple[str, int], ...]
     num_points: int
     """Points looked at."""
+
+    @property
+    def columns(self) -> Columns:
+        """A row a point; made at each call."""
+        return self.grid.flat()
 
 
 def pipeline_degrees(num_layers: int, num_devices: int) -> tuple[int, ...]:
@@ -132,12 +139,12 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
     index = np.nonzero(left)
 
     def of_axis(axis: int) -> Array:
-        return np.repeat(bound[axis][index[axis]].astype(np.float64), num_free)
+        return bound[axis][index[axis]].astype(np.float64)[:, None]
 
     def free(values: np.ndarray) -> Array:
-        return np.tile(values.astype(np.float64), before)
+        return values.astype(np.float64)[None, :]
 
-    kept_combo = np.repeat(index[0], num_free)
+    kept_combo = index[0][:, None]
     kept = {
         name: of_axis(axis) for axis, name in enumerate(("tp", "pp", "cp", "virtual_stages", "micro_batch"), start=1)
     }
@@ -146,7 +153,14 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
     engine = np.array([ENGINES.index(name) for name, _, _ in axes.engine_stages])[kept_combo].astype(np.float64)
     fixed = recipe_values(recipe) | cluster_values(cluster, recipe.compute_precision)
     state, compute = fixed["state_bytes"], fixed["compute_bytes"]
-    fixed |= {"offload": 0, "kept_checkpoints": 1, "dropout": 0, "rounding": ROUNDING["expandable"]}
+    fixed |= {
+        "offload": 0,
+        "checkpoint_blocks": 1,
+        "kept_checkpoints": 1,
+        "dropout": 0,
+        "wide_softmax": float(model.architecture != "gpt2"),
+        "rounding": ROUNDING["expandable"],
+    }
     per_logit = [
         logit_bytes(loss_kind(bool(cut), COMPILE[code] == "model"), compute)
         for cut, code in zip(chunked, compiled, strict=True)
@@ -175,7 +189,7 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
         "chunked_loss": free(chunked),
     }
     return Enumeration(
-        columns=Columns(**{name: arrays[name] for name in FIELDS}),
+        grid=Columns(**{name: arrays[name] for name in FIELDS}),
         skipped=tuple((reason, count) for reason, count in skipped if count),
         num_points=left.size * num_free,
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from platform.cost_model.columns import Array, Columns, is_autocast
+from platform.cost_model.columns import Array, Columns, casts_softmax, is_autocast
 from platform.cost_model.lower_bound import GIB, LowerBound, lower_bound, lower_bound_gib
 from platform.cost_model.step_time import DDP, DEEPSPEED, FSDP, rank_parameters, stages_of
 
@@ -80,7 +80,7 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     replicated = (2 * residual * c.hidden + 2 * c.compute_bytes * c.hidden + 2 * c.dropout * c.hidden) / split
     sharded = c.compute_bytes * (2 * c.hidden + 2 * c.kv_width + inner) / c.tp
     per_score = c.compute_bytes + c.dropout * (1 + c.compute_bytes)
-    per_score = per_score + np.where((c.fused > 0), 0.0, EAGER_SCORE_BYTES)
+    per_score = per_score + np.where((c.fused == 0) & casts_softmax(c), EAGER_SCORE_BYTES, 0.0)
     scores = np.where(c.flash > 0, 0.0, per_score * c.heads * c.seq_len / c.tp)
     # Selective checkpointing forgets the attention core, the scores above all.
     kept_scores = np.where(c.checkpointing == 1, 0.0, scores)
@@ -187,8 +187,8 @@ def _instants(c: Columns) -> Iterator[tuple[int, int, MemoryParts]]:
     stages = stages_of(c)
     saved, kept_input, transient = _block_bytes(c)
     full = c.checkpointing == 2
-    kept = np.where(full, kept_input * c.kept_checkpoints, saved)
-    again = np.where(full, saved - kept_input, 0.0) + transient
+    kept = np.where(full, kept_input * c.kept_checkpoints / c.checkpoint_blocks, saved)
+    again = np.where(full, saved * c.checkpoint_blocks - kept_input, 0.0) + transient
     tokens = c.micro_batch * c.seq_len / c.cp
     boundary = tokens * c.hidden * c.compute_bytes
     rows = np.where(c.chunked_loss > 0, np.minimum(tokens, LOSS_CHUNK_ROWS), tokens)

@@ -79,26 +79,30 @@ def _predict_chunk(columns: Columns) -> Prediction:
 
 
 def predict(columns: Columns, *, threads: int = 2) -> Prediction:
-    """Predicts all rows, in chunks over `threads` (numpy lets other threads run while it computes)."""
+    """Predicts all rows, or all points of a grid row by row, in chunks over `threads` (numpy lets other threads run
+    while it computes).
+    """
     shape = columns.shape
-    if not shape or shape[0] <= CHUNK:
-        return _concatenated([_predict_chunk(columns)], shape)
-    starts = range(0, shape[0], CHUNK)
+    rows = max(CHUNK // math.prod(shape[1:]), 1)
+    if not shape or shape[0] <= rows:
+        return _concatenated([_predict_chunk(columns)], [shape])
+    starts = range(0, shape[0], rows)
     with ThreadPoolExecutor(threads) as pool:
-        parts = list(pool.map(lambda start: _predict_chunk(columns.take(slice(start, start + CHUNK))), starts))
-    return _concatenated(parts, shape)
+        parts = list(pool.map(lambda start: _predict_chunk(columns.take(slice(start, start + rows))), starts))
+    return _concatenated(parts, [(min(rows, shape[0] - start), *shape[1:]) for start in starts])
 
 
-def _concatenated(parts: Sequence[Prediction], shape: tuple[int, ...]) -> Prediction:
-    num_rows = math.prod(shape)
+def _concatenated(parts: Sequence[Prediction], shapes: Sequence[tuple[int, ...]]) -> Prediction:
+    """One prediction of 1-d arrays from those of chunks of `shapes`; of no shape where the only one has none."""
 
     def joined(values: Sequence[Array]) -> Array:
-        if len(values) == 1:
-            return np.broadcast_to(np.asarray(values[0], dtype=np.float64), shape)
-        lengths = [min(CHUNK, num_rows - CHUNK * index) for index in range(len(values))]
-        return np.concatenate(
-            [np.broadcast_to(value, (length,)) for value, length in zip(values, lengths, strict=True)]
-        )
+        whole = [
+            np.broadcast_to(np.asarray(value, dtype=np.float64), shape)
+            for value, shape in zip(values, shapes, strict=True)
+        ]
+        if len(whole) == 1:
+            return whole[0].reshape(-1) if len(shapes[0]) > 1 else whole[0]
+        return np.concatenate([value.reshape(-1) for value in whole])
 
     def fields(
         kind: type[StepTime] | type[PeakMemory], values: Sequence[StepTime] | Sequence[PeakMemory]

@@ -18,6 +18,9 @@ ZERO_3_GATHERS = 12.0
 ZERO_3_OVERLAP = 0.25
 """Share of ZeRO-3's communication that hides behind compute: prefetching stops at every module whose order it has not
 traced, and frees memory with a synchronisation (DeepSpeed, `partitioned_param_coordinator.py`)."""
+PAGEABLE_BANDWIDTH = 4e9
+"""Bytes a second between device and pageable host memory: `checkpoint_in_cpu` copies there and back without pinning and
+waits (DeepSpeed, `activation_checkpointing/checkpointing.py`); PCIe 3 gives 12e9 to pinned memory, a third to this."""
 STEP_HOST_S = 5e-3
 """Host time of one optimizer step: clipping's synchronisation, learning rate, zeroing."""
 
@@ -77,7 +80,10 @@ def step_time(columns: Columns) -> StepTime:
     boundary = tokens * c.hidden * c.compute_bytes
     tensor = _tensor_s(c, boundary, full)
     context = _context_s(c, tokens)
-    busy = layer.forward + layer.backward + layer.again + context
+    # A checkpointed input on the host goes there and comes back, each tensor-parallel rank its part.
+    on_host = full & (c.kept_checkpoints == 0)
+    to_host = np.where(on_host, 2 * boundary / c.tp / c.checkpoint_blocks / PAGEABLE_BANDWIDTH, 0.0)
+    busy = layer.forward + layer.backward + layer.again + context + to_host
     launch = host_forward + host_backward + np.where(full, host_forward, 0.0)
     waits = np.maximum(launch - busy - tensor, 0.0)
     head = np.where(c.pp > 1, head_forward + head_backward, 0.0)
@@ -193,8 +199,9 @@ def _data_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> Array:
     # Stages 1 and 2 scatter and gather: as many bytes as an all-reduce, the gather in the parameters' type.
     scatter = num_buckets * gather_s(gradient_bytes / num_buckets, c.dp, in_node, bandwidth, latency)
     gathered = gather_s(owned * c.compute_bytes, c.dp, in_node, bandwidth, latency)
-    # DeepSpeed's stage 1 all-reduces in its 0.5-era pipeline path and scatters later: the same within a quarter.
-    sharded = syncs * scatter + gathered
+    # `BF16_Optimizer`, stage 1 with sums wider than the products, all-reduces whole sums and steps its part of them.
+    whole_sums = (c.engine == DEEPSPEED) & (c.zero_stage == 1) & (c.gradient_bytes > c.compute_bytes)
+    sharded = syncs * np.where(whole_sums, reduced, scatter) + gathered
 
     unit_bandwidth = ring_bandwidth(group, shard_in_node, *args)
     unit_latency = np.where(group > shard_in_node, c.inter_latency, c.intra_latency)
@@ -213,7 +220,10 @@ def _data_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> Array:
         c.inter_latency,
     )
     layers = blocks / per_layer
-    gathers = np.where(c.zero_stage == 3, 2.0, 1.0 / m)
+    # FSDP2 keeps a block gathered from its recomputation to its backward pass; ZeRO-3 releases each module after every
+    # pass of it, so that recomputing loads it once more (arXiv 2104.07857, section 4.1).
+    again = np.where((c.engine == DEEPSPEED) & (c.checkpointing == 2), 1.0, 0.0)
+    gathers = np.where(c.zero_stage == 3, 2.0 + again, 1.0 / m)
     reduce_times = np.where((c.sync_every > 0) | (c.engine == DEEPSPEED), 1.0, 1.0 / m)
     talk = layers * (gathers * gather + reduce_times * (scatter_unit + across))
     ends = (owned - blocks) * (2 * c.compute_bytes + c.gradient_bytes) / unit_bandwidth * (group - 1) / group

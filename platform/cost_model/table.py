@@ -36,6 +36,7 @@ NEEDED = (
     "model", "layers", "hidden", "heads", "vocab", "seq_len", "gpu", "gpus", "tp", "pp", "strategy", "micro_batch",
     "activation_ckpt", "precision", "status",
 )  # fmt: skip
+_SPANS = re.compile(r"checkpoint-num-layers=(\d+)")
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp")
 
 
@@ -331,8 +332,10 @@ def _values(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, float
         "bucket_bytes": model.hidden_size**2 * 2.0
         if "hf trainer" in text
         else default_bucket_bytes(engine, state_bytes, compute_bytes),
+        "checkpoint_blocks": float(spans[1]) if (spans := _SPANS.search(text)) else 1.0,
         "kept_checkpoints": _kept_checkpoints(row, tp),
         "flash": float(flash),
+        "wide_softmax": float(_own_model(row) != "gpt2"),
         "fused": float(fused),
         "inner_copies": _inner_copies(row, model, fused),
         **activation_passes(_own_model(row), bool(model.gated), fused),

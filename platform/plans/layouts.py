@@ -148,13 +148,14 @@ def best_plan(
     """Predicts every point of the space and keeps the `top` layouts, each at its fastest micro-batch that fits."""
     axes = axes or axes_of(space, recipe)
     points = enumerate_points(recipe, cluster, axes)
-    columns = points.columns
+    grid = points.grid
     if memory_cap_gib is not None:
-        columns = dataclasses.replace(columns, capacity_gib=np.minimum(columns.capacity_gib, memory_cap_gib))
+        grid = dataclasses.replace(grid, capacity_gib=np.minimum(grid.capacity_gib, memory_cap_gib))
+    columns = grid.flat()
     if not columns.shape or columns.shape[0] == 0:
         told = "; ".join(f"{reason} ({count:,} points)" for reason, count in points.skipped)
         raise InputError(f"no layout of {space.name} stands on {cluster.num_devices} x {cluster.device.name}: {told}")
-    prediction = predict(columns)
+    prediction = predict(grid)
     fits = np.asarray(prediction.fits)
     skipped = [*points.skipped]
     if not fits.all():

@@ -111,3 +111,18 @@ def test_a_memory_cap_is_obeyed() -> None:
     assert plan.best and all(planned.needed_gib <= 40.0 for planned in plan.best)
     narrow = dataclasses.replace(space, micro_batches=(16,))
     assert not best_plan(narrow, space.recipe, find_cluster("8xH100"), memory_cap_gib=20.0).best
+
+
+def test_a_grid_is_predicted_as_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one piece and in chunks whose last is shorter."""
+    recipe = Recipe(model=GPT_39B, seq_len=2048, global_batch=512)
+    points = enumerate_points(recipe, find_cluster("8x8xA100"))
+    for chunk in (10**9, 1000):
+        monkeypatch.setattr("platform.cost_model.predict.CHUNK", chunk)
+        grid, rows = predict(points.grid), predict(points.columns)
+        assert grid.step.total_s.shape == points.columns.shape
+        for part in ("total_s", "compute_s", "data_s", "bubble_s"):
+            np.testing.assert_allclose(getattr(grid.step, part), getattr(rows.step, part), rtol=1e-12)
+        np.testing.assert_allclose(grid.memory.needed_gib, rows.memory.needed_gib, rtol=1e-12)
+        np.testing.assert_array_equal(grid.memory.binding_rank, rows.memory.binding_rank)
+        np.testing.assert_allclose(grid.high_s, rows.high_s, rtol=1e-12)

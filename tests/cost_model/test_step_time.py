@@ -151,3 +151,50 @@ def test_the_ten_rows_of_megatron_lm() -> None:
     assert found.step_time_ape_median is not None and found.step_time_ape_median <= 0.04
     assert np.max(np.abs(scored.predicted_s / scored.measured_s - 1)) <= 0.08
     assert found.rank_correlation is not None and found.rank_correlation >= 0.8
+
+
+def slow_data_s(layout: Layout, **recipe: object) -> float:
+    """Exposed data-parallel seconds of 64 devices whose network is all there is to wait for."""
+    columns = point(layout, cluster="8x8xA100", model=GPT_39B, **recipe)  # type: ignore[arg-type]
+    return float(step_time(changed(columns, inter_bandwidth=1e8)).data_s[0])
+
+
+def test_zero_3_loads_parameters_once_more_to_recompute() -> None:
+    """Three volumes gathered and one scattered in place of two and one."""
+
+    def data_s(engine: str, checkpointing: str) -> float:
+        layout = Layout(engine=engine, zero_stage=3, dp_shard=64, grad_sync="every", checkpointing=checkpointing)  # type: ignore[arg-type]
+        return slow_data_s(layout, state_precision="bf16")
+
+    assert data_s("deepspeed", "full") / data_s("deepspeed", "none") == pytest.approx(4 / 3, rel=0.03)
+    assert data_s("fsdp", "full") == pytest.approx(data_s("fsdp", "none"), rel=0.03)
+
+
+def test_stage_1_with_fp32_sums_all_reduces_them() -> None:
+    """`BF16_Optimizer`: 2 x 4 bytes a parameter pass and 2 are gathered; with bf16 sums 2 are scattered, 2 gathered."""
+    layout = Layout(engine="deepspeed", zero_stage=1, dp_shard=64)
+    fp32, bf16 = (slow_data_s(layout, state_precision=state) for state in ("fp32", "bf16"))
+    assert fp32 / bf16 == pytest.approx((8 + 2) / (2 + 2), rel=0.03)
+
+
+def test_large_messages_fill_a_pipeline_first() -> None:
+    """Over their bytes, 16 MiB wait one latency more than few bytes, large messages two."""
+
+    def wait_s(num_bytes: float) -> float:
+        one, rate = np.ones(()), np.asarray(235e9)
+        whole = all_reduce_s(np.asarray(num_bytes), 8 * one, 8 * one, rate, np.asarray(45e-6))
+        return float(whole - 2 * num_bytes * 7 / 8 / rate)
+
+    assert wait_s(2**24) - wait_s(1) == pytest.approx(45e-6, rel=0.01)
+    assert wait_s(2**34) - wait_s(1) == pytest.approx(90e-6, rel=0.01)
+
+
+def test_eager_attention_and_stepwise_gelu_cost_what_they_move() -> None:
+    """Eager BLOOM against fused attention in compiled blocks: 110 ms a sequence of 30 blocks on one H200."""
+    eager, fused = (
+        float(layer.forward[0] + layer.backward[0])
+        for attention, compiled in (("eager", "none"), ("flex", "block"))
+        for layout in (Layout(engine="ddp", attention=attention, compile=compiled),)  # type: ignore[arg-type]
+        for layer in (layer_seconds(point(layout, cluster="H200", state_precision="bf16")),)
+    )
+    assert 30 * (eager - fused) == pytest.approx(0.110, rel=0.15)

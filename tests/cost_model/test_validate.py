@@ -185,3 +185,12 @@ def test_small_cells_can_be_left_aside(capsys: pytest.CaptureFixture[str]) -> No
         "no cell has 17 configurations: the largest has 16",
         "--min-cell must be at least 1, got 0",
     ]
+
+
+@pytest.mark.parametrize("name", ["bloom7b-1xH200.csv", "bloom7b-4xH200.csv"])
+def test_the_h200_runs_of_the_search_itself(name: str) -> None:
+    """The wanted figures. Of the constants only the rounding of expandable segments was read off these rows."""
+    found = validate(read_rows(Path(__file__).parents[2] / "docs" / "measurements" / name)).overall
+    assert found.step_time_ape_median is not None and found.step_time_ape_median < 0.12
+    assert found.memory_ape_median is not None and found.memory_ape_median < 0.05
+    assert found.oom_missed == 0 and found.oom_recall == 1.0
