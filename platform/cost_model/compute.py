@@ -8,7 +8,7 @@ import dataclasses
 
 import numpy as np
 
-from platform.cost_model.columns import COMPILE, Array, Columns, casts_softmax, is_autocast
+from platform.cost_model.columns import COMPILE, LOGIT_BYTES, Array, Columns, casts_softmax, is_autocast
 
 __all__ = ["COMPILE", "LayerSeconds", "head_s", "host_layer_s", "layer_seconds", "matmul_s", "optimizer_s"]
 
@@ -39,6 +39,14 @@ of which 84 at the full bandwidth."""
 AUTOCAST_FACTOR = {"eager": 2.4, "fused": 1.6}
 """Under autocast norms and the residual stream are fp32: a norm reads and writes 4 bytes and its output is cast, 7
 two-byte passes in place of 2; the residual sum has 5 in place of 3. Fused, the norm writes 2 bytes at once."""
+
+ODD_SHARE, ODD_FLOPS = 0.4, 125e12
+EVEN_SHARE, EVEN_FLOPS = 0.8, 260e12
+"""Rate of 16-bit products over a width whose rows do not begin at 16 bytes, such as GPT-2's 50,257 words: a share of
+the sustained one, and no more FLOP/s than kernels without wide loads reach on any device. Measured on one H200 by this
+project (16,384 x 768 and 8,192 x 4,096, in three directions): 95 to 150 TFLOP/s at an odd width, 240 to 290 at one of 2
+or 4, 610 to 800 at one of 8. The share at odd widths is A100's: padding 50,257 to 50,304 shortened nanoGPT's step by a
+quarter (github.com/karpathy/nanoGPT); that at even widths is an estimate."""
 
 OP_SELECTIVE_SHARE = 0.4
 """Of a block's forward pass, computed again where every other product is saved: half the products and what is cheap."""
@@ -72,6 +80,18 @@ def matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array
     rate = columns.matmul_flops * _efficiency(columns, rows, width, depth)
     traffic = (rows * depth + depth * width + rows * width) * columns.compute_bytes
     return np.maximum(2 * rows * width * depth / rate, traffic / (columns.bandwidth * BANDWIDTH_SHARE))
+
+
+def _misalignment(c: Columns, width: Array) -> Array:
+    """How many times as long 16-bit products over `width` take as over a multiple of 8.
+
+    Inductor pads what it compiles (torch._inductor.config.shape_padding): the head with the whole model, as its loss
+    tells.
+    """
+    odd = np.maximum(1 / ODD_SHARE, c.matmul_flops / ODD_FLOPS)
+    even = np.maximum(1 / EVEN_SHARE, c.matmul_flops / EVEN_FLOPS)
+    slower = np.where(width % 2 != 0, odd, np.where(width % 8 != 0, even, 1.0))
+    return np.where((c.compute_bytes == 2) & (c.logit_bytes > LOGIT_BYTES["compiled"]), slower, 1.0)
 
 
 def _backward_matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array:
@@ -211,8 +231,9 @@ def head_s(columns: Columns) -> tuple[Array, Array]:
     """
     tokens = columns.micro_batch * columns.seq_len / columns.cp
     width = columns.vocab / columns.tp
-    forward = matmul_s(columns, tokens, width, columns.hidden)
-    backward = _backward_matmul_s(columns, tokens, width, columns.hidden)
+    slower = _misalignment(columns, width)
+    forward = matmul_s(columns, tokens, width, columns.hidden) * slower
+    backward = _backward_matmul_s(columns, tokens, width, columns.hidden) * slower
     chunked = columns.chunked_loss > 0
     traffic = tokens * width * columns.logit_bytes / (columns.bandwidth * BANDWIDTH_SHARE)
     return forward + traffic, backward + traffic + np.where(chunked, forward, 0.0)

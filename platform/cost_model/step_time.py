@@ -85,13 +85,15 @@ def step_time(columns: Columns) -> StepTime:
     to_host = np.where(on_host, 2 * boundary / c.tp / c.checkpoint_blocks / PAGEABLE_BANDWIDTH, 0.0)
     busy = layer.forward + layer.backward + layer.again + context + to_host
     launch = host_forward + host_backward + np.where(full, host_forward, 0.0)
-    waits = np.maximum(launch - busy - tensor, 0.0)
-    head = np.where(c.pp > 1, head_forward + head_backward, 0.0)
+    whole_head = head_forward + head_backward
+    # While the device is at the head, the host runs ahead into the backward pass.
+    ahead = np.where(c.pp > 1, 0.0, whole_head / c.layers)
+    waits = np.maximum(launch - busy - tensor - ahead, 0.0)
+    head = np.where(c.pp > 1, whole_head, 0.0)
 
     # One micro-batch on the slowest stage: a middle one, or the last with the head.
     middle = stages.largest * (busy + waits + tensor)
     last = stages.last * (busy + waits + tensor) + head
-    whole_head = head_forward + head_backward
     slot = np.where(c.pp > 1, np.maximum(middle, last), middle + whole_head)
     slot_layers = np.where(c.pp > 1, np.where(middle >= last, stages.largest, stages.last), c.layers)
     through = c.layers * (busy + waits + tensor) + whole_head

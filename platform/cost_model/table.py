@@ -7,6 +7,7 @@ did at the time, in one place (`_stack`, `_values`), and a row that contradicts 
 import csv
 import dataclasses
 import itertools
+import math
 import pathlib
 import re
 from collections.abc import Mapping
@@ -277,6 +278,11 @@ def _is_eager(text: str) -> bool:
     return "hf trainer" in text or "pytorch eager" in text
 
 
+def _padded(vocab_size: int, tp: float) -> float:
+    """Words with those that Megatron-LM, and what is built on it, adds (`--make-vocab-size-divisible-by 128`)."""
+    return vocab_size if vocab_size % 8 == 0 else math.ceil(vocab_size / (128 * tp)) * 128 * tp
+
+
 def _moments(row: Row) -> float:
     """fp32 states a parameter beside the master copy; the 8-bit optimizer holds two of a byte each."""
     if row.get("optimizer") == "adafactor":
@@ -314,6 +320,7 @@ def _values(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, float
     return {
         **model_values(model),
         **cluster_values(cluster, precision),
+        "vocab": model.vocab_size if own or _is_eager(text) else _padded(model.vocab_size, tp),
         "seq_len": _wanted(row, "seq_len"),
         "global_batch": micro_batch * grad_accum * dp,
         "engine": ENGINES.index(engine),

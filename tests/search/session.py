@@ -105,7 +105,14 @@ class Session:
         command = [sys.executable, "-m", "platform.search", *argv]
         with (log / "out").open("w") as out, (log / "err").open("w") as err:
             self.process = subprocess.Popen(
-                command, cwd=ROOT, env=_ENVIRONMENT, stdout=out, stderr=err, start_new_session=True
+                command,
+                cwd=ROOT,
+                env=_ENVIRONMENT,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                # A shell starts what runs in its background with SIGINT ignored, and children inherit that.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
 
     def __enter__(self) -> "Session":
