@@ -33,7 +33,7 @@ def likely_best_first(
     owner = np.repeat(np.arange(len(candidates)), [len(each.micro_batches) for each in candidates])
     prediction = predict(from_points(points, spec))
     tokens = np.array([recipe.tokens_per_step for recipe, _, _ in points])
-    expected = prediction.fit_probability * tokens / prediction.step.total_s
+    expected = prediction.fit_probability * tokens / prediction.expected_s
     best = np.zeros(len(candidates))
     np.maximum.at(best, owner, expected)
     return [candidates[index] for index in np.argsort(-best, kind="stable")]

@@ -39,9 +39,24 @@ class Prediction:
     fit_probability: Array
 
     @property
+    def expected_s(self) -> Array:
+        """Mean step time; `step.total_s` is the median."""
+        return expected_s(self.step.total_s, self.low_s, self.high_s)
+
+    @property
     def fits(self) -> Mask:
         """Whether fitting is likelier than not."""
         return self.fit_probability > 0.5
+
+
+def expected_s(median_s: Array, low_s: Array, high_s: Array) -> Array:
+    """Mean of a log-normal time, from its median and its 80 % interval: median x exp(sigma^2 / 2).
+
+    What is chosen by it costs least on average: of two layouts with one median the less certain one is the worse bet,
+    since it may lose more than it can win.
+    """
+    sigma = np.log(high_s / low_s) / (2 * Z_80)
+    return median_s * np.exp(sigma**2 / 2)
 
 
 def normal_cdf(values: Array) -> Array:

@@ -7,7 +7,7 @@ import numpy as np
 
 from platform.cost_model.calibration import calibrate
 from platform.cost_model.columns import Array, Columns, Mask, from_rows
-from platform.cost_model.predict import Prediction, predict
+from platform.cost_model.predict import Prediction, expected_s, predict
 from platform.cost_model.table import Run
 
 
@@ -153,7 +153,7 @@ def _ranks(values: Array) -> Array:
 def regret(scored: Scored, rows: Sequence[int]) -> float | None:
     """How much slower the predicted best of a cell is than its true best; None below four timed configurations.
 
-    The predicted best is taken among those predicted to fit; all, if none is.
+    The predicted best has the least expected time of those predicted to fit; of all, if none is.
     """
     timed = np.array([row for row in rows if np.isfinite(scored.measured_s[row])], dtype=int)
     if len(timed) < 4:
@@ -161,7 +161,7 @@ def regret(scored: Scored, rows: Sequence[int]) -> float | None:
     fitting = timed[scored.predicted_fits[timed]]
     among = fitting if len(fitting) else timed
     # A measured row is known, not predicted.
-    known = np.where(scored.used, scored.measured_s, scored.predicted_s)
+    known = np.where(scored.used, scored.measured_s, expected_s(scored.predicted_s, scored.low_s, scored.high_s))
     best = among[np.argmin(known[among])]
     return float(scored.measured_s[best] / scored.measured_s[timed].min() - 1)
 

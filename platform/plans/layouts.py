@@ -180,7 +180,7 @@ def best_plan(
 
 
 def _fastest_rows(columns: Columns, prediction: Prediction, fits: "np.ndarray") -> "np.ndarray":
-    """The fastest fitting row of each layout, fastest layout first."""
+    """The fitting row of each layout with the least expected time, the least of all first."""
     names = ("engine", "zero_stage", "tp", "pp", "cp", "sync_every", "checkpointing", "flash", "fused", "chunked_loss")
     rows = np.flatnonzero(fits)
     if not len(rows):
@@ -189,10 +189,10 @@ def _fastest_rows(columns: Columns, prediction: Prediction, fits: "np.ndarray") 
     for name in names:
         values: Array = np.broadcast_to(getattr(columns, name), columns.shape)[rows]
         key = key * (float(values.max()) + 1) + values
-    order = np.lexsort((prediction.step.total_s[rows], key))
+    order = np.lexsort((prediction.expected_s[rows], key))
     _, first = np.unique(key[order], return_index=True)
     kept = rows[order[first]]
-    return kept[np.argsort(prediction.step.total_s[kept], kind="stable")]
+    return kept[np.argsort(prediction.expected_s[kept], kind="stable")]
 
 
 def _seconds(prediction: Prediction, row: int) -> dict[str, float]:
