@@ -6,7 +6,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from platform.reports.summary import winner
+from platform.finals.course import Finals, FinalTrial, Rules
+from platform.finals.ranking import winner
 from platform.searchers import Searcher
 from platform.study.history import History
 from platform.study.journal import Tail
@@ -16,10 +17,12 @@ from trainers.cluster import Cluster
 from trainers.job import Job, MemoryPoint, Timing
 from trainers.journal import Measured, TrialEnd, TrialStart, TrialState
 from trainers.layout import BatchPoint
-from trainers.measurement import ENDS_LADDER, Measurement, Outcome, identity_of
+from trainers.measurement import ENDS_LADDER, Measurement, Outcome
 
 MOST_ATTEMPTS = 2
-"""Trials a candidate gets in a session when they die without a verdict; so does its confirming run."""
+"""Trials a candidate gets in a session when they die without a verdict; so does each final run."""
+MOST_REFERENCES = 3
+"""Layouts tried as the numerics gate's reference before a winner goes without one."""
 MOST_UNSTARTED = 3
 """Trials in a row whose workers never started, after which the cluster is at fault and the session ends."""
 
@@ -52,8 +55,8 @@ class Settings:
     timing: Timing
     hang_floor_s: float = 60.0
     first_step_s: float = 300.0
-    confirm: bool = True
-    """Whether the winner is measured once more at its full accumulation."""
+    rules: Rules | None
+    """What a winner goes through after the search; None for nothing."""
 
 
 class Loop:
@@ -87,7 +90,7 @@ class Loop:
         self._trials_before = len(history.trials)
         self._running: tuple[Job, str, float] | None = None
         self._deaths: Counter[tuple[str, int]] = Counter()
-        self._confirmed: set[str] = set()
+        self._finals = Finals(candidates, settings.rules) if settings.rules else None
         self._unstarted = 0
         self.fault = ""
         """What is wrong with the cluster, where that ended the session."""
@@ -123,7 +126,7 @@ class Loop:
         self.refresh()
         if self.fault:
             return None
-        job = self._search_job() or self._confirming_job()
+        job = self._search_job() or self._final_job()
         if job is None:
             return None
         key = f"{job.recipe.id}-{job.layout.id}"
@@ -158,13 +161,13 @@ class Loop:
         self._unstarted = 0
         known = [m for m in self.history.measured(key, job.repeat) if m.trial_id == job.trial_id]
         verdict = next((m for m in known if m.outcome in ENDS_LADDER), None)
-        silent = state == "failed" and verdict is None
+        silent = state == "failed" and verdict is None and bool(job.rungs)
         self._deaths[key, job.repeat] += silent
         if silent and self._deaths[key, job.repeat] >= MOST_ATTEMPTS:
             self._give_up(job, known, reason)
             silent = False
-        elif silent and job.repeat:
-            self._confirmed.discard(identity_of(job.recipe, job.layout, job.rungs[0]))
+        elif silent:
+            self._give_again(job)
         if state == "failed" and verdict is not None:
             reason = verdict.reason  # what follows a verdict, such as the end of its processes, is not the cause
         self.study.record(
@@ -179,8 +182,15 @@ class Loop:
         )
         self.refresh()
         self._start_s = min(self._start_s, wall_s) if self._start_s else wall_s
-        if not silent and key in self._candidates and not job.repeat:
-            self._searcher.update(self._candidates[key], self.history.measured(key))
+        for measurement in self._finals.barred(self.history) if self._finals else ():
+            self.study.record(Measured(measurement=measurement))
+        self.refresh()
+        candidate = self._candidates.get(key)
+        if candidate is None or job.repeat or silent or not job.rungs:
+            return
+        # Asked again, the searcher gives it again: the rungs between the last that ran and the first that did not.
+        if state == "interrupted" or not self.history.missing(candidate):
+            self._searcher.update(candidate, self.history.measured(key))
 
     def _not_started(self, job: Job, key: str, wall_s: float, reason: str) -> None:
         reason = reason or "its workers did not start"
@@ -195,8 +205,7 @@ class Loop:
             )
         )
         self.refresh()
-        if job.repeat:
-            self._confirmed.discard(identity_of(job.recipe, job.layout, job.rungs[0]))
+        self._give_again(job)
         self._unstarted += 1
         if self._unstarted >= MOST_UNSTARTED:
             self.fault = f"{self._unstarted} trials in a row did not start, the last one with: {reason}"
@@ -207,36 +216,41 @@ class Loop:
         self.history.extend(self._tail.read())
 
     def _search_job(self) -> Job | None:
-        if self._spent():
+        if self.why_ended or self._spent():
             return None
         while (candidate := self._searcher.suggest()) is not None:
             missing = self.history.missing(candidate)
             if missing:
                 rungs = tuple(BatchPoint.of(candidate.recipe, candidate.layout, each) for each in missing)
-                return self._job(candidate, rungs, repeat=0)
+                return self._job(candidate, rungs)
             self._searcher.update(candidate, self.history.measured(candidate.key))
         self.why_ended = "every layout of the space was tried"
         return None
 
-    def _confirming_job(self) -> Job | None:
-        """The winner's own run at the accumulation it was only derived for, until a winner's time is its own.
-
-        A confirmed time may fall behind another point's derived one: then that one is confirmed too. No point is tried
-        twice, but after a silent death: a trial that leaves nothing does not keep the search from ending.
-        """
-        if not self.settings.confirm or self.time_left_s() <= self._start_s:
+    def _final_job(self) -> Job | None:
+        """The next trial after the search: a finalist's run, the winner's last one, the gate's reference."""
+        if self._finals is None or self.time_left_s() <= self._start_s:
             return None
-        for recipe in dict.fromkeys(candidate.recipe for candidate in self._candidates.values()):
-            best = winner([m for m in self.history.measurements if m.recipe == recipe])
-            if best is not None and best.step_time_derived and not best.repeat and best.id not in self._confirmed:
-                self._confirmed.add(best.id)
-                candidate = Candidate(recipe=recipe, layout=best.layout, micro_batches=(best.batch.micro_batch,))
-                return self._job(candidate, (best.batch,), repeat=1)
-        return None
+        trial = self._finals.next(self.history)
+        if trial is None:
+            return None
+        self._finals.given(trial)
+        micro_batches = tuple(batch.micro_batch for batch in trial.rungs)
+        candidate = Candidate(recipe=trial.recipe, layout=trial.layout, micro_batches=micro_batches)
+        return self._job(candidate, trial.rungs, trial)
 
-    def _job(self, candidate: Candidate, rungs: tuple[BatchPoint, ...], *, repeat: int) -> Job:
+    def _give_again(self, job: Job) -> None:
+        if self._finals is not None and (job.repeat or not job.rungs):
+            given = FinalTrial(recipe=job.recipe, layout=job.layout, rungs=job.rungs, repeat=job.repeat)
+            self._finals.again(given.key)
+
+    def _job(self, candidate: Candidate, rungs: tuple[BatchPoint, ...], final: FinalTrial | None = None) -> Job:
         settings = self.settings
         left_s = self.time_left_s()
+        repeat = final.repeat if final else 0
+        # Where every point is asked for, none is cut short.
+        race = final is None and not (settings.rules and settings.rules.finalists is None)
+        best = winner([m for m in self.history.measurements if m.recipe == candidate.recipe]) if race else None
         # Not their count: a trial whose first line was lost still has its later ones in the journal.
         number = self.history.last_trial_number + 1
         return Job(
@@ -248,6 +262,9 @@ class Loop:
             cluster=settings.cluster,
             cpus_per_worker=settings.cpus_per_worker,
             repeat=repeat,
+            is_last=final is not None and final.is_last,
+            gate=final and final.gate,
+            incumbent_tokens_per_s=best and best.tokens_per_s,
             known_memory=_memory_points(self.history.measured(candidate.key)) if not repeat else (),
             cap_gib=settings.cap_gib,
             matmul_peak_tflops=self.history.peak_tflops(candidate.recipe.compute_precision),
@@ -266,12 +283,24 @@ class Loop:
             self.why_ended = f"{budget.gpu_s:g} device seconds are spent (--gpu-s)"
         elif self.time_left_s() <= 0:
             self.why_ended = f"{budget.time_s:g} s are over {budget.time_words}"
-        elif self.time_left_s() < self._start_s:
+        elif self.time_left_s() < self._start_s + self._reserve_s():
             of = f" {budget.time_words}" if budget.of_space else ""
-            self.why_ended = f"the {self.time_left_s():.0f} s that are left of the budget{of} are too short for a trial"
+            after = " beside the final runs" if self._reserve_s() else ""
+            left = f"the {self.time_left_s():.0f} s that are left of the budget{of}"
+            self.why_ended = f"{left} are too short for a trial{after}"
         else:
             return False
         return True
+
+    def _reserve_s(self) -> float:
+        """Seconds of a budget kept for the final trials, a third of it at most; 0 where none would follow now."""
+        whole_s = self.budget.time_s or math.inf
+        if self.budget.gpu_s is not None:
+            whole_s = min(whole_s, self.budget.gpu_s / self.settings.cluster.num_devices)
+        if self._finals is None or math.isinf(whole_s) or self._finals.next(self.history) is None:
+            return 0.0
+        trials = self._finals.rules.num_trials(len(self.history.measurements))
+        return min(trials * self._start_s + self.settings.timing.winner_s, whole_s / 3)
 
     def _give_up(self, job: Job, known: Sequence[Measurement], reason: str) -> None:
         done = {m.batch for m in known}

@@ -6,9 +6,9 @@ import threading
 from collections import deque
 from pathlib import Path
 
+from platform.finals.ranking import winners
 from platform.mlflow_runs import Runs
 from platform.mlflow_uri import check_uri, default_uri, shown_uri, ui_command
-from platform.reports.summary import winners
 from platform.reports.text import plural
 from platform.study.history import History
 from platform.study.journal import JOURNAL, Tail

@@ -1,9 +1,11 @@
 """What of a space a search will try on a cluster, and what it leaves out and why."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 
 from platform.cost_model.memory import lower_bound
+from platform.finals.course import Rules
 from platform.ordering import likely_best_first
 from search_spaces.space import Candidate, Rejected
 from trainers.cluster import Cluster
@@ -32,19 +34,21 @@ class Plan:
         """Batch points of all candidates."""
         return sum(len(candidate.micro_batches) for candidate in self.candidates)
 
-    @property
-    def num_confirming(self) -> int:
-        """Runs that confirm a winner: one for each recipe, though the next best ones may follow."""
-        return len({candidate.recipe for candidate in self.candidates})
+    def num_final(self, rules: Rules) -> int:
+        """Trials after the search, where no winner is overtaken: the finalists' runs, the winner's last, the gate's."""
+        recipes = Counter(candidate.recipe for candidate in self.candidates for _ in candidate.micro_batches)
+        return sum(rules.num_trials(num_points) for num_points in recipes.values())
 
-    def expected_s(self, cluster: Cluster, timing: Timing) -> float:
-        """Estimated seconds of it all: starting each trial, each rung's windows with its warm-up, and confirming.
+    def expected_s(self, cluster: Cluster, timing: Timing, rules: Rules) -> float:
+        """Estimated seconds of it all: starting each trial, each rung's windows with its warm-up, and the final runs.
 
-        A confirming run's steps may be the longest allowed: one to warm up, then the windows.
+        The steps of a winner's last run may be the longest allowed: one to warm up, then the windows.
         """
-        start_s = TRIAL_S[cluster.device_kind]
-        trying_s = len(self.candidates) * start_s + self.num_rungs * 1.5 * timing.rung_s
-        return trying_s + self.num_confirming * (start_s + (1 + timing.min_windows) * timing.longest_step_s)
+        start_s, rung_s = TRIAL_S[cluster.device_kind], 1.5 * timing.rung_s
+        recipes = len({candidate.recipe for candidate in self.candidates})
+        trying_s = len(self.candidates) * start_s + self.num_rungs * rung_s
+        final_s = self.num_final(rules) * (start_s + rung_s)
+        return trying_s + final_s + recipes * (timing.winner_s + timing.longest_step_s)
 
 
 def make_plan(

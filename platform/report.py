@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from platform.errors import InputError, one_line
+from platform.finals.ranking import winners
 from platform.mirror import Mirror, default_uri, ui_command
 from platform.mlflow_uri import check_uri
 from platform.reports.files import write_results
 from platform.reports.progress import say
 from platform.reports.show import show
-from platform.reports.summary import winners
 from platform.reports.table import to_rows, write_csv
 from platform.study.journal import describe_rejected
 from platform.study.study import find, is_held, read

@@ -16,7 +16,19 @@ from trainers.codec import identity
 from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
 
-KEPT = ("space", "set", "layout", "searcher", "seed", "device_memory_gib", "tokens", "data")
+KEPT = (
+    "space",
+    "set",
+    "layout",
+    "searcher",
+    "seed",
+    "repeats",
+    "steps",
+    "all",
+    "device_memory_gib",
+    "tokens",
+    "data",
+)
 """Options that make a study what it is: a resumed one keeps those it began with."""
 
 
@@ -33,6 +45,12 @@ class Request:
     seed: int
     cap_gib: float | None
     tokens: float
+    repeats: int | None
+    """Runs in fresh processes of each finalist; None for the space's own number."""
+    steps: int | None
+    """Optimizer steps timed of each point; None for as many as fill a rung."""
+    every_point: bool
+    """Whether the space's named points are measured exactly as they stand, none of them cut short."""
     argv: tuple[str, ...]
     """The kept options as arguments, paths absolute, for the journal."""
 
@@ -50,7 +68,8 @@ class Request:
                 raise ValueError(f"the layout takes {layout.world_size} devices, the cluster has {num_devices}")
             named = sorted({point.micro_batch for point in space.points})
             asked = (batch.micro_batch,) if batch else space.micro_batches or named
-            return tuple(_one_layout(recipe, layout, asked) for recipe in space.recipes), ()
+            refine = space.refine and batch is None and not space.points
+            return tuple(_one_layout(recipe, layout, asked, refine) for recipe in space.recipes), ()
         except ValueError as error:
             raise InputError(str(error)) from error
 
@@ -72,6 +91,8 @@ def read_request(options: argparse.Namespace) -> Request:
             raise InputError("name a space to search (--list prints them), as in: python -m platform.search bloom7b")
         else:
             space = space.with_changes(options.set)
+        if options.all and not space.points:
+            raise InputError(f"--all measures named points, and space {space.name} has none: leave it out")
         if options.data is not None:
             path = str(Path(options.data).expanduser().absolute())
             space = _every_recipe(space, lambda recipe: dataclasses.replace(recipe, data=path))
@@ -87,6 +108,9 @@ def read_request(options: argparse.Namespace) -> Request:
         seed=options.seed,
         cap_gib=options.device_memory_gib,
         tokens=options.tokens or space.tokens,
+        repeats=options.repeats,
+        steps=options.steps,
+        every_point=options.all,
         argv=_arguments(options),
     )
 
@@ -151,7 +175,7 @@ def _space_of(fixed: LayoutFile, recipe: Recipe, named: Space | None, path: str)
     )
 
 
-def _one_layout(recipe: Recipe, layout: Layout, micro_batches: Sequence[int]) -> Candidate:
+def _one_layout(recipe: Recipe, layout: Layout, micro_batches: Sequence[int], refine: bool) -> Candidate:
     """`layout` with those micro-batches that divide the global batch.
 
     Raises:
@@ -160,7 +184,7 @@ def _one_layout(recipe: Recipe, layout: Layout, micro_batches: Sequence[int]) ->
     ladder = tuple(each for each in sorted(micro_batches) if recipe.global_batch % (each * layout.data_parallel) == 0)
     if not ladder:
         BatchPoint.of(recipe, layout, micro_batches[0])  # says why
-    return Candidate(recipe=recipe, layout=layout, micro_batches=ladder)
+    return Candidate(recipe=recipe, layout=layout, micro_batches=ladder, refine=refine)
 
 
 def _every_recipe(space: Space, change: Callable[[Recipe], Recipe]) -> Space:
@@ -181,6 +205,9 @@ def _arguments(options: argparse.Namespace) -> tuple[str, ...]:
         if name in ("layout", "data") or (name == "space" and Path(value).expanduser().exists() and "." in value):
             value = str(Path(value).expanduser().absolute())
         option = [] if name == "space" else ["--" + name.replace("_", "-")]
+        if isinstance(value, bool):
+            found += option if value else []
+            continue
         for each in value if isinstance(value, list) else [value]:
             found += [*option, str(each)]
     return tuple(found)

@@ -37,7 +37,14 @@ def parser() -> argparse.ArgumentParser:
     add("--layout", metavar="FILE", help="measure the one layout of a layout.json")
     add("--searcher", default="sweep", choices=searchers.NAMES, help="how layouts are picked (default: %(default)s)")
     add("--seed", type=int, default=0, metavar="N", help="seed of the searcher (default: %(default)s)")
-    add("--max-trials", type=_count, metavar="N", help="stop after N trials")
+    repeats = "runs in fresh processes of the best three points after the search (default: the space's, mostly 3)"
+    add("--repeats", type=_whole, metavar="N", help=repeats)
+    add(
+        "--steps", type=_count, metavar="N", help="time N optimizer steps of every point (default: as many as fill 6 s)"
+    )
+    every = "measure the space's named points exactly as they stand, each with its --repeats, cutting none short"
+    add("--all", action="store_true", help=every)
+    add("--max-trials", type=_count, metavar="N", help="search with at most N trials; the final runs come after")
     add("--time-budget-s", type=_amount, metavar="S", help="stop after S seconds")
     add("--gpu-s", type=_amount, metavar="S", help="stop after S device seconds")
     add("--device-memory-gib", type=_amount, metavar="N", help="let each device have no more than N GiB")
@@ -85,11 +92,15 @@ def _amount(text: str) -> float:
 
 
 def _count(text: str) -> int:
+    return _whole(text, least=1)
+
+
+def _whole(text: str, least: int = 0) -> int:
     with contextlib.suppress(ValueError):
         value = int(text)
-        if value >= 1:
+        if value >= least:
             return value
-    raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
+    raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import dataclasses
+import math
 import os
 import shlex
 import signal
@@ -15,6 +16,9 @@ import platform.checkout as checkout  # pyright takes `from platform import` for
 import platform.searchers as searchers
 from platform.cluster import Place, connected
 from platform.errors import ClusterError, InputError
+from platform.finals.course import Rules
+from platform.finals.ranking import winners
+from platform.finals.schedule import FINALISTS
 from platform.loop import Budget, Loop, Settings
 from platform.mirror import Mirror, check_uri, default_uri, shown_uri, ui_command
 from platform.planning import Plan, make_plan, part_of
@@ -22,14 +26,13 @@ from platform.probing import kept
 from platform.reports.files import write_results
 from platform.reports.progress import followed, say
 from platform.reports.show import show
-from platform.reports.summary import winners
 from platform.reports.text import duration, plural
 from platform.request import Request, read_request, resumed
 from platform.study.history import History
 from platform.study.study import Study, check_name, fresh_name, read
 from search_spaces.space import Space
 from trainers.cluster import Cluster
-from trainers.job import Timing
+from trainers.job import GateSize, Timing
 from trainers.journal import End, Measured, Resume, StudyHeader
 from trainers.measurement import Outcome
 from trainers.probed import Probe
@@ -40,8 +43,10 @@ CPU_WORKERS = 2
 TIMINGS = {
     "cuda": Timing(peak_s=5.0),
     # Small models on cores that others use too: many short windows say more than few long ones.
-    "cpu": Timing(window_s=0.2, rung_s=1.0, max_windows=5, peak_s=0.3, longest_step_s=5.0),
+    "cpu": Timing(window_s=0.2, rung_s=1.0, max_windows=5, peak_s=0.3, longest_step_s=5.0, winner_s=2.0),
 }
+GATES = {"cuda": GateSize(), "cpu": GateSize(steps=5, sequences=8)}
+"""On CPUs twenty steps of 32 sequences take longer than a whole search of a miniature."""
 INTERRUPTED = 130
 MIRROR_CLOSE_S = 30.0
 """What MLflow may take at the end to catch up; what it lacks then is said."""
@@ -62,7 +67,19 @@ class Subject:
     @property
     def timing(self) -> Timing:
         """How rungs are timed on this kind of device."""
-        return TIMINGS[self.cluster.device_kind]
+        return dataclasses.replace(TIMINGS[self.cluster.device_kind], steps=self.request.steps)
+
+    @property
+    def rules(self) -> Rules:
+        """What a winner goes through after the search."""
+        size, devices = GATES[self.cluster.device_kind], self.cluster.num_devices
+        every = self.request.every_point
+        return Rules(
+            repeats=self.space.repeats if self.request.repeats is None else self.request.repeats,
+            finalists=None if every else FINALISTS,
+            # As many sequences as go evenly over any data-parallel degree.
+            gate=dataclasses.replace(size, sequences=math.ceil(size.sequences / devices) * devices),
+        )
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:
@@ -226,6 +243,7 @@ def _run(study: Study, subject: Subject, place: Place, budget: Budget, began_s: 
                     commit=checkout.commit(),
                     cap_gib=subject.cap_gib,
                     timing=subject.timing,
+                    rules=subject.rules,
                     hang_floor_s=subject.space.hang_floor_s,
                     first_step_s=subject.space.first_step_s,
                 ),
@@ -270,10 +288,10 @@ def _print_dry_run(subject: Subject, budget: Budget) -> None:
         print(f"  would run  {candidate.layout.label}, micro-batch {', '.join(map(str, candidate.micro_batches))}")
     for skipped in plan.skipped:
         print(f"  skipped    {skipped.layout.label}, micro-batch {skipped.batch.micro_batch}: {skipped.reason}")
-    seconds = plan.expected_s(subject.cluster, subject.timing)
+    seconds = plan.expected_s(subject.cluster, subject.timing, subject.rules)
     print(
         f"{plural(len(plan.candidates), 'trial')} with up to {plural(plan.num_rungs, 'rung')} and"
-        f" {plan.num_confirming} to confirm the best, {plural(len(plan.skipped), 'batch point')} skipped;"
+        f" up to {plan.num_final(subject.rules)} final runs, {plural(len(plan.skipped), 'batch point')} skipped;"
         f" at most about {duration(seconds)}, {seconds * num_devices:.0f} device seconds (estimated)."
     )
     limits = {"--time-budget-s": budget.time_s, "--gpu-s": budget.gpu_s and budget.gpu_s / num_devices}

@@ -65,5 +65,6 @@ def stand_in(space: Space) -> Space:
         micro_batches=(1, 4, 8),
         device_memory_gib=0.35,
         num_workers=2,
+        repeats=0,
         time_budget_s=TIME_BUDGET_S,
     )

@@ -20,6 +20,8 @@ class Candidate:
     micro_batches: tuple[int, ...]
     name: str = ""
     """The names of the points it stands for, "" where the space is a product of axes."""
+    refine: bool = True
+    """Whether micro-batches between the last that fits and the first that does not may be tried too."""
 
     @property
     def key(self) -> str:
@@ -72,6 +74,8 @@ class Space:
     axes: Mapping[str, tuple[Any, ...]]
     """Layout field -> its values. Fields left out keep `Layout`'s default, degrees left out are filled."""
     micro_batches: tuple[int, ...] = ()
+    refine: bool = True
+    """Whether every integer between the last micro-batch that fits and the first that does not is tried too."""
     further_recipes: tuple[Recipe, ...] = ()
     """Only measurements of one recipe compete: each of these has a winner of its own."""
     points: tuple[Point, ...] = ()
@@ -85,6 +89,8 @@ class Space:
     """A trial is hung after max(this, 10 x its slowest micro-step) without a micro-step."""
     first_step_s: float = 300.0
     """What building the model, compiling and the first micro-step of a rung may take."""
+    repeats: int = 3
+    """Runs in fresh processes that the best points have after the search, unless the user says otherwise."""
     time_budget_s: float | None = None
     """Seconds a search of it takes at most unless the user gives a budget; None for no bound."""
     miniature: "Space | None" = None
@@ -150,7 +156,9 @@ class Space:
             seen.add(key)
             ladder, reason = _ladder(recipe, layout, micro_batches, wanted)
             if reason is None:
-                fresh = Candidate(recipe=recipe, layout=layout, micro_batches=ladder, name=name)
+                fresh = Candidate(
+                    recipe=recipe, layout=layout, micro_batches=ladder, name=name, refine=self.refine and not name
+                )
                 found[key] = _joined(found[key], fresh) if key in found else fresh
             else:
                 rejected.append(Rejected(recipe=recipe, layout=layout, reason=reason, name=name))
@@ -189,7 +197,7 @@ class Space:
             what = f"fixed by the named points of space {self.name}" if fixed else f"one value in space {self.name}"
             raise ValueError(f"{axis} is {what}: it cannot be set to {', '.join(map(str, values))}")
         if change.kind == "micro_batch":
-            return dataclasses.replace(self, micro_batches=tuple(sorted(values)))
+            return dataclasses.replace(self, micro_batches=tuple(sorted(values)), refine=False)
         if change.kind == "layout":
             return dataclasses.replace(self, axes={**self.axes, axis: values})
         recipes = [dataclasses.replace(recipe, **{axis: value}) for value in values for recipe in self.recipes]

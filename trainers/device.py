@@ -1,8 +1,7 @@
-"""What differs between a GPU and a CPU worker: clock, memory counters, memory cap, utilization."""
+"""What differs between a GPU and a CPU worker: clock, memory counters, memory cap."""
 
 import re
 import resource
-import threading
 import time
 from pathlib import Path
 from typing import Any, Protocol
@@ -67,18 +66,6 @@ class Meter(Protocol):
 
     def release(self) -> None:
         """Lifts the cap, so that a worker that ran into it can still report."""
-        ...
-
-
-class Utilization(Protocol):
-    """Share of time the device was busy."""
-
-    def start(self) -> None:
-        """Begins sampling."""
-        ...
-
-    def stop(self) -> float | None:
-        """Ends sampling; mean utilization in percent, None where it cannot be read."""
         ...
 
 
@@ -234,62 +221,3 @@ class CpuMeter:
 def _status_gib(field: str) -> float:
     found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
     return int(found[1]) * 1024 / GIB if found else 0.0
-
-
-class NvmlUtilization:
-    """NVML's utilization of this worker's GPU, sampled by a thread every `interval_s`."""
-
-    def __init__(self, interval_s: float = 0.1) -> None:
-        self._interval_s = interval_s
-        self._samples: list[int] = []
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._handle: Any = None
-        try:
-            import pynvml
-
-            pynvml.nvmlInit()
-            uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
-            self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
-            self._read = lambda: pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu
-        except Exception:  # no NVML, no driver, a container that hides it: a missing figure, never a lost rung
-            self._handle = None
-
-    def start(self) -> None:
-        if self._handle is None:
-            return
-        self._samples, self._stop = [], threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-        self._thread.start()
-
-    def _sample(self) -> None:
-        while not self._stop.wait(self._interval_s):
-            try:
-                self._samples.append(int(self._read()))
-            except Exception:  # see above
-                return
-
-    def stop(self) -> float | None:
-        if self._thread is None:
-            return None
-        self._stop.set()
-        self._thread.join()
-        self._thread = None
-        return sum(self._samples) / len(self._samples) if self._samples else None
-
-
-class CpuUtilization:
-    """CPU seconds of this process over wall seconds, a thread of torch's counting as one device."""
-
-    def __init__(self) -> None:
-        self._cpu_s = 0.0
-        self._wall_s = 0.0
-
-    def start(self) -> None:
-        self._cpu_s, self._wall_s = time.process_time(), time.perf_counter()
-
-    def stop(self) -> float | None:
-        wall_s = time.perf_counter() - self._wall_s
-        if wall_s <= 0:
-            return None
-        return min(100.0, 100.0 * (time.process_time() - self._cpu_s) / wall_s / torch.get_num_threads())

@@ -21,7 +21,19 @@ class Timing:
     peak_s: float = 0.5
     """Seconds of matrix products behind the measured peak, once a study."""
     longest_step_s: float = 20.0
-    """A confirming run measures the largest accumulation whose step stays within this."""
+    """A winner's last run measures the largest accumulation whose step stays within this."""
+    winner_s: float = 30.0
+    """Seconds that the windows of a winner's last run take at least."""
+    steps: int | None = None
+    """Optimizer steps that every rung times, in place of as many as take `rung_s`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class GateSize:
+    """How long the numerics gate is: optimizer steps from the first weights on, and sequences in each."""
+
+    steps: int = 20
+    sequences: int = 32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,11 +55,17 @@ class Job:
     recipe: Recipe
     layout: Layout
     rungs: tuple[BatchPoint, ...]
-    """Batch points to measure, upwards."""
+    """Batch points to measure, upwards; none where only the gate is run."""
     cluster: Cluster
     cpus_per_worker: float
     repeat: int = 0
-    """Above 0 for a confirming run, which measures at the largest accumulation that `Timing` allows."""
+    """Above 0 for a run of one point in processes of its own, after the search."""
+    is_last: bool = False
+    """Whether it is a winner's last run: the largest accumulation that `Timing` allows, for `winner_s`."""
+    gate: GateSize | None = None
+    """Where given, the curves of the numerics gate are recorded before anything is measured."""
+    incumbent_tokens_per_s: float | None = None
+    """The recipe's best so far: a rung that cannot reach it is stopped as `slow`. None in runs after the search."""
     known_memory: tuple[MemoryPoint, ...] = ()
     """Rungs of this layout measured before, in a run that was cut short."""
     cap_gib: float | None = None
@@ -61,3 +79,18 @@ class Job:
     """A trial is hung after max(this, 10 x its slowest micro-step) without a micro-step."""
     first_step_s: float = 300.0
     """What building the model, compiling and the first micro-step of a rung may take."""
+
+
+def gate_batch(job: Job) -> BatchPoint:
+    """How the gate's sequences are cut on the job's layout: as its own first rung, where they divide so.
+
+    Raises:
+        ValueError: the data-parallel ranks do not share the sequences evenly.
+    """
+    gate = job.gate or GateSize()
+    each, left = divmod(gate.sequences, job.layout.data_parallel)
+    if left or not each:
+        raise ValueError(f"{gate.sequences} sequences do not go over {job.layout.data_parallel} data-parallel ranks")
+    most = job.rungs[0].micro_batch if job.rungs else 1
+    micro_batch = max(size for size in range(1, min(most, each) + 1) if each % size == 0)
+    return BatchPoint(micro_batch=micro_batch, grad_accum=each // micro_batch)

@@ -60,15 +60,18 @@ class StudyHeader:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Peak:
-    """The matrix-product peak measured on the study's devices."""
+    """The matrix-product peak measured on the study's devices, on all of them at once."""
 
     kind: ClassVar[str] = "peak"
     at: str = ""
     device: str
     precision: str
     tflops: float
+    """The median over devices."""
     spread: float = 0.0
-    """Distance of the quartiles over the median."""
+    """Distance between the fastest and the slowest device over the median."""
+    by_device: tuple[float, ...] = ()
+    """Each device's own, by rank: one that lags is seen here."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,6 +107,26 @@ class Measured:
     kind: ClassVar[str] = "measurement"
     at: str = ""
     measurement: Measurement
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class GateCurves:
+    """What a layout's numerics gate gave: the same steps on the same samples from the same first weights."""
+
+    kind: ClassVar[str] = "gate"
+    at: str = ""
+    trial_id: str
+    recipe: Recipe
+    layout: Layout
+    steps: int
+    sequences: int
+    """In each step, over all ranks."""
+    losses: tuple[float, ...]
+    """Mean loss in nats over the step's sequences, before the step."""
+    grad_norms: tuple[float, ...]
+    """Global gradient norm before clipping."""
+    is_reference: bool = False
+    """Whether the layout ran for others to be compared with."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,7 +173,7 @@ class End:
     gpu_s: float
 
 
-Line = StudyHeader | Peak | TrialStart | RungStart | Measured | TrialEnd | Resume | End
+Line = StudyHeader | Peak | TrialStart | RungStart | Measured | GateCurves | TrialEnd | Resume | End
 
 _KINDS: dict[str, type[Line]] = {kind.kind: kind for kind in get_args(Line)}
 

@@ -1,7 +1,9 @@
 """The ladder's arithmetic, pure: what the next rung will need, and what a full step takes."""
 
+import math
 from collections.abc import Sequence
 
+from trainers.intervals import interval
 from trainers.job import Job, MemoryPoint
 
 HEADROOM = 0.97
@@ -46,6 +48,26 @@ def step_time_s(grad_accum: int, first_s: float, middle_s: float, last_s: float,
     three differ: gradients are copied in the first and added to after, and may be exchanged in the last alone.
     """
     return first_s + (grad_accum - 2) * middle_s + last_s + optimizer_s
+
+
+def upper_bound_tokens_per_s(tokens_per_step: int, full_s: Sequence[float]) -> float:
+    """What a rung's tokens/s may still turn out to be: the upper end of their 95 % interval over windows.
+
+    `full_s` are the seconds of a full step, one for each window; infinite from fewer than two.
+    """
+    fastest_s, _ = interval(full_s)
+    return tokens_per_step / fastest_s if fastest_s > 0 else math.inf
+
+
+def best_above_tokens_per_s(
+    tokens_per_s: float, micro_batch: int, largest: int, ceiling_tokens_per_s: float = math.inf
+) -> float:
+    """The most that any micro-batch up to `largest` can reach on a layout that has `tokens_per_s` at `micro_batch`.
+
+    Perfect scaling: a larger micro-batch at best takes no longer a micro-step. `ceiling_tokens_per_s` is what the
+    devices would do if all their work ran at the matmul peak.
+    """
+    return min(tokens_per_s * max(largest, micro_batch) / micro_batch, ceiling_tokens_per_s)
 
 
 def deadline_s(job: Job, work_s: float, allowance_s: float) -> float:

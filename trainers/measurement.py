@@ -56,7 +56,7 @@ class Measurement:
     outcome: Outcome
     trial_id: str = ""
     repeat: int = 0
-    """0 for the search's own run, 1 and on for confirming runs of the same point."""
+    """0 for the search's own run, 1 and on for further runs of the same point in processes of their own."""
     measured_grad_accum: int = 0
     """Micro-steps of a timed step; below `batch.grad_accum` the step time is derived."""
 
@@ -123,6 +123,14 @@ class Measurement:
     """Mean over devices and windows of the share of time a device was busy."""
     idle_devices: int = 0
     """Devices under 5 % utilization in the windows."""
+    utilization_by_device_pct: tuple[float, ...] = ()
+    """Mean over windows, by rank."""
+    sm_clock_mhz: tuple[float, ...] = ()
+    """Mean clock of the slowest device in each timed window."""
+    power_w: tuple[float, ...] = ()
+    """Mean power of all devices together in each timed window."""
+    held_back: tuple[str, ...] = ()
+    """What NVML says lowered a device's clock in each timed window, such as "power cap"; "" for nothing."""
 
     losses: tuple[float, ...] = ()
     """Mean loss over the global batch, a step each, warm-up included."""

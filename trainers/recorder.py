@@ -33,6 +33,11 @@ class Recorder:
         with self._lock:
             journal.record(self._path, from_json(journal.Peak, peak))
 
+    def gate(self, curves: dict[str, Any]) -> None:
+        """Writes a layout's curves of the numerics gate."""
+        with self._lock:
+            journal.record(self._path, from_json(journal.GateCurves, curves))
+
     def stand(self, trial_id: str, phase: str, batch: dict[str, Any] | None, allowed_s: float) -> None:
         """Notes that a trial entered `phase` and promises news within `allowed_s`."""
         with self._lock:

@@ -11,9 +11,11 @@ from trainers import engines
 from trainers.data import Source, sample_indices
 from trainers.engines import Engine
 from trainers.failures import RungFailure
-from trainers.ladder import HEADROOM, SHORT_ACCUM, largest_accumulation, step_time_s
+from trainers.figures import Timed, Window, device_fields, judge, memory_fields, speed_fields
+from trainers.ladder import SHORT_ACCUM, largest_accumulation, upper_bound_tokens_per_s
 from trainers.layout import BatchPoint
 from trainers.measurement import Measurement, Outcome
+from trainers.sampling import Sampled
 
 if TYPE_CHECKING:
     from trainers.worker import Worker
@@ -62,7 +64,7 @@ class Rung:
         # After a step, since some of what is in effect (gradient exchange, state types) shows only then.
         if wrong := engines.mismatches(self._engine.in_effect(), w.job.recipe, w.job.layout, grad_accum=accum):
             raise RungFailure(Outcome.FAILED, "; ".join(wrong), phase="init", rank=w.rank)
-        if w.job.repeat:
+        if w.job.is_last:
             micro_s = self._slowest(max(warm.middle_micro_s, warm.last_micro_s))
             longer = largest_accumulation(
                 self._batch.grad_accum, micro_s, self._slowest(warm.optimizer_s), timing.longest_step_s
@@ -72,41 +74,86 @@ class Rung:
                 self._engine.set_grad_accum(accum)
                 warm = self._run(1, accum, phases=True)
                 warmup_steps += 1
-        per_window = max(1, math.ceil(timing.window_s / max(self._slowest(warm.total_s / len(warm.steps_s)), 1e-6)))
-        windows, void, retries = self._windows(accum, per_window)
+        per_window = self._steps_per_window(self._slowest(warm.total_s / len(warm.steps_s)))
+        timed = self._windows(accum, per_window)
+        compiles = w.job.layout.compile != "none"
         return self._measurement(
-            accum=accum,
-            per_window=per_window,
-            windows=windows,
-            void=void,
-            retries=retries,
+            timed,
+            accum,
+            steps_per_window=per_window,
             warmup_steps=warmup_steps,
             startup_s=startup_s,
-            compile_s=max(0.0, compile_start.total_s - warm.total_s / len(warm.steps_s))
-            if w.job.layout.compile != "none"
-            else None,
+            compile_s=max(0.0, compile_start.total_s - warm.total_s / len(warm.steps_s)) if compiles else None,
         )
 
-    def _windows(self, accum: int, per_window: int) -> tuple[list[Steps], list[str], int]:
-        """Timed windows until there are enough; with the reasons of void ones, and allocator retries in all."""
+    def curves(self, steps: int) -> tuple[list[float], list[float]]:
+        """Mean loss over ranks and gradient norm of each of `steps` optimizer steps: the numerics gate's."""
+        accum = self._batch.grad_accum
+        self._engine.set_grad_accum(accum)
+        for step in range(steps):
+            self._run(1, accum, watch_s=None if step else self._w.job.first_step_s)
+        return self._losses, self._norms
+
+    def _steps_per_window(self, step_s: float) -> int:
+        timing = self._w.job.timing
+        # A winner's last run is longer, not cut into more windows.
+        window_s = max(timing.window_s, timing.winner_s / timing.max_windows if self._w.job.is_last else 0.0)
+        fitting = max(1, math.ceil(window_s / max(step_s, 1e-6)))
+        return fitting if timing.steps is None else min(fitting, max(1, timing.steps // timing.min_windows))
+
+    def _windows(self, accum: int, per_window: int) -> Timed:
+        """Timed windows until there are enough, or until it is clear that the rung cannot reach the incumbent."""
         w, timing = self._w, self._w.job.timing
-        windows: list[Steps] = []
+        windows: list[Window] = []
         void: list[str] = []
-        retries_before, spent_s = w.meter.alloc_retries(), 0.0
-        busy: list[float] = []
-        while len(windows) < timing.max_windows and len(void) < timing.max_windows:
+        slow, spent_s = "", 0.0
+        retries_before = w.meter.alloc_retries()
+        while not self._enough(len(windows), spent_s, per_window) and len(void) < timing.max_windows:
+            if slow := self._beaten(windows, accum):
+                break
             skipped = self._engine.num_skipped_steps()
-            window = self._run(per_window, accum, busy=busy)
+            done = self._run(per_window, accum, sampled=(sampled := []))
             left_out = self._engine.num_skipped_steps() - skipped
+            parts = (done.total_s / per_window, done.first_micro_s, done.middle_micro_s, done.last_micro_s)
+            ranks = w.gather((*parts, done.optimizer_s, *sampled))
+            slowest = max(ranks, key=lambda rank: rank[0])
             if left_out:
                 void.append(f"{left_out} optimizer steps skipped on fp16 overflow")
             else:
-                windows.append(window)
-            spent_s += self._slowest(window.total_s)
-            if len(windows) >= timing.min_windows and spent_s >= timing.rung_s:
-                break
-        self._utilization = w.gather(statistics.fmean(busy) if busy else None)
-        return windows, void, sum(w.gather(w.meter.alloc_retries() - retries_before))
+                windows.append(
+                    Window(
+                        total_s=slowest[0],
+                        first_micro_s=slowest[1],
+                        middle_micro_s=slowest[2],
+                        last_micro_s=slowest[3],
+                        optimizer_s=slowest[4],
+                        sampled=tuple(rank[5] for rank in ranks),
+                    )
+                )
+            spent_s += slowest[0] * per_window
+        retries = sum(w.gather(w.meter.alloc_retries() - retries_before))
+        return Timed(windows=windows, void=void, retries=retries, slow=slow)
+
+    def _enough(self, windows: int, spent_s: float, per_window: int) -> bool:
+        timing, is_last = self._w.job.timing, self._w.job.is_last
+        if windows < timing.min_windows:
+            return False
+        if is_last:
+            return spent_s >= timing.winner_s
+        if timing.steps is not None:
+            return windows * per_window >= timing.steps
+        return windows >= timing.max_windows or spent_s >= timing.rung_s
+
+    def _beaten(self, windows: list[Window], accum: int) -> str:
+        """Why further windows are of no use, "" where they may be: the upper bound is below the incumbent."""
+        best = self._w.job.incumbent_tokens_per_s
+        if best is None or len(windows) < max(3, self._w.job.timing.min_windows):
+            return ""
+        full_s = [window.full_s(self._batch, accum) for window in windows]
+        bound = upper_bound_tokens_per_s(self._w.job.recipe.tokens_per_step, full_s)
+        if bound >= best:
+            return ""
+        return f"stopped after {len(windows)} windows: {bound:,.0f} tokens/s at most, the best so far has {best:,.0f}"
 
     def _run(
         self,
@@ -115,11 +162,11 @@ class Rung:
         *,
         watch_s: float | None = None,
         phases: bool = False,
-        busy: list[float] | None = None,
+        sampled: list[Sampled | None] | None = None,
     ) -> Steps:
         """Runs steps between two device events; tokens are on the device before the first.
 
-        `busy` takes the utilization of just these steps: between windows a device waits for its tokens.
+        `sampled` takes the device's state in just these steps: between windows a device waits for its tokens.
         """
         w = self._w
         w.promise(steps * accum * self._micro_s if watch_s is None else watch_s)
@@ -129,8 +176,8 @@ class Rung:
         clock = w.clock()
         w.gather(None)  # ranks start a window together, so that none is charged for another's report
         w.meter.reset_peak()
-        if busy is not None:
-            w.utilization.start()
+        if sampled is not None:
+            w.sampler.start()
         clock.mark()
         for s in range(steps):
             w.phase = "forward_backward"
@@ -147,8 +194,8 @@ class Rung:
                 self._note_peak("optimizer")
         w.watchdog.beat("the end of a window", allowed_s=watch_s, pending=steps * accum)
         spans = clock.finish()
-        if busy is not None and (percent := w.utilization.stop()) is not None:
-            busy.append(percent)
+        if sampled is not None:
+            sampled.append(w.sampler.stop())
         if not phases:
             # A window's peak is not told apart by phase; it can only have been in the one that was the larger before.
             larger = max(("forward_backward", "optimizer"), key=self._peaks.__getitem__)
@@ -197,118 +244,28 @@ class Rung:
     def _slowest(self, seconds: float) -> float:
         return max(self._w.gather(seconds))
 
-    def _measurement(
-        self,
-        *,
-        accum: int,
-        per_window: int,
-        windows: list[Steps],
-        void: list[str],
-        retries: int,
-        warmup_steps: int,
-        startup_s: float | None,
-        compile_s: float | None,
-    ) -> Measurement:
-        """The rung's figures over all ranks: time of the slowest, memory of the largest."""
+    def _measurement(self, timed: Timed, accum: int, **how: Any) -> Measurement:
+        """The rung's figures over all ranks: time of the slowest, memory of the largest. `how` are further fields."""
         w, job, batch = self._w, self._w.job, self._batch
         memory = w.gather({**self._peaks, "outside": w.meter.outside_gib(), "limit": w.meter.limit_gib()})
-        parts = w.gather(
-            [
-                (x.total_s / per_window, x.first_micro_s, x.middle_micro_s, x.last_micro_s, x.optimizer_s)
-                for x in windows
-            ]
-        )
-        slowest = [max(each, key=lambda part: part[0]) for each in zip(*parts, strict=True)]
-        if accum == batch.grad_accum:
-            full = [total for total, *_ in slowest]
-        else:
-            full = [step_time_s(batch.grad_accum, *parts) for _, *parts in slowest]
-        worst = max(range(w.world), key=lambda rank: max(memory[rank]["forward_backward"], memory[rank]["optimizer"]))
-        at = memory[worst]
-        busy = [value for value in self._utilization if value is not None]
-        outcome, reason = self._judge(full, void, retries, memory)
-        spec, recipe = job.recipe.model, job.recipe
-        step_s = statistics.median(full) if full else None
-        tokens_per_s = recipe.tokens_per_step / step_s if step_s else None
-        per_gpu = tokens_per_s / job.layout.world_size if tokens_per_s else None
-        model_tflops = per_gpu and per_gpu * spec.flops_per_token(recipe.seq_len) / 1e12
-        low_s, high_s = _quartiles(full)
-        peak = w.matmul_peak_tflops
+        outcome, reason = judge(timed, self._losses, memory, job.timing.min_windows)
         return Measurement(
-            recipe=recipe,
+            recipe=job.recipe,
             layout=job.layout,
             batch=batch,
             outcome=outcome,
             reason=reason,
             trial_id=job.trial_id,
             repeat=job.repeat,
-            measured_grad_accum=accum,
-            step_time_s=step_s,
-            step_time_low_s=low_s,
-            step_time_high_s=high_s,
-            step_time_derived=accum != batch.grad_accum,
-            windows_s=tuple(total for total, *_ in slowest),
-            steps_per_window=per_window,
-            void_windows=tuple(void),
-            warmup_steps=warmup_steps,
-            first_micro_step_s=_median([part[1] for part in slowest]) if accum > 1 else None,
-            middle_micro_step_s=_median([part[2] for part in slowest]) if accum > 2 else None,
-            last_micro_step_s=_median([part[3] for part in slowest]),
-            optimizer_step_s=_median([part[4] for part in slowest]),
-            startup_s=startup_s,
-            compile_s=compile_s,
-            tokens_per_s=tokens_per_s,
-            tokens_per_s_per_gpu=per_gpu,
-            model_tflops_per_gpu=model_tflops,
-            hardware_tflops_per_gpu=per_gpu
-            and per_gpu * spec.hardware_flops_per_token(recipe.seq_len, job.layout.checkpointing) / 1e12,
-            matmul_peak_tflops=peak,
-            share_of_matmul_peak=model_tflops / peak if model_tflops and peak else None,
-            peak_allocated_gib=max(at["forward_backward"], at["optimizer"]),
-            peak_reserved_gib=max(each["reserved"] for each in memory),
-            peak_device_gib=max(each["reserved"] + each["outside"] for each in memory),
-            peak_forward_backward_gib=at["forward_backward"],
-            peak_optimizer_gib=at["optimizer"],
-            memory_rank=worst,
-            alloc_retries=retries,
+            void_windows=tuple(timed.void),
+            alloc_retries=timed.retries,
             cap_gib=job.cap_gib,
-            utilization_pct=statistics.fmean(busy) if busy else None,
-            idle_devices=sum(value < 5 for value in busy),
             losses=tuple(self._losses),
             grad_norms=tuple(self._norms),
             step_times_s=tuple(self._times_s),
             conditions=w.conditions(),
+            **speed_fields(job, batch, timed.windows, accum, w.matmul_peak_tflops),
+            **memory_fields(memory),
+            **device_fields(timed.windows),
+            **how,
         )
-
-    def _judge(
-        self, full: list[float], void: list[str], retries: int, memory: list[dict[str, float]]
-    ) -> tuple[Outcome, str]:
-        """The rung's outcome and why. The same on every rank: all it looks at was gathered.
-
-        A gradient norm that is not finite says nothing: an fp16 loss scaler leaves such steps out and goes on.
-        """
-        if not all(math.isfinite(loss) for loss in self._losses):
-            first = next(i for i, loss in enumerate(self._losses) if not math.isfinite(loss))
-            return Outcome.DIVERGED, f"the loss was {self._losses[first]} at step {first}"
-        if len(full) < (wanted := self._w.job.timing.min_windows):
-            windows = f"{len(void)} of {len(void) + len(full)} windows were void"
-            return Outcome.FAILED, f"{windows}, and a time takes {wanted}; the last one: {void[-1]}"
-        if retries:
-            return Outcome.THRASH, f"{retries} allocator retries in the timed windows"
-        for rank, each in enumerate(memory):
-            share = each["reserved"] / max(each["limit"], 1e-9)
-            if each["reserved"] + each["outside"] > HEADROOM * (each["limit"] + each["outside"]):
-                return Outcome.THRASH, f"rank {rank} reserved {share:.0%} of its memory: no head-room is left"
-        return Outcome.OK, ""
-
-
-def _quartiles(values: list[float]) -> tuple[float | None, float | None]:
-    """First and third quartile, within the values: nothing is drawn on beyond what was measured."""
-    if len(values) < 2:
-        return (values[0], values[0]) if values else (None, None)
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, high
-
-
-def _median(values: list[float]) -> float | None:
-    return statistics.median(values) if values else None

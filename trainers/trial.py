@@ -87,10 +87,11 @@ def _write(job: Job, recorder: Any, verdict: Verdict) -> tuple[str, str]:
     """Puts the verdict in the journal, at the batch point in flight; the trial's state and reason.
 
     Before the first word of rank 0 nothing of the layout has run: that is the cluster's failure, and no measurement. A
-    silent death is none either: the search decides whether to try again.
+    silent death is none either: the search decides whether to try again. Nor is the end of a trial that only ran the
+    numerics gate.
     """
     standing = cast(dict[str, Any] | None, ray.get(recorder.standing.remote(job.trial_id)))
-    if standing is None or verdict.silent:
+    if standing is None or verdict.silent or not job.rungs:
         return "failed", verdict.reason
     batch = from_json(BatchPoint, standing["batch"]) if standing["batch"] else job.rungs[0]
     measurement = Measurement(

@@ -1,5 +1,8 @@
 """The train function of one rank: builds the engine, then climbs the ladder, a durable measurement a rung."""
 
+import dataclasses
+import math
+import statistics
 import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -10,23 +13,16 @@ import torch.distributed as dist
 
 from trainers import conditions, data, engines, matmul_peak
 from trainers.codec import from_json, to_json
-from trainers.device import (
-    Clock,
-    CpuClock,
-    CpuMeter,
-    CpuUtilization,
-    CudaClock,
-    CudaMeter,
-    Meter,
-    NvmlUtilization,
-    Utilization,
-)
+from trainers.device import Clock, CpuClock, CpuMeter, CudaClock, CudaMeter, Meter
+from trainers.engines import Engine
 from trainers.failures import RungFailure, one_line, size
-from trainers.job import Job, MemoryPoint
-from trainers.ladder import deadline_s, predict_gib
+from trainers.job import GateSize, Job, MemoryPoint, gate_batch
+from trainers.journal import GateCurves, Peak
+from trainers.ladder import best_above_tokens_per_s, deadline_s, predict_gib
 from trainers.layout import BatchPoint
 from trainers.measurement import Measurement, Outcome
 from trainers.rung import Rung
+from trainers.sampling import CpuSampler, NvmlSampler, Sampler
 from trainers.watchdog import Watchdog
 
 
@@ -56,13 +52,13 @@ class Worker:
         on_cuda = job.cluster.device_kind == "cuda"
         self.device = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
         self.meter: Meter = CudaMeter() if on_cuda else CpuMeter(job.cluster.device_memory_gib)
-        self.utilization: Utilization = NvmlUtilization() if on_cuda else CpuUtilization()
+        self.sampler: Sampler = NvmlSampler() if on_cuda else CpuSampler()
         # Small host-side agreements go over gloo, so that they take neither device memory nor device time.
         self.control = dist.new_group(backend="gloo") if on_cuda else dist.group.WORLD
         self.recorder = ray.get_actor(job.recorder)
         self.watchdog = Watchdog(floor_s=job.hang_floor_s, on_hang=self._hung)
         self.phase = "init"
-        self.batch: BatchPoint = job.rungs[0]
+        self.batch: BatchPoint = job.rungs[0] if job.rungs else gate_batch(job)
         self.matmul_peak_tflops = job.matmul_peak_tflops
 
     def clock(self) -> Clock:
@@ -81,12 +77,14 @@ class Worker:
         self._stand("init", None, 2 * job.first_step_s)
         self.watchdog.beat("init", allowed_s=job.first_step_s)
         if self.matmul_peak_tflops is None:
-            self._measure_peak()
+            self._measure_peaks()
         source = data.source(job.recipe)
         engines.load(job.layout.engine)  # its imports are no part of the memory that the model takes
         self.meter.start(job.cap_gib)
         engine = engines.create(job.recipe, job.layout, self.device)
         startup_s = time.perf_counter() - self.started_s
+        if job.gate is not None:
+            self._run_gate(engine, job.gate)
         known = list(job.known_memory)
         for number, batch in enumerate(job.rungs):
             late = any(self.gather(job.stop_at_unix_s is not None and time.time() > job.stop_at_unix_s))
@@ -96,7 +94,7 @@ class Worker:
             self._stand("rung", batch, deadline_s(job, job.first_step_s, self.watchdog.allowance_s))
             measured = Rung(self, engine, source, batch).measure(startup_s if number == 0 else None)
             self._record(measured)
-            if measured.outcome is not Outcome.OK:
+            if measured.outcome not in (Outcome.OK, Outcome.SLOW) or self._hopeless(measured):
                 break
             assert measured.peak_forward_backward_gib is not None and measured.peak_optimizer_gib is not None
             known.append(
@@ -126,16 +124,52 @@ class Worker:
         )
         raise RungFailure(Outcome.OOM, reason, phase=self.phase, rank=self.rank, **sizes) from None
 
-    def _measure_peak(self) -> None:
+    def _measure_peaks(self) -> None:
+        """Every device at once, as they will train: they share power and air."""
+        precision = self.job.recipe.compute_precision
+        found = self.gather(matmul_peak.measure_tflops(self.device, precision, self.job.timing.peak_s))
+        self.matmul_peak_tflops = statistics.median(found)
         if self.rank == 0:
-            precision = self.job.recipe.compute_precision
-            tflops = matmul_peak.measure_tflops(self.device, precision, self.job.timing.peak_s)
-            peak = {"device": self.job.cluster.device, "precision": precision, "tflops": tflops}
-            ray.get(self.recorder.peak.remote(peak))
-            self.matmul_peak_tflops = tflops
-        self.matmul_peak_tflops = self.gather(self.matmul_peak_tflops)[0]
+            peak = Peak(
+                device=self.job.cluster.device,
+                precision=precision,
+                tflops=self.matmul_peak_tflops,
+                spread=(max(found) - min(found)) / self.matmul_peak_tflops,
+                by_device=tuple(found),
+            )
+            ray.get(self.recorder.peak.remote(to_json(peak)))
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def _run_gate(self, engine: Engine, gate: GateSize) -> None:
+        """Trains on the gate's own stream from the first weights on, and records loss and gradient norm a step."""
+        self.batch = batch = gate_batch(self.job)
+        self._stand("gate", None, deadline_s(self.job, self.job.first_step_s, self.watchdog.allowance_s))
+        recipe = dataclasses.replace(self.job.recipe, data=data.STREAM, global_batch=gate.sequences)
+        losses, norms = Rung(self, engine, data.source(recipe), batch).curves(gate.steps)
+        if self.rank == 0:
+            curves = GateCurves(
+                trial_id=self.job.trial_id,
+                recipe=self.job.recipe,
+                layout=self.job.layout,
+                steps=gate.steps,
+                sequences=gate.sequences,
+                losses=tuple(losses),
+                grad_norms=tuple(norms),
+                is_reference=not self.job.rungs,
+            )
+            ray.get(self.recorder.gate.remote(to_json(curves)))
+
+    def _hopeless(self, measured: Measurement) -> bool:
+        """Whether even perfect scaling of the rungs above stays below the incumbent. The same on every rank."""
+        best, speed, peak = self.job.incumbent_tokens_per_s, measured.tokens_per_s, self.matmul_peak_tflops
+        if best is None or speed is None:
+            return False
+        recipe, layout = self.job.recipe, self.job.layout
+        flops = recipe.model.hardware_flops_per_token(recipe.seq_len, layout.checkpointing)
+        ceiling = layout.world_size * peak * 1e12 / flops if peak else math.inf
+        largest = self.job.rungs[-1].micro_batch
+        return best_above_tokens_per_s(speed, measured.batch.micro_batch, largest, ceiling) < best
 
     def _fits(self, known: list[MemoryPoint], batch: BatchPoint) -> bool:
         """Whether the rung's predicted memory fits on every rank; if not, it and those above are written as skipped."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from platform.errors import InputError
-from platform.reports.summary import winners
+from platform.finals.ranking import winners
 from platform.reports.table import to_rows, write_csv
 from platform.study.history import History
 from platform.study.journal import JOURNAL

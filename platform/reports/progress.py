@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Protocol
 
-from platform.reports.summary import winners
+from platform.finals.ranking import winners
 from platform.reports.text import duration, figure, plural
 from platform.study.history import History
 from platform.study.journal import Tail

@@ -1,14 +1,17 @@
 """The winner, what came nearest where nothing fits, and the object that `--json` prints."""
 
+import dataclasses
 import math
-import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import platform.finals.gate as gates  # pyright takes `from platform import` for the standard module
+from platform.finals.ranking import PointRuns, comparisons, points, ranked, speed_of, winner, winners
 from platform.reports.text import count, figure
 from platform.study.history import History, by_recipe
 from trainers.cluster import Cluster
 from trainers.codec import to_json
+from trainers.journal import Peak
 from trainers.measurement import Measurement, Outcome, days_for_tokens
 from trainers.recipe import Recipe
 
@@ -24,40 +27,8 @@ _NEARNESS = (
 """How near a point came to being a result, nearest first."""
 
 
-def winner(measurements: Iterable[Measurement]) -> Measurement | None:
-    """The best `ok` measurement of one recipe by total tokens/s; None where there is none.
-
-    A point that was run again is judged by its confirming runs: it counts only if all of them are `ok`, and by the
-    one in the middle (the slower of two).
-    """
-    points: dict[tuple[str, int, int], list[Measurement]] = {}
-    for each in measurements:
-        point = (each.layout.id, each.batch.micro_batch, each.batch.grad_accum)
-        points.setdefault(point, []).append(each)
-    best: Measurement | None = None
-    for runs in points.values():
-        run = _judged(runs)
-        if run is not None and (best is None or _speed(run) > _speed(best)):
-            best = run
-    return best
-
-
-def _judged(runs: Sequence[Measurement]) -> Measurement | None:
-    decisive = [run for run in runs if run.repeat > 0] or list(runs)
-    if any(run.outcome is not Outcome.OK or not math.isfinite(_speed(run)) for run in decisive):
-        return None
-    middle = statistics.median_low(_speed(run) for run in decisive)
-    return next(run for run in decisive if _speed(run) == middle)
-
-
-def _speed(measurement: Measurement) -> float:
-    return -math.inf if measurement.tokens_per_s is None else measurement.tokens_per_s
-
-
-def winners(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
-    """Each recipe's winner by recipe id; a recipe without one is left out."""
-    found = {recipe_id: winner(group) for recipe_id, group in by_recipe(measurements).items()}
-    return {recipe_id: best for recipe_id, best in found.items() if best is not None}
+_LAGS = 0.05
+"""How far below the median a device's matmul peak is called lagging."""
 
 
 def winner_sentence(best: Measurement, *, tokens: float) -> str:
@@ -96,7 +67,7 @@ def nearest(measurements: Iterable[Measurement], cluster: Cluster) -> Measuremen
     def distance(each: Measurement) -> tuple[int, float, float]:
         rank = len(_NEARNESS) if each.outcome is Outcome.OK else _NEARNESS.index(each.outcome)
         missing = shortfall_gib(each, cluster) if each.outcome is Outcome.OOM else 0.0
-        return rank, math.inf if missing is None else missing, -_speed(each)
+        return rank, math.inf if missing is None else missing, -speed_of(each)
 
     return min(measurements, key=distance, default=None)
 
@@ -127,27 +98,63 @@ def verdicts(history: History) -> list[str]:
             sentences.append(nearest_sentence(recipe, group, history.header.cluster))
         else:
             sentences.append(winner_sentence(best, tokens=history.header.tokens))
-    return sentences
+            sentences += evidence(best, group, history)
+    lagging = [sentence for peak in history.peaks[-1:] if (sentence := _lag(peak))]
+    return [*sentences, *lagging]
+
+
+def evidence(best: Measurement, group: Sequence[Measurement], history: History) -> list[str]:
+    """What the winner of `group`, the measurements of one recipe, rests on: its runs, the next best, its numerics."""
+    found: list[str] = []
+    first = ranked(group)[0]
+    if (ends := first.interval_tokens_per_s) and first.std_tokens_per_s is not None:
+        found.append(
+            f"Over {len(first.runs)} runs in fresh processes: median {figure(first.median_tokens_per_s)} tokens/s,"
+            f" standard deviation {figure(first.std_tokens_per_s)},"
+            f" 95 % interval {figure(ends[0])} to {figure(ends[1])}."
+        )
+    found += [comparison.sentence for comparison in comparisons(group)[:2]]
+    verdict = gates.verdict_on(best.layout, best.recipe, history.gates)
+    if verdict is not None:
+        found.append(verdict.sentence)
+    elif any(each.recipe == best.recipe and each.layout == best.layout for each in history.gates):
+        found.append("Numerics gate: no reference layout ran, so the winner's curves were held against nothing.")
+    held = [reason for reason in best.held_back if reason]
+    if held:
+        reasons = ", ".join(sorted(set(held)))
+        found.append(f"Clocks were lowered in {len(held)} of {len(best.held_back)} windows of its run: {reasons}.")
+    if best.idle_devices:
+        found.append(f"{best.idle_devices} of {best.num_devices} devices were idle (under 5 % busy).")
+    return found
+
+
+def _lag(peak: Peak) -> str:
+    slow = [rank for rank, tflops in enumerate(peak.by_device) if tflops < (1 - _LAGS) * peak.tflops]
+    if not slow:
+        return ""
+    told = ", ".join(f"that of rank {rank} {figure(peak.by_device[rank])}" for rank in slow)
+    return f"A device lags: the median one reaches {figure(peak.tflops)} TFLOP/s on plain products, {told}."
 
 
 def as_json(history: History) -> dict[str, Any]:
     """What `--json` prints. Figures that are not finite become null, so that any reader can take it.
 
-    `recipe`, `winner` and `tie` are those of the space's first recipe; `recipes` has them for each. `tie` is null: it
-    is said only of points that were run several times in fresh processes.
+    `recipe`, `winner`, `tie` and so on are those of the space's first recipe; `recipes` has them for each. `tie` holds
+    the ids of the points tied with the winner, null where none was run several times in fresh processes beside it.
     """
     assert history.header is not None
     header, measurements = history.header, history.measurements
     best = winners(measurements)
+    groups = by_recipe(measurements)
     each_recipe = [
         {
             "recipe": _recipe_json(recipe),
             "winner": _measurement_json(best[recipe.id], header.tokens) if recipe.id in best else None,
-            "tie": None,
+            **_evidence_json(best.get(recipe.id), groups.get(recipe.id, []), history),
         }
         for recipe in header.recipes
     ]
-    first = each_recipe[0] if each_recipe else {"recipe": None, "winner": None, "tie": None}
+    first = each_recipe[0] if each_recipe else {"recipe": None, "winner": None, **_evidence_json(None, [], history)}
     tried = [each for each in measurements if each.outcome is not Outcome.SKIPPED]
     left = [each for each in measurements if each.outcome is Outcome.SKIPPED]
     return _finite(
@@ -173,6 +180,41 @@ def as_json(history: History) -> dict[str, Any]:
             "gpu_s": history.gpu_s,
         }
     )
+
+
+def _evidence_json(best: Measurement | None, group: Sequence[Measurement], history: History) -> dict[str, Any]:
+    compared = comparisons(group)
+    verdict = best and gates.verdict_on(best.layout, best.recipe, history.gates)
+    return {
+        "tie": [each.other.id for each in compared if each.resolution == "tie"] if compared else None,
+        "comparisons": [
+            {
+                "other": each.other.id,
+                "ratio": each.ratio,
+                "low": each.low,
+                "high": each.high,
+                "resolution": each.resolution,
+            }
+            for each in compared
+        ],
+        "runs": [_runs_json(point) for point in points(group) if point.runs],
+        "gate": None
+        if verdict is None
+        else {**dataclasses.asdict(verdict), "layout": verdict.layout.id, "reference": verdict.reference.id}
+        | {"passed": verdict.passed},
+    }
+
+
+def _runs_json(point: PointRuns) -> dict[str, Any]:
+    shown = point.shown
+    return {
+        "layout": shown.layout.id,
+        "batch": to_json(shown.batch),
+        "tokens_per_s": [run.tokens_per_s for run in point.runs],
+        "median_tokens_per_s": point.median_tokens_per_s,
+        "std_tokens_per_s": point.std_tokens_per_s,
+        "interval_tokens_per_s": point.interval_tokens_per_s,
+    }
 
 
 def _recipe_json(recipe: Recipe) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from rich.measure import Measurement as Extent
 from rich.table import Table, box
 from rich.text import Text
 
+from platform.finals.ranking import winner
 from platform.reports import text
-from platform.reports.summary import shortfall_gib, winner
+from platform.reports.summary import shortfall_gib
 from platform.study.history import by_recipe
 from trainers.cluster import Cluster
 from trainers.measurement import Measurement, Outcome, days_for_tokens

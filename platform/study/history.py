@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from search_spaces.space import Candidate
-from trainers.journal import End, Line, Measured, Peak, Resume, RungStart, StudyHeader, TrialEnd, TrialStart
+from trainers.journal import End, GateCurves, Line, Measured, Peak, Resume, RungStart, StudyHeader, TrialEnd, TrialStart
 from trainers.measurement import ENDS_LADDER, Measurement, Outcome
 
 
@@ -16,6 +16,8 @@ class History:
         self.header: StudyHeader | None = None
         """None until the study's first line was read."""
         self.peaks: list[Peak] = []
+        self.gates: list[GateCurves] = []
+        """Curves of the numerics gate, in the journal's order."""
         self.end: End | None = None
         """The last session's end; None while a session runs and after one that was killed."""
         self.sessions = 0
@@ -48,6 +50,8 @@ class History:
                 self.header = self.header or entry
             case Peak():
                 self.peaks.append(entry)
+            case GateCurves():
+                self.gates.append(entry)
             case TrialStart():
                 self._starts[entry.trial_id] = entry
             case RungStart():
@@ -124,13 +128,17 @@ class History:
 
         None of those that are measured, that a finished trial had before it (and may have left out as hopeless), or
         that lie above the end of the ladder. That a point was skipped once is no result: what may run is the plan's.
+        Where a finished ladder met the end of memory, what lies between its last two rungs is missing too.
         """
-        measured = [each for each in self.measured(candidate.key) if each.outcome is not Outcome.SKIPPED]
-        seen = {each.batch.micro_batch for each in measured} | self._settled(_plain(candidate.key))
+        known = self.measured(candidate.key)
+        measured = [each for each in known if each.outcome is not Outcome.SKIPPED]
+        settled = self._settled(_plain(candidate.key))
+        seen = {each.batch.micro_batch for each in measured} | settled
         ceiling = min((each.batch.micro_batch for each in measured if each.outcome in ENDS_LADDER), default=None)
-        return tuple(
+        missing = tuple(
             each for each in candidate.micro_batches if each not in seen and (ceiling is None or each < ceiling)
         )
+        return missing or tuple(each for each in _between(candidate, known) if each not in seen)
 
     def _settled(self, key: str) -> set[int]:
         """Micro-batches of the candidate's trials that ended as done."""
@@ -177,6 +185,25 @@ class History:
 def key_of(measurement: Measurement) -> str:
     """The key of the candidate that was measured."""
     return f"{measurement.recipe.id}-{measurement.layout.id}"
+
+
+def _between(candidate: Candidate, known: Sequence[Measurement]) -> Sequence[int]:
+    """Micro-batches that divide the global batch between the largest that ran and the first that memory refused.
+
+    A refusal is an out-of-memory or thrashing run, or a rung that its trial saw would not fit.
+    """
+    refused = {
+        each.batch.micro_batch
+        for each in known
+        if each.outcome in (Outcome.OOM, Outcome.THRASH) or (each.outcome is Outcome.SKIPPED and each.trial_id)
+    }
+    ran = (each.batch.micro_batch for each in known if each.outcome in (Outcome.OK, Outcome.SLOW))
+    largest = max(ran, default=None)
+    first = min(refused, default=None)
+    if largest is None or first is None or not candidate.refine:
+        return ()
+    share, left = divmod(candidate.recipe.global_batch, candidate.layout.data_parallel)
+    return [each for each in range(largest + 1, first) if not left and share % each == 0]
 
 
 def by_recipe(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:

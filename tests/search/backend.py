@@ -9,7 +9,7 @@ from search_spaces.space import Candidate
 from tests.samples import SMALL, layout, measurement
 from trainers.cluster import Cluster
 from trainers.job import Job
-from trainers.journal import Measured, RungStart, TrialState
+from trainers.journal import GateCurves, Measured, RungStart, TrialState
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement, Outcome
 from trainers.recipe import Recipe
@@ -93,12 +93,29 @@ class Backend:
         self.play = play
         self.start_s = start_s
         self.rung_s = rung_s
+        self.losses: Callable[[Job], tuple[float, ...] | None] = lambda job: (2.0, 1.0)
+        """Of a layout's numerics gate; None where it does not fit."""
         self.jobs: list[Job] = []
 
     def begin(self, job: Job) -> tuple[TrialState, str]:
         """Writes the job's lines as its workers would; how it ended."""
         self.jobs.append(job)
         self.clock.now_s += self.start_s
+        if job.gate is not None:
+            losses = self.losses(job)
+            if losses is None:
+                return "failed", "the gate does not fit"
+            curves = GateCurves(
+                trial_id=job.trial_id,
+                recipe=job.recipe,
+                layout=job.layout,
+                steps=job.gate.steps,
+                sequences=job.gate.sequences,
+                losses=losses,
+                grad_norms=(1.0,) * len(losses),
+                is_reference=not job.rungs,
+            )
+            self.study.record(curves)
         for batch in job.rungs:
             found = self.play(job, batch)
             if isinstance(found, TimeOut):

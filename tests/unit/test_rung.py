@@ -9,10 +9,12 @@ from typing import Any, cast
 
 import pytest
 
+from trainers.figures import Timed, Window, device_fields, judge, quartiles
 from trainers.job import Timing
 from trainers.layout import BatchPoint
 from trainers.measurement import Outcome
-from trainers.rung import Rung, _quartiles
+from trainers.rung import Rung
+from trainers.sampling import Sampled
 
 
 class Clock:
@@ -92,22 +94,51 @@ def test_slow_micro_steps_put_off_the_trial_s_deadline(monkeypatch: Any) -> None
     assert promised == [300.0, 900.0, 900.0, 2700.0]  # two micro-steps and an optimizer step take 900 s
 
 
-def windows_of(monkeypatch: Any, overflows: list[int]) -> tuple[Any, list[str], Outcome, str]:
-    """Good and void windows of a rung whose n-th window left out so many optimizer steps, and what is made of it."""
-    made = rung(monkeypatch)
-    made._w.job = SimpleNamespace(timing=Timing(rung_s=0.0))
+def window(total_s: float, *sampled: Sampled | None) -> Window:
+    """A window of one step in equal parts."""
+    part = total_s / 4
+    return Window(
+        total_s=total_s,
+        first_micro_s=part,
+        middle_micro_s=part,
+        last_micro_s=part,
+        optimizer_s=part,
+        sampled=sampled,
+    )
+
+
+MEMORY = [{"reserved": 1.0, "outside": 0.0, "limit": 4.0}]
+
+
+def job(timing: Timing, **fields: Any) -> Any:
+    """What a rung asks of its job."""
+    known = {"is_last": False, "incumbent_tokens_per_s": None, "recipe": SimpleNamespace(tokens_per_step=100)}
+    return SimpleNamespace(timing=timing, **{**known, **fields})
+
+
+def timed(monkeypatch: Any, made: Any, overflows: list[int] | None = None) -> Any:
+    """What is timed of a rung whose n-th window left out so many optimizer steps."""
     made._w.meter.alloc_retries = lambda: 0
-    made._w.utilization = SimpleNamespace(start=lambda: None, stop=lambda: None)
+    made._w.sampler = SimpleNamespace(start=lambda: None, stop=lambda: None)
+    if overflows is None:
+        made._engine.num_skipped_steps = lambda: 0
+        return made._windows(2, 1)
     totals = [0, *itertools.accumulate(overflows)]
     told = iter([total for total in totals for _ in range(2)][1:])  # before and after each window
     made._engine.num_skipped_steps = lambda: next(told)
-    windows, void, retries = made._windows(1, 1)
-    memory = [{"reserved": 1.0, "outside": 0.0, "limit": 4.0}]
-    return windows, void, *made._judge([window.total_s for window in windows], void, retries, memory)
+    return made._windows(1, 1)
+
+
+def judged(monkeypatch: Any, overflows: list[int]) -> tuple[Any, Any, Outcome, str]:
+    """Good and void windows, and what is made of them."""
+    made = rung(monkeypatch)
+    made._w.job = job(Timing(rung_s=0.0))
+    found = timed(monkeypatch, made, overflows)
+    return found.windows, found.void, *judge(found, [1.0], MEMORY, 3)
 
 
 def test_a_rung_of_void_windows_is_no_result(monkeypatch: Any) -> None:
-    windows, void, outcome, reason = windows_of(monkeypatch, [1, 1, 0, 1, 1, 0, 1, 1, 1, 2])
+    windows, void, outcome, reason = judged(monkeypatch, [1, 1, 0, 1, 1, 0, 1, 1, 1, 2])
     assert (len(windows), len(void), outcome) == (2, 8, Outcome.FAILED)
     assert reason == (
         "8 of 10 windows were void, and a time takes 3; the last one: 2 optimizer steps skipped on fp16 overflow"
@@ -115,7 +146,7 @@ def test_a_rung_of_void_windows_is_no_result(monkeypatch: Any) -> None:
 
 
 def test_void_windows_beside_enough_good_ones_are_left_out(monkeypatch: Any) -> None:
-    windows, void, outcome, reason = windows_of(monkeypatch, [1, 0, 0, 1, 0, 0])
+    windows, void, outcome, reason = judged(monkeypatch, [1, 0, 0, 1, 0, 0])
     assert (len(windows), len(void), outcome, reason) == (3, 2, Outcome.OK, "")
 
 
@@ -123,29 +154,75 @@ def test_void_windows_beside_enough_good_ones_are_left_out(monkeypatch: Any) -> 
 def test_a_gradient_norm_of_a_step_left_out_is_no_divergence(monkeypatch: Any, norm: float) -> None:
     made = rung(monkeypatch)
     made._engine.optimizer_step = lambda: norm
-    made._w.job = SimpleNamespace(timing=Timing())
+    made._w.job = job(Timing())
     made._run(1, 1, phases=True)
-    memory = [{"reserved": 1.0, "outside": 0.0, "limit": 4.0}]
-    assert made._judge([0.2] * 3, ["overflow"], 0, memory) == (Outcome.OK, "")
+    found = Timed(windows=[window(0.2)] * 3, void=["overflow"], retries=0)
+    assert judge(found, made._losses, MEMORY, 3) == (Outcome.OK, "")
     assert not math.isfinite(made._norms[0])
-    made._losses.append(norm)
-    assert made._judge([0.2] * 3, ["overflow"], 0, memory)[0] is Outcome.DIVERGED
+    assert judge(found, [*made._losses, norm], MEMORY, 3)[0] is Outcome.DIVERGED
 
 
 @pytest.mark.parametrize("values", [[1.0, 2.0], [1.0, 2.0, 9.0], [4.0, 1.0, 1.0, 1.0]])
-def test_quartiles_lie_within_what_was_measured(values: list[float]) -> None:
-    low, high = _quartiles(values)
+def testquartiles_lie_within_what_was_measured(values: list[float]) -> None:
+    low, high = quartiles(values)
     assert low is not None and high is not None
     assert min(values) <= low <= statistics.median(values) <= high <= max(values)
-    assert _quartiles(values[:1]) == (values[0], values[0]) and _quartiles([]) == (None, None)
+    assert quartiles(values[:1]) == (values[0], values[0]) and quartiles([]) == (None, None)
 
 
 def test_utilization_is_that_of_the_timed_steps_alone(monkeypatch: Any) -> None:
     made = rung(monkeypatch)
     told: list[str] = []
-    made._w.utilization = SimpleNamespace(start=lambda: told.append("start"), stop=lambda: told.append("stop") or 50.0)
+    state = Sampled(utilization_pct=50.0)
+    made._w.sampler = SimpleNamespace(start=lambda: told.append("start"), stop=lambda: told.append("stop") or state)
     monkeypatch.setattr(made, "_tokens", lambda step, micro_step: told.append("tokens"))
-    busy: list[float] = []
-    made._run(1, 1, busy=busy)
-    made._run(1, 1, busy=busy)
-    assert told == ["tokens", "start", "stop"] * 2 and busy == [50.0, 50.0]
+    sampled: list[Any] = []
+    made._run(1, 1, sampled=sampled)
+    made._run(1, 1, sampled=sampled)
+    assert told == ["tokens", "start", "stop"] * 2 and sampled == [state, state]
+
+
+class Slowing(Clock):
+    """Each window's steps take a little longer than those of the one before."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        type(self).made += 1
+        super().__init__(0.1 + 0.001 * (type(self).made % 3))
+
+
+@pytest.mark.parametrize(("incumbent", "windows"), [(None, 8), (300.0, 8), (400.0, 3)])
+def test_a_rung_that_cannot_reach_the_incumbent_is_stopped_after_three_windows(
+    monkeypatch: Any, incumbent: float | None, windows: int
+) -> None:
+    """A step takes about 0.3 s, so a hundred tokens a step are at most 332 a second, interval and all."""
+    made = rung(monkeypatch)
+    made._w.clock = Slowing
+    made._w.job = job(Timing(), incumbent_tokens_per_s=incumbent)
+    found = timed(monkeypatch, made)
+    assert len(found.windows) == windows
+    outcome, reason = judge(found, [1.0], MEMORY, 3)
+    assert outcome is (Outcome.SLOW if windows == 3 else Outcome.OK)
+    assert ("the best so far has 400" in reason) == (windows == 3)
+
+
+def test_steps_asked_for_are_timed_and_a_winner_s_last_run_is_long(monkeypatch: Any) -> None:
+    made = rung(monkeypatch)
+    made._w.job = job(Timing(steps=20))
+    assert made._steps_per_window(0.3) == 2
+    assert len(timed(monkeypatch, made).windows) == 20, "windows of one step here"
+    made._w.job = job(Timing(winner_s=30.0), is_last=True)
+    assert made._steps_per_window(0.3) == 13, "an eighth of 30 s"
+    assert len(timed(monkeypatch, made).windows) == pytest.approx(100, abs=1), "30 s in steps of 0.3 s"
+
+
+def test_figures_are_those_of_the_slowest_rank_s_windows_and_of_all_devices() -> None:
+    held = Sampled(utilization_pct=90.0, sm_clock_mhz=1500.0, power_w=600.0, held_back=("power cap",))
+    free = Sampled(utilization_pct=2.0, sm_clock_mhz=1980.0, power_w=100.0)
+    fields = device_fields([window(0.2, held, free), window(0.2, free, free)])
+    assert fields["idle_devices"] == 1 and fields["utilization_by_device_pct"] == (46.0, 2.0)
+    assert fields["sm_clock_mhz"] == (1500.0, 1980.0) and fields["power_w"] == (700.0, 200.0)
+    assert fields["held_back"] == ("power cap", "")
+    silent = device_fields([window(0.2, None, None)])
+    assert silent["utilization_pct"] is None and silent["sm_clock_mhz"] == ()

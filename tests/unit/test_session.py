@@ -18,6 +18,7 @@ import platform.tune as tune
 import search_spaces
 from platform.cluster import Place
 from platform.errors import ClusterError, InputError
+from platform.finals.course import Rules
 from platform.loop import Budget, Loop
 from platform.planning import TRIAL_S, Plan, make_plan
 from platform.search import main, parser
@@ -72,23 +73,31 @@ class TestBudget:
         subject = _subject()
         session._print_dry_run(subject, Budget(time_s=10.0, of_space=True))
         said = capsys.readouterr().out
-        # Three trials of three rungs and a confirming one: 4 starts, 9 rungs of 1.5 s, 4 steps of at most 5 s.
-        assert subject.plan.expected_s(CLUSTER, subject.timing) == 4 * TRIAL_S["cpu"] + 9 * 1.5 + 4 * 5
-        assert "at most about 1 min 38 s, 195 device seconds" in said and "3 trials with up to 9 rungs and 1 to" in said
+        # Three trials of three rungs, a last run of the winner and a reference: 5 starts, 11 rungs of 1.5 s, and a
+        # winner's 2 s of windows after a step of at most 5 s.
+        expected_s = 5 * TRIAL_S["cpu"] + 11 * 1.5 + 2 + 5
+        assert subject.plan.expected_s(CLUSTER, subject.timing, subject.rules) == expected_s
+        assert f"{2 * expected_s:.0f} device seconds" in said
+        assert "3 trials with up to 9 rungs and up to 2 final runs" in said
         assert "The budget ends it after 10 s (the space's own budget: --time-budget-s sets another)." in said
         session._print_dry_run(subject, Budget(gpu_s=20.0))
         assert "The budget ends it after 10 s (--gpu-s)." in capsys.readouterr().out
 
     def test_each_recipe_s_winner_may_be_confirmed(self) -> None:
-        assert Plan(candidates=(), skipped=()).expected_s(CLUSTER, Timing()) == 0
+        rules = Rules(repeats=3)
+        assert Plan(candidates=(), skipped=()).expected_s(CLUSTER, Timing(), rules) == 0
         two = candidates(RECIPE, dataclasses.replace(RECIPE, seq_len=16))
-        assert Plan(candidates=two, skipped=()).num_confirming == 2
+        assert Plan(candidates=two, skipped=()).num_final(rules) == 2 * (3 * 3 + 1)
+
+    def test_a_gate_s_sequences_go_over_any_number_of_ranks(self) -> None:
+        gate = dataclasses.replace(_subject(), cluster=dataclasses.replace(CLUSTER, devices_per_node=6)).rules.gate
+        assert gate is not None and gate.sequences == 12
 
 
 def _subject() -> session.Subject:
     plan = make_plan(candidates(), (), CLUSTER, None)
     space = dataclasses.replace(search_spaces.load("gpt2"), recipe=RECIPE)
-    request = cast(Any, SimpleNamespace(searcher="sweep", seed=0))
+    request = cast(Any, SimpleNamespace(searcher="sweep", seed=0, steps=None, repeats=0, every_point=False))
     return session.Subject(request=request, space=space, cluster=CLUSTER, cap_gib=None, plan=plan)
 
 

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from platform.reports.summary import as_json, nearest, nearest_sentence, verdicts, winner, winner_sentence
+from platform.finals.ranking import winner
+from platform.reports.summary import as_json, nearest, nearest_sentence, verdicts, winner_sentence
 from platform.study.history import History
 from tests.samples import CLUSTER, RECIPE, header, layout, measurement, miniature, oom, skipped
 from trainers.journal import Line, Measured, Peak

@@ -1,0 +1,118 @@
+"""The numerics gate: a winner must reproduce the loss and gradient-norm curves of a reference layout."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+
+from search_spaces.space import Candidate
+from trainers.journal import GateCurves
+from trainers.layout import Layout
+from trainers.measurement import Measurement, Outcome
+from trainers.recipe import Precision, Recipe
+
+TOLERANCES: dict[Precision, tuple[float, float]] = {
+    "fp32": (1e-4, 1e-3),
+    "tf32": (1e-3, 1e-2),
+    "bf16": (5e-3, 3e-2),
+    "fp16": (5e-3, 3e-2),
+}
+"""Largest relative difference of loss and of gradient norm, those of the contract test (`tests/contract`)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """How near a layout's curves are to the reference's."""
+
+    layout: Layout
+    reference: Layout
+    steps: int
+    sequences: int
+    loss_error: float
+    """Largest relative difference over the steps."""
+    norm_error: float
+    loss_tolerance: float
+    norm_tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether both stay within their tolerance; not where a loss is not finite."""
+        return self.loss_error <= self.loss_tolerance and self.norm_error <= self.norm_tolerance
+
+    @property
+    def sentence(self) -> str:
+        """The verdict with its figures."""
+        told = (
+            f"over {self.steps} steps of {self.sequences} sequences its loss stays within {self.loss_error:.1e} and its"
+            f" gradient norm within {self.norm_error:.1e} of {self.reference.label}"
+            f" (allowed: {self.loss_tolerance:g} and {self.norm_tolerance:g})"
+        )
+        return f"Numerics gate passed: {told}." if self.passed else f"Numerics gate failed: {told}."
+
+
+def compare(reference: GateCurves, curves: GateCurves) -> Verdict:
+    """The verdict on `curves`, of the same recipe and the same gate as `reference`.
+
+    Steps at which either gradient norm is not finite are left out of the norm's error: fp16 scaling skips them.
+    """
+    loss_tolerance, norm_tolerance = TOLERANCES[curves.recipe.compute_precision]
+    pairs = zip(reference.grad_norms, curves.grad_norms, strict=True)
+    return Verdict(
+        layout=curves.layout,
+        reference=reference.layout,
+        steps=curves.steps,
+        sequences=curves.sequences,
+        loss_error=_largest(zip(reference.losses, curves.losses, strict=True)),
+        norm_error=_largest((one, other) for one, other in pairs if math.isfinite(one) and math.isfinite(other)),
+        loss_tolerance=loss_tolerance,
+        norm_tolerance=norm_tolerance,
+    )
+
+
+def verdict_on(layout: Layout, recipe: Recipe, gates: Iterable[GateCurves]) -> Verdict | None:
+    """The verdict on `layout` from a journal's curves, the last ones of each; None where something is missing."""
+    of_recipe = [each for each in gates if each.recipe == recipe]
+    own = next((each for each in reversed(of_recipe) if each.layout == layout), None)
+    if own is None:
+        return None
+    alike = (own.steps, own.sequences)
+    references = [
+        each
+        for each in of_recipe
+        if each.is_reference and each.layout != layout and (each.steps, each.sequences) == alike
+    ]
+    return compare(references[-1], own) if references else None
+
+
+def references(recipe: Recipe, candidates: Sequence[Candidate], measurements: Sequence[Measurement]) -> list[Layout]:
+    """Layouts that may serve as the recipe's reference, the best one first.
+
+    The plainest kernels first: what a compiler, a fused kernel or a chunked loss may get wrong is then not in it. Among
+    these a layout that ran, the one with least machinery; then what was not tried, the most frugal first.
+    """
+    ran = {each.layout for each in measurements if each.recipe == recipe and each.outcome is Outcome.OK}
+    lost = {each.layout for each in measurements if each.recipe == recipe and each.outcome in _CANNOT} - ran
+    layouts = {each.layout: None for each in candidates if each.recipe == recipe and each.layout not in lost}
+
+    def order(layout: Layout) -> tuple[int, bool, tuple[int, ...]]:
+        machinery = (
+            layout.tp * layout.pp * layout.cp,
+            int(layout.offload != "none"),
+            int(layout.checkpointing != "none"),
+            ("ddp", "fsdp", "deepspeed").index(layout.engine),
+            layout.zero_stage,
+        )
+        fused = (layout.attention != "eager") + (layout.loss != "plain") + (layout.compile != "none")
+        if layout in ran:
+            return fused, False, machinery
+        return fused, True, (int(layout.checkpointing != "full"), -layout.zero_stage, *machinery)
+
+    return sorted(layouts, key=order)
+
+
+_CANNOT = frozenset({Outcome.OOM, Outcome.FAILED, Outcome.HUNG, Outcome.DIVERGED})
+
+
+def _largest(pairs: Iterable[tuple[float, float]]) -> float:
+    """Largest relative difference; infinite where one of a pair is not finite."""
+    errors = [abs(other - one) / max(abs(one), 1e-12) for one, other in pairs]
+    return max((error if math.isfinite(error) else math.inf for error in errors), default=0.0)

@@ -1,0 +1,152 @@
+"""Which point of a recipe is the best, and how sure that is: by runs in processes of their own where there are any."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from platform.study.history import by_recipe
+from trainers.intervals import interval
+from trainers.measurement import Measurement, Outcome
+
+TIE_WIDTH = 0.03
+"""Two points are tied only where the interval of their ratio is narrower than this."""
+
+Resolution = Literal["faster", "tie", "not resolved"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PointRuns:
+    """One batch point with all its runs."""
+
+    search: Measurement | None
+    """The search's own run."""
+    runs: tuple[Measurement, ...]
+    """Those in processes of their own, by number."""
+
+    @property
+    def decisive(self) -> tuple[Measurement, ...]:
+        """What the point is judged by: its own runs, the search's where there are none."""
+        return self.runs or ((self.search,) if self.search else ())
+
+    @property
+    def speeds(self) -> tuple[float, ...]:
+        """Tokens/s of the decisive runs; empty where one of them is not `ok`, so that the point cannot win."""
+        runs = self.decisive
+        if any(run.outcome is not Outcome.OK or not math.isfinite(speed_of(run)) for run in runs):
+            return ()
+        return tuple(speed_of(run) for run in runs)
+
+    @property
+    def median_tokens_per_s(self) -> float | None:
+        """Median over the decisive runs, the slower one of two in the middle."""
+        return statistics.median_low(self.speeds) if self.speeds else None
+
+    @property
+    def std_tokens_per_s(self) -> float | None:
+        """Standard deviation over runs; None for fewer than two."""
+        return statistics.stdev(self.speeds) if len(self.speeds) > 1 else None
+
+    @property
+    def interval_tokens_per_s(self) -> tuple[float, float] | None:
+        """95 % interval of the mean over runs; None for fewer than two."""
+        return interval(self.speeds) if len(self.speeds) > 1 else None
+
+    @property
+    def shown(self) -> Measurement:
+        """The run that stands for the point: the one of longest accumulation, the one in the middle among equals."""
+        longest = max(run.measured_grad_accum for run in self.decisive)
+        runs = [run for run in self.decisive if run.measured_grad_accum == longest]
+        middle = statistics.median_low(speed_of(run) for run in runs)
+        return next(run for run in runs if speed_of(run) == middle)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """The best point beside another one, over the runs that both have."""
+
+    other: Measurement
+    ratio: float
+    """How many times faster the best one is: the geometric mean over pairs of runs."""
+    low: float
+    high: float
+    """95 % interval of the ratio, by Student's t over the logarithms."""
+    resolution: Resolution
+
+    @property
+    def sentence(self) -> str:
+        """What may be said, in one sentence."""
+        name = f"{self.other.layout.label}, micro-batch {self.other.batch.micro_batch}"
+        faster = f"{self.ratio - 1:+.1%} against it, 95 % interval {self.low - 1:+.1%} to {self.high - 1:+.1%}"
+        match self.resolution:
+            case "faster":
+                return f"Faster than {name}: {faster}."
+            case "tie":
+                return f"Tied with {name}: {faster}."
+            case "not resolved":
+                return f"Not resolved against {name}: {faster}; more --repeats would tell."
+
+
+def speed_of(measurement: Measurement) -> float:
+    """Tokens/s, minus infinity where there is none."""
+    return -math.inf if measurement.tokens_per_s is None else measurement.tokens_per_s
+
+
+def points(measurements: Iterable[Measurement]) -> list[PointRuns]:
+    """The runs of each batch point of one recipe, in order of first appearance."""
+    found: dict[tuple[str, int, int], list[Measurement]] = {}
+    for each in measurements:
+        found.setdefault((each.layout.id, each.batch.micro_batch, each.batch.grad_accum), []).append(each)
+    return [
+        PointRuns(
+            search=next((run for run in runs if not run.repeat), None),
+            runs=tuple(sorted((run for run in runs if run.repeat), key=lambda run: run.repeat)),
+        )
+        for runs in found.values()
+    ]
+
+
+def ranked(measurements: Iterable[Measurement]) -> list[PointRuns]:
+    """The points of one recipe that may win, the fastest first."""
+    able = [(point.median_tokens_per_s, point) for point in points(measurements)]
+    sure = [(median, point) for median, point in able if median is not None]
+    return [point for _, point in sorted(sure, key=lambda pair: -pair[0])]
+
+
+def winner(measurements: Iterable[Measurement]) -> Measurement | None:
+    """The best measurement of one recipe by total tokens/s; None where there is none.
+
+    A point that was run again is judged by these runs: it counts only if all of them are `ok`, and by their median.
+    """
+    best = next(iter(ranked(measurements)), None)
+    return None if best is None else best.shown
+
+
+def winners(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
+    """Each recipe's winner by recipe id; a recipe without one is left out."""
+    found = {recipe_id: winner(group) for recipe_id, group in by_recipe(measurements).items()}
+    return {recipe_id: best for recipe_id, best in found.items() if best is not None}
+
+
+def comparisons(measurements: Iterable[Measurement]) -> list[Comparison]:
+    """The best point of one recipe beside each other that was run as often, the next best first.
+
+    Runs of one number are a pair: they stand beside each other in time. Empty where there are fewer than two pairs.
+    """
+    order = ranked(measurements)
+    found: list[Comparison] = []
+    for other in order[1:]:
+        best_by, other_by = ({run.repeat: speed_of(run) for run in point.runs} for point in (order[0], other))
+        shared = sorted(best_by.keys() & other_by.keys())
+        if len(shared) < 2:
+            continue
+        logs = [math.log(best_by[number] / other_by[number]) for number in shared]
+        low, high = (math.exp(end) for end in interval(logs))
+        if low > 1:
+            resolution: Resolution = "faster"
+        else:
+            resolution = "tie" if high - low < TIE_WIDTH else "not resolved"
+        ratio = math.exp(statistics.fmean(logs))
+        found.append(Comparison(other=other.shown, ratio=ratio, low=low, high=high, resolution=resolution))
+    return found

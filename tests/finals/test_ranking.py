@@ -1,0 +1,65 @@
+"""Who wins, and how sure that is."""
+
+import pytest
+
+from platform.finals.ranking import comparisons, points, ranked, winner
+from tests.samples import layout, measurement
+from trainers.measurement import Measurement, Outcome
+
+ONE, TWO, THREE = layout(), layout(checkpointing="full"), layout(zero_stage=2)
+
+
+def run(on: object, speed: float, repeat: int, **fields: object) -> Measurement:
+    """One run of a layout at micro-batch 1."""
+    return measurement(on=on, tokens_per_s=speed, repeat=repeat, **fields)  # type: ignore[reportArgumentType]
+
+
+def runs(on: object, *speeds: float) -> list[Measurement]:
+    """The search's run and those after it."""
+    return [run(on, speed, repeat) for repeat, speed in enumerate(speeds)]
+
+
+def test_a_point_is_judged_by_the_median_of_its_own_runs() -> None:
+    found = ranked([*runs(ONE, 1000, 900, 910, 800), *runs(TWO, 950, 905, 906, 904)])
+    assert [point.median_tokens_per_s for point in found] == [905, 900]
+    assert found[0].std_tokens_per_s == pytest.approx(1.0)
+
+
+def test_one_run_that_is_not_ok_takes_a_point_out() -> None:
+    lost = run(ONE, 1100, 2, outcome=Outcome.THRASH, reason="2 allocator retries")
+    best = winner([*runs(ONE, 1000, 1000), lost, *runs(TWO, 900)])
+    assert best is not None and best.layout == TWO
+
+
+def test_the_run_of_longest_accumulation_stands_for_a_point() -> None:
+    short = [run(ONE, speed, repeat, measured_grad_accum=3) for repeat, speed in enumerate((1000, 1010, 990, 1005))]
+    long = run(ONE, 980, 4, measured_grad_accum=64)
+    (point,) = points([*short, long])
+    assert point.shown is long and point.median_tokens_per_s == 990
+    assert points(short)[0].shown.repeat == 3
+
+
+@pytest.mark.parametrize(
+    ("other", "resolution"),
+    [
+        ((901, 902, 900), "faster"),
+        ((999, 1001, 998), "tie"),
+        ((950, 1040, 990), "not resolved"),
+    ],
+)
+def test_a_tie_is_said_only_of_a_narrow_interval(other: tuple[float, ...], resolution: str) -> None:
+    (found,) = comparisons([*runs(ONE, 1000, 1000, 1002, 1001), *runs(TWO, 999, *other)])
+    assert found.resolution == resolution and found.other.layout == TWO
+    assert found.low <= found.ratio <= found.high
+    assert {"faster": "Faster than", "tie": "Tied with", "not resolved": "Not resolved"}[resolution] in found.sentence
+
+
+def test_runs_are_compared_in_pairs_so_that_drift_falls_on_both() -> None:
+    """Both lose 20 % over the rounds; beside each other they are always 2 % apart."""
+    drift = (1000, 900, 800)
+    (found,) = comparisons([*runs(ONE, 1000, *drift), *runs(TWO, 990, *(speed / 1.02 for speed in drift))])
+    assert found.resolution == "faster" and found.ratio == pytest.approx(1.02)
+
+
+def test_points_without_pairs_are_not_compared() -> None:
+    assert comparisons([*runs(ONE, 1000, 1000), *runs(TWO, 990, 990), *runs(THREE, 980)]) == []

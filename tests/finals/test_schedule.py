@@ -1,0 +1,67 @@
+"""The order of the final runs."""
+
+from platform.finals.schedule import Run, next_run
+from tests.samples import layout, measurement, oom
+from trainers.layout import Layout
+from trainers.measurement import Measurement
+
+A, B, C, D = layout(), layout(checkpointing="full"), layout(zero_stage=2), layout(zero_stage=2, checkpointing="full")
+SPEEDS = {A: 1000.0, B: 990.0, C: 980.0, D: 970.0}
+SEARCH = [measurement(on=each, tokens_per_s=speed) for each, speed in SPEEDS.items()]
+
+
+def ran(run: Run, speed: float | None = None) -> Measurement:
+    """What the run gives."""
+    return measurement(on=run.point.layout, tokens_per_s=speed or SPEEDS[run.point.layout], repeat=run.repeat)
+
+
+def course(
+    repeats: int, most: int | None = 3, lost: tuple[tuple[Layout, int], ...] = ()
+) -> list[tuple[str, int, bool]]:
+    """(layout's letter, repeat, last) of all final runs; `lost` ones run out of memory."""
+    letters = {A: "A", B: "B", C: "C", D: "D"}
+    known, order = list(SEARCH), list[tuple[str, int, bool]]()
+    while (run := next_run(known, repeats=repeats, most=most)) is not None:
+        order.append((letters[run.point.layout], run.repeat, run.is_last))
+        gone = (run.point.layout, run.repeat) in lost
+        known.append(oom(on=run.point.layout, repeat=run.repeat) if gone else ran(run))
+        assert len(order) < 30
+    return order
+
+
+def test_the_best_three_run_there_and_back_and_the_winner_once_more() -> None:
+    order = course(3)
+    assert "".join(letter for letter, _, _ in order) == "ABCCBAABC" + "A"
+    assert [last for _, _, last in order] == [False] * 9 + [True]
+    assert order[-1] == ("A", 4, True)
+
+
+def test_all_points_run_where_all_are_asked_for() -> None:
+    assert "".join(letter for letter, _, _ in course(2, most=None)) == "ABCDDCBA" + "A"
+
+
+def test_without_repeats_only_the_winner_runs_again() -> None:
+    assert course(0) == [("A", 1, True)]
+    assert next_run(SEARCH, repeats=0, last_wanted=lambda best: False) is None
+
+
+def test_a_finalist_that_is_lost_has_no_further_run() -> None:
+    assert "".join(letter for letter, _, _ in course(3, lost=((A, 2),))) == "ABCCBABC" + "B"
+
+
+def test_where_the_last_run_changes_who_is_best_the_new_one_has_it_too() -> None:
+    known = list(SEARCH)
+    while (run := next_run(known, repeats=1)) is not None and not run.is_last:
+        known.append(ran(run))
+    assert run is not None and run.point.layout == A
+    known.append(ran(run, 900.0))
+    run = next_run(known, repeats=1)
+    assert run is not None and (run.point.layout, run.is_last) == (B, True)
+
+
+def test_what_left_nothing_is_not_tried_again() -> None:
+    first = next_run(SEARCH, repeats=1)
+    assert first is not None
+    tried = frozenset({(first.point.layout.id, first.point.batch, first.repeat)})
+    second = next_run(SEARCH, repeats=1, tried=tried)
+    assert second is not None and second.point.layout == B

@@ -1,0 +1,149 @@
+"""From what the ranks saw in a rung's windows to its measurement: pure, the same on every rank."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainers.job import Job
+from trainers.ladder import HEADROOM, step_time_s
+from trainers.layout import BatchPoint
+from trainers.measurement import Outcome
+from trainers.sampling import Sampled
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Window:
+    """One timed window on its slowest rank. Seconds a step, by part."""
+
+    total_s: float
+    first_micro_s: float
+    middle_micro_s: float
+    last_micro_s: float
+    optimizer_s: float
+    sampled: tuple[Sampled | None, ...] = ()
+    """Of each rank's device."""
+
+    def full_s(self, batch: BatchPoint, accum: int) -> float:
+        """Seconds of a step at the batch point's own accumulation, where `accum` micro-steps were timed."""
+        if accum == batch.grad_accum:
+            return self.total_s
+        return step_time_s(
+            batch.grad_accum, self.first_micro_s, self.middle_micro_s, self.last_micro_s, self.optimizer_s
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Timed:
+    """All that was timed of a rung."""
+
+    windows: Sequence[Window]
+    void: Sequence[str]
+    """Why a window was thrown away, for each that was."""
+    retries: int
+    """Allocator retries in the windows, over all ranks."""
+    slow: str = ""
+    """Why no further window was timed: the rung cannot reach the incumbent."""
+
+
+def judge(
+    timed: Timed, losses: Sequence[float], memory: Sequence[Mapping[str, float]], min_windows: int
+) -> tuple[Outcome, str]:
+    """The rung's outcome and why.
+
+    `memory` holds each rank's "reserved", "outside" and "limit", in GiB. A gradient norm that is not finite says
+    nothing: an fp16 loss scaler leaves such steps out and goes on.
+    """
+    if not all(math.isfinite(loss) for loss in losses):
+        first = next(i for i, loss in enumerate(losses) if not math.isfinite(loss))
+        return Outcome.DIVERGED, f"the loss was {losses[first]} at step {first}"
+    good, void = len(timed.windows), timed.void
+    if good < min_windows:
+        windows = f"{len(void)} of {len(void) + good} windows were void"
+        return Outcome.FAILED, f"{windows}, and a time takes {min_windows}; the last one: {void[-1]}"
+    if timed.retries:
+        return Outcome.THRASH, f"{timed.retries} allocator retries in the timed windows"
+    for rank, each in enumerate(memory):
+        share = each["reserved"] / max(each["limit"], 1e-9)
+        if each["reserved"] + each["outside"] > HEADROOM * (each["limit"] + each["outside"]):
+            return Outcome.THRASH, f"rank {rank} reserved {share:.0%} of its memory: no head-room is left"
+    return (Outcome.SLOW, timed.slow) if timed.slow else (Outcome.OK, "")
+
+
+def speed_fields(job: Job, batch: BatchPoint, windows: Sequence[Window], accum: int, peak: float | None) -> Any:
+    """Times and throughput of a rung as fields of its measurement; `peak` is the measured matmul peak in TFLOP/s."""
+    recipe, spec = job.recipe, job.recipe.model
+    full = [window.full_s(batch, accum) for window in windows]
+    step_s = statistics.median(full) if full else None
+    tokens_per_s = recipe.tokens_per_step / step_s if step_s else None
+    per_gpu = tokens_per_s / job.layout.world_size if tokens_per_s else None
+    model_tflops = per_gpu and per_gpu * spec.flops_per_token(recipe.seq_len) / 1e12
+    hardware_flops = spec.hardware_flops_per_token(recipe.seq_len, job.layout.checkpointing)
+    low_s, high_s = quartiles(full)
+    return {
+        "measured_grad_accum": accum,
+        "step_time_s": step_s,
+        "step_time_low_s": low_s,
+        "step_time_high_s": high_s,
+        "step_time_derived": accum != batch.grad_accum,
+        "windows_s": tuple(window.total_s for window in windows),
+        "first_micro_step_s": _median([window.first_micro_s for window in windows]) if accum > 1 else None,
+        "middle_micro_step_s": _median([window.middle_micro_s for window in windows]) if accum > 2 else None,
+        "last_micro_step_s": _median([window.last_micro_s for window in windows]),
+        "optimizer_step_s": _median([window.optimizer_s for window in windows]),
+        "tokens_per_s": tokens_per_s,
+        "tokens_per_s_per_gpu": per_gpu,
+        "model_tflops_per_gpu": model_tflops,
+        "hardware_tflops_per_gpu": per_gpu and per_gpu * hardware_flops / 1e12,
+        "matmul_peak_tflops": peak,
+        "share_of_matmul_peak": model_tflops / peak if model_tflops and peak else None,
+    }
+
+
+def memory_fields(memory: Sequence[Mapping[str, float]]) -> Any:
+    """Peaks of a rung as fields of its measurement: the largest rank's, with the rank. Sizes in GiB."""
+    worst = max(range(len(memory)), key=lambda rank: max(memory[rank]["forward_backward"], memory[rank]["optimizer"]))
+    at = memory[worst]
+    return {
+        "peak_allocated_gib": max(at["forward_backward"], at["optimizer"]),
+        "peak_reserved_gib": max(each["reserved"] for each in memory),
+        "peak_device_gib": max(each["reserved"] + each["outside"] for each in memory),
+        "peak_forward_backward_gib": at["forward_backward"],
+        "peak_optimizer_gib": at["optimizer"],
+        "memory_rank": worst,
+    }
+
+
+def device_fields(windows: Sequence[Window]) -> Any:
+    """How the devices fared, as fields of a measurement; empty where they tell nothing."""
+    by_rank = [[each for each in rank if each is not None] for rank in zip(*(w.sampled for w in windows), strict=True)]
+    busy = [statistics.fmean(each.utilization_pct for each in rank) for rank in by_rank if rank]
+    by_window = [[each for each in window.sampled if each is not None] for window in windows]
+    clocks = [[each.sm_clock_mhz for each in window if each.sm_clock_mhz is not None] for window in by_window]
+    powers = [[each.power_w for each in window if each.power_w is not None] for window in by_window]
+    told = any(clocks)
+    return {
+        "utilization_pct": statistics.fmean(busy) if busy else None,
+        "utilization_by_device_pct": tuple(busy),
+        "idle_devices": sum(value < 5 for value in busy),
+        "sm_clock_mhz": tuple(min(each, default=math.nan) for each in clocks) if told else (),
+        "power_w": tuple(sum(each) for each in powers) if told else (),
+        "held_back": tuple(
+            ", ".join(sorted({name for each in window for name in each.held_back})) for window in by_window
+        )
+        if told
+        else (),
+    }
+
+
+def quartiles(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """First and third quartile, within the values: nothing is drawn on beyond what was measured."""
+    if len(values) < 2:
+        return (values[0], values[0]) if values else (None, None)
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, high
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
