@@ -63,6 +63,7 @@ def stand_in(space: Space) -> Space:
             "attention": space.axes["attention"][:1],
         },
         micro_batches=(1, 4, 8),
+        refine=False,
         device_memory_gib=0.35,
         num_workers=2,
         repeats=0,

@@ -99,8 +99,9 @@ def verdicts(history: History) -> list[str]:
         else:
             sentences.append(winner_sentence(best, tokens=history.header.tokens))
             sentences += evidence(best, group, history)
-    lagging = [sentence for peak in history.peaks[-1:] if (sentence := _lag(peak))]
-    return [*sentences, *lagging]
+    # CPU workers share their cores with all else that runs: a slow one tells nothing.
+    peaks = history.peaks[-1:] if history.header.cluster.device_kind == "cuda" else []
+    return [*sentences, *(sentence for peak in peaks if (sentence := _lag(peak)))]
 
 
 def evidence(best: Measurement, group: Sequence[Measurement], history: History) -> list[str]:
