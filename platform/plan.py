@@ -23,7 +23,7 @@ from rich.console import Console
 
 import platform.cluster as clusters  # pyright takes `from platform import` for the standard module
 import search_spaces
-from platform.cost_model.hardware import ClusterSpec, find_cluster
+from platform.cost_model.hardware import ClusterSpec, find_cluster, word_on
 from platform.cost_model.probed import found_cluster
 from platform.errors import ClusterError, InputError, one_line
 from platform.plans.layouts import best_plan
@@ -123,7 +123,10 @@ def _cluster(options: argparse.Namespace, console: Console) -> ClusterSpec:
         probe = kept.read(Path(written).expanduser())
         cluster = probe.cluster
     else:
-        return find_cluster(written)
+        spec = find_cluster(written)
+        if (word := word_on(written)) is not None:
+            console.print(word, highlight=False)
+        return spec
     told = "as the catalogue has it; `python -m platform.probe` measures it"
     if probe is not None:
         told = f"as probed {probe.finished or 'before'} ({probe.fingerprint})"

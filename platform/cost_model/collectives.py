@@ -25,14 +25,21 @@ def _fill_s(num_bytes: Array, latency: Array) -> Array:
 
 
 def ring_bandwidth(
-    ranks: Array, ranks_per_node: Array, devices_per_node: Array, intra_bandwidth: Array, inter_bandwidth: Array
+    ranks: Array,
+    ranks_per_node: Array,
+    devices_per_node: Array,
+    intra_bandwidth: Array,
+    inter_bandwidth: Array,
+    group_bandwidth: Array,
 ) -> Array:
     """Bytes per second of one rank in a ring.
 
     `ranks_per_node` ranks of the group share a node with other groups of the same kind, all of which communicate at
-    once: the group has their share of the node's ports (arXiv 2104.04473, section 3.3.2).
+    once: the group has their share of the node's ports (arXiv 2104.04473, section 3.3.2), and no more than one group
+    reaches alone.
     """
     share = inter_bandwidth * np.minimum(ranks_per_node, devices_per_node) / devices_per_node
+    share = np.minimum(share, group_bandwidth)
     return np.where(ranks > ranks_per_node, np.minimum(intra_bandwidth, share), intra_bandwidth)
 
 

@@ -95,6 +95,8 @@ class Columns:
     inner_copies: Array
     """Tensors of the feed-forward's inner width that a block saves; see `inner_copies`."""
     dropout: Array
+    blocking: Array
+    """1 where the host waits for each kernel that it launches (CUDA_LAUNCH_BLOCKING=1)."""
     micro_batch: Array
     grad_accum: Array
 
@@ -125,6 +127,8 @@ class Columns:
     intra_latency: Array
     inter_bandwidth: Array
     """Of a whole node, a direction."""
+    group_bandwidth: Array
+    """What one process group alone reaches of it."""
     inter_latency: Array
     rounding: Array
     """See `ROUNDING`."""
@@ -170,6 +174,13 @@ def is_autocast(c: Columns) -> Mask:
 def casts_softmax(c: Columns) -> Mask:
     """Rows whose eager attention casts scores to fp32 for the softmax and back; autocast does so everywhere."""
     return (c.compute_bytes < 4) & ((c.wide_softmax > 0) | is_autocast(c))
+
+
+def widens_gelu(c: Columns) -> Mask:
+    """Rows whose eager GELU is computed in fp32: GPT-2's takes a power, which autocast does in fp32, and all that
+    follows is (torch.amp, "CUDA Ops that can autocast to float32"; transformers, `NewGELUActivation`).
+    """
+    return is_autocast(c) & (c.wide_softmax == 0) & (c.fused == 0) & (c.gated == 0)
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Columns))
@@ -234,6 +245,7 @@ def layout_values(recipe: Recipe, layout: Layout) -> dict[str, float]:
         **activation_passes(recipe.model.architecture, recipe.model.gated, layout.compile != "none"),
         "chunked_loss": float(layout.loss == "chunked"),
         "dropout": 0.0,
+        "blocking": 0.0,
         "rounding": ROUNDING["expandable"],
         # Every engine of ours reduces and sums in the states' type.
         "gradient_bytes": state,
@@ -307,6 +319,7 @@ def cluster_values(cluster: ClusterSpec, precision: str) -> dict[str, float]:
         "intra_bandwidth": cluster.intra_gb_per_s * 1e9,
         "intra_latency": cluster.intra_latency_s,
         "inter_bandwidth": cluster.inter_gb_per_s * 1e9,
+        "group_bandwidth": cluster.group_gb_per_s * 1e9,
         "inter_latency": cluster.inter_latency_s,
         "spread": cluster.spread,
     }

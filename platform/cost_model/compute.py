@@ -8,7 +8,7 @@ import dataclasses
 
 import numpy as np
 
-from platform.cost_model.columns import COMPILE, LOGIT_BYTES, Array, Columns, casts_softmax, is_autocast
+from platform.cost_model.columns import COMPILE, LOGIT_BYTES, Array, Columns, casts_softmax, is_autocast, widens_gelu
 
 __all__ = ["COMPILE", "LayerSeconds", "head_s", "host_layer_s", "layer_seconds", "matmul_s", "optimizer_s"]
 
@@ -40,6 +40,10 @@ AUTOCAST_FACTOR = {"eager": 2.4, "fused": 1.6}
 """Under autocast norms and the residual stream are fp32: a norm reads and writes 4 bytes and its output is cast, 7
 two-byte passes in place of 2; the residual sum has 5 in place of 3. Fused, the norm writes 2 bytes at once."""
 
+WIDE_GELU = 1.9, 2.0
+"""How many times the bytes GPT-2's GELU passes, forward and backward, where its values are fp32: forward 68 bytes a
+value, its output's cast included, in place of 36."""
+
 ODD_SHARE, ODD_FLOPS = 0.4, 125e12
 EVEN_SHARE, EVEN_FLOPS = 0.8, 260e12
 """Rate of 16-bit products over a width whose rows do not begin at 16 bytes, such as GPT-2's 50,257 words: a share of
@@ -54,6 +58,10 @@ OP_SELECTIVE_SHARE = 0.4
 LAUNCH_S = 7e-6
 """Host time of one kernel launch through PyTorch's dispatcher (arXiv 2104.04473 leaves it out; PyTorch's own
 benchmarks give 5 to 10 us)."""
+BLOCKED_LAUNCH_S = 20e-6
+"""The same where the host waits for the kernel first (CUDA_LAUNCH_BLOCKING=1): launch, wake-up and dispatch, none of it
+hidden. BigScience's 200B model on 80 and 160 A100 lost 6 and 0 % by it, 43 and 0 us a launch
+(train/tr11-176B-ml/chronicles-prequel.md, "dealing with JZ hanging")."""
 FUSED_LAUNCHES = 20.0
 EAGER_LAUNCHES = 90.0
 """Launches of one block's forward pass; the backward pass has twice as many."""
@@ -190,8 +198,9 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     wide = np.where(is_autocast(columns), np.where(is_fused, AUTOCAST_FACTOR["fused"], AUTOCAST_FACTOR["eager"]), 1.0)
     values = (replicated * wide + FUSED_SHUFFLE * qkv + rotation) * np.where(is_fused, 1.0, EAGER_FACTOR)
     per_value = tokens * columns.compute_bytes / (columns.bandwidth * BANDWIDTH_SHARE)
-    passes = (values + inner * columns.activation_forward) * per_value
-    passes_backward = (BACKWARD_FACTOR * values + inner * columns.activation_backward) * per_value
+    gelu, gelu_backward = (np.where(widens_gelu(columns), factor, 1.0) for factor in WIDE_GELU)
+    passes = (values + inner * columns.activation_forward * gelu) * per_value
+    passes_backward = (BACKWARD_FACTOR * values + inner * columns.activation_backward * gelu_backward) * per_value
     forward = products + attention + passes
     # PyTorch's checkpoint stops when the last saved tensor is there: the last product's output is not needed
     # (torch.utils.checkpoint.set_checkpoint_early_stop). Megatron-LM and DeepSpeed's pipeline run the whole block.
@@ -204,23 +213,43 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     selective = np.where(columns.engine < 2, np.maximum(OP_SELECTIVE_SHARE * forward, core), core)
     return LayerSeconds(
         forward=forward,
-        backward=products_backward + attention_backward + passes_backward + _weight_traffic_s(columns),
+        backward=products_backward
+        + attention_backward
+        + passes_backward
+        + _weight_traffic_s(columns, columns.layer_parameters / tp),
         again=np.where(columns.checkpointing == 2, whole, np.where(columns.checkpointing == 1, selective, 0.0)),
     )
 
 
-def _weight_traffic_s(columns: Columns) -> Array:
-    """Seconds that one block's weights and gradients cost besides the products, a micro-batch.
+def _weight_traffic_s(columns: Columns, parameters: Array) -> Array:
+    """Seconds that `parameters` of one rank and their gradients cost besides the products, a micro-batch.
 
     Sums: the new gradient is read, the sum read and written (none where a step has one micro-batch). FSDP copies what
-    it gathered into place, twice, and casts gradients for the reduction (arXiv 2304.11277, section 4.2); autocast casts
-    each fp32 weight for each pass.
+    it gathered into place, for each pass at stage 3, and casts gradients for the reduction (arXiv 2304.11277, section
+    4.2); then it adds up this rank's part alone. DeepSpeed:
+    `BF16_Optimizer` casts a gradient before it adds it (`update_hp_grads`); stages 2 and 3 copy it to the bucket and
+    divide it there, then add this rank's part (`stage_1_and_2.py`, `average_tensor`); stage 3 concatenates what it
+    gathered, and gradients before their reduction (`AllGatherCoalescedHandle`, `reduce_scatter_coalesced`). Autocast
+    casts each fp32 weight for each pass.
     """
     c = columns
-    sums = np.where(c.grad_accum > 1, 2 * c.gradient_bytes + c.compute_bytes, 0.0)
-    copies = np.where((c.engine == 1) & (c.shard > 1), 5 * c.compute_bytes + c.gradient_bytes, 0.0)
-    casts = np.where(is_autocast(c), (c.state_bytes + c.compute_bytes) * np.where(c.checkpointing == 2, 2.0, 1.0), 0.0)
-    return c.layer_parameters / c.tp * (sums + copies + casts) / (c.bandwidth * BANDWIDTH_SHARE)
+    several = c.grad_accum > 1
+    is_fsdp, is_deepspeed = c.engine == 1, c.engine == 2
+    full = c.checkpointing == 2
+    sharded_sum = np.where(several, 3 * c.gradient_bytes / c.shard, 0.0)
+    sums = np.where(several, 2 * c.gradient_bytes + c.compute_bytes, 0.0)
+    cast = c.compute_bytes + c.gradient_bytes
+    sums = np.where(is_fsdp & (c.sync_every > 0) & (c.shard > 1), cast + sharded_sum, sums)
+    whole_sums = is_deepspeed & (c.zero_stage == 1) & (c.gradient_bytes > c.compute_bytes)
+    sums = np.where(whole_sums, cast + 3 * c.gradient_bytes, sums)
+    bucketed = cast + 2 * c.gradient_bytes + sharded_sum
+    sums = np.where(is_deepspeed & (c.zero_stage == 2), bucketed, sums)
+    gathered = np.where(c.shard > 1, 2 * c.compute_bytes * np.where(full, 3.0, 2.0), 0.0)
+    sums = np.where(is_deepspeed & (c.zero_stage == 3), bucketed + 2 * c.gradient_bytes + gathered, sums)
+    passes = np.where(c.zero_stage == 3, 2.0, 1 / c.grad_accum)
+    copies = np.where(is_fsdp & (c.shard > 1), 2 * c.compute_bytes * passes, 0.0)
+    casts = np.where(is_autocast(c), (c.state_bytes + c.compute_bytes) * np.where(full, 2.0, 1.0), 0.0)
+    return parameters * (sums + copies + casts) / (c.bandwidth * BANDWIDTH_SHARE)
 
 
 def head_s(columns: Columns) -> tuple[Array, Array]:
@@ -235,14 +264,20 @@ def head_s(columns: Columns) -> tuple[Array, Array]:
     forward = matmul_s(columns, tokens, width, columns.hidden) * slower
     backward = _backward_matmul_s(columns, tokens, width, columns.hidden) * slower
     chunked = columns.chunked_loss > 0
-    traffic = tokens * width * columns.logit_bytes / (columns.bandwidth * BANDWIDTH_SHARE)
-    return forward + traffic, backward + traffic + np.where(chunked, forward, 0.0)
+    bandwidth = columns.bandwidth * BANDWIDTH_SHARE
+    traffic = tokens * width * columns.logit_bytes / bandwidth
+    table = columns.table_parameters / columns.tp
+    # A lookup's gradient is a whole table of zeros with some rows added; a tied table adds the head's to it. In a
+    # pipeline that is another stage's.
+    lookup = np.where(columns.pp > 1, 0.0, table * columns.compute_bytes * (1 + 3 * columns.tied) / bandwidth)
+    weights = _weight_traffic_s(columns, table)
+    return forward + traffic, backward + traffic + lookup + weights + np.where(chunked, forward, 0.0)
 
 
 def host_layer_s(columns: Columns) -> tuple[Array, Array]:
     """Host seconds (forward, backward) to launch one block's kernels: the floor under small micro-batches."""
     launches = np.where(columns.fused > 0, FUSED_LAUNCHES, EAGER_LAUNCHES)
-    forward = launches * LAUNCH_S
+    forward = launches * np.where(columns.blocking > 0, BLOCKED_LAUNCH_S, LAUNCH_S)
     # FSDP2's hooks cost about 0.15 ms a unit and pass; ZeRO-3 hooks every module: six a block.
     hooks = np.where(columns.engine == 1, 0.15e-3, 0.0)
     hooks = np.where((columns.engine == 2) & (columns.zero_stage == 3), 6 * GATHER_HOST_S, hooks)

@@ -85,6 +85,8 @@ class ClusterSpec:
     """The same by the datasheet."""
     inter_latency_s: float
     price_per_device_hour: float | None
+    group_gb_per_s: float = math.inf
+    """What one process group alone reaches of it, where NCCL was measured to use one of a node's ports for a group."""
     spread: float = 0.0
     """Standard deviation of the log of step times from run to run, where the network is known for it."""
 
@@ -147,13 +149,21 @@ def find_device(name: str) -> Device:
     key = key or next((names[_plain(each)] for each in spellings if _plain(each) in names), None)
     if key is None:
         near = difflib.get_close_matches(_plain(name), _names("devices"), n=3, cutoff=0.4)
-        close = ", ".join(dict.fromkeys(_names("devices")[each] for each in near)) or ", ".join(device_names())
-        raise InputError(
-            f"unknown device {name!r}: near names are {close}; add others to platform/cost_model/{_FILE.name}"
-        )
+        close = ", ".join(dict.fromkeys(_names("devices")[each] for each in near))
+        known = f"near names are {close}" if near else f"no name is near, known are {', '.join(device_names())}"
+        raise InputError(f"unknown device {name!r}: {known}; add others to platform/cost_model/{_FILE.name}")
     entry = _catalogue()["devices"][key]
     fields = {field.name for field in dataclasses.fields(Device)} & set(entry)
     return Device(name=key, **{field: entry[field] for field in fields})
+
+
+def word_on(text: str) -> str | None:
+    """What is to be said of a device that `text` names as nobody sells it, such as "8xMI150X"; None of others."""
+    for name, entry in _catalogue()["devices"].items():
+        taken = [alias for alias in entry.get("taken_for_it", ()) if alias.lower() in text.lower()]
+        if taken:
+            return f"{taken[0]} is taken for {name}: {entry['note']}"
+    return None
 
 
 def find_device_by_memory(name: str, memory_gb: float | None) -> Device:
@@ -205,8 +215,16 @@ def cluster_of(
         inter_peak_gb_per_s=stated,
         inter_latency_s=entry.get("inter_latency_us", 60) * 1e-6,
         price_per_device_hour=entry.get("price_per_device_hour"),
+        group_gb_per_s=_at_nodes(entry.get("group_gb_per_s", {}), num_nodes),
         spread=entry.get("spread", 0.0),
     )
+
+
+def _at_nodes(measured: Mapping[str, float], num_nodes: int) -> float:
+    """Of figures by count of nodes the one measured nearest to `num_nodes`; infinite where nothing was."""
+    if not measured:
+        return math.inf
+    return measured[min(measured, key=lambda nodes: abs(math.log(int(nodes) / num_nodes)))]
 
 
 def from_cluster(cluster: Cluster) -> ClusterSpec:

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from platform.cost_model.columns import Array, Columns, casts_softmax, is_autocast
+from platform.cost_model.columns import Array, Columns, casts_softmax, is_autocast, widens_gelu
 from platform.cost_model.lower_bound import GIB, LowerBound, lower_bound, lower_bound_gib
 from platform.cost_model.step_time import DDP, DEEPSPEED, FSDP, rank_parameters, stages_of
 
 __all__ = ["PHASES", "LowerBound", "PeakMemory", "lower_bound", "lower_bound_gib", "peak_memory"]
 
 PHASES = ("loss", "block_backward", "end_of_backward", "optimizer")
+BLOCK_BACKWARD, OPTIMIZER = 1, 3
 
 LOSS_CHUNK_ROWS = 4096
 EAGER_SCORE_BYTES = 4.0
@@ -76,7 +77,8 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     split = np.where(c.sequence_parallel > 0, c.tp, 1.0)
     # Autocast keeps the residual stream in fp32.
     residual = np.where(is_autocast(c), c.state_bytes, c.compute_bytes)
-    inner = c.inner_copies * c.ffn
+    # In fp32: the power's input, the tangent and one plus it; in two bytes half the input and the output.
+    inner = np.where(widens_gelu(c), 8.0, c.inner_copies) * c.ffn
     replicated = (2 * residual * c.hidden + 2 * c.compute_bytes * c.hidden + 2 * c.dropout * c.hidden) / split
     sharded = c.compute_bytes * (2 * c.hidden + 2 * c.kv_width + inner) / c.tp
     per_score = c.compute_bytes + c.dropout * (1 + c.compute_bytes)
@@ -126,7 +128,7 @@ def _per_parameter(c: Columns) -> _PerParameter:
     gradients = gradients + np.where(beside, cb, 0.0)
     held = np.where(accumulates | whole | beside, gradients, 0.0)
     final = np.where(fsdp, sb / c.shard, gradients)
-    casts = (c.engine == DEEPSPEED) & (sb > cb) & ~whole & (c.pp == 1)
+    casts = (c.engine == DEEPSPEED) & (sb > cb) & ~whole
     # The step flattens this rank's gradients, stage 3 a sub-group at a time; sums in 16 bits are cast to fp32 as well.
     # fp32 sums of 16-bit products stand in one flat tensor from the start, that the optimizer takes as it is
     # (`stage_1_and_2.py`, `_build_compact_grad_partition_buffer`; `bf16_optimizer.py`); fp32 throughout is flattened.
@@ -265,16 +267,21 @@ def outside_gib(values: Mapping[str, float]) -> float:
 
 def peak_memory(c: Columns) -> PeakMemory:
     """The largest instant of each row."""
-    best = code = np.zeros(c.shape)
+    best = code = cached = np.zeros(c.shape)
+    backward = nothing = np.zeros(())
     for rank, phase, parts in _instants(c):
         total = parts.total
         code = np.where(total > best, float(4 * rank + phase), code)
         best = np.maximum(total, best)
+        # The step's flat copies find no room in the cached blocks of activations, each a segment of its own.
+        backward = parts.total if phase == BLOCK_BACKWARD else backward
+        copies = parts.copies if phase == OPTIMIZER else nothing
+        cached = np.maximum(cached, np.where(copies > 0, np.maximum(backward, total - copies) + copies, 0.0))
     allocated = best / GIB
     outside = c.context_gib + COMMUNICATOR_GIB * num_groups(dp=c.dp, tp=c.tp, pp=c.pp, cp=c.cp)
     return PeakMemory(
         allocated_gib=allocated,
-        device_gib=allocated * (1 + FRAGMENTATION) + outside,
+        device_gib=np.maximum(best, cached) / GIB * (1 + FRAGMENTATION) + outside,
         needed_gib=allocated * (1 + c.rounding) + outside,
         phase=code % 4,
         binding_rank=code // 4,

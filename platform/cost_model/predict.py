@@ -69,9 +69,17 @@ def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:
     """Log deviation of a step time that nothing was measured for: independent errors of its parts."""
     variance = BASE_SIGMA**2 + columns.spread**2
     for part, sigma in SHARE_SIGMA.items():
-        variance = variance + (sigma * getattr(step, part) / step.total_s) ** 2
+        seconds = _under_the_host(columns, step) if part == "host_s" else getattr(step, part)
+        variance = variance + (sigma * seconds / step.total_s) ** 2
     is_zero_3 = (columns.engine == DEEPSPEED) & (columns.zero_stage == 3)
     return np.sqrt(variance + np.where(is_zero_3, ZERO_3_SIGMA**2, 0.0))
+
+
+def _under_the_host(columns: Columns, step: StepTime) -> Array:
+    """Seconds that grow and shrink with the host's speed: all that a device waits in, as far as it surely waits."""
+    bound = normal_cdf(np.log1p(step.host_s / np.maximum(step.compute_s, 1e-12)) / SHARE_SIGMA["host_s"])
+    waiting = (step.host_s > 0) & (columns.blocking == 0)
+    return np.where(waiting, (step.host_s + step.compute_s) * bound, step.host_s)
 
 
 def fit_probability(columns: Columns, memory: PeakMemory, sigma: float = MEMORY_SIGMA) -> Array:

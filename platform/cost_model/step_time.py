@@ -10,9 +10,9 @@ from platform.cost_model.compute import head_s, host_layer_s, layer_seconds, opt
 
 DDP, FSDP, DEEPSPEED, MEGATRON = range(4)
 
-OVERLAP_SLOWDOWN = 0.05
-"""Share of hidden communication that still slows compute, as both want memory and units (FSDP, arXiv 2304.11277,
-section 5.3; measured as 3 to 8 % there)."""
+OVERLAP_SLOWDOWN = 0.18
+"""Share of hidden communication that still slows compute: NCCL's ring over NVLink runs on 24 of a Hopper's 132 or an
+Ampere's 108 units while it lasts (NCCL, `NCCL_MAX_CTAS`; arXiv 2304.11277, section 5.3, for the effect)."""
 ZERO_3_GATHERS = 12.0
 """Collectives of one block and pass under ZeRO-3, which gathers parameter by parameter (a GPT block has 12)."""
 ZERO_3_OVERLAP = 0.25
@@ -88,7 +88,7 @@ def step_time(columns: Columns) -> StepTime:
     whole_head = head_forward + head_backward
     # While the device is at the head, the host runs ahead into the backward pass.
     ahead = np.where(c.pp > 1, 0.0, whole_head / c.layers)
-    waits = np.maximum(launch - busy - tensor - ahead, 0.0)
+    waits = np.where(c.blocking > 0, launch, np.maximum(launch - busy - tensor - ahead, 0.0))
     head = np.where(c.pp > 1, whole_head, 0.0)
 
     # One micro-batch on the slowest stage: a middle one, or the last with the head.
@@ -99,8 +99,8 @@ def step_time(columns: Columns) -> StepTime:
     through = c.layers * (busy + waits + tensor) + whole_head
     m = c.grad_accum
     send = _send_s(c, boundary)
-    # Two exchanges a micro-batch and virtual stage; links are full-duplex and half of each hides behind compute.
-    pipeline = np.where(c.pp > 1, (m + c.pp - 1) * send * c.virtual_stages, 0.0)
+    # Two exchanges a micro-batch and virtual stage, of activations and of gradients.
+    pipeline = np.where(c.pp > 1, 2 * (m + c.pp - 1) * send * c.virtual_stages, 0.0)
     bubble = np.where(c.pp > 1, (through - slot) / c.virtual_stages, 0.0)
 
     data = _data_s(c, stages, slot, layer.backward * slot_layers + head_backward)
@@ -141,13 +141,18 @@ def rank_parameters(columns: Columns, stages: Stages) -> tuple[Array, Array]:
     )
 
 
+def _links(c: Columns) -> tuple[Array, Array, Array, Array]:
+    """What `ring_bandwidth` asks of a cluster."""
+    return c.devices_per_node, c.intra_bandwidth, c.inter_bandwidth, c.group_bandwidth
+
+
 def _tensor_s(c: Columns, boundary: Array, full: Array) -> Array:
     """Tensor-parallel collectives of one block and micro-batch: two all-reduces of the residual a pass (Megatron-LM,
     arXiv 1909.08053, section 3); with sequence parallelism as much in gathers and scatters (arXiv 2205.05198, 4.2.2).
     They wait for compute and compute waits for them. Innermost in the mesh, so within a node while they fit.
     """
     in_node = np.minimum(c.tp, c.devices_per_node)
-    bandwidth = ring_bandwidth(c.tp, in_node, c.devices_per_node, c.intra_bandwidth, c.inter_bandwidth)
+    bandwidth = ring_bandwidth(c.tp, in_node, *_links(c))
     latency = np.where(c.tp > c.devices_per_node, c.inter_latency, c.intra_latency)
     once = all_reduce_s(boundary, c.tp, in_node, bandwidth, latency)
     return once * np.where(full, 6.0, 4.0)
@@ -157,20 +162,23 @@ def _context_s(c: Columns, tokens: Array) -> Array:
     """Context parallelism: keys and values pass a ring each pass, as far as attention does not hide them; a third
     pass returns their gradients (Ring Attention, arXiv 2310.01889, section 3). Half is taken for hidden."""
     in_node = np.clip(c.devices_per_node / c.tp, 1, c.cp)
-    bandwidth = ring_bandwidth(c.cp, in_node, c.devices_per_node, c.intra_bandwidth, c.inter_bandwidth)
+    bandwidth = ring_bandwidth(c.cp, in_node, *_links(c))
     volume = tokens * (c.cp - 1) * 2 * c.kv_width / c.tp * c.compute_bytes
     return np.where(c.cp > 1, 0.5 * 3 * volume / bandwidth, 0.0)
 
 
 def _send_s(c: Columns, boundary: Array) -> Array:
-    """One stage's output to the next. Every device of a node sends at once through the node's ports; Megatron-LM sends
-    each value once and gathers it within the tensor-parallel group (arXiv 2104.04473, section 4.1), DeepSpeed does not.
+    """One stage's output to the next. Every device of a node sends at once through the node's ports. Megatron-LM and
+    DeepSpeed send each value once and gather it within the tensor-parallel group (arXiv 2104.04473, section 4.1;
+    `pipe/engine.py`, `pipe_partitioned`), which sequence parallelism spares. Both wait for the transfer.
     """
     across = c.tp * c.cp * c.dp >= c.devices_per_node
     per_device = np.where(across, c.inter_bandwidth / c.devices_per_node, c.intra_bandwidth)
     latency = np.where(across, c.inter_latency, c.intra_latency)
-    volume = boundary / np.where((c.engine == MEGATRON) | (c.sequence_parallel > 0), c.tp, 1.0)
-    return latency + volume / per_device
+    in_node = np.minimum(c.tp, c.devices_per_node)
+    bandwidth = ring_bandwidth(c.tp, in_node, *_links(c))
+    again = np.where(c.sequence_parallel > 0, 0.0, gather_s(boundary, c.tp, in_node, bandwidth, c.intra_latency))
+    return latency + boundary / c.tp / per_device + again
 
 
 def _data_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> Array:
@@ -186,7 +194,7 @@ def _data_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> Array:
     in_node = np.clip(np.floor(c.devices_per_node / inner), 1, c.dp)
     group = np.where((c.engine == FSDP) | (c.zero_stage == 3), c.shard, c.dp)
     shard_in_node = np.minimum(in_node, group)
-    args = (c.devices_per_node, c.intra_bandwidth, c.inter_bandwidth)
+    args = _links(c)
     bandwidth = ring_bandwidth(c.dp, in_node, *args)
     latency = np.where(c.dp > in_node, c.inter_latency, c.intra_latency)
     gradient_bytes = owned * c.gradient_bytes * c.compression

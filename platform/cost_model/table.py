@@ -149,8 +149,9 @@ def _stack(row: Row) -> str:
     if strategy in ("fsdp", "hsdp") or "fsdp" in text:
         return "fsdp"
     parallel = row.get("tp", "1") not in ("", "1") or row.get("pp", "1") not in ("", "1")
-    if "bigscience" in text:  # Megatron-DeepSpeed, but for the runs that say Megatron-LM alone
-        return "megatron" if "megatron-lm" in text and strategy == "ddp" else "deepspeed"
+    if "bigscience" in text:  # Megatron-DeepSpeed, but for the runs that say Megatron-LM alone or DeepSpeed off
+        plain = strategy == "ddp" and ("megatron-lm" in text or "ds=n" in text)
+        return "megatron" if plain else "deepspeed"
     if strategy == "zero3" or (strategy == "zero2" and not parallel):
         return "deepspeed"
     if parallel or "megatron" in text:
@@ -283,11 +284,24 @@ def _padded(vocab_size: int, tp: float) -> float:
     return vocab_size if vocab_size % 8 == 0 else math.ceil(vocab_size / (128 * tp)) * 128 * tp
 
 
-def _moments(row: Row) -> float:
-    """fp32 states a parameter beside the master copy; the 8-bit optimizer holds two of a byte each."""
+def _launches_block(text: str, cluster: ClusterSpec) -> bool:
+    """Whether CUDA_LAUNCH_BLOCKING=1 was set: stated, or on Jean Zay's A100 nodes, where BigScience's large runs hung
+    without it (train/tr11-176B-ml/tr11-176B-ml.slurm: "do not remove").
+    """
+    return "cuda_launch_blocking=1" in text or ("bigscience" in text and cluster.name == "jean-zay-a100")
+
+
+def _moments(row: Row, model: ModelSpec, pp: float) -> float:
+    """fp32 states a parameter beside the master copy, on the first stage.
+
+    The 8-bit optimizer holds two of a byte each, but the embedding's in fp32 (bitsandbytes, `StableEmbedding`).
+    """
     if row.get("optimizer") == "adafactor":
         return 0.0
-    return 0.5 if "8-bit optimizer" in _text(row) else 2.0
+    if "8-bit optimizer" not in _text(row):
+        return 2.0
+    blocks = model.num_layers * model.parameters_per_layer / pp
+    return 0.5 + 1.5 * model.embedding_parameters / (model.embedding_parameters + blocks)
 
 
 def _values(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, float]:
@@ -350,11 +364,12 @@ def _values(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, float
         "chunked_loss": float(row.get("loss") == "chunked"),
         "rounding": ROUNDING["expandable" if searched else "blocks"],
         "dropout": float(not own and not flash),
+        "blocking": float(_launches_block(text, cluster)),
         "micro_batch": micro_batch,
         "grad_accum": grad_accum,
         "compute_bytes": compute_bytes,
         "state_bytes": state_bytes,
-        "moments": _moments(row),
+        "moments": _moments(row, model, pp),
         "gradient_bytes": gradient_bytes,
         "compression": {"bf16": 0.5, "powersgd": 0.02}.get(row.get("compression", ""), 1.0),
     }

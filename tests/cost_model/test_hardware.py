@@ -1,12 +1,20 @@
 """The catalogue: every figure has a source, clusters are read as people write them."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
 from platform.cost_model import hardware
-from platform.cost_model.hardware import find_cluster, find_device, find_device_by_memory, find_node, from_cluster
+from platform.cost_model.hardware import (
+    find_cluster,
+    find_device,
+    find_device_by_memory,
+    find_node,
+    from_cluster,
+    word_on,
+)
 from platform.errors import InputError
 from trainers.cluster import Cluster
 
@@ -69,6 +77,7 @@ def test_names_as_the_driver_gives_them(driver_name: str, device: str) -> None:
         ("8xA90", r"unknown device 'A90': near names are .*A100.*hardware\.json"),
         ("0xH100", "count below 1"),
         ("", "empty cluster"),
+        ("8xZ9", "unknown device 'Z9': no name is near, known are V100-16GB"),
         ("8xdgx-h10", "nodes with near names: dgx-h100"),
     ],
 )
@@ -103,3 +112,19 @@ def test_a_source_names_its_node() -> None:
     assert find_node("BigScience 176B on Jean Zay", "A100-80GB") == "jean-zay-a100"
     assert find_node("BigScience 1.3B", "V100-16GB") == "jean-zay-v100"
     assert find_node("somewhere", "A100-80GB") is None
+
+
+def test_a_group_s_share_of_the_ports_is_the_one_measured_at_so_many_nodes() -> None:
+    """Jean Zay: 135 Gbit/s between two V100 nodes, 55 over sixteen, 42 over four A100 nodes."""
+    sizes = {2: 16.9, 3: 16.9, 16: 6.9, 48: 6.9}
+    assert {nodes: find_cluster(f"{nodes}xjean-zay-v100").group_gb_per_s for nodes in sizes} == sizes
+    assert find_cluster("48xjean-zay-a100").group_gb_per_s == 5.2
+    assert find_cluster("48xdgx-a100").group_gb_per_s == math.inf
+
+
+def test_a_device_that_nobody_sells_is_taken_with_a_word() -> None:
+    assert word_on("8xMI150X") == (
+        "MI150X is taken for MI250X: AMD never sold it, and Adastra has MI250X;"
+        " a device is one of its two dies, as torch counts them"
+    )
+    assert word_on("8xMI250X") is None and word_on("4x8xH100") is None

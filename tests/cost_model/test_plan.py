@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from platform.cost_model.hardware import find_cluster
+from platform.cost_model.predict import expected_s
 from platform.errors import InputError
 from platform.plan import main
 from platform.plans.max_model import grown
@@ -26,7 +27,10 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, objec
 def test_best_layouts_fit_and_are_sorted(capsys: pytest.CaptureFixture[str]) -> None:
     (recipe,) = told(capsys, "bloom7b", "--cluster", "8xH100")["recipes"]  # type: ignore[misc]
     layouts = recipe["layouts"]
-    times = [layout["step_time_s"] for layout in layouts]
+    times = [
+        float(expected_s(*(np.array(layout[f"step_time{name}_s"]) for name in ("", "_low", "_high"))))
+        for layout in layouts
+    ]
     assert times == sorted(times) and layouts[0]["loses_by"] == ""
     assert all(layout["needed_gib"] <= 79.1 and layout["loses_by"] for layout in layouts[1:])
     assert recipe["skipped"]["predicted out of memory"] > 0

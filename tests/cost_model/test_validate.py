@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from platform.cost_model.columns import ENGINES
 from platform.cost_model.scoring import constant_mfu, merged, regret, score_table, scores, spearman
 from platform.cost_model.table import Run, interpret, read_rows
 from platform.errors import InputError
@@ -125,6 +126,22 @@ def test_rows_that_cannot_be_interpreted_say_why(tmp_path: Path, changes: dict[s
     (row,) = read_rows(_table(tmp_path, **changes))
     with pytest.raises(ValueError, match=reason):
         interpret(row)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "value"),
+    [
+        ({"notes": "CUDA_LAUNCH_BLOCKING=1"}, "blocking", 1.0),
+        ({"notes": "DGX A100"}, "blocking", 0.0),
+        ({"source": "BigScience", "notes": "Megatron+DeepSpeed, DS=N"}, "engine", ENGINES.index("megatron")),
+        ({"source": "BigScience", "notes": "Megatron+DeepSpeed, DS=Y"}, "engine", ENGINES.index("deepspeed")),
+        # 24 blocks of 12 h^2 and a table of 51,200 words: the table's two moments stay in fp32.
+        ({"notes": "8-bit optimizer"}, "moments", 0.5 + 1.5 * 0.0737),
+    ],
+)
+def test_what_a_row_s_words_say(tmp_path: Path, changes: dict[str, str], field: str, value: float) -> None:
+    (row,) = read_rows(_table(tmp_path, **{"iter_time_s": "3", **changes}))
+    assert interpret(row).values[field] == pytest.approx(value, rel=0.01)
 
 
 def test_a_row_of_our_own_is_read_by_its_engine_and_cap(tmp_path: Path) -> None:
