@@ -46,6 +46,10 @@ class Engine(Protocol):
         """Clips, steps, clears gradients. Returns the global gradient norm before clipping, 0-dim fp32."""
         ...
 
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """Takes another learning rate from the next optimizer step on."""
+        ...
+
     def num_skipped_steps(self) -> int:
         """Optimizer steps left out so far because fp16 gradients overflowed."""
         ...

@@ -205,6 +205,10 @@ class TorchEngine(abc.ABC):
     def _clear_gradients(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)
 
+    def set_learning_rate(self, learning_rate: float) -> None:
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+
     def num_skipped_steps(self) -> int:
         return int(self._skipped.item())
 

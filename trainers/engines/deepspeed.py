@@ -159,6 +159,10 @@ class DeepSpeedEngine:
             self._skipped += torch.isfinite(norm).logical_not()
         return norm
 
+    def set_learning_rate(self, learning_rate: float) -> None:
+        for group in self._engine.basic_optimizer.param_groups:
+            group["lr"] = learning_rate
+
     def num_skipped_steps(self) -> int:
         return self._engine.skipped_steps + int(self._skipped.item())
 
