@@ -10,7 +10,8 @@ from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from trainers import weights
-from trainers.models import build, causal_lm_loss
+from trainers.kernels.head import causal_lm_loss
+from trainers.models import build
 from trainers.spec import ModelSpec
 
 SIZES: dict[str, Any] = {"num_layers": 3, "hidden_size": 32, "num_heads": 4, "vocab_size": 97}
