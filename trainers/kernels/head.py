@@ -85,20 +85,23 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     ) -> torch.Tensor:
         part = _compiled_part() if compiled else _part
         with torch.autocast(hidden.device.type, enabled=False):
-            rows, table = hidden.flatten(0, -2).to(dtype), weight.to(dtype)
+            rows, table = hidden.flatten(0, -2).to(dtype), _padded(weight.to(dtype))
             labels = labels.flatten()
             loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
             row_gradient, table_gradient = torch.empty_like(rows), None
             for chunk, chunk_labels, into in zip(
                 *(each.split(_rows(len(table))) for each in (rows, labels, row_gradient)), strict=True
             ):
-                chunk_loss, gradient = part(chunk @ table.t(), chunk_labels)
+                logits = chunk @ table.t()
+                logits[:, len(weight) :] = float("-inf")
+                chunk_loss, gradient = part(logits, chunk_labels)
                 loss += chunk_loss
                 torch.mm(gradient, table, out=into)
                 product = _product_fp32(gradient.t(), chunk)
                 table_gradient = product if table_gradient is None else table_gradient.add_(product)
-                del gradient, product
-        ctx.row_gradient, ctx.table_gradient = row_gradient, table_gradient
+                del logits, gradient, product
+        assert table_gradient is not None
+        ctx.row_gradient, ctx.table_gradient = row_gradient, table_gradient[: len(weight)]
         ctx.shape, ctx.types = hidden.shape, (hidden.dtype, weight.dtype)
         return loss / len(rows)
 
@@ -116,6 +119,12 @@ def _rows(vocab: int) -> int:
     """Rows of a chunk: what `CHUNK_LOGITS` allows, in whole tiles of 256 where it can be."""
     rows = max(1, CHUNK_LOGITS // vocab)
     return rows // 256 * 256 or rows
+
+
+def _padded(table: torch.Tensor) -> torch.Tensor:
+    """The table with rows of zeros up to a multiple of 8: products over GPT-2's 50,257 run at a fifth of the rate."""
+    missing = -len(table) % 8
+    return F.pad(table, (0, 0, 0, missing)) if missing else table
 
 
 def _part(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -149,7 +158,7 @@ def _product_fp32(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def loss_of(module: nn.Module, head: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    """Mean loss of int64 [micro_batch, seq_len + 1] tokens by `module`, in which `head` is. Holds no logits after it."""
+    """Mean loss of int64 [micro_batch, seq_len + 1] tokens by `module`, whose head is `head`; holds no logits after."""
     given, labels = tokens[:, :-1], tokens[:, 1:]
     if not isinstance(head, LossHead):
         return causal_lm_loss(module(given).logits, labels)
