@@ -245,6 +245,8 @@ def _offload(row: Row) -> int:
 def _loss(row: Row, flash: bool) -> str:
     """The kind of loss: stacks with fused attention brought a fused loss with it."""
     if row.get("engine"):
+        if row.get("loss") == "chunked" and "bare loop" in _text(row):
+            return "kept"
         return loss_kind(row.get("loss") == "chunked", row.get("compile") or "none")
     return "fused" if flash else "kept"
 

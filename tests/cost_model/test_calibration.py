@@ -13,7 +13,12 @@ from trainers.recipe import Recipe
 COLUMNS = enumerate_points(
     Recipe(model=GPT_39B, seq_len=2048, global_batch=256),
     find_cluster("8x8xA100"),
-    Axes(engine_stages=(("deepspeed", 1, "last"), ("fsdp", 3, "every")), compile=("block",), chunked_loss=(False,)),
+    Axes(
+        engine_stages=(("deepspeed", 1, "last"), ("fsdp", 3, "every")),
+        checkpointing=("none", "full"),
+        compile=("block",),
+        chunked_loss=(False,),
+    ),
 ).columns
 
 

@@ -35,6 +35,6 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 def num_compilations() -> int:
-    """How often this process has compiled something so far, or tried to. Grows with each new shape."""
+    """Graphs that dynamo has made in this process so far: one more with each new shape, and with each break in one."""
     utils: Any = sys.modules.get("torch._dynamo.utils")  # importing it takes a second; without it there was nothing
-    return 0 if utils is None else int(utils.counters["frames"]["total"])
+    return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])
