@@ -121,9 +121,12 @@ def layouts(world_size: int) -> list[Layout]:
 def _kernels(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
     """Every kernel in every kind of engine on 2 ranks; two or three ride in one run, since each must change nothing.
 
-    FlexAttention has no backward pass on a CPU: here it is sdpa behind the same seam.
+    FlexAttention has no backward pass on a CPU: here it is sdpa behind the same seam. A compiler's code runs on 1 rank.
     """
-    if world_size != 2:
+    if world_size == 1:
+        block = Layout(engine="ddp", attention="flex", loss="chunked", compile="block", checkpointing="selective")
+        return [(BLOOM, "fp32", block)]
+    if world_size > 2:
         return []
     ddp = Layout(engine="ddp", dp_replicate=2)
     fsdp = Layout(engine="fsdp", zero_stage=3, dp_shard=2)

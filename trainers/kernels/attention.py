@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from trainers.kernels.compiled import static
 from trainers.layout import Attention
 from trainers.spec import Architecture
 
@@ -93,7 +94,7 @@ def attend(
 
 @functools.cache
 def _compiled_flex() -> Any:
-    return torch.compile(flex_attention, dynamic=False, fullgraph=True)
+    return static(flex_attention)
 
 
 def _causal(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:

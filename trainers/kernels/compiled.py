@@ -5,11 +5,14 @@ temporary one, unless TORCHINDUCTOR_CACHE_DIR says otherwise), so a node compile
 """
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
+BACKEND = "inductor"
+"""Of torch.compile. The contract test, which holds engines and not code generation, traces alone on several ranks."""
 _MAX_GRAPHS = 64
 """Graphs of one function: micro-batches of a ladder, with and without gradients. Dynamo's own limit is 8."""
 _WRAPPED = "_torchdynamo_orig_callable"
@@ -18,15 +21,23 @@ _WRAPPED = "_torchdynamo_orig_callable"
 def compile_forward(module: nn.Module) -> None:
     """Compiles a module's `forward` in place: what stands around it, such as the hooks of FSDP2, stays outside.
 
-    `fullgraph`: a graph break or one graph too many raises; without it dynamo would go on in eager mode. Blocks share
-    their code, and what dynamo made for the first one runs all of them, as it does not look at which module it has.
+    Blocks share their code, and what dynamo made for the first one runs all of them, as it does not look at which
+    module it has.
+    """
+    module.forward = static(module.forward)
+
+
+def static(function: Callable[..., Any]) -> Any:
+    """`function` compiled, a graph for each shape.
+
+    `fullgraph`: a graph break or one graph too many raises; without it dynamo would go on in eager mode.
     """
     import torch._dynamo.config as dynamo
 
     dynamo.recompile_limit = _MAX_GRAPHS
     # DDP's own splitting of graphs at its buckets knows no FlexAttention and no checkpoint, and a block is small.
     dynamo.optimize_ddp = False
-    module.forward = torch.compile(module.forward, dynamic=False, fullgraph=True)
+    return torch.compile(function, dynamic=False, fullgraph=True, backend=BACKEND)
 
 
 def is_compiled(module: nn.Module) -> bool:

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from trainers.kernels.compiled import static
 from trainers.layout import Loss
 
 CHUNK_LOGITS = 2**30
@@ -147,7 +148,7 @@ def _fused_part(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tenso
 
 @functools.cache
 def _compiled_part() -> Any:
-    return torch.compile(_fused_part, dynamic=False, fullgraph=True)
+    return static(_fused_part)
 
 
 def _product_fp32(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
