@@ -76,8 +76,9 @@ def build(spec: ModelSpec, *, attention: Attention) -> Model:
 
 def attention_in_effect(module: PreTrainedModel) -> str:
     """The layout's word for the attention kernel that `Model.module` runs."""
-    told = layout_name(str(module.config._attn_implementation))
-    if module.config.model_type != "bloom":
+    config: Any = module.config
+    told = layout_name(config._attn_implementation)
+    if config.model_type != "bloom":
         return told
     from trainers.kernels import bloom
 

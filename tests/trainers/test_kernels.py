@@ -87,7 +87,7 @@ def test_slopes_are_those_of_transformers(num_heads: int) -> None:
 def test_alibi_as_a_score_modification_is_the_additive_bias() -> None:
     """FlexAttention's forward pass runs on a CPU: what the GPU's kernel is told is held against the bias."""
     query, key, value = torch.randn(3, 2, 6, 128, 16).unbind(0)
-    module = nn.Module()
+    module: Any = nn.Module()
     module.score_mod = attention.alibi_score(6)
     mask = attention._block_mask(128, CPU)  # pyright: ignore[reportPrivateUsage]
     flex = flex_attention(query, key, value, score_mod=module.score_mod, block_mask=mask)

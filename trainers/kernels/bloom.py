@@ -34,6 +34,7 @@ class AlibiAttention(BloomAttention):
 def use_kernel(model: nn.Module, num_heads: int) -> None:
     """Swaps every attention module of a BLOOM in place; parameters and their names stay."""
     score_mod = alibi_score(num_heads)
+    module: Any  # else a function would be no attribute of it
     for module in model.modules():
         if type(module) is BloomAttention:
             module.__class__ = AlibiAttention

@@ -65,7 +65,7 @@ def use_loss_head(head: nn.Module, kind: Loss, *, compiled: bool) -> None:
     Raises:
         ValueError: the head is no plain linear layer without a bias.
     """
-    if type(head) is not nn.Linear or head.bias is not None:
+    if type(head) is not nn.Linear or any(name != "weight" for name, _ in head.named_parameters()):
         raise ValueError(f"the {kind} loss wants a linear head without a bias, got {head}")
     head.__class__ = LossHead
     assert isinstance(head, LossHead)
