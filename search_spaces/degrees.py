@@ -6,18 +6,6 @@ from typing import Any
 
 from trainers.layout import Layout
 from trainers.recipe import Recipe
-from trainers.spec import Architecture
-
-ATTENTION: Mapping[Architecture, tuple[str, ...]] = {
-    "bloom": ("eager",),
-    "gpt2": ("sdpa", "eager"),
-    "gpt_neox": ("sdpa", "eager"),
-    "llama": ("sdpa", "eager"),
-}
-"""Attention kernels that each architecture trains with, the likely fastest first.
-
-transformers 5.23 refuses anything but "eager" for BLOOM, whose ALiBi bias it adds by hand.
-"""
 
 
 def fill(values: Mapping[str, Any], num_devices: int) -> Layout:
@@ -70,7 +58,4 @@ def reason_against(recipe: Recipe, layout: Layout, num_devices: int) -> str | No
         return f"pp {layout.pp} is more than the {model.num_layers} layers of {model.name}"
     if recipe.seq_len % layout.cp:
         return f"cp {layout.cp} does not divide the sequence length {recipe.seq_len}"
-    if layout.attention not in ATTENTION[model.architecture]:
-        allowed = " or ".join(ATTENTION[model.architecture])
-        return f"{model.architecture} models run {allowed} attention here, not {layout.attention}"
     return None

@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 
-from search_spaces.degrees import ATTENTION
 from search_spaces.miniature import stand_in
 from search_spaces.space import Point, Space
 from trainers.recipe import Recipe
@@ -39,7 +38,9 @@ def gpt2() -> Space:
         summary="GPT-2 124M, sequence 1024, global batch 512: DDP, FSDP2 and DeepSpeed ZeRO 0-3",
         recipe=Recipe(model=GPT2, seq_len=1024, global_batch=512, learning_rate=6e-4),
         axes={
-            "attention": ATTENTION["gpt2"],
+            "attention": ("sdpa", "eager"),
+            "compile": ("model", "block", "none"),
+            "loss": ("plain", "chunked"),
             "checkpointing": ("none", "full"),
             "grad_sync": ("last", "every"),
             "zero_stage": (0, 1, 2, 3),
@@ -58,7 +59,13 @@ def gpt2_xl() -> Space:
         name="gpt2_xl",
         summary="GPT-2 XL 1.6B, sequence 1024, global batch 512: DDP, FSDP2 and DeepSpeed ZeRO 0-3",
         recipe=Recipe(model=GPT2_XL, seq_len=1024, global_batch=512),
-        axes={**base.axes, "zero_stage": (3, 1, 2, 0), "engine": ("fsdp", "deepspeed", "ddp")},
+        axes={
+            **base.axes,
+            "compile": ("block", "none"),
+            "checkpointing": ("none", "selective", "full"),
+            "zero_stage": (3, 1, 2, 0),
+            "engine": ("fsdp", "deepspeed", "ddp"),
+        },
         micro_batches=(1, 2, 4, 8, 16, 32),
     )
     return dataclasses.replace(space, miniature=stand_in(space))

@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from search_spaces.degrees import ATTENTION
 from search_spaces.miniature import stand_in
 from search_spaces.space import Space
 from trainers.recipe import Recipe
@@ -28,7 +27,10 @@ def space_of_config(path: Path) -> Space:
         summary=f"{name} ({model.architecture}, {model.num_parameters / 1e9:.3g} B parameters), sequence {seq_len}",
         recipe=Recipe(model=model, seq_len=seq_len, global_batch=512),
         axes={
-            "attention": ATTENTION[model.architecture],
+            # ALiBi is a bias to sdpa, which then has no FlashAttention; to FlexAttention it is next to nothing.
+            "attention": ("flex" if model.position == "alibi" else "sdpa", "eager"),
+            "compile": ("block", "none"),
+            "loss": ("chunked", "plain"),
             "checkpointing": ("none", "full"),
             "grad_sync": ("last", "every"),
             "zero_stage": (3, 1, 2, 0),

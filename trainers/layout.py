@@ -8,7 +8,7 @@ from trainers.recipe import Recipe
 
 EngineName = Literal["ddp", "fsdp", "deepspeed"]
 GradSync = Literal["every", "last"]
-Checkpointing = Literal["none", "selective", "full"]
+Checkpointing = Literal["none", "selective", "every_4", "every_2", "full"]
 Offload = Literal["none", "optimizer", "all"]
 Attention = Literal["eager", "sdpa", "flex"]
 Loss = Literal["plain", "chunked"]
@@ -40,6 +40,8 @@ class Layout:
     grad_sync: GradSync = "last"
     """Whether gradients are reduced after "every" micro-step or only after the "last" one of a step."""
     checkpointing: Checkpointing = "none"
+    """What is computed again in the backward pass: nothing, all but products and attention of every block, or all of
+    every fourth, every second or every block."""
     offload: Offload = "none"
     bucket_mib: int = 0
     """Size of a gradient bucket; 0 for the engine's own default."""
@@ -47,7 +49,9 @@ class Layout:
     """How many units FSDP2 gathers ahead explicitly; 0 for its own order."""
     attention: Attention = "eager"
     loss: Loss = "plain"
+    """Over all logits at once, or "chunked": over some rows at a time, gradients along with them."""
     compile: Compile = "none"
+    """Nothing, each block (one graph for all of them), or the whole model with its loss."""
 
     def __post_init__(self) -> None:
         for field, names in (
@@ -105,6 +109,11 @@ class Layout:
         return self.data_parallel * self.tp * self.pp * self.cp
 
     @property
+    def checkpoint_every(self) -> int:
+        """Distance between checkpointed blocks, of which the first one is the first; 0 for none."""
+        return {"none": 0, "every_4": 4, "every_2": 2}.get(self.checkpointing, 1)
+
+    @property
     def label(self) -> str:
         """One short line for people; fields at their plain value are left out."""
         names = {"ddp": "DDP", "fsdp": f"FSDP2 stage {self.zero_stage}", "deepspeed": f"ZeRO-{self.zero_stage}"}
@@ -115,7 +124,8 @@ class Layout:
         if self.engine in ("ddp", "fsdp") and self.data_parallel > 1:
             parts.append(f"sync {self.grad_sync}")
         if self.checkpointing != "none":
-            parts.append(f"{self.checkpointing} checkpointing")
+            word = {"every_4": "every fourth", "every_2": "every second"}.get(self.checkpointing, self.checkpointing)
+            parts.append(f"{word} block checkpointed" if self.checkpoint_every > 1 else f"{word} checkpointing")
         if self.offload != "none":
             parts.append(f"offload {self.offload}")
         if self.bucket_mib:

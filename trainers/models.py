@@ -11,12 +11,12 @@ from collections.abc import Generator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from trainers.kernels.attention import layout_name, transformers_name
 from trainers.layout import Attention
 from trainers.spec import ModelSpec
 from trainers.support import model_refusal
@@ -36,20 +36,29 @@ class Model:
     names: dict[nn.Parameter, str]
     """Each parameter's name; a tied one stands once, under its first name."""
 
+    @property
+    def head(self) -> nn.Module:
+        """The layer that gives the logits."""
+        head: Any = self.module.get_output_embeddings()
+        return head
+
 
 def build(spec: ModelSpec, *, attention: Attention) -> Model:
     """The transformers model of `spec` in fp32 and training mode, on the meta device.
 
     Raises:
-        ValueError: transformers has no such model or attention, or the facts and the configuration disagree on the
+        ValueError: transformers has no such model, or the facts and the configuration disagree on the
             number of parameters.
     """
-    if attention not in ("eager", "sdpa"):
-        raise ValueError(f"attention must be eager or sdpa here, got {attention!r}")
-    if reason := model_refusal(spec, attention):
+    if reason := model_refusal(spec):
         raise ValueError(reason)
+    name = transformers_name(spec.architecture, attention)
     with _parameters_on_meta():
-        module = AutoModelForCausalLM.from_config(_config(spec), dtype=torch.float32, attn_implementation=attention)
+        module = AutoModelForCausalLM.from_config(_config(spec), dtype=torch.float32, attn_implementation=name)
+    if spec.architecture == "bloom" and attention != "eager":
+        from trainers.kernels import bloom  # imports that model's code
+
+        bloom.use_kernel(module, spec.num_heads)
     module.train()
     names = {parameter: name for name, parameter in module.named_parameters()}
     num_parameters = sum(parameter.numel() for parameter in names)
@@ -65,12 +74,15 @@ def build(spec: ModelSpec, *, attention: Attention) -> Model:
     )
 
 
-def causal_lm_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy in nats over all positions, in fp32 whatever the logits' type.
+def attention_in_effect(module: PreTrainedModel) -> str:
+    """The layout's word for the attention kernel that `Model.module` runs."""
+    config: Any = module.config
+    told = layout_name(config._attn_implementation)
+    if config.model_type != "bloom":
+        return told
+    from trainers.kernels import bloom
 
-    `logits` is [batch, seq_len, vocab], `labels` int64 [batch, seq_len], already shifted by one.
-    """
-    return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
+    return bloom.attention_in_effect(module, told)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from trainers.data import Source, sample_indices
 from trainers.engines import Engine
 from trainers.failures import RungFailure
 from trainers.figures import Timed, Window, device_fields, judge, memory_fields, speed_fields
+from trainers.kernels.compiled import num_compilations
 from trainers.ladder import SHORT_ACCUM, largest_accumulation, upper_bound_tokens_per_s
 from trainers.layout import BatchPoint
 from trainers.measurement import Measurement, Outcome
@@ -58,8 +59,12 @@ class Rung:
         w, timing = self._w, self._w.job.timing
         accum = min(self._batch.grad_accum, SHORT_ACCUM)
         self._engine.set_grad_accum(accum)
-        compile_start = self._run(1, accum, watch_s=w.job.first_step_s, phases=True)
+        graphs = num_compilations()
+        first = self._run(1, accum, watch_s=w.job.first_step_s, phases=True)
         warm = self._run(max(1, timing.warmup_steps - 1), accum, phases=True)
+        # FlexAttention is compiled whatever the layout says of the blocks.
+        compiles = any(w.gather(num_compilations() > graphs)) or w.job.layout.compile != "none"
+        compile_s = self._slowest(max(0.0, first.total_s - min(warm.steps_s))) if compiles else None
         warmup_steps = max(2, timing.warmup_steps)
         # After a step, since some of what is in effect (gradient exchange, state types) shows only then.
         if wrong := engines.mismatches(self._engine.in_effect(), w.job.recipe, w.job.layout, grad_accum=accum):
@@ -76,14 +81,13 @@ class Rung:
                 warmup_steps += 1
         per_window = self._steps_per_window(self._slowest(warm.total_s / len(warm.steps_s)))
         timed = self._windows(accum, per_window)
-        compiles = w.job.layout.compile != "none"
         return self._measurement(
             timed,
             accum,
             steps_per_window=per_window,
             warmup_steps=warmup_steps,
             startup_s=startup_s,
-            compile_s=max(0.0, compile_start.total_s - warm.total_s / len(warm.steps_s)) if compiles else None,
+            compile_s=compile_s,
         )
 
     def curves(self, steps: int) -> tuple[list[float], list[float]]:
@@ -111,13 +115,15 @@ class Rung:
         while not self._enough(len(windows), spent_s, per_window) and len(void) < timing.max_windows:
             if slow := self._beaten(windows, accum):
                 break
-            skipped = self._engine.num_skipped_steps()
+            skipped, graphs = self._engine.num_skipped_steps(), num_compilations()
             done = self._run(per_window, accum, sampled=(sampled := []))
             left_out = self._engine.num_skipped_steps() - skipped
             parts = (done.total_s / per_window, done.first_micro_s, done.middle_micro_s, done.last_micro_s)
             ranks = w.gather((*parts, done.optimizer_s, *sampled))
             slowest = max(ranks, key=lambda rank: rank[0])
-            if left_out:
+            if any(w.gather(num_compilations() - graphs)):
+                void.append("a shape was compiled anew")
+            elif left_out:
                 void.append(f"{left_out} optimizer steps skipped on fp16 overflow")
             else:
                 windows.append(

@@ -156,12 +156,13 @@ class ModelSpec:
                 return 72.0 * layers * h * h * (1 + s / (6 * h) + vocab / (12 * layers * h))
 
     def hardware_flops_per_token(self, seq_len: int, checkpointing: str) -> float:
-        """FLOPs the device does for one token: "6n_causal" plus the blocks' forward again under full checkpointing."""
+        """FLOPs the device does for one token: "6n_causal" plus the forward pass again of checkpointed blocks."""
         model = self.flops_per_token(seq_len, "6n_causal")
-        if checkpointing != "full":
+        every = {"full": 1, "every_2": 2, "every_4": 4}.get(checkpointing)
+        if every is None:
             return model
-        blocks = 2.0 * self.num_layers * self.parameters_per_layer + 2.0 * self.num_layers * self.hidden_size * seq_len
-        return model + blocks
+        again = -(-self.num_layers // every)
+        return model + 2.0 * again * (self.parameters_per_layer + self.hidden_size * seq_len)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], *, name: str) -> "ModelSpec":

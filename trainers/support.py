@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trainers.cluster import Cluster
-from trainers.layout import Attention, Layout
+from trainers.layout import Layout
 from trainers.recipe import Recipe
 from trainers.spec import ModelSpec
 
@@ -14,14 +14,14 @@ def refusal(recipe: Recipe, layout: Layout, cluster: Cluster) -> str | None:
         *_of_cluster(recipe, layout, cluster),
         *_of_recipe(recipe, layout),
         *_of_layout(layout),
-        *_of_model(recipe.model, layout.attention),
+        *_of_model(recipe.model),
     )
     return reasons[0] if reasons else None
 
 
-def model_refusal(spec: ModelSpec, attention: Attention) -> str | None:
-    """Why transformers has no such model or attention, in one sentence; None when it has."""
-    return next(_of_model(spec, attention), None)
+def model_refusal(spec: ModelSpec) -> str | None:
+    """Why transformers has no such model, in one sentence; None when it has."""
+    return next(_of_model(spec), None)
 
 
 def _of_cluster(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[str]:
@@ -73,26 +73,37 @@ def _of_layout(layout: Layout) -> Iterator[str]:
     for axis in ("tp", "pp", "cp"):
         if getattr(layout, axis) > 1:
             yield f"no engine has {axis} yet, got {axis} {getattr(layout, axis)}: set it to 1"
-    if layout.checkpointing == "selective":
-        yield "no engine checkpoints selectively yet: choose checkpointing none or full"
     if layout.offload != "none":
         yield f"no engine offloads yet, got offload {layout.offload}: choose none"
-    if layout.attention == "flex":
-        yield "no model has flex attention yet: choose eager or sdpa"
-    if layout.loss != "plain":
-        yield f"no engine has the {layout.loss} loss yet: choose plain"
-    if layout.compile != "none":
-        yield f"no engine compiles yet, got compile {layout.compile}: choose none"
+    yield from _of_kernels(layout)
     if layout.bucket_mib and layout.engine == "fsdp":
         yield f"FSDP2 reduces a block at a time and has no buckets, got bucket_mib {layout.bucket_mib}: set it to 0"
     if layout.bucket_mib and layout.engine == "deepspeed" and layout.zero_stage == 0:
         yield f"DeepSpeed stage 0 has buckets of one fixed size, got bucket_mib {layout.bucket_mib}: set it to 0"
 
 
-def _of_model(spec: ModelSpec, attention: Attention) -> Iterator[str]:
+def _of_kernels(layout: Layout) -> Iterator[str]:
+    if layout.compile != "none" and layout.engine == "deepspeed" and layout.zero_stage == 3:
+        yield (
+            "ZeRO-3 gathers each module's parameters by hooks that cannot be compiled, got compile"
+            f" {layout.compile}: choose none, another zero_stage, or engine fsdp at stage 3"
+        )
+    if layout.compile == "model" and layout.engine == "fsdp":
+        yield "FSDP2 gathers each block's parameters between blocks, got compile model: choose block"
+    if layout.compile == "model" and (layout.attention == "flex" or layout.loss == "chunked"):
+        yield (
+            f"a model compiled whole has sdpa or eager attention and the plain loss, got {layout.attention} and"
+            f" {layout.loss}: choose compile block"
+        )
+    if layout.checkpointing == "selective" and layout.attention == "flex" and layout.compile == "none":
+        yield (
+            "selective checkpointing cannot look into FlexAttention, which is compiled by itself where blocks are not:"
+            " choose compile block, another attention or another checkpointing"
+        )
+
+
+def _of_model(spec: ModelSpec) -> Iterator[str]:
     kind = spec.architecture
-    if kind == "bloom" and attention == "sdpa":
-        yield "transformers has only eager attention for bloom, got sdpa: choose eager"
     if spec.config:
         return  # a configuration that transformers reads describes a model that transformers has
     if kind == "bloom" and not spec.embedding_norm:

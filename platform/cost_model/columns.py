@@ -20,18 +20,23 @@ Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 ENGINES = ("ddp", "fsdp", "deepspeed", "megatron")
-CHECKPOINTING = ("none", "selective", "full")
+CHECKPOINTING = ("none", "selective", "full", "every_4", "every_2")
 OFFLOAD = ("none", "optimizer", "all")
 COMPILE = ("none", "block", "model")
 
-LOGIT_BYTES = {"kept": 14.0, "plain": 12.0, "compiled": 8.0, "fused": 4.0}
+LOGIT_BYTES = {"kept": 14.0, "plain": 12.0, "compiled": 8.0, "chunked": 8.0, "fused": 4.0}
 """Bytes of one logit at the loss's peak, computed in 2 bytes.
 
 "plain": fp32 log-softmax, its gradient and the next one back, as `F.cross_entropy` over a cast leaves them; "kept":
-that beside the logits, which the model's output holds on to; "compiled": itself, log-softmax and gradient in its own
-type, one cast; "fused": a kernel that writes the gradient over the logits, and a cast.
+that beside the logits, which the model's output holds on to;
+"compiled": itself, log-softmax and gradient in its own type, one cast; "chunked": itself, fp32 log-softmax and a
+gradient in its own type (`trainers/kernels/head.py`); "fused": that without the log-softmax, as a compiler makes it.
 """
-
+CHUNK_LOGITS = 2.0**30
+"""Logits of a chunk in `trainers/kernels/head.py`, which imports torch."""
+BIASED_FLASH = 0.3
+"""Rate of scaled_dot_product_attention with an additive bias, as a share of causal fused attention's: it computes both
+triangles, and reads the bias. An estimate."""
 
 ROUNDING = {"blocks": 0.06, "expandable": 0.02}
 """Share of the allocated bytes that the allocator holds besides at the peak and cannot give back: tails of blocks in
@@ -73,7 +78,9 @@ class Columns:
     sequence_parallel: Array
     sync_every: Array
     checkpointing: Array
-    """Index into `CHECKPOINTING`."""
+    """Index into `CHECKPOINTING`, "full" for some blocks as for all."""
+    checkpoint_every: Array
+    """Distance between fully checkpointed blocks; 1 for all of them."""
     offload: Array
     """Index into `OFFLOAD`."""
     bucket_bytes: Array
@@ -82,6 +89,7 @@ class Columns:
     kept_checkpoints: Array
     """Share of a checkpointed block's input that stays on the device: less where it is cut or sent to the host."""
     flash: Array
+    """Rate of fused attention over that of causal FlashAttention, 0 for eager attention."""
     wide_softmax: Array
     """1 where eager attention takes its softmax in fp32; GPT-2's takes it in the scores' own type."""
     fused: Array
@@ -171,6 +179,11 @@ def is_autocast(c: Columns) -> Mask:
     )
 
 
+def checkpointed_share(c: Columns) -> Array:
+    """Share of the blocks that a full checkpoint holds."""
+    return np.ceil(c.layers / c.checkpoint_every) / c.layers
+
+
 def casts_softmax(c: Columns) -> Mask:
     """Rows whose eager attention casts scores to fp32 for the softmax and back; autocast does so everywhere."""
     return (c.compute_bytes < 4) & ((c.wide_softmax > 0) | is_autocast(c))
@@ -232,15 +245,15 @@ def layout_values(recipe: Recipe, layout: Layout) -> dict[str, float]:
         "virtual_stages": 1,
         "sequence_parallel": float(layout.tp > 1),
         "sync_every": float(layout.grad_sync == "every"),
-        "checkpointing": CHECKPOINTING.index(layout.checkpointing),
+        **checkpointing_values(layout.checkpointing),
         "offload": OFFLOAD.index(layout.offload),
         "bucket_bytes": layout.bucket_mib * 2.0**20 or default_bucket_bytes(layout.engine, state, compute),
         "checkpoint_blocks": 1.0,
         "kept_checkpoints": 1.0,
-        "flash": float(layout.attention != "eager"),
+        "flash": flash_share(recipe.model.architecture, layout.attention),
         "wide_softmax": float(recipe.model.architecture != "gpt2"),
         "fused": float(layout.compile != "none"),
-        "logit_bytes": logit_bytes(loss_kind(layout.loss == "chunked", layout.compile == "model"), compute),
+        "logit_bytes": logit_bytes(loss_kind(layout.loss == "chunked", layout.compile), compute),
         "inner_copies": inner_copies(recipe.model.architecture, layout.compile != "none"),
         **activation_passes(recipe.model.architecture, recipe.model.gated, layout.compile != "none"),
         "chunked_loss": float(layout.loss == "chunked"),
@@ -252,14 +265,29 @@ def layout_values(recipe: Recipe, layout: Layout) -> dict[str, float]:
     }
 
 
-def loss_kind(chunked: bool, compiled: bool) -> str:
-    """The key of `LOGIT_BYTES`: a chunk's logits are kept while its loss is taken and differentiated in one place."""
-    return "kept" if chunked else "compiled" if compiled else "plain"
+def checkpointing_values(name: str) -> dict[str, float]:
+    """A word of `CHECKPOINTING` as columns."""
+    every = {"every_4": 4.0, "every_2": 2.0}.get(name, 1.0)
+    return {"checkpointing": min(CHECKPOINTING.index(name), 2), "checkpoint_every": every}
+
+
+def flash_share(architecture: str, attention: str) -> float:
+    """`Columns.flash` of an attention kernel: BLOOM's ALiBi is an additive bias to sdpa."""
+    if attention == "eager":
+        return 0.0
+    return BIASED_FLASH if (architecture, attention) == ("bloom", "sdpa") else 1.0
+
+
+def loss_kind(chunked: bool, compile_: str) -> str:
+    """The key of `LOGIT_BYTES`: what is compiled whole takes its loss along, a chunk's is compiled with the blocks."""
+    if chunked:
+        return "chunked" if compile_ == "none" else "fused"
+    return "compiled" if compile_ == "model" else "plain"
 
 
 def logit_bytes(loss: str, compute_bytes: float) -> float:
     """Bytes of a logit by kind of loss; in fp32 nothing is cast, so each copy is the logits' own size."""
-    return LOGIT_BYTES[loss] if compute_bytes == 2 else {"kept": 16.0, "fused": 8.0}.get(loss, 12.0)
+    return LOGIT_BYTES[loss] if compute_bytes == 2 else {"kept": 16.0, "chunked": 8.0, "fused": 8.0}.get(loss, 12.0)
 
 
 def inner_copies(architecture: str, fused: bool) -> float:

@@ -8,7 +8,17 @@ import dataclasses
 
 import numpy as np
 
-from platform.cost_model.columns import COMPILE, LOGIT_BYTES, Array, Columns, casts_softmax, is_autocast, widens_gelu
+from platform.cost_model.columns import (
+    CHUNK_LOGITS,
+    COMPILE,
+    LOGIT_BYTES,
+    Array,
+    Columns,
+    casts_softmax,
+    checkpointed_share,
+    is_autocast,
+    widens_gelu,
+)
 
 __all__ = ["COMPILE", "LayerSeconds", "head_s", "host_layer_s", "layer_seconds", "matmul_s", "optimizer_s"]
 
@@ -52,9 +62,6 @@ project (16,384 x 768 and 8,192 x 4,096, in three directions): 95 to 150 TFLOP/s
 or 4, 610 to 800 at one of 8. The share at odd widths is A100's: padding 50,257 to 50,304 shortened nanoGPT's step by a
 quarter (github.com/karpathy/nanoGPT); that at even widths is an estimate."""
 
-OP_SELECTIVE_SHARE = 0.4
-"""Of a block's forward pass, computed again where every other product is saved: half the products and what is cheap."""
-
 LAUNCH_S = 7e-6
 """Host time of one kernel launch through PyTorch's dispatcher (arXiv 2104.04473 leaves it out; PyTorch's own
 benchmarks give 5 to 10 us)."""
@@ -94,7 +101,7 @@ def _misalignment(c: Columns, width: Array) -> Array:
     """How many times as long 16-bit products over `width` take as over a multiple of 8.
 
     Inductor pads what it compiles (torch._inductor.config.shape_padding): the head with the whole model, as its loss
-    tells.
+    tells; a chunked loss pads the table itself.
     """
     odd = np.maximum(1 / ODD_SHARE, c.matmul_flops / ODD_FLOPS)
     even = np.maximum(1 / EVEN_SHARE, c.matmul_flops / EVEN_FLOPS)
@@ -128,7 +135,7 @@ def _attention_seconds(columns: Columns, tokens: Array) -> tuple[Array, Array]:
     width = columns.hidden / columns.tp
     triangle = 2 * tokens * seq * width
     flash_rate = columns.flash_flops * seq / (seq + FLASH_HALF_LENGTH)
-    flash = triangle / flash_rate
+    flash = triangle / (flash_rate * np.where(columns.flash > 0, columns.flash, 1.0))
 
     bandwidth = columns.bandwidth * BANDWIDTH_SHARE
     scores = tokens * heads * seq
@@ -208,9 +215,10 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     stops_early = (columns.engine < 2) | modern
     whole = forward - np.where(stops_early, matmul_s(columns, tokens, h, inner), 0.0)
     # Selective: Megatron-LM repeats the attention core (arXiv 2205.05198, section 5), as fused attention does anyway;
-    # PyTorch's engines repeat every other product (torch.utils.checkpoint, selective contexts; torchtitan's "op").
+    # This project's engines keep what products and fused attention give, and repeat the rest (`engines/_kernels.py`).
     core = np.where(columns.flash > 0, 0.0, attention)
-    selective = np.where(columns.engine < 2, np.maximum(OP_SELECTIVE_SHARE * forward, core), core)
+    selective = core + np.where(columns.engine < 3, passes, 0.0)
+    whole = whole * checkpointed_share(columns)
     return LayerSeconds(
         forward=forward,
         backward=products_backward
@@ -235,7 +243,7 @@ def _weight_traffic_s(columns: Columns, parameters: Array) -> Array:
     c = columns
     several = c.grad_accum > 1
     is_fsdp, is_deepspeed = c.engine == 1, c.engine == 2
-    full = c.checkpointing == 2
+    repeated = np.where(c.checkpointing == 2, checkpointed_share(c), 0.0)
     sharded_sum = np.where(several, 3 * c.gradient_bytes / c.shard, 0.0)
     sums = np.where(several, 2 * c.gradient_bytes + c.compute_bytes, 0.0)
     cast = c.compute_bytes + c.gradient_bytes
@@ -244,26 +252,27 @@ def _weight_traffic_s(columns: Columns, parameters: Array) -> Array:
     sums = np.where(whole_sums, cast + 3 * c.gradient_bytes, sums)
     bucketed = cast + 2 * c.gradient_bytes + sharded_sum
     sums = np.where(is_deepspeed & (c.zero_stage == 2), bucketed, sums)
-    gathered = np.where(c.shard > 1, 2 * c.compute_bytes * np.where(full, 3.0, 2.0), 0.0)
+    gathered = np.where(c.shard > 1, 2 * c.compute_bytes * (2 + repeated), 0.0)
     sums = np.where(is_deepspeed & (c.zero_stage == 3), bucketed + 2 * c.gradient_bytes + gathered, sums)
     passes = np.where(c.zero_stage == 3, 2.0, 1 / c.grad_accum)
     copies = np.where(is_fsdp & (c.shard > 1), 2 * c.compute_bytes * passes, 0.0)
-    casts = np.where(is_autocast(c), (c.state_bytes + c.compute_bytes) * np.where(full, 2.0, 1.0), 0.0)
+    casts = np.where(is_autocast(c), (c.state_bytes + c.compute_bytes) * (1 + repeated), 0.0)
     return parameters * (sums + copies + casts) / (c.bandwidth * BANDWIDTH_SHARE)
 
 
 def head_s(columns: Columns) -> tuple[Array, Array]:
     """Seconds (forward, backward) of the vocabulary product and the loss for one micro-batch.
 
-    Every byte that the loss holds of a logit is written once and read once; a chunked loss computes the product once
-    more.
+    Every byte that the loss holds of a logit is written once and read once. A chunked loss adds each chunk's gradient
+    of the table to an fp32 sum, and scales that at the end.
     """
     tokens = columns.micro_batch * columns.seq_len / columns.cp
     width = columns.vocab / columns.tp
     slower = _misalignment(columns, width)
     forward = matmul_s(columns, tokens, width, columns.hidden) * slower
     backward = _backward_matmul_s(columns, tokens, width, columns.hidden) * slower
-    chunked = columns.chunked_loss > 0
+    chunks = np.ceil(tokens * width / CHUNK_LOGITS)
+    sums = np.where(columns.chunked_loss > 0, 12.0 * chunks * width * columns.hidden, 0.0)
     bandwidth = columns.bandwidth * BANDWIDTH_SHARE
     traffic = tokens * width * columns.logit_bytes / bandwidth
     table = columns.table_parameters / columns.tp
@@ -271,7 +280,7 @@ def head_s(columns: Columns) -> tuple[Array, Array]:
     # pipeline that is another stage's.
     lookup = np.where(columns.pp > 1, 0.0, table * columns.compute_bytes * (1 + 3 * columns.tied) / bandwidth)
     weights = _weight_traffic_s(columns, table)
-    return forward + traffic, backward + traffic + lookup + weights + np.where(chunked, forward, 0.0)
+    return forward + traffic, backward + traffic + lookup + weights + sums / bandwidth
 
 
 def host_layer_s(columns: Columns) -> tuple[Array, Array]:

@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 
 from platform.cost_model.columns import (
-    CHECKPOINTING,
     COMPILE,
     ENGINES,
     FIELDS,
@@ -13,6 +12,7 @@ from platform.cost_model.columns import (
     Array,
     Columns,
     activation_passes,
+    checkpointing_values,
     cluster_values,
     default_bucket_bytes,
     inner_copies,
@@ -48,7 +48,7 @@ class Axes:
     """Empty for every degree that cuts the blocks evenly."""
     cp: tuple[int, ...] = (1,)
     virtual_stages: tuple[int, ...] = (1,)
-    checkpointing: tuple[str, ...] = CHECKPOINTING
+    checkpointing: tuple[str, ...] = ("none", "selective", "full")
     flash: tuple[bool, ...] = (False, True)
     compile: tuple[str, ...] = ("none", "block")
     chunked_loss: tuple[bool, ...] = (False, True)
@@ -100,7 +100,7 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
     checkpointing, flash, compiled, chunked = (
         axis.ravel()
         for axis in np.meshgrid(
-            [CHECKPOINTING.index(name) for name in axes.checkpointing],
+            range(len(axes.checkpointing)),
             axes.flash,
             [COMPILE.index(name) for name in axes.compile],
             axes.chunked_loss,
@@ -163,9 +163,9 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
         "rounding": ROUNDING["expandable"],
     }
     per_logit = [
-        logit_bytes(loss_kind(bool(cut), COMPILE[code] == "model"), compute)
-        for cut, code in zip(chunked, compiled, strict=True)
+        logit_bytes(loss_kind(bool(cut), COMPILE[code]), compute) for cut, code in zip(chunked, compiled, strict=True)
     ]
+    checkpoints = [checkpointing_values(axes.checkpointing[code]) for code in checkpointing]
     passes = [activation_passes(model.architecture, model.gated, bool(code)) for code in compiled]
     copies = [inner_copies(model.architecture, bool(code)) for code in compiled]
     buckets = np.array([default_bucket_bytes(name, state, compute) for name in ENGINES])
@@ -181,7 +181,7 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
         "bucket_bytes": buckets[engine.astype(np.int64)],
         "gradient_bytes": np.asarray(state),
         "grad_accum": recipe.global_batch / (kept["micro_batch"] * kept_dp),
-        "checkpointing": free(checkpointing),
+        **{name: free(np.array([each[name] for each in checkpoints])) for name in checkpoints[0]},
         "flash": free(flash),
         "fused": free((compiled > 0).astype(np.int64)),
         "inner_copies": free(np.array(copies)),

@@ -142,8 +142,10 @@ def _activation_bytes(recipe: Recipe, layout: Layout, batch: BatchPoint) -> tupl
     if layout.attention == "eager" and layout.compile == "none" and layout.cp == 1:
         probabilities = float(model.num_heads) * recipe.seq_len
     one_block = tokens * size * (width + probabilities)
-    kept = one_block if layout.checkpointing == "none" else tokens * size * model.hidden_size
-    return kept * model.num_layers / layout.pp, one_block
+    every = layout.checkpoint_every
+    checkpointed = -(-model.num_layers // every) if every else 0
+    kept = checkpointed * tokens * size * model.hidden_size + (model.num_layers - checkpointed) * one_block
+    return kept / layout.pp, one_block
 
 
 def lower_bound(recipe: Recipe, layout: Layout, batch: BatchPoint) -> LowerBound:
@@ -172,7 +174,8 @@ def lower_bound(recipe: Recipe, layout: Layout, batch: BatchPoint) -> LowerBound
         # The gradient stands beside what it is computed from, unless a compiler writes it in place.
         alive = 1 if layout.compile == "model" else 2
         logits = batch.micro_batch * recipe.seq_len / layout.cp * (model.vocab_size / layout.tp) * compute * alive
-    backward_block = 0.0 if layout.checkpointing == "none" else one_block - input_bytes
+    # The last checkpointed block comes first in the backward pass only where every block is checkpointed.
+    backward_block = one_block - input_bytes if layout.checkpoint_every == 1 else 0.0
 
     instants = (
         ("loss", resident, held, copies, all_blocks, logits),

@@ -10,7 +10,15 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from platform.cost_model.columns import Array, Columns, casts_softmax, is_autocast, widens_gelu
+from platform.cost_model.columns import (
+    CHUNK_LOGITS,
+    Array,
+    Columns,
+    casts_softmax,
+    checkpointed_share,
+    is_autocast,
+    widens_gelu,
+)
 from platform.cost_model.lower_bound import GIB, LowerBound, lower_bound, lower_bound_gib
 from platform.cost_model.step_time import DDP, DEEPSPEED, FSDP, rank_parameters, stages_of
 
@@ -19,7 +27,6 @@ __all__ = ["PHASES", "LowerBound", "PeakMemory", "lower_bound", "lower_bound_gib
 PHASES = ("loss", "block_backward", "end_of_backward", "optimizer")
 BLOCK_BACKWARD, OPTIMIZER = 1, 3
 
-LOSS_CHUNK_ROWS = 4096
 EAGER_SCORE_BYTES = 4.0
 """Of an attention score besides the probabilities: the fp32 softmax that eager attention saves."""
 LIVE_PARAMETERS = 1e9
@@ -88,9 +95,14 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     kept_scores = np.where(c.checkpointing == 1, 0.0, scores)
     transient = tokens * c.compute_bytes * (2 * c.ffn / c.tp + 2 * c.hidden)
     transient = transient + np.where(c.checkpointing == 1, tokens * scores, 0.0)
-    # Saving every other product keeps about half of a block (see `compute.OP_SELECTIVE_SHARE`).
-    part = np.where((c.checkpointing == 1) & (c.engine < DEEPSPEED), 0.5, 1.0)
-    return tokens * (part * (replicated + sharded) + kept_scores), tokens * residual * c.hidden / split, transient
+    # This project's selective checkpointing keeps a block's input and what its products and fused attention give.
+    products = 4 * c.hidden + 2 * c.kv_width + (1 + c.gated) * c.ffn
+    kept = np.where(
+        (c.checkpointing == 1) & (c.engine <= DEEPSPEED),
+        residual * c.hidden / split + c.compute_bytes * products / c.tp,
+        replicated + sharded + kept_scores,
+    )
+    return tokens * kept, tokens * residual * c.hidden / split, transient
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,12 +201,17 @@ def _instants(c: Columns) -> Iterator[tuple[int, int, MemoryParts]]:
     stages = stages_of(c)
     saved, kept_input, transient = _block_bytes(c)
     full = c.checkpointing == 2
-    kept = np.where(full, kept_input * c.kept_checkpoints / c.checkpoint_blocks, saved)
+    share = np.where(full, checkpointed_share(c), 0.0)
+    kept = share * kept_input * c.kept_checkpoints / c.checkpoint_blocks + (1 - share) * saved
     again = np.where(full, saved * c.checkpoint_blocks - kept_input, 0.0) + transient
     tokens = c.micro_batch * c.seq_len / c.cp
     boundary = tokens * c.hidden * c.compute_bytes
-    rows = np.where(c.chunked_loss > 0, np.minimum(tokens, LOSS_CHUNK_ROWS), tokens)
-    logits = rows * c.vocab / c.tp * c.logit_bytes
+    width = c.vocab / c.tp
+    chunked = c.chunked_loss > 0
+    logits = np.where(chunked, np.minimum(tokens * width, CHUNK_LOGITS), tokens * width) * c.logit_bytes
+    # The table's gradient is summed in fp32; that of a further chunk stands beside it.
+    sums = 4.0 * width * c.hidden
+    logits = logits + np.where(chunked, np.where(tokens * width > CHUNK_LOGITS, 2 * sums, sums), 0.0)
     root = c.embedding_parameters / c.tp
     owned, _ = rank_parameters(c, stages)
 

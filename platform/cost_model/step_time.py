@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwidth
-from platform.cost_model.columns import Array, Columns
+from platform.cost_model.columns import Array, Columns, checkpointed_share
 from platform.cost_model.compute import head_s, host_layer_s, layer_seconds, optimizer_s
 
 DDP, FSDP, DEEPSPEED, MEGATRON = range(4)
@@ -84,7 +84,7 @@ def step_time(columns: Columns) -> StepTime:
     on_host = full & (c.kept_checkpoints == 0)
     to_host = np.where(on_host, 2 * boundary / c.tp / c.checkpoint_blocks / PAGEABLE_BANDWIDTH, 0.0)
     busy = layer.forward + layer.backward + layer.again + context + to_host
-    launch = host_forward + host_backward + np.where(full, host_forward, 0.0)
+    launch = host_forward + host_backward + np.where(full, host_forward * checkpointed_share(c), 0.0)
     whole_head = head_forward + head_backward
     # While the device is at the head, the host runs ahead into the backward pass.
     ahead = np.where(c.pp > 1, 0.0, whole_head / c.layers)
@@ -232,7 +232,7 @@ def _data_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> Array:
     layers = blocks / per_layer
     # FSDP2 keeps a block gathered from its recomputation to its backward pass; ZeRO-3 releases each module after every
     # pass of it, so that recomputing loads it once more (arXiv 2104.07857, section 4.1).
-    again = np.where((c.engine == DEEPSPEED) & (c.checkpointing == 2), 1.0, 0.0)
+    again = np.where((c.engine == DEEPSPEED) & (c.checkpointing == 2), checkpointed_share(c), 0.0)
     gathers = np.where(c.zero_stage == 3, 2.0 + again, 1.0 / m)
     reduce_times = np.where((c.sync_every > 0) | (c.engine == DEEPSPEED), 1.0, 1.0 / m)
     talk = layers * (gathers * gather + reduce_times * (scatter_unit + across))

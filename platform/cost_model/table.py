@@ -19,8 +19,10 @@ from platform.cost_model.columns import (
     OFFLOAD,
     ROUNDING,
     activation_passes,
+    checkpointing_values,
     cluster_values,
     default_bucket_bytes,
+    flash_share,
     inner_copies,
     logit_bytes,
     loss_kind,
@@ -244,7 +246,9 @@ def _offload(row: Row) -> int:
 def _loss(row: Row, flash: bool) -> str:
     """The kind of loss: stacks with fused attention brought a fused loss with it."""
     if row.get("engine"):
-        return loss_kind(row.get("loss") == "chunked", row.get("compile") == "model")
+        if row.get("loss") == "chunked" and "bare loop" in _text(row):
+            return "kept"
+        return loss_kind(row.get("loss") == "chunked", row.get("compile") or "none")
     return "fused" if flash else "kept"
 
 
@@ -347,7 +351,7 @@ def _values(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, float
         "virtual_stages": _virtual_stages(row, model, pp),
         "sequence_parallel": float(row.get("seq_parallel") == "yes" or (own and tp > 1)),
         "sync_every": float(row.get("grad_sync", "every" if engine == "fsdp" else "") == "every"),
-        "checkpointing": CHECKPOINTING.index(checkpointing),
+        **checkpointing_values(checkpointing),
         "offload": _offload(row),
         # The Hugging Face Trainer's "auto" bucket holds hidden_size^2 elements.
         "bucket_bytes": model.hidden_size**2 * 2.0
@@ -355,7 +359,7 @@ def _values(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, float
         else default_bucket_bytes(engine, state_bytes, compute_bytes),
         "checkpoint_blocks": float(spans[1]) if (spans := _SPANS.search(text)) else 1.0,
         "kept_checkpoints": _kept_checkpoints(row, tp),
-        "flash": float(flash),
+        "flash": flash_share(_own_model(row) or "", row["attention"]) if row.get("attention") else float(flash),
         "wide_softmax": float(_own_model(row) != "gpt2"),
         "fused": float(fused),
         "inner_copies": _inner_copies(row, model, fused),

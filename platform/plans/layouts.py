@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from platform.cost_model.columns import CHECKPOINTING, ENGINES, Array, Columns
+from platform.cost_model.columns import CHECKPOINTING, ENGINES, LOGIT_BYTES, Array, Columns
 from platform.cost_model.enumeration import Axes, enumerate_points
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.memory import PHASES, peak_parts
@@ -111,7 +111,7 @@ def fused_attention(space: Space) -> str:
     return next((name for name in space.axes.get("attention", ()) if name != "eager"), "sdpa")
 
 
-def layout_at(columns: Columns, row: int, *, attention: str, compiled: str) -> Layout:
+def layout_at(columns: Columns, row: int, *, attention: str) -> Layout:
     """The `Layout` of one row of an enumeration."""
 
     def value(name: str) -> float:
@@ -119,6 +119,7 @@ def layout_at(columns: Columns, row: int, *, attention: str, compiled: str) -> L
         return float(array) if array.ndim == 0 else float(array[row])
 
     engine = ENGINES[int(value("engine"))]
+    whole = bool(np.broadcast_to(_whole(columns), columns.shape)[row])
     stage, dp = int(value("zero_stage")), int(value("dp"))
     return Layout(
         engine=engine,  # type: ignore[arg-type]
@@ -129,11 +130,29 @@ def layout_at(columns: Columns, row: int, *, attention: str, compiled: str) -> L
         pp=int(value("pp")),
         cp=int(value("cp")),
         grad_sync="every" if value("sync_every") else "last",
-        checkpointing=CHECKPOINTING[int(value("checkpointing"))],  # type: ignore[arg-type]
+        checkpointing=_checkpointing(value("checkpointing"), value("checkpoint_every")),  # type: ignore[arg-type]
         attention=attention if value("flash") else "eager",  # type: ignore[arg-type]
         loss="chunked" if value("chunked_loss") else "plain",
-        compile=compiled if value("fused") else "none",  # type: ignore[arg-type]
+        compile=("model" if whole else "block") if value("fused") else "none",  # type: ignore[arg-type]
     )
+
+
+def _refused(columns: Columns) -> "np.ndarray":
+    """Rows that `trainers.support` refuses for their kernels."""
+    compiled = columns.fused > 0
+    zero_3 = (columns.engine == ENGINES.index("deepspeed")) & (columns.zero_stage == 3)
+    fsdp = columns.engine == ENGINES.index("fsdp")
+    return np.broadcast_to(compiled & (zero_3 | (_whole(columns) & fsdp)), columns.shape)
+
+
+def _whole(columns: Columns) -> "np.ndarray":
+    """Rows of models compiled whole, which their loss tells; a chunked loss is compiled with blocks alone."""
+    return (columns.fused > 0) & (columns.chunked_loss == 0) & (columns.logit_bytes == LOGIT_BYTES["compiled"])
+
+
+def _checkpointing(code: float, every: float) -> str:
+    """The layout's word of both columns."""
+    return f"every_{every:.0f}" if every > 1 else CHECKPOINTING[int(code)]
 
 
 def best_plan(
@@ -156,32 +175,35 @@ def best_plan(
         told = "; ".join(f"{reason} ({count:,} points)" for reason, count in points.skipped)
         raise InputError(f"no layout of {space.name} stands on {cluster.num_devices} x {cluster.device.name}: {told}")
     prediction = predict(grid)
-    fits = np.asarray(prediction.fits)
+    refused = _refused(columns)
+    fits = np.asarray(prediction.fits) & ~refused
     skipped = [*points.skipped]
+    if refused.any():
+        skipped.append(("compiled under ZeRO-3, or whole under FSDP2 or with a chunked loss", int(refused.sum())))
     if not fits.all():
-        skipped.append(("predicted out of memory", int((~fits).sum())))
+        skipped.append(("predicted out of memory", int((~fits & ~refused).sum())))
     rows = _fastest_rows(columns, prediction, fits)
     attention = fused_attention(space)
-    compiled = next((name for name in axes.compile if name != "none"), "block")
     planned: list[Planned] = []
     for row in rows[:top]:
-        layout = layout_at(columns, int(row), attention=attention, compiled=compiled)
+        layout = layout_at(columns, int(row), attention=attention)
         planned.append(_planned(recipe, cluster, columns, prediction, int(row), int(rows[0]), layout))
     return Plan(
         recipe=recipe,
         cluster=cluster,
         best=tuple(planned),
         num_layouts=len(rows),
-        num_too_large=len(_fastest_rows(columns, prediction, np.ones(len(fits), dtype=bool))) - len(rows),
+        num_too_large=len(_fastest_rows(columns, prediction, ~refused)) - len(rows),
         num_points=points.num_points,
         skipped=tuple(skipped),
-        nearest=_nearest(columns, prediction, attention=attention, compiled=compiled),
+        nearest=_nearest(columns, prediction, attention=attention),
     )
 
 
 def _fastest_rows(columns: Columns, prediction: Prediction, fits: "np.ndarray") -> "np.ndarray":
     """The fitting row of each layout with the least expected time, the least of all first."""
-    names = ("engine", "zero_stage", "tp", "pp", "cp", "sync_every", "checkpointing", "flash", "fused", "chunked_loss")
+    names = ("engine", "zero_stage", "tp", "pp", "cp", "sync_every", "checkpointing", "checkpoint_every")
+    names += ("flash", "fused", "chunked_loss", "logit_bytes")
     rows = np.flatnonzero(fits)
     if not len(rows):
         return rows
@@ -231,10 +253,10 @@ def _planned(
     )
 
 
-def _nearest(columns: Columns, prediction: Prediction, *, attention: str, compiled: str) -> str:
+def _nearest(columns: Columns, prediction: Prediction, *, attention: str) -> str:
     """The point that needs least memory, with what it is made of."""
     row = int(np.argmin(prediction.memory.needed_gib / columns.capacity_gib))
-    layout = layout_at(columns, row, attention=attention, compiled=compiled)
+    layout = layout_at(columns, row, attention=attention)
     parts = peak_parts(columns.take(np.array([row])))
     told = ", ".join(
         f"{name.replace('_', ' ')} {float(np.ravel(value)[0]):.1f}"

@@ -137,8 +137,7 @@ def _fewest(
     columns = enumerate_points(recipe, cluster, axes).columns
     memory = predict(columns).memory
     row = int(np.argmin(memory.needed_gib))
-    compiled = next((name for name in axes.compile if name != "none"), "block")
-    layout = layout_at(columns, row, attention=fused_attention(space), compiled=compiled)
+    layout = layout_at(columns, row, attention=fused_attention(space))
     ranks = ("the first pipeline stage (embedding)", "a middle pipeline stage", "the last pipeline stage (head)")
     return Fewest(
         num_nodes=cluster.num_nodes,

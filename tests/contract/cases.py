@@ -118,6 +118,44 @@ def layouts(world_size: int) -> list[Layout]:
     return found
 
 
+def _kernels(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
+    """Every kernel in every kind of engine on 2 ranks; two or three ride in one run, since each must change nothing.
+
+    FlexAttention has no backward pass on a CPU: here it is sdpa behind the same seam. A compiler's code runs on 1 rank.
+    """
+    if world_size == 1:
+        block = Layout(engine="ddp", attention="flex", loss="chunked", compile="block", checkpointing="selective")
+        return [(BLOOM, "fp32", block)]
+    if world_size > 2:
+        return []
+    ddp = Layout(engine="ddp", dp_replicate=2)
+    fsdp = Layout(engine="fsdp", zero_stage=3, dp_shard=2)
+    zero = Layout(engine="deepspeed", zero_stage=1, dp_shard=2)
+    zero_3 = dataclasses.replace(zero, zero_stage=3, grad_sync="every")
+    zero_0 = dataclasses.replace(zero, zero_stage=0, dp_shard=1, dp_replicate=2)
+    made: list[tuple[ModelSpec, str, Layout, dict[str, str]]] = [
+        (BLOOM, "fp32", ddp, {"attention": "sdpa", "loss": "chunked", "checkpointing": "selective"}),
+        (GPT2, "bf16", ddp, {"attention": "flex", "loss": "chunked", "checkpointing": "every_2"}),
+        (BLOOM, "bf16", ddp, {"attention": "flex", "loss": "chunked", "compile": "block", "checkpointing": "full"}),
+        (GPT2, "fp32", ddp, {"attention": "sdpa", "compile": "model"}),
+        (BLOOM, "fp32", fsdp, {"attention": "flex", "loss": "chunked", "checkpointing": "every_2"}),
+        (
+            GPT2,
+            "bf16",
+            fsdp,
+            {"attention": "sdpa", "loss": "chunked", "compile": "block", "checkpointing": "selective"},
+        ),
+        (BLOOM, "fp32", zero_3, {"attention": "sdpa", "loss": "chunked", "checkpointing": "every_2"}),
+        (GPT2, "bf16", zero_3, {"attention": "flex", "loss": "chunked"}),
+        (GPT2, "bf16", zero_0, {"attention": "sdpa", "loss": "chunked", "checkpointing": "selective"}),
+        (BLOOM, "bf16", zero, {"attention": "flex", "loss": "chunked", "compile": "block"}),
+    ]
+    return [
+        (model, precision, dataclasses.replace(layout, **kernels))  # type: ignore[arg-type]
+        for model, precision, layout, kernels in made
+    ]
+
+
 def cases(world_size: int) -> list[Case]:
     """At 2 ranks all combinations in fp32 on BLOOM, and the faults; at 1 and 4 ranks each stage and degree twice."""
     found: list[Case] = []
@@ -153,4 +191,6 @@ def cases(world_size: int) -> list[Case]:
             add_recipe(recipe(BLOOM, optimizer="adafactor"), layout, 1, climbs=True)
         if plain and (layout.engine, layout.zero_stage) != ("deepspeed", 0) and (main or layout.zero_stage == 3):
             add_recipe(recipe(BLOOM, "bf16", states="bf16"), layout, 2)
+    for model, precision, layout in _kernels(world_size):
+        add(model, precision, layout, 2)
     return found

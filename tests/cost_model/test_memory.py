@@ -169,7 +169,7 @@ def test_flat_copies_of_the_step_find_no_room_among_cached_activations() -> None
 def test_chunks_compilers_and_fused_attention_save_what_they_should() -> None:
     plain = peak(point(fsdp(), cluster="H200", micro_batch=4))
     assert peak(point(fsdp(attention="flex"), cluster="H200", micro_batch=4)) < plain - 50
-    assert peak(point(fsdp(loss="chunked"), cluster="H200", micro_batch=4)) < plain - 8
+    assert peak(point(fsdp(loss="chunked"), cluster="H200", micro_batch=4)) < plain - 7
     assert peak(point(fsdp(compile="model"), cluster="H200", micro_batch=4)) < plain
 
 

@@ -60,7 +60,7 @@ def test_enumerated_rows_are_those_of_their_layouts() -> None:
     axes = Axes(micro_batches=(1, 2), compile=("none", "block"))
     found = enumerate_points(recipe, cluster, axes)
     for row in range(0, found.columns.shape[0], 37):
-        layout = layout_at(found.columns, row, attention="sdpa", compiled="block")
+        layout = layout_at(found.columns, row, attention="sdpa")
         assert layout.world_size == 16
         micro_batch = int(found.columns.micro_batch[row])
         alone = from_points([(recipe, layout, BatchPoint.of(recipe, layout, micro_batch))], cluster)

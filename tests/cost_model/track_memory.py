@@ -18,7 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoModelForCausalLM, BloomConfig, GPT2Config
 
 from trainers.codec import from_json
-from trainers.models import causal_lm_loss
+from trainers.kernels.head import causal_lm_loss
 from trainers.spec import ModelSpec
 
 

@@ -71,7 +71,6 @@ def test_points_are_picked_by_name_and_share_recipe_changes() -> None:
         ("bloom7b", ["pp=31"], "pp 31 is more than the 30 layers of bloom-7b1"),
         ("bloom7b", ["cp=3"], "cp 3 does not divide the sequence length 2048"),
         ("bloom7b", ["dp_shard=0"], "dp_shard must be at least 1, got 0"),
-        ("bloom7b", ["attention=sdpa"], "bloom models run eager attention here, not sdpa"),
         ("bloom7b", ["point=zs0"], r"has no point 'zs0' \(it has no named points\)"),
         ("gpt2_zero", ["point=zs0_fp16_gpus1_bs32_sl12"], "did you mean zs0_fp16_gpus1_bs32_sl128"),
         ("gpt2_zero", ["zero_stage=1"], "zero_stage is fixed by the named points of space gpt2_zero"),

@@ -1,13 +1,16 @@
 """What a space enumerates: every layout once, on all devices, in its declared order."""
 
 import dataclasses
+import itertools
 from pathlib import Path
 
 import pytest
 
 import search_spaces
 from search_spaces.space import Point, Space
+from trainers.cluster import Cluster
 from trainers.layout import Layout
+from trainers.support import refusal
 
 GOLDEN = Path(__file__).parent / "golden" / "layouts.txt"
 DEVICES = (1, 2, 4, 8, 16)
@@ -48,8 +51,7 @@ def test_gradient_sync_is_what_the_engine_can_do() -> None:
     for each in found:
         if each.layout.engine == "deepspeed":
             assert each.layout.grad_sync == ("every" if each.layout.zero_stage >= 2 else "last")
-    ddp = [each.layout.grad_sync for each in found if each.layout.engine == "ddp"]
-    assert ddp == ["last", "every", "last", "every"]
+    assert {each.layout.grad_sync for each in found if each.layout.engine == "ddp"} == {"last", "every"}
     alone, _ = search_spaces.load("bloom7b").candidates(1)
     assert {each.layout.grad_sync for each in alone if each.layout.engine != "deepspeed"} == {"last"}
 
@@ -57,9 +59,21 @@ def test_gradient_sync_is_what_the_engine_can_do() -> None:
 def test_sharded_without_checkpointing_comes_first_for_bloom() -> None:
     found, _ = search_spaces.load("bloom7b").candidates(8)
     layouts = [each.layout for each in found]
-    assert layouts[0] == Layout(engine="fsdp", zero_stage=3, dp_shard=8, grad_sync="last")
-    first_checkpointed = next(i for i, layout in enumerate(layouts) if layout.checkpointing == "full")
-    assert all(layout.checkpointing == "full" for layout in layouts[first_checkpointed:])
+    fastest = {"attention": "flex", "loss": "chunked", "compile": "block"}
+    assert layouts[0] == Layout(engine="fsdp", zero_stage=3, dp_shard=8, grad_sync="last", **fastest)  # type: ignore[arg-type]
+    of_fastest = [x for x in layouts if all(getattr(x, name) == value for name, value in fastest.items())]
+    assert layouts[: len(of_fastest)] == of_fastest
+    assert list(dict.fromkeys(x.checkpointing for x in of_fastest)) == ["none", "selective", "every_2", "full"]
+
+
+def test_bloom_has_two_hundred_layouts_on_four_gpus_that_none_refuses() -> None:
+    space = search_spaces.load("bloom7b")
+    gpus = Cluster(
+        device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, capability=(9, 0), devices_per_node=4
+    )
+    found, _ = space.candidates(4)
+    able = [each for each in found if refusal(each.recipe, each.layout, gpus) is None]
+    assert len(able) >= 200
 
 
 def test_degrees_named_are_kept_and_the_rest_is_filled() -> None:
@@ -143,13 +157,22 @@ def test_a_space_cannot_be_invalid() -> None:
             dataclasses.replace(space, **changes)
 
 
+def _kernels(layout: Layout) -> str:
+    return f"{layout.attention}, {layout.loss} loss, compile {layout.compile}, checkpointing {layout.checkpointing}"
+
+
 def _lines(space: Space, num_devices: int) -> list[str]:
     found, rejected = space.candidates(num_devices)
     lines = [f"{space.name} on {num_devices} devices: {len(found)} layouts"]
-    for each in found:
-        ladder = ",".join(map(str, each.micro_batches))
-        layout = each.layout
-        lines.append(f"  {each.name or layout.label} | {layout.dp_replicate} x {layout.dp_shard} | {ladder}")
+    for kernels, group in itertools.groupby(found, lambda each: _kernels(each.layout)):
+        members = list(group)
+        # Each set of kernels has the same layouts: the first shows them.
+        for each in members if kernels == _kernels(found[0].layout) or space.points else members[:1]:
+            ladder = ",".join(map(str, each.micro_batches))
+            layout = each.layout
+            lines.append(f"  {each.name or layout.label} | {layout.dp_replicate} x {layout.dp_shard} | {ladder}")
+        if len(members) > 1:
+            lines.append(f"    {len(members)} with {kernels}")
     lines += [f"  rejected {each.layout.label} | {each.reason}" for each in rejected]
     return lines
 

@@ -74,11 +74,21 @@ def test_nothing_that_the_contract_runs_is_refused(world_size: int) -> None:
         ({}, {"dp_shard": 1, "tp": 2}, GPUS, "no engine has tp yet, got tp 2"),
         ({}, {"dp_shard": 1, "pp": 2}, GPUS, "no engine has pp yet"),
         ({}, {"dp_shard": 1, "cp": 2}, GPUS, "no engine has cp yet"),
-        ({}, {"checkpointing": "selective"}, GPUS, "checkpoints selectively"),
         ({}, {"offload": "optimizer"}, GPUS, "no engine offloads yet, got offload optimizer"),
-        ({}, {"attention": "flex"}, GPUS, "flex attention"),
-        ({}, {"loss": "chunked"}, GPUS, "the chunked loss"),
-        ({}, {"compile": "block"}, GPUS, "compiles yet, got compile block"),
+        (
+            {},
+            {"engine": "deepspeed", "grad_sync": "every", "compile": "block"},
+            GPUS,
+            "ZeRO-3 gathers each module's parameters by hooks that cannot be compiled, got compile block",
+        ),
+        ({}, {"compile": "model"}, GPUS, "FSDP2 gathers each block's parameters between blocks"),
+        (
+            {},
+            {"engine": "ddp", "zero_stage": 0, "dp_shard": 1, "dp_replicate": 2, "compile": "model", "loss": "chunked"},
+            GPUS,
+            "a model compiled whole has sdpa or eager attention and the plain loss, got sdpa and chunked",
+        ),
+        ({}, {"checkpointing": "selective", "attention": "flex"}, GPUS, "cannot look into FlexAttention"),
         ({}, {"bucket_mib": 50}, GPUS, "FSDP2 reduces a block at a time"),
         (
             {},
@@ -86,7 +96,6 @@ def test_nothing_that_the_contract_runs_is_refused(world_size: int) -> None:
             GPUS,
             "DeepSpeed stage 0 has buckets of one fixed size",
         ),
-        ({"model": BLOOM}, {}, GPUS, "only eager attention for bloom"),
         ({"model": dataclasses.replace(GPT2, embedding_norm=True)}, {}, GPUS, "no gpt2 with a norm after"),
         ({"model": dataclasses.replace(GPT2, num_kv_heads=2)}, {}, GPUS, "2 of 4: use llama"),
         (

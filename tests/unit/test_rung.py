@@ -145,6 +145,15 @@ def test_a_rung_of_void_windows_is_no_result(monkeypatch: Any) -> None:
     )
 
 
+def test_a_window_in_which_something_was_compiled_is_void(monkeypatch: Any) -> None:
+    made = rung(monkeypatch)
+    made._w.job = job(Timing(rung_s=0.0))
+    graphs = iter([4, 4, 4, 5, 5, 5, 5, 5])  # before and after each window
+    monkeypatch.setattr("trainers.rung.num_compilations", lambda: next(graphs))
+    found = timed(monkeypatch, made)
+    assert (len(found.windows), found.void) == (3, ["a shape was compiled anew"])
+
+
 def test_void_windows_beside_enough_good_ones_are_left_out(monkeypatch: Any) -> None:
     windows, void, outcome, reason = judged(monkeypatch, [1, 0, 0, 1, 0, 0])
     assert (len(windows), len(void), outcome, reason) == (3, 2, Outcome.OK, "")

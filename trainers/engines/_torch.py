@@ -1,4 +1,4 @@
-"""What engines share: matrix-product precision, optimizers, checkpointing of blocks; the step of the torch engines."""
+"""What engines share: matrix-product precision, optimizers; the step of the torch engines."""
 
 import abc
 import contextlib
@@ -7,14 +7,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
-    CheckpointImpl,
-    CheckpointWrapper,
-    checkpoint_wrapper,
-)
 
+from trainers.engines._kernels import kernels_in_effect, prepare
+from trainers.kernels.head import loss_of
 from trainers.layout import Layout
-from trainers.models import Model, build, causal_lm_loss
+from trainers.models import Model, build
 from trainers.recipe import Recipe
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -102,34 +99,9 @@ def optimizer_in_effect(optimizer: torch.optim.Optimizer, masters: Iterable[torc
     return found
 
 
-def checkpoint_blocks(model: Model) -> tuple[nn.Module, ...]:
-    """Wraps every block in place, so that its forward pass is done again in the backward pass. Returns the wrappers.
-
-    Dropout is off (see `trainers.models`), so the random state need not be kept.
-    """
-    wrappers = []
-    for name, block in zip(model.block_names, model.blocks, strict=True):
-        parent, _, key = name.rpartition(".")
-        wrapper = checkpoint_wrapper(block, checkpoint_impl=CheckpointImpl.NO_REENTRANT, preserve_rng_state=False)
-        setattr(model.module.get_submodule(parent), key, wrapper)
-        wrappers.append(wrapper)
-    return tuple(wrappers)
-
-
-def checkpointing_in_effect(module: nn.Module, num_blocks: int) -> str:
-    """ "none", "full", or how many blocks of how many are checkpointed, counted in the module."""
-    count = sum(isinstance(child, CheckpointWrapper) for child in module.modules())
-    return {0: "none", num_blocks: "full"}.get(count, f"{count} of {num_blocks} blocks")
-
-
 def plain_name(name: str) -> str:
     """A parameter's name in the plain transformers model."""
     return name.replace("_checkpoint_wrapped_module.", "").removeprefix("module.")
-
-
-def loss_of(module: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    """Mean loss of int64 [micro_batch, seq_len + 1] tokens. Holds no logits when it returns, save the graph's own."""
-    return causal_lm_loss(module(tokens[:, :-1]).logits, tokens[:, 1:])
 
 
 class TorchEngine(abc.ABC):
@@ -151,8 +123,9 @@ class TorchEngine(abc.ABC):
         self._grad_accum = 1
         self._syncs: list[bool] = []
         self._last_syncs: list[bool] = []
-        self._num_blocks = recipe.model.num_layers
-        self._module = self._lay_out(build(recipe.model, attention=layout.attention))
+        self._model = build(recipe.model, attention=layout.attention)
+        self._units: tuple[Any, ...] = prepare(self._model, layout)
+        self._module = self._lay_out(self._model)
         self._optimizer = make_optimizer(self._module.parameters(), recipe)
         self._scaler = torch.amp.GradScaler(device.type) if recipe.compute_precision == "fp16" else None
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)
@@ -181,7 +154,7 @@ class TorchEngine(abc.ABC):
         with self._syncing(last or self._layout.grad_sync == "every") as synced:
             self._syncs.append(synced)
             with self._computing():
-                loss = loss_of(self._module, tokens)
+                loss = loss_of(self._module, self._model.head, tokens)
             scaled = loss / self._grad_accum
             (scaled if self._scaler is None else self._scaler.scale(scaled)).backward()
         return loss.detach()
@@ -223,7 +196,7 @@ class TorchEngine(abc.ABC):
             "world_size": torch.distributed.get_world_size(),
             "grad_accum": len(self._last_syncs) or self._grad_accum,
             "grad_sync": ("every" if all(self._last_syncs) else "last") if several else None,
-            "checkpointing": checkpointing_in_effect(self._module, self._num_blocks),
+            **kernels_in_effect(self._model, self._units),
             **optimizer_in_effect(self._optimizer),
         }
 
@@ -233,4 +206,4 @@ class TorchEngine(abc.ABC):
 
     def close(self) -> None:
         self._optimizer.state.clear()
-        del self._module, self._optimizer
+        del self._module, self._optimizer, self._model, self._units

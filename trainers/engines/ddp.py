@@ -12,7 +12,6 @@ from torch.nn.parallel import DistributedDataParallel
 from trainers import weights
 from trainers.engines._torch import (
     TorchEngine,
-    checkpoint_blocks,
     dtype_name,
     half_dtype,
     matmul_precision,
@@ -43,8 +42,6 @@ class DdpEngine(TorchEngine):
             device=self._device,
             dtype=state_dtype(recipe),
         )
-        if self._layout.checkpointing == "full":
-            checkpoint_blocks(model)
         self._views = False
         # All ranks have drawn the same weights, so nothing need be sent at the start, and no buffer ever changes.
         with warnings.catch_warnings():
@@ -81,7 +78,6 @@ class DdpEngine(TorchEngine):
         with self._computing():
             matrix = torch.ones(8, 8, dtype=next(self._module.parameters()).dtype, device=self._device)
             product = (matrix @ matrix).dtype
-        config = self._module.module.config
         return {
             **super().in_effect(),
             "engine": "ddp" if type(self._module) is DistributedDataParallel else type(self._module).__name__,
@@ -89,6 +85,5 @@ class DdpEngine(TorchEngine):
             "dp_replicate": torch.distributed.get_world_size(self._module.process_group),
             "dp_shard": 1,
             "bucket_mib": self._module.bucket_bytes_cap // 2**20,
-            "attention": config._attn_implementation,
             "compute_precision": matmul_precision() if product == torch.float32 else dtype_name(product),
         }

@@ -36,12 +36,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainers import weights
+from trainers.engines._kernels import kernels_in_effect, prepare
 from trainers.engines._torch import (
-    checkpoint_blocks,
-    checkpointing_in_effect,
     dtype_name,
     half_dtype,
-    loss_of,
     make_optimizer,
     matmul_precision,
     optimizer_in_effect,
@@ -50,6 +48,7 @@ from trainers.engines._torch import (
     state_dtype,
 )
 from trainers.engines.ds_config import engine_config
+from trainers.kernels.head import loss_of
 from trainers.layout import Layout
 from trainers.models import Model, build
 from trainers.recipe import Recipe
@@ -92,7 +91,7 @@ class DeepSpeedEngine:
         self._linear = F.linear  # stage 3 replaces it for the whole process
         config = engine_config(recipe, layout)
         model = build(recipe.model, attention=layout.attention)
-        self._model_config: Any = model.module.config
+        self._model, self._units = model, prepare(model, layout)
         self._fill(model, config)
         with contextlib.redirect_stdout(io.StringIO()):  # stage 1 in bf16 prints memory tables, whatever the log level
             initialize: Any = deepspeed.initialize
@@ -108,9 +107,8 @@ class DeepSpeedEngine:
 
     def _fill(self, model: Model, config: dict[str, Any]) -> None:
         recipe, layout = self._recipe, self._layout
-        units = checkpoint_blocks(model) if layout.checkpointing == "full" else model.blocks
         dtype = (half_dtype(recipe) if layout.zero_stage else None) or torch.float32
-        for unit in (*units, model.module):
+        for unit in (*self._units, model.module):
             weights.materialise(
                 unit, names=model.names, seed=recipe.seed, std=recipe.model.init_std, device=self._device, dtype=dtype
             )
@@ -133,7 +131,7 @@ class DeepSpeedEngine:
 
     def micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
         self._engine.set_gradient_accumulation_boundary(last)
-        loss = loss_of(self._engine, tokens)
+        loss = loss_of(self._engine, self._model.head, tokens)
         self._engine.backward(loss)
         return loss.detach()
 
@@ -189,8 +187,7 @@ class DeepSpeedEngine:
             "world_size": dist.get_world_size(),
             "grad_accum": engine.gradient_accumulation_steps(),
             "grad_sync": "every" if engine.zero_optimization_partition_gradients() else "last",
-            "checkpointing": checkpointing_in_effect(engine.module, self._recipe.model.num_layers),
-            "attention": self._model_config._attn_implementation,
+            **kernels_in_effect(self._model, self._units),
             "compute_precision": matmul_precision() if compute == "fp32" else compute,
             "bucket_mib": engine.zero_reduce_bucket_size() * (4 if compute == "fp32" else 2) // 2**20,
             "reduce_precision": dtype_name(engine.communication_data_type),
@@ -210,7 +207,7 @@ class DeepSpeedEngine:
         # DeepSpeed leaves both behind for the whole process: the next engine would scale fp16 losses twice.
         F.linear = self._linear
         torch_autocast.TORCH_AUTOCAST_INITIALIZED, torch_autocast.TORCH_AUTOCAST_DTYPE = False, None
-        del self._engine
+        del self._engine, self._model, self._units
 
 
 def _stage(wrapper: Any) -> int:

@@ -16,7 +16,6 @@ from torch.distributed.tensor import DTensor
 from trainers import weights
 from trainers.engines._torch import (
     TorchEngine,
-    checkpoint_blocks,
     dtype_name,
     half_dtype,
     matmul_precision,
@@ -40,7 +39,7 @@ class FsdpEngine(TorchEngine):
         recipe, layout = self._recipe, self._layout
         self._mesh = _mesh(self._device.type, layout.dp_replicate, layout.dp_shard)
         policy = MixedPrecisionPolicy(param_dtype=half_dtype(recipe), reduce_dtype=state_dtype(recipe))
-        units = checkpoint_blocks(model) if layout.checkpointing == "full" else model.blocks
+        units = self._units
         # A unit is drawn whole and cut at once, so that a rank never holds more than its shards and one unit.
         for unit in (*units, model.module):
             weights.materialise(
@@ -53,8 +52,7 @@ class FsdpEngine(TorchEngine):
             )
             reshard = None if unit is model.module else layout.zero_stage == 3
             fully_shard(unit, mesh=self._mesh, mp_policy=policy, reshard_after_forward=reshard)
-        self._units: tuple[Any, ...] = units
-        for i, unit in enumerate(self._units if layout.prefetch else ()):
+        for i, unit in enumerate(units if layout.prefetch else ()):
             unit.set_modules_to_forward_prefetch(list(units[i + 1 : i + 1 + layout.prefetch]))
             unit.set_modules_to_backward_prefetch(list(units[max(0, i - layout.prefetch) : i][::-1]))
         return model.module
@@ -96,7 +94,6 @@ class FsdpEngine(TorchEngine):
             "units": len(list(self._groups())),
             "prefetch": ahead,
             "reduce_precision": reduce,
-            "attention": self._module.config._attn_implementation,
             "compute_precision": matmul_precision() if compute == "fp32" else compute,
         }
 

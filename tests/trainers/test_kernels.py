@@ -1,0 +1,176 @@
+"""The kernels by themselves, in one process: attention and loss give what the plain ones give, graphs are reused."""
+
+import dataclasses
+import inspect
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
+from transformers.models.bloom import modeling_bloom
+
+from trainers import weights
+from trainers.engines._kernels import kernels_in_effect, prepare
+from trainers.kernels import attention, head
+from trainers.kernels.compiled import num_compilations
+from trainers.layout import Layout
+from trainers.models import Model, build
+from trainers.spec import ModelSpec
+
+CPU = torch.device("cpu")
+SIZES: dict[str, Any] = {"num_layers": 3, "hidden_size": 48, "vocab_size": 97, "init_std": 0.3}
+SPECS = {
+    "bloom": ModelSpec(name="bloom", architecture="bloom", num_heads=4, **SIZES),
+    "bloom of 6 heads": ModelSpec(name="bloom6", architecture="bloom", num_heads=6, **SIZES),
+    "gpt2": ModelSpec(name="gpt2", architecture="gpt2", num_heads=4, max_positions=32, **SIZES),
+    "gpt_neox": ModelSpec(name="neox", architecture="gpt_neox", num_heads=4, max_positions=32, **SIZES),
+    "llama": ModelSpec(name="llama", architecture="llama", num_heads=4, num_kv_heads=2, **SIZES),
+}
+
+
+def filled(spec: ModelSpec, **layout: Any) -> tuple[Model, Layout]:
+    """A model of `spec` with weights, ready for a layout with these kernels."""
+    wanted = Layout(engine="ddp", **layout)
+    model = build(spec, attention=wanted.attention)
+    units = prepare(model, wanted)
+    assert kernels_in_effect(model, units) == {
+        name: getattr(wanted, name) for name in ("attention", "loss", "compile", "checkpointing")
+    }
+    weights.materialise(model.module, names=model.names, seed=1, std=spec.init_std, device=CPU)
+    return model, wanted
+
+
+def loss_and_gradients(spec: ModelSpec, tokens: torch.Tensor, **layout: Any) -> tuple[float, dict[str, torch.Tensor]]:
+    model, _ = filled(spec, **layout)
+    loss = head.loss_of(model.module, model.head, tokens)
+    loss.backward()
+    gradients = {name: parameter.grad for name, parameter in model.module.named_parameters()}
+    plain = {name.replace("_checkpoint_wrapped_module.", ""): value for name, value in gradients.items()}
+    return loss.item(), {name: value for name, value in plain.items() if value is not None}
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", "flex"])
+@pytest.mark.parametrize("name", SPECS)
+def test_attention_gives_what_eager_attention_gives(name: str, kernel: str) -> None:
+    tokens = torch.randint(97, (2, 22), generator=torch.Generator().manual_seed(0))
+    loss, gradients = loss_and_gradients(SPECS[name], tokens, attention="eager")
+    fused_loss, fused = loss_and_gradients(SPECS[name], tokens, attention=kernel)
+    assert fused_loss == pytest.approx(loss, rel=1e-6)
+    assert fused.keys() == gradients.keys()
+    for each, gradient in gradients.items():
+        torch.testing.assert_close(fused[each], gradient, rtol=1e-3, atol=1e-5 * gradient.abs().max().item())
+
+
+def test_the_seam_into_bloom_is_still_there() -> None:
+    """A release of transformers that calls its attention otherwise must show here, not in a wrong loss."""
+    known = inspect.signature(modeling_bloom.BloomAttention.forward).parameters
+    assert list(known)[:3] == ["self", "hidden_states", "residual"] and "attention_mask" in known
+    model, _ = filled(SPECS["bloom"], attention="sdpa")
+    kinds = {type(module).__name__ for module in model.module.modules() if "Attention" in type(module).__name__}
+    assert kinds == {"AlibiAttention"}
+    for module in model.module.modules():
+        if type(module).__name__ == "AlibiAttention":
+            module.__class__ = modeling_bloom.BloomAttention
+            break
+    assert kernels_in_effect(model, model.blocks)["attention"] == "AlibiAttention+BloomAttention"
+
+
+@pytest.mark.parametrize("num_heads", [4, 6, 12, 32])
+def test_slopes_are_those_of_transformers(num_heads: int) -> None:
+    mask = torch.ones(1, 2, dtype=torch.int64)
+    theirs = modeling_bloom.build_alibi_tensor(mask, num_heads, torch.float32)[:, 0, 1]
+    torch.testing.assert_close(attention.alibi_slope(torch.arange(num_heads), num_heads), theirs)
+
+
+def test_alibi_as_a_score_modification_is_the_additive_bias() -> None:
+    """FlexAttention's forward pass runs on a CPU: what the GPU's kernel is told is held against the bias."""
+    query, key, value = torch.randn(3, 2, 6, 128, 16).unbind(0)
+    module: Any = nn.Module()
+    module.score_mod = attention.alibi_score(6)
+    mask = attention._block_mask(128, CPU)  # pyright: ignore[reportPrivateUsage]
+    flex = flex_attention(query, key, value, score_mod=module.score_mod, block_mask=mask)
+    config = type("Config", (), {"num_attention_heads": 6})
+    bias = attention._alibi_bias(kv_length=128, dtype=torch.float32, device=CPU, config=config)  # pyright: ignore[reportPrivateUsage]
+    ours, _ = attention.attend(module, query, key, value, bias)
+    assert isinstance(flex, torch.Tensor)
+    torch.testing.assert_close(flex.transpose(1, 2), ours, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+@pytest.mark.parametrize("rows", [7, 1000])
+@pytest.mark.parametrize("vocab", [96, 97])
+def test_chunks_give_the_loss_and_gradients_of_all_logits(
+    monkeypatch: pytest.MonkeyPatch, vocab: int, rows: int, dtype: torch.dtype, tolerance: float
+) -> None:
+    monkeypatch.setattr(head, "CHUNK_LOGITS", vocab * rows)
+    generator = torch.Generator().manual_seed(0)
+    layer = nn.Linear(32, vocab, bias=False).to(dtype)
+    hidden = torch.randn(2, 20, 32, generator=generator).to(dtype)
+    labels = torch.randint(vocab, (2, 20), generator=generator)
+    expected_hidden = hidden.float().requires_grad_()
+    expected_weight = layer.weight.detach().float().requires_grad_()
+    expected = head.causal_lm_loss(F.linear(expected_hidden, expected_weight), labels)
+    (expected / 3).backward()
+    head.use_loss_head(layer, "chunked", compiled=False)
+    hidden.requires_grad_()
+    assert isinstance(layer, head.LossHead)
+    with layer.told(labels):
+        loss = layer(hidden)
+    assert layer(hidden).shape == (2, 20, vocab)
+    (loss / 3).backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=tolerance)
+    for got, wanted in ((hidden.grad, expected_hidden.grad), (layer.weight.grad, expected_weight.grad)):
+        assert got is not None and wanted is not None and got.dtype == dtype
+        error = (got.float() - wanted).abs().max() / wanted.abs().max()
+        assert error.item() <= tolerance
+
+
+def test_a_compiled_chunk_is_the_plain_one() -> None:
+    """The function that a compiler gets, run as it stands."""
+    logits = torch.randn(5, 12)
+    logits[:, 10:] = float("-inf")
+    labels = torch.tensor([0, 3, 9, 9, 1])
+    for one, other in zip(head._part(logits, labels), head._fused_part(logits, labels), strict=True):  # pyright: ignore[reportPrivateUsage]
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("checkpointing", ["selective", "every_4", "every_2", "full"])
+def test_checkpointing_saves_less_and_changes_nothing(checkpointing: str) -> None:
+    tokens = torch.randint(97, (2, 22), generator=torch.Generator().manual_seed(0))
+
+    def run(kind: str) -> tuple[float, dict[str, torch.Tensor], int]:
+        saved: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.numel()) or x, lambda x: x):
+            loss, gradients = loss_and_gradients(SPECS["gpt2"], tokens, attention="sdpa", checkpointing=kind)
+        return loss, gradients, sum(saved)
+
+    plain, kept = run("none"), run(checkpointing)
+    assert kept[0] == pytest.approx(plain[0])
+    for name, gradient in plain[1].items():
+        torch.testing.assert_close(kept[1][name], gradient)
+
+
+def test_every_block_runs_the_first_one_s_graph() -> None:
+    """Three blocks, one compilation; another micro-batch is one more, and dynamo's own limit of 8 does not end it."""
+    model, _ = filled(SPECS["gpt2"], compile="block", attention="sdpa", checkpointing="selective")
+    before = num_compilations()
+    seen = []
+    with torch.no_grad():  # half the work for the compiler
+        for batch in (1, 2, 1, 2):
+            model.module(torch.zeros(batch, 16, dtype=torch.int64))
+            seen.append(num_compilations() - before)
+    assert seen == [1, 2, 2, 2]
+
+
+def test_a_model_of_another_head_is_told() -> None:
+    with pytest.raises(ValueError, match="the chunked loss wants a linear head without a bias"):
+        head.use_loss_head(nn.Linear(4, 4), "chunked", compiled=False)
+
+
+def test_layouts_tell_which_blocks_are_checkpointed() -> None:
+    layout = Layout(engine="ddp", checkpointing="every_2")
+    assert "every second block checkpointed" in layout.label
+    for word, every in (("none", 0), ("selective", 1), ("every_4", 4), ("full", 1)):
+        assert dataclasses.replace(layout, checkpointing=word).checkpoint_every == every  # type: ignore[arg-type]

@@ -1,0 +1,139 @@
+"""Attention kernels, by transformers' own registry of attention and mask functions (its public extension point).
+
+"eager" and "sdpa" are transformers' own, save for BLOOM: transformers refuses it all but "eager", so its attention
+modules are swapped (`trainers.kernels.bloom`) for ones that go through the same registry. "flex" is torch's
+FlexAttention, which every architecture here can have: a causal block mask, and ALiBi as a score modification. It has no
+backward pass on a CPU; there "flex" is torch's scaled_dot_product_attention, with ALiBi as an additive bias.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from trainers.kernels.compiled import static
+from trainers.layout import Attention
+from trainers.spec import Architecture
+
+ScoreMod = Callable[..., torch.Tensor]
+
+# None of these may contain a name that transformers knows: it would look for its own kernel.
+_NAMES: dict[str, dict[Attention, str]] = {
+    "alibi": {"eager": "eager", "sdpa": "alibi_bias", "flex": "alibi_flex"},
+    "other": {"eager": "eager", "sdpa": "sdpa", "flex": "causal_flex"},
+}
+
+
+def transformers_name(architecture: Architecture, attention: Attention) -> str:
+    """What transformers calls `attention`: the `attn_implementation` of a model's configuration."""
+    return _NAMES["alibi" if architecture == "bloom" else "other"][attention]
+
+
+def layout_name(name: str) -> str:
+    """The layout's word for a configuration's `_attn_implementation`; a foreign name as it stands."""
+    return next((word for names in _NAMES.values() for word, known in names.items() if known == name), name)
+
+
+def alibi_slope(head: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """Slopes of `head` (any shape of indices) in fp32: a geometric series for each power of two (arXiv 2108.12409).
+
+    Where the number of heads is none, those beyond the largest take every other slope of the next one.
+    """
+    power = 2 ** (num_heads.bit_length() - 1)
+    exponent = -8.0 / power * (head + 1)
+    if power != num_heads:
+        exponent = torch.where(head < power, exponent, -4.0 / power * (2 * (head - power) + 1))
+    return torch.exp2(exponent)
+
+
+def alibi_score(num_heads: int) -> ScoreMod:
+    """ALiBi as a score modification, in fp32 and by distance: where scores matter the bias is small and exact."""
+
+    def score_mod(
+        score: torch.Tensor, batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor
+    ) -> torch.Tensor:
+        return score + alibi_slope(head, num_heads) * (key - query)
+
+    return score_mod
+
+
+def attend(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: BlockMask | torch.Tensor | None,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Causal attention as transformers calls it: [batch, heads, length, width] to [batch, length, heads, width].
+
+    FlexAttention where the mask is a block mask; else scaled_dot_product_attention, causal or with the bias given.
+    Dropout is off in every model here.
+    """
+    # Under autocast rotary embeddings leave queries and keys in fp32.
+    query, key = query.to(value.dtype), key.to(value.dtype)
+    grouped = key.shape[1] != query.shape[1]
+    if isinstance(attention_mask, BlockMask):
+        # Outside compiled code FlexAttention would write out all scores: then it is compiled by itself.
+        flex: Any = flex_attention if torch.compiler.is_compiling() else _compiled_flex()
+        score_mod = getattr(module, "score_mod", None)
+        out = flex(query, key, value, score_mod, attention_mask, scaling, grouped)
+    else:
+        causal = attention_mask is None
+        out = F.scaled_dot_product_attention(
+            query, key, value, attention_mask, is_causal=causal, scale=scaling, enable_gqa=grouped
+        )
+    return out.transpose(1, 2), None
+
+
+@functools.cache
+def _compiled_flex() -> Any:
+    return static(flex_attention)
+
+
+def _causal(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    return query >= key
+
+
+@functools.cache
+def _block_mask(length: int, device: torch.device) -> BlockMask:
+    return create_block_mask(_causal, None, None, length, length, device=device)
+
+
+def _flex_mask(*, kv_length: int, device: torch.device, **_: Any) -> BlockMask | None:
+    """The mask of a model's forward pass, for all of its blocks; None where attention is causal by itself."""
+    device = torch.device(device)
+    return None if device.type == "cpu" else _block_mask(kv_length, device)
+
+
+def _alibi_bias(*, kv_length: int, dtype: torch.dtype, device: torch.device, config: Any, **_: Any) -> torch.Tensor:
+    """ALiBi and the causal mask as one bias [1, heads, length, length], made once a forward pass for all blocks.
+
+    By distance, not by place: in 16 bits the values near the diagonal, which weigh most, are the exact ones.
+    """
+    device = torch.device(device)
+    if torch.is_autocast_enabled(device.type):
+        # Else each block would cast it, and keep its own copy for the backward pass.
+        dtype = torch.get_autocast_dtype(device.type)
+    places = torch.arange(kv_length, device=device)
+    distance = places[None, :] - places[:, None]
+    slopes = alibi_slope(torch.arange(config.num_attention_heads, device=device), config.num_attention_heads)
+    bias = (slopes[:, None, None] * distance).to(dtype)
+    return bias.masked_fill_(distance > 0, float("-inf"))[None]
+
+
+def _alibi_flex_mask(*, device: torch.device, **settings: Any) -> BlockMask | torch.Tensor | None:
+    if torch.device(device).type == "cpu":
+        return _alibi_bias(device=device, **settings)
+    return _flex_mask(device=device, **settings)
+
+
+for _name, _mask in (("causal_flex", _flex_mask), ("alibi_flex", _alibi_flex_mask), ("alibi_bias", _alibi_bias)):
+    AttentionInterface.register(_name, attend)
+    AttentionMaskInterface.register(_name, _mask)

@@ -1,0 +1,48 @@
+"""BLOOM's attention by any kernel: transformers 5.23 adds ALiBi by hand and has the eager one only.
+
+All that is taken for granted of transformers: the names and layout of the weights, which its checkpoints fix, that a
+block calls `self_attention(hidden, residual, attention_mask=...)` for an output to which the residual has been added,
+and that a model's mask is made by the registry of mask functions. `tests/trainers/test_kernels.py` holds it.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.models.bloom.modeling_bloom import BloomAttention
+
+from trainers.kernels.attention import ScoreMod, alibi_score, attend
+
+
+class AlibiAttention(BloomAttention):
+    """BLOOM's attention with its core left to `attend`; the ALiBi tensor it is handed is not needed."""
+
+    num_heads: int
+    head_dim: int
+    score_mod: ScoreMod
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the rest of the arguments is of no use here
+        self, hidden_states: torch.Tensor, residual: torch.Tensor, *, attention_mask: Any, **_: Any
+    ) -> tuple[torch.Tensor, None]:
+        batch, length, _width = hidden_states.shape
+        fused = self.query_key_value(hidden_states).view(batch, length, self.num_heads, 3, self.head_dim)
+        query, key, value = (part.transpose(1, 2) for part in fused.unbind(3))
+        context, _probabilities = attend(self, query, key, value, attention_mask, self.head_dim**-0.5)
+        return residual + self.dense(context.reshape(batch, length, -1)), None
+
+
+def use_kernel(model: nn.Module, num_heads: int) -> None:
+    """Swaps every attention module of a BLOOM in place; parameters and their names stay."""
+    score_mod = alibi_score(num_heads)
+    module: Any  # else a function would be no attribute of it
+    for module in model.modules():
+        if type(module) is BloomAttention:
+            module.__class__ = AlibiAttention
+            module.score_mod = score_mod
+
+
+def attention_in_effect(model: nn.Module, told: str) -> str:
+    """`told`, unless the attention modules are of another kind than the configuration tells."""
+    kinds = {type(module).__name__ for module in model.modules() if isinstance(module, BloomAttention)}
+    wanted = "BloomAttention" if told == "eager" else "AlibiAttention"
+    return told if kinds <= {wanted} else "+".join(sorted(kinds))

@@ -1,0 +1,51 @@
+"""Compiled code with static shapes: each micro-batch has its own graph, and dynamo may not give up silently.
+
+A graph lasts: inductor keeps its output on disk in a folder of the user's (`torchinductor_USER` under the system's
+temporary one, unless TORCHINDUCTOR_CACHE_DIR says otherwise), so a node compiles a block once for all trials.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+BACKEND = "inductor"
+"""Of torch.compile. The contract test, which holds engines and not code generation, traces alone on several ranks."""
+_MAX_GRAPHS = 64
+"""Graphs of one function: micro-batches of a ladder, with and without gradients. Dynamo's own limit is 8."""
+_WRAPPED = "_torchdynamo_orig_callable"
+
+
+def compile_forward(module: nn.Module) -> None:
+    """Compiles a module's `forward` in place: what stands around it, such as the hooks of FSDP2, stays outside.
+
+    Blocks share their code, and what dynamo made for the first one runs all of them, as it does not look at which
+    module it has.
+    """
+    module.forward = static(module.forward)
+
+
+def static(function: Callable[..., Any]) -> Any:
+    """`function` compiled, a graph for each shape.
+
+    `fullgraph`: a graph break or one graph too many raises; without it dynamo would go on in eager mode.
+    """
+    import torch._dynamo.config as dynamo
+
+    dynamo.recompile_limit = _MAX_GRAPHS
+    # DDP's own splitting of graphs at its buckets knows no FlexAttention and no checkpoint, and a block is small.
+    dynamo.optimize_ddp = False
+    return torch.compile(function, dynamic=False, fullgraph=True, backend=BACKEND)
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether `compile_forward` was here."""
+    return hasattr(module.forward, _WRAPPED)
+
+
+def num_compilations() -> int:
+    """Graphs that dynamo has made in this process so far: one more with each new shape, and with each break in one."""
+    utils: Any = sys.modules.get("torch._dynamo.utils")  # importing it takes a second; without it there was nothing
+    return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])

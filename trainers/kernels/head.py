@@ -1,0 +1,172 @@
+"""The head with its loss: linear cross-entropy over chunks of rows, which never holds all the logits.
+
+Own code, since torch has `F.linear_cross_entropy` from 2.13 on only and gives the weight's gradient no type of its own,
+and liger-kernel would be one more dependency for its CUDA kernels alone, without a path for the CPU.
+"""
+
+import contextlib
+import functools
+from collections.abc import Generator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from trainers.kernels.compiled import static
+from trainers.layout import Loss
+
+CHUNK_LOGITS = 2**30
+"""Logits of one chunk at most: 2 GiB in 16 bits, 4,096 rows of BLOOM's vocabulary."""
+
+
+def causal_lm_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy in nats over all positions, in fp32 whatever the logits' type.
+
+    `logits` is [batch, seq_len, vocab], `labels` int64 [batch, seq_len], already shifted by one.
+    """
+    return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
+
+
+class LossHead(nn.Linear):
+    """A model's head that gives the loss in place of the logits while it is told the labels.
+
+    The loss is then part of the model's own forward pass: FSDP2's outer unit and ZeRO-3 have gathered the weight, and
+    a tied weight has one gradient hook, whoever uses it.
+    """
+
+    kind: Loss
+    compiled: bool
+    """Whether the chunk's element-wise part is compiled into one pass."""
+    labels: torch.Tensor | None
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if self.labels is None:
+            return super().forward(input)
+        if self.kind == "plain":
+            return causal_lm_loss(super().forward(input), self.labels)
+        half = torch.get_autocast_dtype(input.device.type) if torch.is_autocast_enabled(input.device.type) else None
+        apply: Any = _ChunkedCrossEntropy.apply
+        return apply(input, self.weight, self.labels, half or self.weight.dtype, self.compiled)
+
+    @contextlib.contextmanager
+    def told(self, labels: torch.Tensor) -> Generator[None, None, None]:
+        """A context in which the model's forward pass gives the mean loss of int64 [batch, seq_len] `labels`."""
+        self.labels = labels
+        try:
+            yield
+        finally:
+            self.labels = None
+
+
+def use_loss_head(head: nn.Module, kind: Loss, *, compiled: bool) -> None:
+    """Makes a model's head a `LossHead` in place.
+
+    Raises:
+        ValueError: the head is no plain linear layer without a bias.
+    """
+    if type(head) is not nn.Linear or any(name != "weight" for name, _ in head.named_parameters()):
+        raise ValueError(f"the {kind} loss wants a linear head without a bias, got {head}")
+    head.__class__ = LossHead
+    assert isinstance(head, LossHead)
+    head.kind, head.compiled, head.labels = kind, compiled, None
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    """Mean cross-entropy of hidden states [batch, seq_len, hidden] under a head [vocab, hidden], chunk by chunk.
+
+    Both gradients are made in the forward pass, while a chunk's logits stand: making them again would cost a third
+    product of the head, 4.9 % of all FLOPs at BLOOM's vocabulary. The weight's is summed in fp32. The backward pass
+    only scales, so that a scaled fp16 loss underflows no more than it does in plain.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, dtype: torch.dtype, compiled: bool
+    ) -> torch.Tensor:
+        part = _compiled_part() if compiled else _part
+        with torch.autocast(hidden.device.type, enabled=False):
+            rows, table = hidden.flatten(0, -2).to(dtype), _padded(weight.to(dtype))
+            labels = labels.flatten()
+            loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
+            row_gradient, table_gradient = torch.empty_like(rows), None
+            for chunk, chunk_labels, into in zip(
+                *(each.split(_rows(len(table))) for each in (rows, labels, row_gradient)), strict=True
+            ):
+                logits = chunk @ table.t()
+                logits[:, len(weight) :] = float("-inf")
+                chunk_loss, gradient = part(logits, chunk_labels)
+                loss += chunk_loss
+                torch.mm(gradient, table, out=into)
+                product = _product_fp32(gradient.t(), chunk)
+                table_gradient = product if table_gradient is None else table_gradient.add_(product)
+                del logits, gradient, product
+        assert table_gradient is not None
+        ctx.row_gradient, ctx.table_gradient = row_gradient, table_gradient[: len(weight)]
+        ctx.shape, ctx.types = hidden.shape, (hidden.dtype, weight.dtype)
+        return loss / len(rows)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        scale = grad_outputs[0] / len(ctx.row_gradient)
+        hidden, weight = ctx.types
+        row_gradient = (ctx.row_gradient * scale).to(hidden).view(ctx.shape)
+        table_gradient = ctx.table_gradient.mul_(scale).to(weight)
+        del ctx.row_gradient, ctx.table_gradient
+        return row_gradient, table_gradient, None, None, None
+
+
+def _rows(vocab: int) -> int:
+    """Rows of a chunk: what `CHUNK_LOGITS` allows, in whole tiles of 256 where it can be."""
+    rows = max(1, CHUNK_LOGITS // vocab)
+    return rows // 256 * 256 or rows
+
+
+def _padded(table: torch.Tensor) -> torch.Tensor:
+    """The table with rows of zeros up to a multiple of 8: products over GPT-2's 50,257 run at a fifth of the rate."""
+    missing = -len(table) % 8
+    return F.pad(table, (0, 0, 0, missing)) if missing else table
+
+
+def _part(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Summed loss in fp32, and its gradient by the logits in their own type, of [rows, vocab] logits."""
+    gradient = F.log_softmax(logits, dim=-1, dtype=torch.float32)
+    loss = F.nll_loss(gradient, labels, reduction="sum")
+    gradient = gradient.exp_()
+    gradient.scatter_add_(1, labels[:, None], gradient.new_full((len(labels), 1), -1.0))
+    return loss, gradient.to(logits.dtype)
+
+
+def _fused_part(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """`_part` without writes in place: a compiler makes one pass for the sums and one for the gradient of it."""
+    wide = logits.float()
+    log_sum = wide.logsumexp(dim=-1, keepdim=True)
+    loss = (log_sum.squeeze(-1) - wide.gather(1, labels[:, None]).squeeze(-1)).sum()
+    at_label = torch.arange(logits.shape[-1], device=logits.device) == labels[:, None]
+    return loss, ((wide - log_sum).exp() - at_label.float()).to(logits.dtype)
+
+
+@functools.cache
+def _compiled_part() -> Any:
+    return static(_fused_part)
+
+
+def _product_fp32(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """`left @ right` in fp32. CUDA's 16-bit products can be written out in fp32, a CPU's are rounded to 16 bits."""
+    if left.is_cuda and left.dtype != torch.float32:
+        return torch.mm(left, right, out_dtype=torch.float32)  # pyright: ignore[reportCallIssue]
+    return torch.mm(left, right).float()
+
+
+def loss_of(module: nn.Module, head: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    """Mean loss of int64 [micro_batch, seq_len + 1] tokens by `module`, whose head is `head`; holds no logits after."""
+    given, labels = tokens[:, :-1], tokens[:, 1:]
+    if not isinstance(head, LossHead):
+        return causal_lm_loss(module(given).logits, labels)
+    with head.told(labels):
+        return module(given).logits
+
+
+def loss_in_effect(head: nn.Module) -> Loss:
+    """The kind of loss that this head takes."""
+    return head.kind if isinstance(head, LossHead) else "plain"
