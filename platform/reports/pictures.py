@@ -1,5 +1,6 @@
 """Two pictures of a recipe's measurements: speed against memory, and which layouts ran at which micro-batch."""
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,10 +76,16 @@ def _rows(points: Sequence[Measurement]) -> list[Layout]:
     """Layouts, the fastest first; those that never gave a figure last."""
     speed: dict[str, tuple[bool, float]] = {}
     for each in points:
-        mine = (each.outcome is Outcome.OK, each.tokens_per_s or 0.0)
+        mine = (each.outcome is Outcome.OK, _speed(each))
         speed[each.layout.id] = max(mine, speed.get(each.layout.id, (False, 0.0)))
     layouts = {each.layout.id: each.layout for each in points}
     return sorted(layouts.values(), key=lambda layout: speed[layout.id], reverse=True)[:_MOST_ROWS]
+
+
+def _speed(measurement: Measurement) -> float:
+    """Tokens/s; 0 where there is none that can be drawn."""
+    speed = measurement.tokens_per_s
+    return speed if speed is not None and math.isfinite(speed) else 0.0
 
 
 def _color(measurement: Measurement) -> str:
@@ -90,13 +97,13 @@ def _speed_memory(axes: "Axes", points: Sequence[Measurement], best: Measurement
     from matplotlib.lines import Line2D
 
     limit = min([cluster.device_memory_gib, *(each.cap_gib for each in points if each.cap_gib is not None)])
-    ran = [each for each in points if each.tokens_per_s is not None and each.peak_allocated_gib is not None]
+    ran = [each for each in points if _speed(each) and each.peak_allocated_gib is not None]
     for layout in {each.layout.id: each.layout for each in ran}.values():
         ladder = sorted((each for each in ran if each.layout.id == layout.id), key=lambda m: m.batch.micro_batch)
-        xs, ys = [m.peak_allocated_gib or 0.0 for m in ladder], [m.tokens_per_s or 0.0 for m in ladder]
+        xs, ys = [m.peak_allocated_gib or 0.0 for m in ladder], [_speed(m) for m in ladder]
         axes.plot(xs, ys, color=_GRID, lw=1, zorder=1)
     for each in ran:
-        x, y = each.peak_allocated_gib or 0.0, each.tokens_per_s or 0.0
+        x, y = each.peak_allocated_gib or 0.0, _speed(each)
         axes.plot(x, y, _MARKERS.get(each.layout.engine, "o"), color=_color(each), ms=6, mec="white", mew=0.6, zorder=3)
         axes.annotate(
             str(each.batch.micro_batch), (x, y), xytext=(5, -3), textcoords="offset points", fontsize=7, color=_FAINT
@@ -110,7 +117,7 @@ def _speed_memory(axes: "Axes", points: Sequence[Measurement], best: Measurement
         axes.plot(best.peak_allocated_gib, best.tokens_per_s, "o", mfc="none", mec=_INK, ms=13, zorder=4)
     axes.axvline(limit, color=COLORS[Outcome.OOM], lw=1, ls="--", zorder=0)
     axes.set_xlim(left=0)
-    axes.set_ylim(0, 1.15 * max((each.tokens_per_s or 0.0 for each in ran), default=1.0))
+    axes.set_ylim(0, 1.15 * max((_speed(each) for each in ran), default=1.0))
     ringed = f"\nringed: the winner, {best.layout.label}, micro-batch {best.batch.micro_batch}" if best else ""
     axes.set_xlabel(f"GiB allocated at most, on the fullest device; dashed: the limit, {figure(limit)} GiB{ringed}")
     axes.set_ylabel("tokens/s, all devices; small figures: micro-batch")
@@ -137,14 +144,14 @@ def _heat_map(axes: "Axes", points: Sequence[Measurement], rows: Sequence[Layout
 
     columns = sorted({each.batch.micro_batch for each in points})
     at = {layout.id: row for row, layout in enumerate(rows)}
-    fastest = max((each.tokens_per_s or 0.0 for each in points if each.outcome is Outcome.OK), default=0.0)
+    fastest = max((_speed(each) for each in points if each.outcome is Outcome.OK), default=0.0)
     for each in points:
         if each.layout.id not in at:
             continue
         x, y = columns.index(each.batch.micro_batch), at[each.layout.id]
-        share = (each.tokens_per_s or 0.0) / fastest if each.outcome is Outcome.OK and fastest else 1.0
+        share = (_speed(each)) / fastest if each.outcome is Outcome.OK and fastest else 1.0
         # Shades of the one color of `ok`; every other outcome has a color of its own and, where it crashed, hatching.
-        hatch = "" if each.tokens_per_s is not None or each.outcome is Outcome.SKIPPED else "////"
+        hatch = "" if _speed(each) or each.outcome is Outcome.SKIPPED else "////"
         axes.add_patch(
             Rectangle((x - 0.49, y - 0.48), 0.98, 0.96, fc=_color(each), alpha=0.15 + 0.85 * share**3, ec="none", lw=0)
         )
@@ -152,7 +159,7 @@ def _heat_map(axes: "Axes", points: Sequence[Measurement], rows: Sequence[Layout
             axes.add_patch(
                 Rectangle((x - 0.49, y - 0.48), 0.98, 0.96, fill=False, hatch=hatch, ec=(1, 1, 1, 0.35), lw=0)
             )
-        speed = "" if each.tokens_per_s is None else figure(each.tokens_per_s) + ("~" if each.step_time_derived else "")
+        speed = "" if not _speed(each) else figure(_speed(each)) + ("~" if each.step_time_derived else "")
         word = {Outcome.OK: "", Outcome.OOM: "OOM"}.get(each.outcome, each.outcome.value)
         light = share > 0.8 if each.outcome is Outcome.OK else bool(hatch)
         axes.text(

@@ -19,6 +19,7 @@ POINTS = (
     measurement(on=layout(zero_stage=2), tokens_per_s=36000.0, outcome=Outcome.THRASH, reason="3 allocator retries"),
     oom(on=Layout(engine="ddp", dp_replicate=4), micro_batch=4),
     measurement(on=layout(prefetch=2), tokens_per_s=None, outcome=Outcome.HUNG, reason="silent"),
+    measurement(on=layout(prefetch=1), tokens_per_s=float("nan"), outcome=Outcome.DIVERGED, reason="nan"),
     skipped(micro_batch=8),
 )
 
@@ -45,7 +46,15 @@ def test_every_point_is_drawn_as_what_became_of_it(tmp_path: Path, drawn: list[F
             assert min(picture.size) > 300
     memory, heat = (figure.axes[0] for figure in drawn)
     words = sorted(text.get_text() for text in heat.texts)
-    assert words == ["30,000", "33,000", "36,000\nthrash", "OOM", "hung", "skipped"]  # 33,000: the run that counts
+    assert words == [
+        "30,000",
+        "33,000",
+        "36,000\nthrash",
+        "OOM",
+        "diverged",
+        "hung",
+        "skipped",
+    ]  # 33,000: the run that counts
     assert heat.get_yticklabels()[0].get_text() == layout().label
     crosses = [line for line in memory.lines if line.get_marker() == "x"]
     assert [tuple(line.get_xydata()[0]) for line in crosses] == [(82.5, 0.0)]  # what it held and asked for
