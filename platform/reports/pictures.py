@@ -114,7 +114,7 @@ def _speed_memory(axes: "Axes", points: Sequence[Measurement], best: Measurement
         needed = limit if held is None else held + (each.asked_gib or 0.0)
         axes.plot(needed, 0, "x", color=COLORS[Outcome.OOM], ms=7, mew=1.6, zorder=3, clip_on=False)
     if best is not None and best.peak_allocated_gib is not None:
-        axes.plot(best.peak_allocated_gib, best.tokens_per_s, "o", mfc="none", mec=_INK, ms=13, zorder=4)
+        axes.plot(best.peak_allocated_gib, _speed(best), "o", mfc="none", mec=_INK, ms=13, zorder=4)
     axes.axvline(limit, color=COLORS[Outcome.OOM], lw=1, ls="--", zorder=0)
     axes.set_xlim(left=0)
     axes.set_ylim(0, 1.15 * max((_speed(each) for each in ran), default=1.0))

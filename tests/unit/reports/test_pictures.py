@@ -56,8 +56,8 @@ def test_every_point_is_drawn_as_what_became_of_it(tmp_path: Path, drawn: list[F
         "skipped",
     ]  # 33,000: the run that counts
     assert heat.get_yticklabels()[0].get_text() == layout().label
-    crosses = [line for line in memory.lines if line.get_marker() == "x"]
-    assert [tuple(line.get_xydata()[0]) for line in crosses] == [(82.5, 0.0)]  # what it held and asked for
+    crosses: list[Any] = [line.get_xydata() for line in memory.lines if line.get_marker() == "x"]
+    assert [tuple(place[0]) for place in crosses] == [(82.5, 0.0)]  # what it held and asked for
     assert "bloom-7b1" in drawn[0].texts[-1].get_text()
 
 
