@@ -201,7 +201,7 @@ class TestAWholeSearch:
         assert any(line.startswith("ok: DDP") and "tokens/s" in line for line in lines)
         assert not any("trial 3/2" in line for line in lines), "a confirming trial is none of the two"
         assert any(line == "Ended: every layout of the space was tried." for line in lines)
-        assert any("mlflow ui --backend-store-uri sqlite:///" in line for line in lines)
+        assert any("mlflow ui --backend-store-uri 'sqlite:///" in line for line in lines)  # a blank is in the path
 
     def test_mlflow_has_one_run_for_the_study_and_one_for_each_measurement(self, folder: Path, whole: Run) -> None:
         in_mlflow(folder, whole)
