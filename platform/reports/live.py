@@ -79,7 +79,7 @@ def _trials(progress: Progress) -> RenderableType:
     done = progress.trial - (progress.layout is not None)
     planned = progress.num_trials
     if planned is None or progress.trial > planned:
-        return Text(f"{progress.trial}")
+        return Text(f"{progress.trial}" if planned is None else f"{progress.trial} ({planned} were planned to search)")
     line = Table.grid(padding=(0, 1, 0, 0), expand=True)
     line.add_column(no_wrap=True)
     line.add_column(ratio=1)
