@@ -17,7 +17,7 @@ from trainers.measurement import Measurement, Outcome
 
 _LABEL = 9
 """Columns of the labels on the left."""
-_OTHER_ROWS = 9
+_OTHER_ROWS = 10
 """Lines of a frame beside those of the last outcomes."""
 
 
@@ -55,7 +55,8 @@ def frame(progress: Progress, *, height: int) -> RenderableType:
         table.add_row(label, shown)
     mark = "MINIATURE  " if progress.miniature else ""
     head = Text(f"{mark}{progress.title}", style="bold", no_wrap=True, overflow="ellipsis")
-    return Group(Text(), head, table)
+    # The cursor rests on the empty line: the ^C that a terminal echoes there moves nothing.
+    return Group(Text(), head, table, Text())
 
 
 def _rows(progress: Progress, *, most_last: int) -> Iterator[tuple[str, RenderableType]]:

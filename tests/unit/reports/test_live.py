@@ -55,7 +55,7 @@ def drawn(progress: Progress, *, width: int, height: int = 30) -> list[str]:
 @pytest.mark.parametrize("width", [60, 80, 160])
 def test_it_says_how_the_search_stands(width: int) -> None:
     lines = drawn(PROGRESS, width=width)
-    assert max(map(len, lines)) <= width and len(lines) == 12
+    assert max(map(len, lines)) <= width and len(lines) == 13 and lines[-1] == ""
     text = "\n".join(lines)
     for words in (
         "trials    3 of 12", "2 min 5 s, 1 h 1 min left | 500 GPU-s", "micro-batch 1 ok, 2 x 64 runs, 4, 8; 14 s",
@@ -67,7 +67,7 @@ def test_it_says_how_the_search_stands(width: int) -> None:
 
 
 def test_a_low_terminal_shows_fewer_of_the_last_outcomes() -> None:
-    assert len(drawn(PROGRESS, width=80, height=11)) == 10
+    assert len(drawn(PROGRESS, width=80, height=12)) == 11
 
 
 def test_before_the_first_and_between_trials() -> None:
