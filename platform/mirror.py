@@ -9,18 +9,21 @@ from pathlib import Path
 from platform.finals.ranking import winners
 from platform.mlflow_runs import Runs
 from platform.mlflow_uri import check_uri, default_uri, shown_uri, ui_command
+from platform.reports.rows import tables
+from platform.reports.summary import verdicts
 from platform.reports.text import plural
 from platform.study.history import History
 from platform.study.journal import JOURNAL, Tail
+from platform.system_metrics import Samples
 from trainers.journal import Line, Measured, RungStart, now
 from trainers.measurement import Measurement, Outcome
 
-__all__ = ["Mirror", "check_uri", "default_uri", "shown_uri", "ui_command"]
+__all__ = ["Mirror", "check_uri", "default_uri", "shown_uri"]
 
 _POLL_S = 0.5
 _LONGEST_PAUSE_S = 15.0
 _LAST_TRY_S = 3.0
-_FILES = ("layout*.json", "ds_config*.json", "measurements.csv", "measurements.parquet")
+_FILES = ("layout*.json", "ds_config*.json", "measurements.csv", "measurements.parquet", "*.png")
 
 
 class Mirror:
@@ -41,6 +44,8 @@ class Mirror:
         self._pending: deque[tuple[Measurement, str, str]] = deque()
         self._seen: set[str] = set()
         self._runs: Runs | None = None
+        self._experiment_id = ""
+        self._samples = Samples(self.folder, after_ms=0)
         self._marked_running = False
         self._complete = False
         self._problem = "no time was left"
@@ -70,6 +75,11 @@ class Mirror:
         if self._elsewhere:
             return "Another process, the running search it seems, is mirroring this study to MLflow."
         return self._lacking()
+
+    @property
+    def look(self) -> str:
+        """What to type, or to open, to look at the study."""
+        return ui_command(self.uri, self._experiment_id)
 
     @property
     def mirrored(self) -> frozenset[str]:
@@ -128,6 +138,8 @@ class Mirror:
             return
         if self._runs is None:
             self._runs = Runs(self.uri, header)
+            self._experiment_id = self._runs.experiment_id
+            self._samples = Samples(self.folder, after_ms=self._runs.samples_until_ms())
         if not self._marked_running and not closing:
             self._runs.running()
             self._marked_running = True
@@ -135,6 +147,7 @@ class Mirror:
             measurement, started, ended = self._pending[0]
             self._runs.add(measurement, started=started, ended=ended)
             self._pending.popleft()
+        self._runs.samples(self._samples.read())
         if closing:
             self._finish(self._runs)
 
@@ -161,6 +174,9 @@ class Mirror:
             at = end.at
         if self._troubled:
             runs.tidy()
+        runs.describe("\n\n".join(verdicts(self._history)))
+        for name, rows in tables(self._history).items():
+            runs.table(name, rows)
         runs.attach(sorted(path for pattern in _FILES for path in self.folder.glob(pattern)))
         runs.ended(status=status, at=at, best=best)
         self._complete = True

@@ -9,58 +9,29 @@ import datetime
 import fcntl
 import functools
 import importlib
+import json
 import logging
 import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from platform.mlflow_fields import SERIES, as_text, figures_of, params_of, tags_of
 from platform.mlflow_uri import sqlite_path
-from trainers.codec import identity, to_json
+from platform.system_metrics import Sample
+from trainers.codec import identity
 from trainers.journal import StudyHeader
 from trainers.measurement import Measurement, Outcome
 
 TIMEOUT_S = 10
 """Longest wait for one answer of a server, unless MLFLOW_HTTP_REQUEST_TIMEOUT says otherwise."""
 
-SERIES = {"losses": "loss", "grad_norms": "grad_norm", "step_times_s": "step_times_s"}
-"""Per-step fields of a measurement and the metric each becomes."""
-
+_TABLES = "mlflow.loggedArtifacts"
+"""Tag by which MLflow's pages know an artifact for a table."""
+_SAMPLED = "system_metrics_until_ms"
 _FINISHED = frozenset({Outcome.OK, Outcome.THRASH, Outcome.SLOW})
-_MOST_METRICS, _MOST_PARAMS, _LONGEST = 1000, 100, 500
-"""Per call, and characters of a value: what every MLflow server takes."""
-
-_METRICS = (
-    "step_time_s",
-    "step_time_low_s",
-    "step_time_high_s",
-    "first_micro_step_s",
-    "middle_micro_step_s",
-    "last_micro_step_s",
-    "optimizer_step_s",
-    "startup_s",
-    "compile_s",
-    "tokens_per_s",
-    "tokens_per_s_per_gpu",
-    "model_tflops_per_gpu",
-    "hardware_tflops_per_gpu",
-    "matmul_peak_tflops",
-    "share_of_matmul_peak",
-    "datasheet_peak_tflops",
-    "share_of_datasheet_peak",
-    "peak_allocated_gib",
-    "peak_reserved_gib",
-    "peak_device_gib",
-    "peak_forward_backward_gib",
-    "peak_optimizer_gib",
-    "alloc_retries",
-    "utilization_pct",
-    "idle_devices",
-    "asked_gib",
-    "allocated_gib",
-    "reserved_gib",
-)
-"""A measurement's single figures, each a metric under its own name."""
+_MOST_METRICS, _MOST_PARAMS = 1000, 100
+"""Per call: what every MLflow server takes."""
 
 
 class Runs:
@@ -76,7 +47,7 @@ class Runs:
         self._header = header
         with _first_use(uri):
             self._client: Any = self._ml.MlflowClient(tracking_uri=uri)
-            self._experiment_id = self._experiment(uri)
+            self.experiment_id = self._experiment(uri)
         self.parent_id = self._parent()
         self._children = self._found()
 
@@ -101,12 +72,12 @@ class Runs:
     def _parent(self) -> str:
         header = self._header
         study_id = identity((header.name, header.at, header.argv))
-        found = self._client.search_runs([self._experiment_id], f"tags.study_id = '{study_id}'", max_results=1)
+        found = self._client.search_runs([self.experiment_id], f"tags.study_id = '{study_id}'", max_results=1)
         if found:
             return found[0].info.run_id
         tags = {"study_id": study_id, "study": header.name, "miniature": _yes(header.miniature)}
         run = self._client.create_run(
-            self._experiment_id,
+            self.experiment_id,
             start_time=_milliseconds(header.at),
             tags=tags,
             run_name=f"{header.name} (miniature)" if header.miniature else header.name,
@@ -132,7 +103,7 @@ class Runs:
         token = None
         while True:
             page = self._client.search_runs(
-                [self._experiment_id],
+                [self.experiment_id],
                 f"tags.`mlflow.parentRunId` = '{self.parent_id}'",
                 max_results=1000,
                 page_token=token,
@@ -171,18 +142,16 @@ class Runs:
         self._children[measurement.id] = (run_id, True)
 
     def _new(self, measurement: Measurement, started: str) -> str:
-        mark = " (miniature)" if measurement.miniature else ""
+        mark = f", run {measurement.repeat}" if measurement.repeat else ""
+        mark += " (miniature)" if measurement.miniature else ""
         run = self._client.create_run(
-            self._experiment_id,
+            self.experiment_id,
             start_time=_milliseconds(started),
             tags={
                 "mlflow.parentRunId": self.parent_id,
-                "measurement_id": measurement.id,
                 "study": self._header.name,
-                "outcome": measurement.outcome.value,
-                "reason": measurement.reason[:_LONGEST],
                 "miniature": _yes(measurement.miniature),
-                "trial_id": measurement.trial_id,
+                **tags_of(measurement),
             },
             run_name=f"{measurement.layout.label}, MBS {measurement.batch.micro_batch}{mark}",
         )
@@ -191,8 +160,7 @@ class Runs:
     def _metrics(self, measurement: Measurement, at_ms: int) -> list[Any]:
         """Times follow from the journal, so that completing a run writes the very same points again."""
         metric = self._ml.entities.Metric
-        values = [(name, getattr(measurement, name)) for name in _METRICS]
-        found = [metric(name, float(value), at_ms, 0) for name, value in values if value is not None]
+        found = [metric(name, value, at_ms, 0) for name, value in figures_of(measurement).items()]
         for field, name in SERIES.items():
             series = getattr(measurement, field)
             found += [metric(name, float(each), at_ms - len(series) + 1 + n, n) for n, each in enumerate(series)]
@@ -200,7 +168,7 @@ class Runs:
 
     def _log(self, run_id: str, *, params: Mapping[str, Any]) -> None:
         param = self._ml.entities.Param
-        made = [param(name, _text(value)) for name, value in params.items() if value is not None]
+        made = [param(name, as_text(value)) for name, value in params.items() if value is not None]
         for chunk in _chunks(made, _MOST_PARAMS):
             self._client.log_batch(run_id, params=chunk)
 
@@ -221,37 +189,39 @@ class Runs:
             self._client.log_batch(self.parent_id, metrics=plain, tags=made)
         self._client.set_terminated(self.parent_id, status, end_time=_milliseconds(at))
 
+    def table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Store rows with the study's run as a table that MLflow's pages show and sort, in place of an earlier one.
+
+        The client's own `log_table` would append to it.
+        """
+        columns = list(rows[0]) if rows else []
+        data = [[None if _no_number(row[column]) else row[column] for column in columns] for row in rows]
+        self._client.log_dict(self.parent_id, {"columns": columns, "data": data}, name)
+        tags = self._client.get_run(self.parent_id).data.tags
+        known = json.loads(tags.get(_TABLES, "[]"))
+        entry = {"path": name, "type": "table"}
+        if entry not in known:
+            self._client.set_tag(self.parent_id, _TABLES, json.dumps([*known, entry]))
+
+    def samples_until_ms(self) -> int:
+        """Unix milliseconds of the last sample of the machine that is there; 0 for none."""
+        return int(self._client.get_run(self.parent_id).data.tags.get(_SAMPLED, 0))
+
+    def samples(self, samples: Sequence[Sample]) -> None:
+        """Store samples of the machine as the study's system metrics."""
+        metric, tag = self._ml.entities.Metric, self._ml.entities.RunTag
+        for some in _chunks(samples, _MOST_METRICS // max(map(len, (each[2] for each in samples)), default=1)):
+            metrics = [metric(name, value, at, number) for number, at, found in some for name, value in found.items()]
+            self._client.log_batch(self.parent_id, metrics=metrics, tags=[tag(_SAMPLED, str(some[-1][1]))])
+
+    def describe(self, text: str) -> None:
+        """Put a text, in Markdown, at the head of the study's page."""
+        self._client.set_tag(self.parent_id, "mlflow.note.content", text[:5000])
+
     def attach(self, files: Sequence[Path]) -> None:
         """Store files with the study's run, replacing earlier ones of the same name."""
         for path in files:
             self._client.log_artifact(self.parent_id, str(path))
-
-
-def params_of(measurement: Measurement) -> dict[str, Any]:
-    """Flat parameters of a measurement under its own field names; the model's are prefixed with `model_`."""
-    recipe: dict[str, Any] = to_json(measurement.recipe)
-    model: dict[str, Any] = recipe.pop("model")
-    model.pop("config")
-    conditions = measurement.conditions
-    return {
-        "recipe": measurement.recipe.id,
-        "layout_id": measurement.layout.id,
-        "model": model.pop("name"),
-        **{f"model_{name}": value for name, value in model.items()},
-        **recipe,
-        **to_json(measurement.layout),
-        **to_json(measurement.batch),
-        "num_devices": measurement.num_devices,
-        "repeat": measurement.repeat,
-        "measured_grad_accum": measurement.measured_grad_accum,
-        "step_time_derived": measurement.step_time_derived,
-        "phase": measurement.phase,
-        "rank": measurement.rank,
-        "cap_gib": measurement.cap_gib,
-        "device": conditions.device if conditions else None,
-        "num_nodes": conditions.num_nodes if conditions else None,
-        "commit": conditions.commit if conditions else None,
-    }
 
 
 @functools.cache
@@ -291,10 +261,8 @@ def _milliseconds(at: str) -> int:
     return round(datetime.datetime.fromisoformat(at).timestamp() * 1000)
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, float) and math.isfinite(value) and value.is_integer() and abs(value) < 1e6:
-        return str(int(value))
-    return str(value)[:_LONGEST]
+def _no_number(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _yes(flag: bool) -> str:

@@ -1,5 +1,6 @@
 """Where MLflow keeps a study: checked before anything starts, without importing MLflow."""
 
+import shlex
 import urllib.parse
 from pathlib import Path
 
@@ -71,10 +72,12 @@ def shown_uri(uri: str) -> str:
     return urllib.parse.urlunsplit(parts._replace(netloc=f"{parts.username}@{host}"))
 
 
-def ui_command(uri: str) -> str:
-    """What to type, or to open, to look at the runs."""
+def ui_command(uri: str, experiment_id: str = "") -> str:
+    """What to type, or to open, to look at the runs; with the page to open, as a shell's comment where it follows."""
+    page = f"/#/experiments/{experiment_id}/runs" if experiment_id else ""
     if uri.startswith(("http://", "https://")):
-        return f"open {shown_uri(uri)}"
+        return f"open {shown_uri(uri).rstrip('/')}{page}"
     if uri.startswith("databricks"):
         return "open the Databricks workspace"
-    return f"mlflow ui --backend-store-uri {shown_uri(uri)}"
+    then = f"  # then open http://127.0.0.1:5000{page}" if page else ""
+    return f"mlflow ui --backend-store-uri {shlex.quote(shown_uri(uri))}{then}"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from platform.errors import InputError, one_line
 from platform.finals.ranking import winners
-from platform.mirror import Mirror, default_uri, ui_command
+from platform.mirror import Mirror, default_uri
 from platform.mlflow_uri import check_uri
 from platform.reports.files import write_results
 from platform.reports.progress import say
@@ -69,8 +69,8 @@ def _report(options: argparse.Namespace) -> int:
     if running:
         say("The study is running: its search mirrors it to MLflow.")
     elif not options.no_mlflow:
-        lacking = Mirror(folder, uri).start().close(_MIRROR_S)
-        say(lacking or f"MLflow is up to date: {ui_command(uri)}")
+        mirror = Mirror(folder, uri).start()
+        say(mirror.close(_MIRROR_S) or f"MLflow is up to date: {mirror.look}")
     return 0 if winners(history.measurements) else 1
 
 

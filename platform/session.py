@@ -20,7 +20,7 @@ from platform.finals.course import Rules
 from platform.finals.ranking import winners
 from platform.finals.schedule import FINALISTS
 from platform.loop import Budget, Loop, Settings
-from platform.mirror import Mirror, check_uri, default_uri, shown_uri, ui_command
+from platform.mirror import Mirror, check_uri, default_uri, shown_uri
 from platform.planning import Plan, make_plan, part_of
 from platform.probing import kept
 from platform.reports.files import write_results
@@ -30,6 +30,7 @@ from platform.reports.text import duration, plural
 from platform.request import Request, read_request, resumed
 from platform.study.history import History
 from platform.study.study import Study, check_name, fresh_name, read
+from platform.system_metrics import sampled
 from search_spaces.space import Space
 from trainers.cluster import Cluster
 from trainers.job import GateSize, Timing
@@ -132,7 +133,7 @@ def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         if said := mirror.close(MIRROR_CLOSE_S):
             say(said)
         show(history, files, as_object=options.json)
-        say(f"The search took {duration(history.wall_s)}, {history.gpu_s:.0f} device seconds. {ui_command(mirror.uri)}")
+        say(f"The search took {duration(history.wall_s)}, {history.gpu_s:.0f} device seconds. {mirror.look}")
         if fault:
             raise ClusterError(fault)
         return code
@@ -249,7 +250,7 @@ def _run(study: Study, subject: Subject, place: Place, budget: Budget, began_s: 
                 ),
                 spent_s=time.monotonic() - began_s,
             )
-            with followed(study.journal, loop, total=len(subject.plan.candidates)):
+            with sampled(study.path), followed(study.journal, loop, total=len(subject.plan.candidates)):
                 tune.run(loop, driver_ip=place.driver_ip)
         say(f"Ended: {loop.why_ended}.")
         if loop.fault:

@@ -1,4 +1,4 @@
-"""What a study leaves in its folder beside the journal: the table as CSV and Parquet, and each winner as files.
+"""What a study leaves in its folder beside the journal: the table as CSV and Parquet, pictures, each winner as files.
 
 `layout.json` is read back by `--layout`; `ds_config.json` stands where DeepSpeed won, for its users.
 """
@@ -11,8 +11,9 @@ from typing import Any
 
 from platform.errors import InputError
 from platform.finals.ranking import winners
+from platform.reports.pictures import draw
 from platform.reports.table import to_rows, write_csv
-from platform.study.history import History
+from platform.study.history import History, by_recipe
 from platform.study.journal import JOURNAL
 from platform.study.parquet import PARQUET, write_parquet
 from platform.study.replace import replacing
@@ -80,14 +81,23 @@ def write_results(folder: Path, history: History) -> list[Path]:
     write_csv(table, rows)
     write_parquet(parquet, history.measurements)
     best = winners(history.measurements)
-    return [table, parquet, *_write_winners(folder, header.recipes, best)]
+    groups = by_recipe(history.measurements)
+    pictures: list[Path] = []
+    for number, recipe in enumerate(header.recipes):
+        pictures += draw(groups.get(recipe.id, []), header.cluster, folder, _suffix(number, recipe))
+    return [table, parquet, *_write_winners(folder, header.recipes, best), *pictures]
+
+
+def _suffix(number: int, recipe: Recipe) -> str:
+    """The first recipe's files have plain names, the others' carry the recipe's id as well."""
+    return f"-{recipe.id}" if number else ""
 
 
 def _write_winners(folder: Path, recipes: Sequence[Recipe], best: Mapping[str, Measurement]) -> list[Path]:
-    """The first recipe's files are `layout.json` and `ds_config.json`, the others' carry the recipe's id as well."""
+    """`layout.json` of each recipe that has a winner, and `ds_config.json` where DeepSpeed won."""
     written: list[Path] = []
     for number, recipe in enumerate(recipes):
-        suffix = f"-{recipe.id}" if number else ""
+        suffix = _suffix(number, recipe)
         layout, config = folder / f"layout{suffix}.json", folder / f"ds_config{suffix}.json"
         won = best.get(recipe.id)
         if won is None:

@@ -1,4 +1,7 @@
-"""Plain lines on how a search stands: for standard error where there is no terminal to draw on."""
+"""How a search stands, followed in its journal: drawn on a terminal (`live.py`), in plain lines where there is none.
+
+All of it goes to standard error.
+"""
 
 import contextlib
 import dataclasses
@@ -7,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -15,14 +18,16 @@ from platform.finals.ranking import winners
 from platform.reports.text import duration, figure, plural
 from platform.study.history import History
 from platform.study.journal import Tail
-from trainers.journal import Line, Measured, RungStart, TrialStart
+from trainers.journal import Line, Measured, RungStart, TrialEnd, TrialStart
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement, Outcome
+
+_MOST_LAST = 6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """What a progress line is made of."""
+    """What is told of a search."""
 
     trial: int
     """Number of the running trial, from 1; 0 before the first."""
@@ -40,6 +45,20 @@ class Progress:
     gpu_s: float
     gpu_left_s: float | None = None
     """Device seconds that the budget leaves; None without one."""
+    title: str = ""
+    """What is searched, and on what."""
+    ladder: tuple[int, ...] = ()
+    """The running trial's micro-batches."""
+    rungs: Mapping[int, Outcome] = dataclasses.field(default_factory=dict[int, Outcome])
+    """Micro-batch -> outcome of the running trial's finished rungs."""
+    running_s: float = 0.0
+    """Seconds that the running trial has taken."""
+    to_go: str = ""
+    """Estimated from the trials so far: what the remaining ones will take; "" before the first ended."""
+    last: tuple[Measurement, ...] = ()
+    """What was measured last, in order; no more than a screen takes."""
+    more: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    """Label -> a further line."""
     miniature: bool = False
 
 
@@ -58,12 +77,10 @@ def progress_line(progress: Progress) -> str:
             "starting" if progress.batch is None else f"MBS {progress.batch.micro_batch} x {progress.batch.grad_accum}"
         )
         parts[0] += f": {progress.layout.label}, {rung}"
-    parts.append(_incumbent(progress.incumbent))
+    parts.append(f"best: {best_point(progress.incumbent)}")
     parts.append(_outcomes(progress.outcomes))
-    spent = duration(progress.elapsed_s)
-    parts.append(spent if progress.left_s is None else f"{spent}, {duration(progress.left_s)} left")
-    gpu = f"{figure(progress.gpu_s)} GPU-s"
-    parts.append(gpu if progress.gpu_left_s is None else f"{gpu}, {figure(progress.gpu_left_s)} left")
+    parts.append(spent(progress))
+    parts += [f"{label}: {said}" for label, said in progress.more.items()]
     line = " | ".join(parts)
     return f"[miniature] {line}" if progress.miniature else line
 
@@ -84,11 +101,21 @@ def measurement_line(measurement: Measurement) -> str:
     return " | ".join(parts)
 
 
-def _incumbent(best: Measurement | None) -> str:
+def spent(progress: Progress) -> str:
+    """Time and device seconds, and what the budgets leave of them."""
+    time = duration(progress.elapsed_s)
+    if progress.left_s is not None:
+        time += f", {duration(progress.left_s)} left"
+    gpu = f"{figure(progress.gpu_s)} GPU-s"
+    return f"{time} | {gpu}" if progress.gpu_left_s is None else f"{time} | {gpu}, {figure(progress.gpu_left_s)} left"
+
+
+def best_point(best: Measurement | None) -> str:
+    """The incumbent's speed and what it is."""
     if best is None or best.tokens_per_s is None:
-        return "best: none yet"
+        return "none yet"
     point = f"{best.layout.label}, MBS {best.batch.micro_batch}"
-    return f"best: {figure(best.tokens_per_s)}{'~' if best.step_time_derived else ''} tokens/s ({point})"
+    return f"{figure(best.tokens_per_s)}{'~' if best.step_time_derived else ''} tokens/s ({point})"
 
 
 def _outcomes(outcomes: Counter[Outcome]) -> str:
@@ -117,71 +144,126 @@ class Budgeted(Protocol):
 
 
 @contextlib.contextmanager
-def followed(journal: Path, search: Budgeted, *, total: int | None) -> Generator[None, None, None]:
-    """Tells of a search while it runs: a line for each finished batch point, and one on how the search stands.
+def followed(
+    journal: Path, search: Budgeted, *, total: int | None, more: Callable[[], Mapping[str, str]] = dict
+) -> Generator[None]:
+    """Tells of a search while it runs, until the end of the `with`.
 
-    What was in the journal before is counted and not told again. A thread of its own reads it.
+    On a terminal it is drawn in place; elsewhere there is a line for each finished batch point, and one on how the
+    search stands. What was in the journal before is counted and not told again. `total` is the number of trials
+    planned; `more` is asked, from another thread, for further lines (label -> text).
     """
-    follower = _Follower(journal, search, total)
-    thread = threading.Thread(target=follower.work, name="progress", daemon=True)
-    thread.start()
+    # Here and not above: what draws needs `Progress`.
+    from platform.reports.live import Screen, is_terminal
+
+    follower = _Follower(journal, search, total, more)
+    screen = Screen() if is_terminal() else None
+    thread = threading.Thread(target=follower.work, args=(screen,), name="progress", daemon=True)
     try:
+        if screen is not None:
+            screen.start()
+        thread.start()
         yield
     finally:
-        follower.over.set()
-        thread.join(timeout=5)
+        try:
+            follower.over.set()
+            thread.join(timeout=5)
+        finally:
+            # Whatever happens, a second Ctrl-C too: the terminal gets its cursor back.
+            if screen is not None:
+                screen.stop()
+
+
+class _Screen(Protocol):
+    def draw(self, progress: Progress) -> None: ...
 
 
 class _Follower:
-    def __init__(self, journal: Path, search: Budgeted, total: int | None) -> None:
+    def __init__(
+        self, journal: Path, search: Budgeted, total: int | None, more: Callable[[], Mapping[str, str]]
+    ) -> None:
         self.over = threading.Event()
         self._tail = Tail(journal)
         self._history = History(self._tail.read())
         self._search = search
         self._total = total
-        self._layout: Layout | None = None
+        self._more = more
+        self._trial: TrialStart | None = None
+        self._trial_started_s = 0.0
         self._batch: BatchPoint | None = None
+        self._rungs: dict[int, Outcome] = {}
+        self._trials_s: list[float] = []
         self._before_s = self._history.wall_s
-        self._started_s = time.monotonic()
+        self._started_s = self._last_line_s = time.monotonic()
 
-    def work(self) -> None:
+    def work(self, screen: _Screen | None) -> None:
         """Until `over` is set, and once more after it."""
         ended = False
         while not ended:
             ended = self.over.wait(0.5)
             for entry in self._tail.read():
                 self._history.extend([entry])
-                self._tell(entry)
+                self._last_line_s = time.monotonic()
+                self._take(entry)
+                if screen is None:
+                    self._tell(entry)
+            if screen is not None:
+                screen.draw(self._progress())
+
+    def _take(self, entry: Line) -> None:
+        match entry:
+            case TrialStart():
+                self._trial, self._batch, self._rungs = entry, None, {}
+                self._trial_started_s = time.monotonic()
+            case RungStart():
+                self._batch = entry.batch
+            case Measured(measurement=measurement):
+                self._rungs[measurement.batch.micro_batch] = measurement.outcome
+            case TrialEnd():
+                self._trial, self._batch = None, None
+                self._trials_s.append(entry.wall_s)
+            case _:
+                pass
 
     def _tell(self, entry: Line) -> None:
         match entry:
-            case TrialStart():
-                self._layout, self._batch = entry.layout, None
-                say(self._line())
-            case RungStart():
-                self._batch = entry.batch
-                say(self._line())
+            case TrialStart() | RungStart():
+                say(progress_line(self._progress()))
             case Measured(measurement=measurement) if measurement.outcome is not Outcome.SKIPPED:
                 say(measurement_line(measurement))
             case _:
                 pass
 
-    def _line(self) -> str:
-        history = self._history
+    def _progress(self) -> Progress:
+        history, trial = self._history, self._trial
         left_s, gpu_left_s = self._search.time_left_s(), self._search.gpu_left_s()
         header = history.header
-        return progress_line(
-            Progress(
-                trial=len(history.trials),
-                num_trials=self._total,
-                layout=self._layout,
-                batch=self._batch,
-                incumbent=next(iter(winners(history.measurements).values()), None),
-                outcomes=count_outcomes(history.measurements),
-                elapsed_s=self._before_s + time.monotonic() - self._started_s,
-                left_s=left_s if math.isfinite(left_s) else None,
-                gpu_s=history.gpu_s,
-                gpu_left_s=max(0.0, gpu_left_s) if math.isfinite(gpu_left_s) else None,
-                miniature=header is not None and header.miniature,
-            )
+        # The journal tells of the running trial's device seconds up to its last line.
+        since_s = int(time.monotonic() - self._last_line_s) * trial.layout.world_size if trial else 0
+        measured = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
+        return Progress(
+            trial=len(history.trials),
+            num_trials=self._total,
+            layout=trial.layout if trial else None,
+            batch=self._batch,
+            incumbent=next(iter(winners(history.measurements).values()), None),
+            outcomes=count_outcomes(history.measurements),
+            elapsed_s=self._before_s + time.monotonic() - self._started_s,
+            left_s=left_s if math.isfinite(left_s) else None,
+            gpu_s=history.gpu_s + since_s,
+            gpu_left_s=max(0.0, gpu_left_s) if math.isfinite(gpu_left_s) else None,
+            title=f"{header.name}: {header.recipes[0].label}, on {header.cluster.label}" if header else "",
+            ladder=trial.micro_batches if trial else (),
+            rungs=dict(self._rungs),
+            running_s=time.monotonic() - self._trial_started_s,
+            to_go=self._to_go(),
+            last=tuple(measured[-_MOST_LAST:]),
+            more=self._more(),
+            miniature=header is not None and header.miniature,
         )
+
+    def _to_go(self) -> str:
+        if self._total is None or not self._trials_s:
+            return ""
+        left = max(0, self._total - len(self._history.trials) + (self._trial is not None))
+        return duration(left * sum(self._trials_s) / len(self._trials_s))

@@ -16,12 +16,13 @@ from platform.study.history import by_recipe
 from trainers.cluster import Cluster
 from trainers.measurement import Measurement, Outcome, days_for_tokens
 
-_STYLES = {
+STYLES = {
     Outcome.OK: "",
     Outcome.THRASH: "yellow",
     Outcome.SLOW: "dim",
     Outcome.SKIPPED: "dim",
 }
+"""How rows look by outcome; what is not here is a failure and red."""
 _MOST_SKIPPED = 6
 """Reasons for skipping that are listed; the rest is counted."""
 
@@ -41,8 +42,16 @@ def render(
     measurements: Sequence[Measurement], *, cluster: Cluster, tokens: float, width: int, color: bool = False
 ) -> str:
     """One table for each recipe, at most `width` columns wide; `tokens` is the budget that days are counted for."""
+    screen, stream = console(width=width, color=color)
+    for group in by_recipe(measurements).values():
+        _render_recipe(screen, group, cluster, tokens)
+    return as_text(stream)
+
+
+def console(*, width: int, color: bool) -> tuple[Console, io.StringIO]:
+    """A console that writes into a string, letters as they are; and the string."""
     stream = io.StringIO()
-    console = Console(
+    made = Console(
         file=stream,
         width=width,
         force_terminal=color,
@@ -52,8 +61,11 @@ def render(
         emoji=False,
         legacy_windows=False,
     )
-    for group in by_recipe(measurements).values():
-        _render_recipe(console, group, cluster, tokens)
+    return made, stream
+
+
+def as_text(stream: io.StringIO) -> str:
+    """What was written, without blanks at the ends of lines."""
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
@@ -183,7 +195,7 @@ def _table(columns: Sequence[_Column], rows: Sequence[Measurement], best: Measur
             overflow="fold" if fold else "ellipsis",
         )
     for row in rows:
-        style = "bold green" if row is best else _STYLES.get(row.outcome, "red")
+        style = "bold green" if row is best else STYLES.get(row.outcome, "red")
         cells = [column.cell(row) for column in columns]
         if row is best:
             cells[-1] += " *"
@@ -208,7 +220,7 @@ def _failures(columns: Sequence[_Column], rows: Sequence[Measurement], cluster: 
     table.add_column("reason", min_width=20, overflow="fold")
     for row in rows:
         cells = [*(column.cell(row) for column in point), _outcome(row), short_reason(row, cluster)]
-        table.add_row(*(Text(cell) for cell in cells), style=_STYLES.get(row.outcome, "red"))
+        table.add_row(*(Text(cell) for cell in cells), style=STYLES.get(row.outcome, "red"))
     return table
 
 

@@ -18,7 +18,7 @@ from torch.multiprocessing.spawn import spawn
 from transformers.models.bloom import modeling_bloom as bloom_library
 
 from tests.contract.cases import Case
-from tests.contract.reference import Run, probe
+from tests.contract.reference import Run, learning_rate_at, probe
 from trainers import data, engines
 from trainers.kernels import compiled, head
 
@@ -118,6 +118,7 @@ def _run(case: Case) -> dict[str, Any]:
                 indices = data.sample_indices(batch, data_parallel=world_size, rank=rank, micro_step=k)
                 tokens = torch.from_numpy(source.sequences(step, indices))
                 loss += engine.micro_step(tokens, last=last and not unsynced) / batch.grad_accum
+            engine.set_learning_rate(learning_rate_at(step, recipe))
             norms.append(engine.optimizer_step().item())
             dist.all_reduce(loss)
             losses.append(loss.item() / world_size)

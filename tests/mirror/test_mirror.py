@@ -20,6 +20,7 @@ from platform.mirror import Mirror, default_uri
 from platform.mlflow_runs import Runs
 from platform.reports.files import write_results
 from platform.study.study import Study, read
+from platform.system_metrics import SAMPLES
 from tests.mirror.conftest import Serve
 from tests.samples import header, layout, measurement, miniature, oom, skipped
 from trainers.journal import End, Measured, Resume, RungStart
@@ -80,19 +81,31 @@ def test_a_study_is_mirrored_in_full(
     assert parent.data.tags["winner_measurement_id"] == POINTS[1].id
     assert parent.data.metrics["tokens_per_s"] == 50000.0
     artifacts = {each.path for each in client.list_artifacts(parent.info.run_id)}
-    assert artifacts == {"layout.json", "measurements.csv", "measurements.parquet"}
+    assert artifacts == {
+        *("layout.json", "measurements.csv", "measurements.parquet", "speed-memory.png", "heat-map.png"),
+        *("measurements.json", "skipped.json"),
+    }
+    assert "40,000 tokens/s" not in parent.data.tags["mlflow.note.content"]
+    assert "50,000 tokens/s" in parent.data.tags["mlflow.note.content"]
     copy = Path(client.download_artifacts(parent.info.run_id, "layout.json", str(tmp_path)))
     assert json.loads(copy.read_text())["measurement"] == POINTS[1].id
+
+    skips = table(client, parent.info.run_id, "skipped.json", tmp_path)
+    assert skips == [{**skips[0], "layout": layout().label, "micro_batch": 8, "reason": skipped().reason}]
+    rows = table(client, parent.info.run_id, "measurements.json", tmp_path)
+    assert [(row["outcome"], row["tokens_per_s"]) for row in rows] == [("ok", 50000.0), ("ok", 40000.0), ("oom", None)]
 
     by_id = {run.data.tags["measurement_id"]: run for run in children}
     assert set(by_id) == {each.id for each in POINTS} and len(children) == 3
     first, failed = by_id[POINTS[0].id], by_id[POINTS[2].id]
     assert (first.info.status, first.data.tags["outcome"]) == ("FINISHED", "ok")
+    assert math.isnan(failed.data.metrics["tokens_per_s"])  # left out, it would be drawn above all others
     assert (failed.info.status, failed.data.tags["outcome"]) == ("FAILED", "oom")
     assert failed.data.tags["reason"] == POINTS[2].reason
     params = first.data.params
-    names = ("engine", "zero_stage", "micro_batch", "seq_len")
-    assert [params[name] for name in names] == ["fsdp", "3", "1", "2048"]
+    names = ("engine", "zero_stage", "micro_batch", "seq_len", "layout", "sharding", "degrees", "outcome")
+    assert [params[name] for name in names] == ["fsdp", "3", "1", "2048", layout().label, "full", "dp 4", "ok"]
+    assert first.data.tags["dp_shard"] == "4"
     assert (params["model"], params["layout_id"], params["step_time_derived"]) == (
         "bloom-7b1", POINTS[0].layout.id, "True")  # fmt: skip
     assert first.data.metrics["tokens_per_s"] == 40000.0
@@ -103,6 +116,31 @@ def test_a_study_is_mirrored_in_full(
     # MLflow's databases hold the largest double for infinity.
     assert norms[0] >= 1.79e308 and math.isnan(norms[1]) and norms[2] == 2.0
     assert (first.info.end_time or 0) >= first.info.start_time > 0
+
+
+def table(client: MlflowClient, run_id: str, name: str, folder: Path) -> list[dict]:
+    """The rows of a table of a run that MLflow's pages know as one."""
+    tables = json.loads(client.get_run(run_id).data.tags["mlflow.loggedArtifacts"])
+    assert {"path": name, "type": "table"} in tables
+    found = json.loads(Path(client.download_artifacts(run_id, name, str(folder))).read_text())
+    return [dict(zip(found["columns"], row, strict=True)) for row in found["data"]]
+
+
+def test_the_machine_s_samples_are_the_study_s_system_metrics_once(studies: Path) -> None:
+    folder = _write(studies, "sampled", *POINTS[:1])
+    began_ms = 1_790_000_000_000
+    lines = [{"at_ms": began_ms + 5000 * n, "system/cpu_utilization_percentage": float(n)} for n in range(1500)]
+    samples = folder / SAMPLES
+    samples.write_text("".join(json.dumps(line) + "\n" for line in lines[:1200]))
+    uri = default_uri(studies)
+    assert Mirror(folder, uri).start().close(60) == ""
+    samples.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert Mirror(folder, uri).start().close(60) == ""
+    client, parent, _ = _runs(uri, "sampled")
+    found = client.get_metric_history(parent.info.run_id, "system/cpu_utilization_percentage")
+    assert [(each.step, each.timestamp, each.value) for each in found] == [
+        (n, began_ms + 5000 * n, float(n)) for n in range(1500)
+    ]
 
 
 def test_mirroring_again_and_after_a_resume_makes_nothing_twice(studies: Path) -> None:
@@ -254,6 +292,33 @@ def test_a_server_that_comes_late_and_stops_for_a_while_gets_everything_once(
     (first,) = [run for run in children if run.data.tags["measurement_id"] == POINTS[0].id]
     assert len(client.get_metric_history(first.info.run_id, "loss")) == 3
     assert capfd.readouterr().out == ""  # standard output is for the result alone
+
+
+def test_a_server_that_stops_before_the_end_gets_the_rest_later(studies: Path, closed_port: int, serve: Serve) -> None:
+    uri = f"http://127.0.0.1:{closed_port}"
+    server = serve()
+    with Study.create(studies, "cut") as study:
+        study.record(header("cut"))
+        mirror = Mirror(study.path, uri).start()
+        study.record(Measured(measurement=POINTS[0]))
+        _wait_for(lambda: mirror.mirrored == {POINTS[0].id})
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+        study.record(Measured(measurement=POINTS[1]))
+        (study.path / SAMPLES).write_text('{"at_ms": 1790000000000, "system/cpu_utilization_percentage": 7.0}\n')
+        study.record(End(exit_code=0, wall_s=10, gpu_s=40))
+        write_results(study.path, read(study.path)[0])
+        time.sleep(1)
+        began = time.monotonic()
+        said = mirror.close(30)
+        assert "lacks 1 of 2 measurements (connection refused)" in said and "platform.report cut" in said
+        assert time.monotonic() - began < 4
+    serve()
+    assert Mirror(study.path, uri).start().close(60) == ""
+    client, parent, children = _runs(uri, "cut")
+    assert parent.info.status == "FINISHED" and parent.data.metrics["system/cpu_utilization_percentage"] == 7.0
+    assert sorted(run.data.tags["measurement_id"] for run in children) == sorted(each.id for each in POINTS[:2])
+    assert "heat-map.png" in {each.path for each in client.list_artifacts(parent.info.run_id)}
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:

@@ -26,7 +26,7 @@ def test_what_was_not_mirrored_is_caught_up(studies: Path, closed_port: int) -> 
     command = [sys.executable, "-m", "platform.report", "behind", "--studies", str(studies), "--json"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    assert "MLflow is up to date: mlflow ui --backend-store-uri sqlite:////" in result.stderr
+    assert "MLflow is up to date: mlflow ui --backend-store-uri 'sqlite:////" in result.stderr
     client = MlflowClient(tracking_uri=default_uri(studies))
     experiment = client.get_experiment_by_name("bloom7b")
     assert experiment is not None

@@ -1,5 +1,6 @@
 """Which MLflow URIs are taken, and how they are shown."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,7 @@ def test_a_password_is_never_shown() -> None:
 def test_how_to_look_at_the_runs() -> None:
     assert ui_command("sqlite:////data/mlflow.db") == "mlflow ui --backend-store-uri sqlite:////data/mlflow.db"
     assert ui_command("http://host:5000") == "open http://host:5000"
+    assert ui_command("http://host:5000/", "7") == "open http://host:5000/#/experiments/7/runs"
+    words = shlex.split(ui_command("sqlite:////my data/mlflow.db", "7"), comments=True)
+    assert words == ["mlflow", "ui", "--backend-store-uri", "sqlite:////my data/mlflow.db"]
+    assert ui_command("sqlite:////data/mlflow.db", "7").endswith("http://127.0.0.1:5000/#/experiments/7/runs")

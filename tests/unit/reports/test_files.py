@@ -36,7 +36,8 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     history = _history(measurement(), best, oom(micro_batch=4))
     written = write_results(tmp_path, history)
     assert [path.name for path in written] == [
-        "measurements.csv", "measurements.parquet", "layout.json", "ds_config.json"]  # fmt: skip
+        "measurements.csv", "measurements.parquet", "layout.json", "ds_config.json",
+        "speed-memory.png", "heat-map.png"]  # fmt: skip
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in written)
     assert read_layout(tmp_path / "layout.json") == LayoutFile(layout=ZERO, recipe=RECIPE, batch=best.batch)
     assert read_parquet(tmp_path / "measurements.parquet") == history.measurements

@@ -1,0 +1,190 @@
+"""Recipes side by side that differ in their global batch alone: what speed a larger accumulation buys.
+
+Each of them is a recipe of its own, with its own loss curve: speed does not choose among them, a person does.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table, box
+from rich.text import Text
+
+from platform.finals.ranking import winner
+from platform.reports.points import one_a_point
+from platform.reports.terminal import STYLES, as_text, console
+from platform.reports.text import figure, plural
+from trainers.layout import Layout
+from trainers.measurement import Measurement, Outcome
+from trainers.recipe import Recipe
+
+_NARROWEST = 24
+"""Columns that a layout's name needs, folded."""
+_MOST_ROWS = 12
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Batches:
+    """Recipes that are the same but for the global batch, with at least two of these."""
+
+    recipe: Recipe
+    """The one of the largest batch."""
+    sizes: tuple[int, ...]
+    """Global batches, ascending."""
+    best: dict[int, Measurement]
+    """Global batch -> its winner; a batch without one is left out."""
+    rows: tuple[tuple[Layout, dict[int, Measurement]], ...]
+    """Layout -> global batch -> its best point, else what became of its smallest micro-batch. Fastest layout first."""
+
+    def share(self, size: int) -> float | None:
+        """The winner's tokens/s over those of the fastest batch's winner."""
+        speeds = {each: won.tokens_per_s or 0.0 for each, won in self.best.items()}
+        return speeds[size] / max(speeds.values()) if size in speeds else None
+
+
+def side_by_side(measurements: Sequence[Measurement]) -> list[Batches]:
+    """Every family of recipes that differ in their global batch alone; none where no two do."""
+    families: dict[Recipe, list[Measurement]] = {}
+    for each in measurements:
+        if each.outcome is not Outcome.SKIPPED:
+            families.setdefault(dataclasses.replace(each.recipe, global_batch=1), []).append(each)
+    found: list[Batches] = []
+    for family in families.values():
+        sizes = tuple(sorted({each.recipe.global_batch for each in family}))
+        if len(sizes) > 1:
+            found.append(_batches(family, sizes))
+    return found
+
+
+def _batches(family: Sequence[Measurement], sizes: tuple[int, ...]) -> Batches:
+    of = {size: [each for each in family if each.recipe.global_batch == size] for size in sizes}
+    won = {size: winner(group) for size, group in of.items()}
+    rows: list[tuple[Layout, dict[int, Measurement]]] = []
+    for layout in {each.layout.id: each.layout for each in family}.values():
+        tried = {size: [each for each in group if each.layout.id == layout.id] for size, group in of.items()}
+        cells = {size: winner(group) or _first(group) for size, group in tried.items() if group}
+        rows.append((layout, cells))
+
+    def speed(row: tuple[Layout, dict[int, Measurement]]) -> float:
+        return max((each.tokens_per_s or 0.0 for each in row[1].values() if each.outcome is Outcome.OK), default=0.0)
+
+    rows.sort(key=speed, reverse=True)
+    return Batches(
+        recipe=max((each.recipe for each in family), key=lambda recipe: recipe.global_batch),
+        sizes=sizes,
+        best={size: best for size, best in won.items() if best is not None},
+        rows=tuple(rows),
+    )
+
+
+def _first(group: Sequence[Measurement]) -> Measurement:
+    return min(one_a_point(group), key=lambda each: each.batch.micro_batch)
+
+
+def render_batches(measurements: Sequence[Measurement], *, width: int, color: bool = False) -> str:
+    """The tables, at most `width` columns wide; "" where there is nothing to put side by side.
+
+    Where a column for each batch does not fit, each batch has one row, that of its fastest layout.
+    """
+    families = side_by_side(measurements)
+    if not families:
+        return ""
+    screen, stream = console(width=width, color=color)
+    for each in families:
+        screen.print("Tokens/s against global batch", style="bold")
+        screen.print(f"{each.recipe.label.replace(f', global batch {each.recipe.global_batch}', '')}")
+        wide = _matrix(each)
+        fits = screen.measure(wide, options=screen.options.update(width=1000)).maximum - _foldable(each) <= width
+        screen.print(wide if fits else _listing(each))
+        screen.print()
+        lines = ["Cells: tokens/s; seconds of a step, micro-batch x accumulation."] if fits else []
+        if fits and (left := len(each.rows) - _MOST_ROWS) > 0:
+            lines.append(f"Slower ones are left out: {plural(left, 'layout')}.")
+        lines.append(
+            "* the winner of its batch. A smaller batch takes more steps for the same tokens: another loss curve."
+        )
+        for line in lines:
+            screen.print(line)
+        screen.print()
+    return as_text(stream)
+
+
+def _foldable(batches: Batches) -> int:
+    """Columns that folding the layouts' names saves."""
+    return max(0, max(len(layout.label) for layout, _ in batches.rows[:_MOST_ROWS]) - _NARROWEST)
+
+
+def _matrix(batches: Batches) -> Table:
+    table = _table()
+    table.add_column("layout", overflow="fold", min_width=_NARROWEST)
+    for size in batches.sizes:
+        table.add_column(f"global batch\n{size:,}", justify="right", no_wrap=True)
+    for layout, cells in batches.rows[:_MOST_ROWS]:
+        texts = [Text(layout.label)]
+        for size in batches.sizes:
+            each = cells.get(size)
+            mark = " *" if each is not None and each is batches.best.get(size) else "  "
+            style = "" if each is None else "bold green" if mark == " *" else STYLES.get(each.outcome, "red")
+            texts.append(Text("" if each is None else _cell(each, mark), style=style))
+        table.add_row(*texts)
+    shares = [batches.share(size) for size in batches.sizes]
+    table.add_section()
+    table.add_row("best, of the fastest", *("" if share is None else f"{share:.0%}  " for share in shares))
+    return table
+
+
+def _cell(measurement: Measurement, mark: str) -> str:
+    tilde = "~" if measurement.step_time_derived else ""
+    point = f"{measurement.batch.micro_batch} x {measurement.batch.grad_accum}"
+    if measurement.outcome is not Outcome.OK or measurement.tokens_per_s is None:
+        return f"{measurement.outcome}{mark}\n{point}  "
+    return f"{figure(measurement.tokens_per_s)}{tilde}{mark}\n{figure(measurement.step_time_s)}{tilde} s, {point}  "
+
+
+def _listing(batches: Batches) -> Table:
+    table = _table()
+    table.add_column("global\nbatch", justify="right")
+    table.add_column("fastest layout", overflow="fold", min_width=16)
+    for title in ("MBS\nx GAS", "step\ns", "tokens\n/s", "of the\nfastest"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for size in batches.sizes:
+        each = batches.best.get(size)
+        if each is None:
+            table.add_row(f"{size:,}", Text("nothing fits", style="red"))
+            continue
+        tilde = "~" if each.step_time_derived else ""
+        table.add_row(
+            f"{size:,}",
+            Text(f"{each.layout.label} *"),
+            f"{each.batch.micro_batch} x {each.batch.grad_accum}",
+            f"{figure(each.step_time_s)}{tilde}",
+            f"{figure(each.tokens_per_s)}{tilde}",
+            f"{batches.share(size):.0%}",
+        )
+    return table
+
+
+def _table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+
+
+def batch_rows(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
+    """The same for machines: a row for each global batch and layout."""
+    return [
+        {
+            "model": each.recipe.model.name,
+            "seq_len": each.recipe.seq_len,
+            "global_batch": size,
+            "layout": layout.label,
+            "micro_batch": cell.batch.micro_batch,
+            "grad_accum": cell.batch.grad_accum,
+            "outcome": cell.outcome.value,
+            "tokens_per_s": cell.tokens_per_s,
+            "step_time_s": cell.step_time_s,
+            "winner": cell is batches.best.get(size),
+        }
+        for batches in side_by_side(measurements)
+        for layout, cells in batches.rows
+        for size, cell in sorted(cells.items())
+        for each in (cell,)
+    ]

@@ -1,0 +1,69 @@
+"""A study's tables as rows of plain values, for MLflow's pages."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from platform.reports.batches import batch_rows
+from platform.reports.text import degrees, options, sharding
+from platform.study.history import History
+from trainers.measurement import Measurement, Outcome, days_for_tokens
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def tables(history: History) -> dict[str, Rows]:
+    """File name -> rows: what was measured, best first; what was never run; recipes that differ in their batch."""
+    assert history.header is not None
+    tokens = history.header.tokens
+    tried = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
+    tried.sort(key=lambda each: (each.recipe.id, each.outcome is not Outcome.OK, -(each.tokens_per_s or 0.0)))
+    left = [each for each in history.measurements if each.outcome is Outcome.SKIPPED]
+    found: dict[str, Rows] = {"measurements.json": [_measured(each, tokens) for each in tried]}
+    found["skipped.json"] = [_skipped(each) for each in left]
+    found["global_batches.json"] = batch_rows(history.measurements)
+    return {name: rows for name, rows in found.items() if rows}
+
+
+def _point(measurement: Measurement) -> dict[str, Any]:
+    recipe, layout, batch = measurement.recipe, measurement.layout, measurement.batch
+    return {
+        "layout": layout.label,
+        "micro_batch": batch.micro_batch,
+        "grad_accum": batch.grad_accum,
+        "engine": layout.engine,
+        "sharding": sharding(layout),
+        "degrees": degrees(layout),
+        "checkpointing": layout.checkpointing,
+        "options": options(layout),
+        "num_devices": measurement.num_devices,
+        "seq_len": recipe.seq_len,
+        "global_batch": recipe.global_batch,
+        "compute_precision": recipe.compute_precision,
+        "recipe": recipe.id,
+    }
+
+
+def _skipped(measurement: Measurement) -> dict[str, Any]:
+    point = _point(measurement)
+    first = {name: point.pop(name) for name in ("layout", "micro_batch")}
+    return {**first, "reason": measurement.reason, **point}
+
+
+def _measured(measurement: Measurement, tokens: float) -> dict[str, Any]:
+    speed = measurement.tokens_per_s
+    point = _point(measurement)
+    return {
+        "outcome": measurement.outcome.value,
+        **{name: point.pop(name) for name in ("layout", "micro_batch", "grad_accum")},
+        "tokens_per_s": speed,
+        "step_time_s": measurement.step_time_s,
+        "derived": measurement.step_time_derived,
+        "repeat": measurement.repeat,
+        "model_tflops_per_gpu": measurement.model_tflops_per_gpu,
+        "share_of_matmul_peak": measurement.share_of_matmul_peak,
+        "peak_allocated_gib": measurement.peak_allocated_gib,
+        "utilization_pct": measurement.utilization_pct,
+        "days": days_for_tokens(tokens, speed) if speed else None,
+        **point,
+        "reason": measurement.reason,
+    }

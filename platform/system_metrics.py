@@ -1,0 +1,114 @@
+"""What the search's own machine did meanwhile: sampled into a file of the study, mirrored to MLflow's system metrics.
+
+In a file, so that an outage of MLflow loses nothing. On a cluster these are the head's figures; what each worker's
+device did in its timed windows stands with its measurement.
+"""
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import psutil
+
+SAMPLES = "system.jsonl"
+_EVERY_S = 5.0
+_MB = 1e6
+
+Sample = tuple[int, int, Mapping[str, float]]
+"""Its number from 0, Unix milliseconds, and the figures by MLflow's names."""
+
+
+class Samples:
+    """Reads a study's samples as they come; those up to `after_ms` are passed over."""
+
+    def __init__(self, folder: Path, *, after_ms: int) -> None:
+        self._path = folder / SAMPLES
+        self._after_ms = after_ms
+        self._offset = 0
+        self._number = 0
+
+    def read(self) -> list[Sample]:
+        """What was sampled since the last call."""
+        found: list[Sample] = []
+        if not self._path.exists():
+            return found
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._offset += len(line)
+                self._number += 1
+                with contextlib.suppress(ValueError, KeyError):  # a process that was killed may have left half a line
+                    sample: dict[str, Any] = json.loads(line)
+                    at_ms: int = sample.pop("at_ms")
+                    if at_ms > self._after_ms:
+                        found.append((self._number - 1, at_ms, sample))
+        return found
+
+
+@contextlib.contextmanager
+def sampled(folder: Path, *, every_s: float = _EVERY_S) -> Generator[None]:
+    """Appends a sample to the study's file every `every_s` seconds, in a thread of its own."""
+    over = threading.Event()
+    thread = threading.Thread(target=_work, args=(folder / SAMPLES, over, every_s), name="system-metrics", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(timeout=2)
+
+
+def _work(path: Path, over: threading.Event, every_s: float) -> None:
+    gpus = _gpus()
+    psutil.cpu_percent()  # the first call only sets the mark that the next one measures from
+    # These figures are a by-product: a full disk is for the journal to tell of.
+    with contextlib.suppress(OSError), path.open("a", encoding="utf-8") as file:
+        while not over.wait(every_s):
+            sample = {"at_ms": round(time.time() * 1000), **_host(), **{k: v for gpu in gpus for k, v in gpu().items()}}
+            file.write(json.dumps(sample) + "\n")
+            file.flush()
+
+
+def _host() -> dict[str, float]:
+    memory, network = psutil.virtual_memory(), psutil.net_io_counters()
+    return {
+        "system/cpu_utilization_percentage": psutil.cpu_percent(),
+        "system/system_memory_usage_megabytes": round(memory.used / _MB),
+        "system/system_memory_usage_percentage": memory.percent,
+        "system/network_receive_megabytes": round(network.bytes_recv / _MB, 3),
+        "system/network_transmit_megabytes": round(network.bytes_sent / _MB, 3),
+    }
+
+
+def _gpus() -> Sequence[Callable[[], dict[str, float]]]:
+    """A reader for each GPU of this machine; none where there is no driver. NVML makes no CUDA context."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    except pynvml.NVMLError:
+        return ()
+
+    def read(index: int, handle: Any) -> dict[str, float]:
+        name = f"system/gpu_{index}"
+        found: dict[str, float] = {}
+        # What a driver or a MIG slice does not tell is left out.
+        with contextlib.suppress(pynvml.NVMLError):
+            found[f"{name}_utilization_percentage"] = float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        with contextlib.suppress(pynvml.NVMLError):
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+            used, total = cast(int, memory.used), cast(int, memory.total)
+            found[f"{name}_memory_usage_megabytes"] = round(used / _MB)
+            found[f"{name}_memory_usage_percentage"] = round(100 * used / total, 2)
+        with contextlib.suppress(pynvml.NVMLError):
+            found[f"{name}_power_usage_watts"] = pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3
+        return found
+
+    return [lambda index=index, handle=handle: read(index, handle) for index, handle in enumerate(handles)]

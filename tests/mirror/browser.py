@@ -1,0 +1,143 @@
+"""A headless Chromium driven over its debugging pipe (file descriptors 3 and 4): needs no driver and no library."""
+
+import base64
+import contextlib
+import fcntl
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def chromium() -> str | None:
+    """The browser's path: that of CHROMIUM, else the first of the usual names that is installed."""
+    given = os.environ.get("CHROMIUM")
+    return given or next(filter(None, map(shutil.which, NAMES)), None)
+
+
+class Page:
+    """One page of a browser."""
+
+    def __init__(self, to_browser: int, from_browser: int) -> None:
+        self._to, self._from = to_browser, from_browser
+        self._rest = b""
+        self._number = 0
+        self._session: str | None = None
+        target = self._call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._call("Page.enable")
+
+    def open(self, url: str) -> None:
+        """Goes to `url`; does not wait for what its scripts draw."""
+        self._call("Page.navigate", url=url)
+
+    def ask(self, expression: str) -> Any:
+        """The value of a JavaScript expression, JSON types only.
+
+        Raises:
+            RuntimeError: it threw.
+        """
+        given = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in given:
+            raise RuntimeError(given["exceptionDetails"].get("exception", {}).get("description", str(given)))
+        return given["result"].get("value")
+
+    def wait_for(self, expression: str, timeout_s: float = 60.0) -> Any:
+        """Asks until the value is true; the value.
+
+        Raises:
+            TimeoutError: it did not become true; with what the page shows.
+        """
+        until_s = time.monotonic() + timeout_s
+        while not (value := self.ask(expression)):
+            if time.monotonic() > until_s:
+                raise TimeoutError(f"{expression} within {timeout_s} s on: {self.text()}")
+            time.sleep(0.2)
+        return value
+
+    def text(self) -> str:
+        """What a reader of the page can read."""
+        return str(self.ask("document.body ? document.body.innerText : ''"))
+
+    def click(self, expression: str) -> None:
+        """Presses the mouse in the middle of the element that the JavaScript expression gives, once it is there."""
+        place = f"""(() => {{
+            const e = {expression};
+            if (!e || e.disabled) return null;
+            e.scrollIntoView({{block: "center"}});
+            const r = e.getBoundingClientRect();
+            return r.width ? [r.x + r.width / 2, r.y + r.height / 2] : null;
+        }})()"""
+        x, y = self.wait_for(place)
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def type(self, text: str) -> None:
+        """Types into what has the focus."""
+        self._call("Input.insertText", text=text)
+
+    def picture(self, path: Path) -> None:
+        """Writes what the window shows as a PNG."""
+        path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"]))
+
+    def _call(self, method: str, **params: Any) -> dict[str, Any]:
+        self._number += 1
+        message: dict[str, Any] = {"id": self._number, "method": method, "params": params}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._to, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = json.loads(self._next())
+            if answer.get("id") == self._number:  # all else is events, which nobody here waits for
+                if "error" in answer:
+                    raise RuntimeError(f"{method}: {answer['error']['message']}")
+                return answer["result"]
+
+    def _next(self) -> bytes:
+        while b"\0" not in self._rest:
+            if not select.select([self._from], [], [], 60)[0]:
+                raise TimeoutError("the browser does not answer")
+            got = os.read(self._from, 1 << 20)
+            if not got:
+                raise RuntimeError("the browser is gone, see chromium.log beside its profile")
+            self._rest += got
+        message, _, self._rest = self._rest.partition(b"\0")
+        return message
+
+
+@contextlib.contextmanager
+def page(program: str, profile: Path, *, width: int, height: int) -> Generator[Page]:
+    """A fresh browser with nothing in its `profile` folder, gone at the end."""
+    command_read, command_write = os.pipe()
+    answer_read, answer_write = os.pipe()
+    theirs = [fcntl.fcntl(each, fcntl.F_DUPFD, 10) for each in (command_read, answer_write)]
+    os.close(command_read)
+    os.close(answer_write)
+    # The browser wants exactly 3 and 4: bash puts them there (sh may not know numbers of two digits).
+    command = ["bash", "-c", f'exec "$0" "$@" 3<&{theirs[0]} 4>&{theirs[1]}', program]
+    command += ["--headless=new", "--remote-debugging-pipe", f"--user-data-dir={profile}", "--disable-gpu"]
+    command += [f"--window-size={width},{height}", "--no-first-run", "--disable-dev-shm-usage", "--hide-scrollbars"]
+    if os.geteuid() == 0:
+        command.append("--no-sandbox")  # Chromium refuses root otherwise
+    log = (profile.parent / "chromium.log").open("wb")
+    with log:
+        browser = subprocess.Popen(command, pass_fds=theirs, stdout=log, stderr=log)
+    for each in theirs:
+        os.close(each)
+    try:
+        yield Page(command_write, answer_read)
+    finally:
+        os.close(command_write)  # which ends it
+        try:
+            browser.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            browser.kill()
+            browser.wait()
+        os.close(answer_read)

@@ -1,0 +1,72 @@
+"""The two pictures: what is in them, by the artists that are drawn."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+
+from platform.reports import pictures
+from tests.samples import CLUSTER, layout, measurement, miniature, oom, skipped
+from trainers.layout import Layout
+from trainers.measurement import Outcome
+
+POINTS = (
+    measurement(tokens_per_s=30000.0),
+    measurement(micro_batch=2, tokens_per_s=35000.0, step_time_derived=True),
+    measurement(micro_batch=2, tokens_per_s=33000.0, repeat=1),
+    measurement(on=layout(zero_stage=2), tokens_per_s=36000.0, outcome=Outcome.THRASH, reason="3 allocator retries"),
+    oom(on=Layout(engine="ddp", dp_replicate=4), micro_batch=4),
+    measurement(on=layout(prefetch=2), tokens_per_s=None, outcome=Outcome.HUNG, reason="silent"),
+    measurement(on=layout(prefetch=1), tokens_per_s=float("nan"), outcome=Outcome.DIVERGED, reason="nan"),
+    skipped(micro_batch=8),
+)
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that are saved, in order."""
+    found: list[Figure] = []
+    save = Figure.savefig
+
+    def keep(figure: Figure, *args: Any, **options: Any) -> None:
+        found.append(figure)
+        save(figure, *args, **options)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    return found
+
+
+def test_every_point_is_drawn_as_what_became_of_it(tmp_path: Path, drawn: list[Figure]) -> None:
+    written = pictures.draw(POINTS, CLUSTER, tmp_path, "-x")
+    assert [path.name for path in written] == ["speed-memory-x.png", "heat-map-x.png"]
+    for path in written:
+        with Image.open(path) as picture:
+            assert min(picture.size) > 300
+    memory, heat = (figure.axes[0] for figure in drawn)
+    words = sorted(text.get_text() for text in heat.texts)
+    assert words == [
+        "30,000",
+        "33,000",
+        "36,000\nthrash",
+        "OOM",
+        "diverged",
+        "hung",
+        "skipped",
+    ]  # 33,000: the run that counts
+    assert heat.get_yticklabels()[0].get_text() == layout().label
+    crosses: list[Any] = [line.get_xydata() for line in memory.lines if line.get_marker() == "x"]
+    assert [tuple(place[0]) for place in crosses] == [(82.5, 0.0)]  # what it held and asked for
+    assert "bloom-7b1" in drawn[0].texts[-1].get_text()
+
+
+def test_a_miniature_says_so(tmp_path: Path, drawn: list[Figure]) -> None:
+    pictures.draw([measurement(recipe=miniature(), on=Layout(engine="ddp", dp_replicate=2))], CLUSTER, tmp_path)
+    assert all("MINIATURE of bloom-7b1" in figure.texts[-1].get_text() for figure in drawn) and len(drawn) == 2
+
+
+def test_nothing_tried_leaves_no_picture(tmp_path: Path) -> None:
+    (tmp_path / "heat-map.png").write_bytes(b"of an earlier session")
+    assert pictures.draw([skipped()], CLUSTER, tmp_path) == [] and not list(tmp_path.iterdir())
+    assert len(pictures.draw([oom()], CLUSTER, tmp_path)) == 2

@@ -1,0 +1,31 @@
+"""Samples of the machine: written while the search runs, read once each, whatever a killed process left."""
+
+import time
+from pathlib import Path
+
+from platform.system_metrics import SAMPLES, Samples, sampled
+
+
+def test_what_is_sampled_is_read_once(tmp_path: Path) -> None:
+    samples = Samples(tmp_path, after_ms=0)
+    assert samples.read() == []
+    with sampled(tmp_path, every_s=0.1):
+        time.sleep(0.7)
+    found = samples.read()
+    assert len(found) >= 2 and [number for number, _, _ in found] == list(range(len(found)))
+    assert all(0 <= each["system/cpu_utilization_percentage"] <= 100 for _, _, each in found)
+    assert all(each["system/system_memory_usage_megabytes"] > 100 for _, _, each in found)
+    assert abs(found[-1][1] / 1000 - time.time()) < 60
+    assert samples.read() == []
+    later = Samples(tmp_path, after_ms=found[0][1])
+    assert [number for number, _, _ in later.read()] == [number for number, _, _ in found[1:]]
+
+
+def test_half_a_line_is_waited_for_and_a_broken_one_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / SAMPLES
+    path.write_text('{"at_ms": 1, "a": 1.0}\n{"at_ms": 2, "a"')
+    samples = Samples(tmp_path, after_ms=0)
+    assert samples.read() == [(0, 1, {"a": 1.0})]
+    with path.open("a") as file:
+        file.write('{"at_ms": 3, "a": 2.0}\n{"at_ms": 4, "a": 3.0}\n')
+    assert samples.read() == [(2, 4, {"a": 3.0})]
