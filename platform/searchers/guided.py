@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Generic
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from platform.cost_model.columns import Array
 from platform.cost_model.predict import normal_cdf
@@ -50,8 +51,13 @@ class Guided(Generic[C]):
         self._points = points = make_points(problem)
         self._pruning = Pruning(problem.candidates, points)
         first = np.searchsorted(points.owner, np.arange(len(problem.candidates)))
-        self._first = {each.key: int(start) for each, start in zip(problem.candidates, first, strict=True)}
+        self._first: Index = first
         self._place = {each.key: place for place, each in enumerate(problem.candidates)}
+        groups, one_of_each = np.unique(points.group, return_index=True)
+        self._tokens_per_step = {
+            int(group): problem.candidates[points.owner[place]].tokens_per_step
+            for group, place in zip(groups, one_of_each, strict=True)
+        }
         self._alive = np.ones(len(points), dtype=bool)
         self._log_step_s: dict[int, float] = {}
         """Measured, by point."""
@@ -62,6 +68,7 @@ class Guided(Generic[C]):
         """Group -> log step time of its incumbent."""
         self._num_pruned = 0
         self._standing: Pick[C] | None = None
+        self._threads = ThreadpoolController()
         self._asked = False
         self.why_stopped = ""
 
@@ -69,17 +76,19 @@ class Guided(Generic[C]):
         """The trial of the largest expected saving for a device second, or None where none is worth its cost."""
         if not self._asked:
             self._asked = True
-            self._standing = self._pick()
+            # Matrices of some hundred rows: more threads only wait for each other, ten times as long on a busy host.
+            with self._threads.limit(limits=1, user_api="blas"):
+                self._standing = self._pick()
         return None if self._standing is None else self._standing.candidate
 
     def update(self, candidate: C, measurements: Sequence[Result]) -> None:
         """Learns from what was measured; rungs that `candidate` names are settled, whatever came back."""
         self._asked, self._standing = False, None
-        known = self._first.get(candidate.key)
+        known = self._place.get(candidate.key)
         if known is None:
             return
-        rungs = self._problem.candidates[self._place[candidate.key]].micro_batches
-        point = {rung: known + place for place, rung in enumerate(rungs)}
+        rungs = self._problem.candidates[known].micro_batches
+        point = {rung: int(self._first[known]) + place for place, rung in enumerate(rungs)}
         for rung in candidate.micro_batches:
             if rung in point:
                 self._alive[point[rung]] = False
@@ -118,11 +127,13 @@ class Guided(Generic[C]):
         points, costs = self._points, self._problem.costs
         times = self._times()
         memory = self._memory()
-        ahead = -(points.log_step_s[left] + times.roughly()[left]) - self._references(left, times)[points.group[left]]
+        roughly = -(points.log_step_s + times.roughly())[left]
+        references = self._references(points.group[left], roughly)
+        ahead = roughly - references[points.group[left]]
         front = _foremost(left, ahead + points.sigma[left], FRONT)
         mean, sigma = times.each(front)
         speed = -(points.log_step_s[front] + mean)
-        references = self._references(front, times)
+        references = self._references(points.group[front], speed)
         fits = self._fits(memory, front)
         known = np.isin(points.group[front], list(self._best))
         # Without an incumbent the error common to all points decides nothing: the prediction's own deviation counts.
@@ -196,14 +207,14 @@ class Guided(Generic[C]):
         mean, sigma = memory.each(index)
         return normal_cdf(-(self._points.log_needed[index] + mean) / np.hypot(sigma, MEMORY_NOISE))
 
-    def _references(self, index: Index, times: Learned) -> Array:
-        """Log speed of each group's incumbent; where a group has none, somewhat below the best prediction."""
-        points = self._points
-        speeds = -(points.log_step_s[index] + times.roughly()[index])
-        references = np.full(int(points.group.max()) + 1, -np.inf)
-        np.maximum.at(references, points.group[index], speeds - UNKNOWN_LEAD)
-        for group, took in self._best.items():
-            references[group] = -took
+    def _references(self, group: Index, speed: Array) -> Array:
+        """Log speed of each group's incumbent; where a group has none, somewhat below the best of `speed`, a row each
+        of `group`.
+        """
+        references = np.full(int(self._points.group.max()) + 1, -np.inf)
+        np.maximum.at(references, group, speed - UNKNOWN_LEAD)
+        for known, took in self._best.items():
+            references[known] = -took
         return references
 
     def _plans(self) -> Array:
