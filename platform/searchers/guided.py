@@ -223,10 +223,7 @@ class Guided(Generic[C]):
         plans = np.ones(int(points.group.max()) + 1)
         if problem.tokens is None:
             return plans
-        tokens_per_step = {
-            int(points.group[self._first[each.key]]): each.tokens_per_step for each in problem.candidates
-        }
-        for group, tokens in tokens_per_step.items():
+        for group, tokens in self._tokens_per_step.items():
             took = self._best.get(group, max(self._best.values(), default=0.0))
             plans[group] = problem.tokens / tokens * math.exp(took) * problem.costs.num_devices
         return plans
