@@ -46,6 +46,8 @@ class Pick(Generic[C]):
 class Guided(Generic[C]):
     """See the module. Draws nothing at random: the seed changes nothing."""
 
+    whole_ladders = False
+
     def __init__(self, problem: Problem[C]) -> None:
         self._problem = problem
         self._points = points = make_points(problem)
@@ -93,7 +95,9 @@ class Guided(Generic[C]):
             if rung in point:
                 self._alive[point[rung]] = False
         for each in measurements:
-            if each.batch.micro_batch in point and each.outcome is not Outcome.SKIPPED:
+            if each.batch.micro_batch not in point:  # between two rungs: it teaches nothing here, but may be the best
+                self._lead(int(self._points.group[self._first[known]]), each, candidate.tokens_per_step)
+            elif each.outcome is not Outcome.SKIPPED:
                 self._learn(point[each.batch.micro_batch], each, candidate.tokens_per_step)
                 if each.outcome in ENDS_LADDER:
                     above = [place for rung, place in point.items() if rung >= each.batch.micro_batch]
@@ -101,11 +105,10 @@ class Guided(Generic[C]):
 
     def _learn(self, point: int, result: Result, tokens_per_step: int) -> None:
         self._alive[point] = False
-        speed, peak = result.tokens_per_s, result.peak_allocated_gib
-        if result.outcome is Outcome.OK and speed is not None and math.isfinite(speed) and speed > 0:
-            took = self._log_step_s[point] = math.log(tokens_per_step / speed)
-            group = int(self._points.group[point])
-            self._best[group] = min(self._best.get(group, math.inf), took)
+        peak = result.peak_allocated_gib
+        took = self._lead(int(self._points.group[point]), result, tokens_per_step)
+        if took is not None:
+            self._log_step_s[point] = took
         if peak is not None and math.isfinite(peak) and peak > 0:
             self._allocated_gib[point] = peak
         if result.outcome in (Outcome.OOM, Outcome.THRASH):
@@ -114,6 +117,15 @@ class Guided(Generic[C]):
             out = self._pruning.ruled_out(point) & self._alive
             self._num_pruned += int(out.sum())
             self._alive[out] = False
+
+    def _lead(self, group: int, result: Result, tokens_per_step: int) -> float | None:
+        """Makes the result its group's incumbent if it is the best; its log step time, None where it has none."""
+        speed = result.tokens_per_s
+        if result.outcome is not Outcome.OK or speed is None or not math.isfinite(speed) or speed <= 0:
+            return None
+        took = math.log(tokens_per_step / speed)
+        self._best[group] = min(self._best.get(group, math.inf), took)
+        return took
 
     def _pick(self) -> Pick[C] | None:
         left = np.flatnonzero(self._alive)

@@ -4,11 +4,13 @@ import dataclasses
 import math
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from platform.ordering import known_columns, likely_best_first
+from platform.replay import read_cells
 from platform.searchers.guidance.points import make_points
 from platform.searchers.guidance.pruning import Pruning
 from platform.searchers.guidance.regression import TIME, learn
@@ -20,7 +22,7 @@ from search_spaces.space import Candidate
 from tests.samples import layout, measurement, oom
 from tests.search.backend import RECIPE, candidates
 from trainers.cluster import Cluster
-from trainers.measurement import Measurement
+from trainers.measurement import Measurement, Outcome
 
 H200S = Cluster(
     device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=4, capability=(9, 0)
@@ -108,8 +110,7 @@ class TestLearning:
 
 class TestPruning:
     def heavier(self, ran_out: Candidate, rung: int, all_of: Sequence[Candidate] = BLOOM) -> set[tuple[str, int]]:
-        problem = Problem(candidates=all_of)
-        points = make_points(problem)
+        points = make_points(PLANNED if all_of is BLOOM else Problem(candidates=all_of))
         pairs = [(each, r) for each in all_of for r in each.micro_batches]
         place = next(p for p, (each, r) in enumerate(pairs) if each.key == ran_out.key and r == rung)
         out = Pruning(all_of, points).ruled_out(place)
@@ -125,6 +126,28 @@ class TestPruning:
         assert {by_key[key].engine for key, _ in out} == {"deepspeed"}, "no engine rules out another"
         assert {by_key[key].zero_stage for key, _ in out} == {0, 1, 2}, "stage 3 shards more"
         assert all(rung >= 2 for _, rung in out)
+
+    def test_without_predictions_no_stage_rules_out_another(self) -> None:
+        """On a small model ZeRO-3's buckets weigh more than what it shards."""
+        some = tuple(reversed(BLOOM))
+        three = next(each for each in some if each.layout.zero_stage == 3 and each.layout.checkpointing == "full")
+        found = {key for key, _ in self.heavier(three, 1, some)}
+        without = dataclasses.replace(three.layout, checkpointing="none")
+        assert found == {each.key for each in some if each.layout in (three.layout, without)}
+
+    def test_nothing_that_ran_is_ruled_out_by_what_ran_out_of_memory(self) -> None:
+        """Over our own tables from H200s, in every cell."""
+        tables = sorted((Path(__file__).parents[2] / "docs" / "measurements").glob("*.csv"))
+        errors = 0
+        for cell in read_cells(tables)[0]:
+            points = make_points(cell.problem(0))
+            pruning = Pruning(cell.choices, points)
+            for place, choice in enumerate(cell.choices):
+                if choice.outcome is Outcome.OOM:
+                    errors += 1
+                    out = [cell.choices[each] for each in np.flatnonzero(pruning.ruled_out(place))]
+                    assert not [each for each in out if each.outcome is Outcome.OK]
+        assert errors >= 8
 
     def test_another_kernel_is_not_ruled_out(self) -> None:
         pair = candidates(layouts=[layout(dp_shard=2, attention=each) for each in ("sdpa", "eager")])

@@ -17,6 +17,9 @@ LIGHTER: Mapping[str, tuple[Any, ...]] = {
     "zero_stage": (0, 1, 2, 3),
 }
 """Axes along which memory falls, all else equal: values from the heaviest on."""
+CERTAIN = ("checkpointing", "offload")
+"""Of these, the ones that need no prediction to agree. A stage that shards more may still need more: its buckets weigh
+more than what it shards of a small model, or on one device (BLOOM-7b1 on one H200: ZeRO-1 138 GiB, ZeRO-0 121)."""
 SHARDING = "dp_shard"
 """As is the number of ranks that share one copy."""
 IGNORED = ("dp_replicate", MICRO_BATCH)
@@ -27,8 +30,9 @@ class Pruning:
     """Tells which points an out-of-memory error at another one rules out.
 
     A point is ruled out if it differs from the one that ran out of memory by a larger micro-batch, less checkpointing,
-    less offload, less sharding or gradients held longer, and in nothing else; and if the cost model, where it knows
-    the devices, does not say that it needs less. A kernel or engine never rules out another.
+    less offload, less sharding or gradients held longer, and in nothing else; and if the cost model says so too. Where
+    that does not know the devices, only micro-batch, checkpointing and offload count. A kernel or engine never rules
+    out another.
     """
 
     def __init__(self, candidates: Sequence[Choice], points: Points) -> None:
@@ -49,15 +53,22 @@ class Pruning:
             )
         self._kind: Index = np.array(kind, dtype=np.int64)
         self._ranks: npt.NDArray[np.float64] = np.array(ranks) if ranks else np.zeros((0, 1))
+        known = [axis for axis in LIGHTER if candidates and axis in candidates[0].axes]
+        self._certain = np.array([*(axis in CERTAIN for axis in known), False])
 
     def ruled_out(self, point: int) -> Mask:
         """Points that must run out of memory since `point` did, itself included."""
         points = self._points
         owner = points.owner[point]
-        heavier = (self._kind == self._kind[owner]) & (self._ranks >= self._ranks[owner]).all(axis=1)
-        out = heavier[points.owner] & (points.micro_batch >= points.micro_batch[point])
-        alike = points.owner == owner
-        return out & (alike | (points.log_needed >= points.log_needed[point]))
+        above, same = self._ranks >= self._ranks[owner], self._ranks == self._ranks[owner]
+        kind = self._kind == self._kind[owner]
+        certain = kind & (same | (above & self._certain)).all(axis=1)
+        out = certain[points.owner]
+        if points.predicted:
+            out |= (kind & above.all(axis=1))[points.owner] & (points.log_needed >= points.log_needed[point])
+        out &= points.micro_batch >= points.micro_batch[point]
+        out[point] = True
+        return out
 
 
 def _rank(order: tuple[Any, ...], value: Any) -> float:
