@@ -98,7 +98,8 @@ class Loop:
         """What is wrong with the cluster, where that ended the session."""
         self._start_s = 0.0
         for candidate in candidates:
-            self._tell(candidate)
+            if not (searcher.whole_ladders and history.missing(candidate)):
+                self._tell(candidate)
 
     @property
     def running(self) -> Job | None:

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from platform.reports.forecast import Forecaster
 from platform.finals.ranking import winner
+from platform.reports.forecast import Forecaster
 from platform.reports.text import count, figure, plural
 from platform.study.history import History, by_recipe
 from trainers.measurement import Measurement, Outcome

@@ -57,7 +57,7 @@ class Guided(Generic[C]):
         self._place = {each.key: place for place, each in enumerate(problem.candidates)}
         groups, one_of_each = np.unique(points.group, return_index=True)
         self._tokens_per_step = {
-            int(group): problem.candidates[points.owner[place]].tokens_per_step
+            int(group): problem.candidates[int(points.owner[int(place)])].tokens_per_step
             for group, place in zip(groups, one_of_each, strict=True)
         }
         self._alive = np.ones(len(points), dtype=bool)

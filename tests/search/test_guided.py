@@ -1,5 +1,6 @@
 """The guided search: where it begins, what it learns, what it rules out, when it ends."""
 
+# pyright: reportPrivateUsage=false
 import dataclasses
 import math
 import re
@@ -213,7 +214,7 @@ class TestStopping:
         found = re.fullmatch(words, why)
         assert found is not None, why
         share, saved, plan, cost = map(float, found.groups())
-        assert saved < cost and saved == pytest.approx(share / 100 * plan, rel=0.2)
+        assert saved <= cost and saved == pytest.approx(share / 100 * plan, rel=0.2)
 
     def test_a_longer_run_is_worth_more_trials(self) -> None:
         assert self.stopped(1e8)[0] < self.stopped(1e12)[0]

@@ -717,6 +717,16 @@ class TestRefinement:
         backend.run(make(self.WITHIN))
         assert backend.order[1:] == [(LAYOUTS[0], (5, 6, 7))]
 
+    def test_the_guided_search_refines_the_best_layout_alone(self, make: Make, backend: Backend, study: Study) -> None:
+        backend.play = self.up_to(7)
+        within = tuple(Candidate(recipe=self.WIDE, layout=each, micro_batches=(4, 8, 16)) for each in LAYOUTS)
+        backend.run(make(within, searcher="guided"))
+        ladders, refined = backend.order[:-1], backend.order[-1]
+        assert refined == (LAYOUTS[0], (5, 6, 7)), "the fastest"
+        assert {each for each, _ in ladders} == set(LAYOUTS) and not {5, 6, 7} & {
+            r for _, rungs in ladders for r in rungs
+        }
+
     def test_named_rungs_are_not_refined(self, make: Make, backend: Backend) -> None:
         backend.play = self.up_to(7)
         backend.run(make(tuple(dataclasses.replace(each, refine=False) for each in self.WITHIN)))
