@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from platform.finals.course import Finals, FinalTrial, Rules
 from platform.finals.ranking import winner
 from platform.searchers import Searcher
-from platform.study.history import History
+from platform.study.history import History, key_of
 from platform.study.journal import Tail
 from platform.study.study import Study
 from search_spaces.space import Candidate
@@ -67,7 +67,7 @@ class Loop:
         *,
         study: Study,
         candidates: Sequence[Candidate],
-        searcher: Searcher,
+        searcher: Searcher[Candidate],
         budget: Budget,
         settings: Settings,
         spent_s: float = 0.0,
@@ -92,12 +92,14 @@ class Loop:
         self._deaths: Counter[tuple[str, int]] = Counter()
         self._finals = Finals(candidates, settings.rules) if settings.rules else None
         self._unstarted = 0
+        self._asked: Candidate | None = None
+        """What the searcher gave last."""
         self.fault = ""
         """What is wrong with the cluster, where that ended the session."""
         self._start_s = 0.0
         for candidate in candidates:
-            if not history.missing(candidate):
-                searcher.update(candidate, history.measured(candidate.key))
+            if not (searcher.whole_ladders and history.missing(candidate)):
+                self._tell(candidate)
 
     @property
     def running(self) -> Job | None:
@@ -185,12 +187,12 @@ class Loop:
         for measurement in self._finals.barred(self.history) if self._finals else ():
             self.study.record(Measured(measurement=measurement))
         self.refresh()
-        candidate = self._candidates.get(key)
+        candidate, asked = self._candidates.get(key), self._asked
         if candidate is None or job.repeat or silent or not job.rungs:
             return
         # Asked again, the searcher gives it again: the rungs between the last that ran and the first that did not.
-        if state == "interrupted" or not self.history.missing(candidate):
-            self._searcher.update(candidate, self.history.measured(key))
+        if state == "interrupted" or asked is None or asked.key != key or not self.history.missing(asked):
+            self._tell(candidate)
 
     def _not_started(self, job: Job, key: str, wall_s: float, reason: str) -> None:
         reason = reason or "its workers did not start"
@@ -219,12 +221,40 @@ class Loop:
         if self.why_ended or self._spent():
             return None
         while (candidate := self._searcher.suggest()) is not None:
+            if not self._searcher.whole_ladders:
+                candidate = dataclasses.replace(candidate, refine=False)
             missing = self.history.missing(candidate)
             if missing:
                 rungs = tuple(BatchPoint.of(candidate.recipe, candidate.layout, each) for each in missing)
+                self._asked = candidate
                 return self._job(candidate, rungs)
-            self._searcher.update(candidate, self.history.measured(candidate.key))
-        self.why_ended = "every layout of the space was tried"
+            self._tell(candidate)
+        if (job := self._refining_job()) is not None:
+            return job
+        self.why_ended = self._searcher.why_stopped
+        return None
+
+    def _tell(self, candidate: Candidate) -> None:
+        """Tells the searcher which rungs of the candidate are settled, and all that was measured of it."""
+        missing = self.history.missing(candidate)
+        settled = tuple(each for each in candidate.micro_batches if each not in missing)
+        if settled:
+            known = dataclasses.replace(candidate, micro_batches=settled)
+            self._searcher.update(known, self.history.measured(candidate.key))
+
+    def _refining_job(self) -> Job | None:
+        """Once a searcher of single rungs has ended: the rungs between, for the best layout of each recipe."""
+        if self._searcher.whole_ladders:
+            return None
+        for recipe in dict.fromkeys(candidate.recipe for candidate in self._candidates.values()):
+            best = winner([m for m in self.history.measurements if m.recipe == recipe])
+            candidate = self._candidates.get(key_of(best)) if best else None
+            if candidate is not None:
+                tried = tuple(sorted({m.batch.micro_batch for m in self.history.measured(candidate.key)}))
+                rungs = self.history.missing(dataclasses.replace(candidate, micro_batches=tried))
+                if rungs:
+                    self._asked = None
+                    return self._job(candidate, tuple(BatchPoint.of(recipe, candidate.layout, each) for each in rungs))
         return None
 
     def _final_job(self) -> Job | None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from platform.cost_model.columns import from_points
+from platform.cost_model.columns import Columns, from_points
 from platform.cost_model.predict import predict
 from platform.cost_model.probed import found_cluster
 from platform.errors import InputError
@@ -22,18 +22,29 @@ def likely_best_first(
     Predicted with the figures of `probe` where the cluster has one. Only an order: nothing is left out, and equal ones
     stay in the space's order. Where the catalogue does not know the GPU, and on CPUs, the space's own order stays.
     """
-    if cluster.device_kind != "cuda" or not candidates:
+    columns = known_columns(candidates, cluster, cap_gib, probe)
+    if columns is None:
         return list(candidates)
-    try:
-        memory_gib = min(cluster.device_memory_gib, cap_gib or cluster.device_memory_gib)
-        spec = found_cluster(dataclasses.replace(cluster, device_memory_gib=memory_gib), probe)
-    except InputError:
-        return list(candidates)
-    points = [(each.recipe, each.layout, batch) for each in candidates for batch in each.batch_points()]
     owner = np.repeat(np.arange(len(candidates)), [len(each.micro_batches) for each in candidates])
-    prediction = predict(from_points(points, spec))
-    tokens = np.array([recipe.tokens_per_step for recipe, _, _ in points])
+    prediction = predict(columns)
+    tokens = np.array([each.tokens_per_step for each in candidates])[owner]
     expected = prediction.fit_probability * tokens / prediction.expected_s
     best = np.zeros(len(candidates))
     np.maximum.at(best, owner, expected)
     return [candidates[index] for index in np.argsort(-best, kind="stable")]
+
+
+def known_columns(
+    candidates: Sequence[Candidate], cluster: Cluster, cap_gib: float | None, probe: Probe | None = None
+) -> Columns | None:
+    """A row for each rung of each candidate, in order; None on CPUs and where the catalogue does not know the GPU."""
+    if cluster.device_kind != "cuda" or not candidates:
+        return None
+    try:
+        memory_gib = min(cluster.device_memory_gib, cap_gib or cluster.device_memory_gib)
+        spec = found_cluster(dataclasses.replace(cluster, device_memory_gib=memory_gib), probe)
+    except InputError:
+        return None
+    return from_points(
+        [(each.recipe, each.layout, batch) for each in candidates for batch in each.batch_points()], spec
+    )

@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     add("--list", action="store_true", help="print the known spaces and end")
     add("--set", action="append", default=[], metavar="AXIS=VALUE[,VALUE]", help="values of a layout or recipe axis")
     add("--layout", metavar="FILE", help="measure the one layout of a layout.json")
-    add("--searcher", default="sweep", choices=searchers.NAMES, help="how layouts are picked (default: %(default)s)")
+    add("--searcher", default="guided", choices=searchers.NAMES, help="how layouts are picked (default: %(default)s)")
     add("--seed", type=int, default=0, metavar="N", help="seed of the searcher (default: %(default)s)")
     repeats = "runs in fresh processes of the best three points after the search (default: the space's, mostly 3)"
     add("--repeats", type=_whole, metavar="N", help=repeats)

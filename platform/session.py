@@ -21,17 +21,19 @@ from platform.finals.ranking import winners
 from platform.finals.schedule import FINALISTS
 from platform.loop import Budget, Loop, Settings
 from platform.mirror import Mirror, check_uri, default_uri, shown_uri
-from platform.planning import Plan, make_plan, part_of
+from platform.ordering import known_columns
+from platform.planning import TRIAL_S, Plan, make_plan, part_of
 from platform.probing import kept
 from platform.reports.files import write_results
 from platform.reports.progress import followed, say
 from platform.reports.show import show
 from platform.reports.text import duration, plural
 from platform.request import Request, read_request, resumed
+from platform.searchers.problem import Costs, Problem
 from platform.study.history import History
 from platform.study.study import Study, check_name, fresh_name, read
 from platform.system_metrics import sampled
-from search_spaces.space import Space
+from search_spaces.space import Candidate, Space
 from trainers.cluster import Cluster
 from trainers.job import GateSize, Timing
 from trainers.journal import End, Measured, Resume, StudyHeader
@@ -64,6 +66,28 @@ class Subject:
     """The devices a trial takes."""
     cap_gib: float | None
     plan: Plan
+    probe: Probe | None = None
+
+    @property
+    def problem(self) -> Problem[Candidate]:
+        """What the searcher is asked. A miniature trains nothing: it has no planned run to save time of."""
+        costs = Costs(
+            num_devices=self.cluster.num_devices,
+            start_s=TRIAL_S[self.cluster.device_kind],
+            rung_s=1.5 * self.timing.rung_s,
+        )
+        return Problem(
+            candidates=self.plan.candidates,
+            seed=self.request.seed,
+            columns=known_columns(self.plan.candidates, self.cluster, self.cap_gib, self.probe),
+            costs=costs,
+            tokens=None if self.miniature else self.request.tokens,
+        )
+
+    @property
+    def miniature(self) -> bool:
+        """Whether a small stand-in runs in place of the model asked for."""
+        return self.recipes[0].model.miniature_of is not None
 
     @property
     def timing(self) -> Timing:
@@ -173,6 +197,7 @@ def _subject(request: Request, place: Place, probe: Probe | None) -> Subject:
         cluster=cluster,
         cap_gib=cap_gib,
         plan=make_plan(candidates, rejected, cluster, cap_gib, probe),
+        probe=probe,
     )
 
 
@@ -183,7 +208,7 @@ def _header(name: str, subject: Subject, *, searcher: str, uri: str) -> StudyHea
         recipes=subject.recipes,
         cluster=subject.cluster,
         tokens=subject.request.tokens,
-        miniature=subject.recipes[0].model.miniature_of is not None,
+        miniature=subject.miniature,
         cap_gib=subject.cap_gib,
         seed=subject.request.seed,
         searcher=searcher,
@@ -235,7 +260,7 @@ def _run(study: Study, subject: Subject, place: Place, budget: Budget, began_s: 
             loop = Loop(
                 study=study,
                 candidates=subject.plan.candidates,
-                searcher=searchers.create(subject.request.searcher, subject.plan.candidates, subject.request.seed),
+                searcher=searchers.create(subject.request.searcher, subject.problem),
                 budget=budget,
                 settings=Settings(
                     cluster=subject.cluster,

@@ -28,6 +28,17 @@ class Candidate:
         """What tells two candidates of a study apart."""
         return f"{self.recipe.id}-{self.layout.id}"
 
+    @property
+    def axes(self) -> dict[str, Any]:
+        """Axis -> value: the layout's fields, and the recipe, of which a study may have several."""
+        fields = {field.name: getattr(self.layout, field.name) for field in dataclasses.fields(self.layout)}
+        return {"recipe": self.recipe.id, **fields}
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one optimizer step, over all ranks."""
+        return self.recipe.tokens_per_step
+
     def batch_points(self) -> tuple[BatchPoint, ...]:
         """The ladder's rungs, upwards."""
         return tuple(BatchPoint.of(self.recipe, self.layout, micro_batch) for micro_batch in self.micro_batches)

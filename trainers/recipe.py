@@ -1,6 +1,7 @@
 """`Recipe`: everything that changes the mathematics. Only measurements of one recipe compete."""
 
 import dataclasses
+import functools
 from typing import Literal, get_args
 
 from trainers.codec import identity
@@ -79,7 +80,7 @@ class Recipe:
     @property
     def id(self) -> str:
         """Hash of what defines the recipe."""
-        return identity(self)
+        return _identity(self)
 
     @property
     def tokens_per_step(self) -> int:
@@ -100,3 +101,7 @@ class Recipe:
         if self.compression != "none":
             parts.append(f"{self.compression} compression")
         return ", ".join(parts)
+
+
+# A search of many layouts asks for the one recipe's hash once for each.
+_identity = functools.lru_cache(maxsize=64)(identity)

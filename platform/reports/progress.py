@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from platform.finals.ranking import winners
+from platform.reports.forecast import forecaster_of
 from platform.reports.text import duration, figure, plural
 from platform.study.history import History
 from platform.study.journal import Tail
@@ -230,7 +231,10 @@ class _Follower:
             case TrialStart() | RungStart():
                 say(progress_line(self._progress()))
             case Measured(measurement=measurement) if measurement.outcome is not Outcome.SKIPPED:
-                say(measurement_line(measurement))
+                said = measurement_line(measurement)
+                if self._history.header is not None:
+                    said += forecaster_of(self._history.header).beside(measurement, self._history.measurements)
+                say(said)
             case _:
                 pass
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from platform.reports.batches import render_batches
+from platform.reports.forecast import forecaster_of
+from platform.reports.lessons import lessons
 from platform.reports.summary import as_json, verdicts
 from platform.reports.terminal import render
 from platform.study.history import History
@@ -28,7 +30,7 @@ def show(history: History, files: Sequence[Path], *, as_object: bool) -> None:
     header = history.header
     print(render(history.measurements, cluster=header.cluster, tokens=header.tokens, width=width, color=color), end="")
     print(render_batches(history.measurements, width=width, color=color), end="")
-    for sentence in verdicts(history):
+    for sentence in [*verdicts(history), *lessons(history, forecaster_of(header))]:
         print(textwrap.fill(sentence, width, break_long_words=False, break_on_hyphens=False))
     print("Files:")
     for path in files:

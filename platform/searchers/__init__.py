@@ -2,28 +2,45 @@
 
 import importlib
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
-from search_spaces.space import Candidate
-from trainers.measurement import Measurement
+from platform.searchers.problem import C, Problem, Result
 
 
-class Searcher(Protocol):
+class Searcher(Protocol[C]):
     """Picks candidates one after another and learns from what they measured.
 
-    Made from (candidates, seed). The same seed and history give the same suggestions.
+    Made from a `Problem`. The same problem and history give the same suggestions.
     """
 
-    def suggest(self) -> Candidate | None:
-        """The candidate to run next, or None when nothing is left. Without `update` it gives the same answer again."""
+    @property
+    def whole_ladders(self) -> bool:
+        """Whether it gives whole ladders, or picks rungs."""
         ...
 
-    def update(self, candidate: Candidate, measurements: Sequence[Measurement]) -> None:
-        """Takes all that a trial of `candidate` measured; an empty sequence means that nothing came back."""
+    @property
+    def why_stopped(self) -> str:
+        """Why `suggest` gives nothing more, as the end of a sentence; it says so once `suggest` has given None."""
+        ...
+
+    def suggest(self) -> C | None:
+        """The candidate to run next, with the rungs to climb, ascending; or None when nothing is worth running.
+
+        Its rungs may be fewer than the problem's: the others are then not worth their time, for now. Without `update`
+        it gives the same answer again.
+        """
+        ...
+
+    def update(self, candidate: C, measurements: Sequence[Result]) -> None:
+        """Takes all that trials of `candidate` measured; an empty sequence means that nothing came back.
+
+        The rungs that `candidate` names need no further trial, whatever came of them.
+        """
         ...
 
 
 _REGISTRY = {
+    "guided": "platform.searchers.guided:Guided",
     "sweep": "platform.searchers.sweep:Sweep",
     "random": "platform.searchers.sweep:Shuffle",
     "optuna": "platform.searchers.optuna:OptunaSearcher",
@@ -33,7 +50,7 @@ NAMES = tuple(_REGISTRY)
 """Searchers by the name that `--searcher` takes."""
 
 
-def create(name: str, candidates: Sequence[Candidate], seed: int) -> Searcher:
+def create(name: str, problem: Problem[C]) -> Searcher[C]:
     """The searcher of that name. Imports that searcher's library only.
 
     Raises:
@@ -42,4 +59,5 @@ def create(name: str, candidates: Sequence[Candidate], seed: int) -> Searcher:
     if name not in _REGISTRY:
         raise ValueError(f"unknown searcher {name!r}: there are {', '.join(_REGISTRY)}")
     module, _, kind = _REGISTRY[name].partition(":")
-    return getattr(importlib.import_module(module), kind)(candidates, seed)
+    made: Any = getattr(importlib.import_module(module), kind)
+    return made(problem)

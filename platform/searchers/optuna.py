@@ -1,35 +1,40 @@
 """Optuna's TPE through Ray Tune's own adapter, over the axes of the candidates."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Generic
 
-from search_spaces.space import Candidate
-from trainers.measurement import Measurement, Outcome
+from platform.searchers.problem import TRIED, C, Problem, Result
+from trainers.measurement import Outcome
 
 _MOST_REPEATS = 50
 """Suggestions of candidates already run before the first one left is taken instead."""
 
 
-class OptunaSearcher:
+class OptunaSearcher(Generic[C]):
     """TPE over a tree of axes: each axis offers only the values that lead to a candidate, so all it draws is valid."""
 
-    def __init__(self, candidates: Sequence[Candidate], seed: int) -> None:
+    why_stopped = TRIED
+    whole_ladders = True
+
+    def __init__(self, problem: Problem[C]) -> None:
         # Here, since `--list` and the other searchers need not pay for Optuna's import.
         import optuna
         from ray.tune.search.optuna import OptunaSearch
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._rows = [(candidate, _axes(candidate)) for candidate in candidates]
-        self._left = {candidate.key: candidate for candidate in candidates}
+        self._rows = [
+            (candidate, {axis: str(value) for axis, value in candidate.axes.items()})
+            for candidate in problem.candidates
+        ]
+        self._left = {candidate.key: candidate for candidate in problem.candidates}
         self._scores: dict[str, float] = {}
         self._asked = 0
-        self._standing: tuple[str, Candidate] | None = None
+        self._standing: tuple[str, C] | None = None
         self._search = OptunaSearch(
-            space=self._draw, metric="tokens_per_s", mode="max", sampler=optuna.samplers.TPESampler(seed=seed)
+            space=self._draw, metric="tokens_per_s", mode="max", sampler=optuna.samplers.TPESampler(seed=problem.seed)
         )
 
-    def suggest(self) -> Candidate | None:
+    def suggest(self) -> C | None:
         """What TPE draws next; one already run is told its score again and another is drawn."""
         if not self._left:
             return None
@@ -47,11 +52,14 @@ class OptunaSearcher:
         self._standing = ("", next(iter(self._left.values())))
         return self._standing[1]
 
-    def update(self, candidate: Candidate, measurements: Sequence[Measurement]) -> None:
+    def update(self, candidate: C, measurements: Sequence[Result]) -> None:
         """Scores the candidate by its best `ok` measurement, 0 where it has none."""
         speeds = [m.tokens_per_s for m in measurements if m.outcome is Outcome.OK and m.tokens_per_s]
         self._scores[candidate.key] = max(speeds, default=0.0)
-        self._left.pop(candidate.key, None)
+        left = self._left.get(candidate.key)
+        if left is None or not set(left.micro_batches) <= set(candidate.micro_batches):
+            return
+        del self._left[candidate.key]
         standing, self._standing = self._standing, None
         if standing and standing[0] and standing[1].key == candidate.key:
             self._search.on_trial_complete(standing[0], {"tokens_per_s": self._scores[candidate.key]})
@@ -66,7 +74,7 @@ class OptunaSearcher:
                 chosen = trial.suggest_categorical(f"{axis} of {prefix}", values)
                 rows = [row for row in rows if row[1][axis] == chosen]
 
-    def _match(self, drawn: Mapping[str, Any]) -> Candidate:
+    def _match(self, drawn: Mapping[str, Any]) -> C:
         rows = self._rows
         for axis in rows[0][1]:
             values = sorted({row[1][axis] for row in rows})
@@ -74,10 +82,3 @@ class OptunaSearcher:
                 chosen = drawn.get(f"{axis} of {'|'.join(values)}", values[0])
                 rows = [row for row in rows if row[1][axis] == chosen]
         return rows[0][0]
-
-
-def _axes(candidate: Candidate) -> dict[str, str]:
-    """The candidate as axis -> value, texts all; the recipe is an axis too where a study has several."""
-    layout = candidate.layout
-    values = {field.name: str(getattr(layout, field.name)) for field in dataclasses.fields(layout)}
-    return {"recipe": candidate.recipe.id, **values}

@@ -11,6 +11,7 @@ import platform.searchers as searchers  # pyright takes `from platform import` f
 from platform.finals.course import Rules
 from platform.finals.ranking import winner, winners
 from platform.loop import Budget, Loop, Settings
+from platform.searchers.problem import Problem, Result
 from platform.searchers.sweep import Sweep
 from platform.study.history import History
 from platform.study.journal import Tail
@@ -76,7 +77,7 @@ def make(study: Study, clock: Clock) -> Make:
         return Loop(
             study=study,
             candidates=within,
-            searcher=searchers.create(searcher, within, seed=0),
+            searcher=searchers.create(searcher, Problem(candidates=within)),
             budget=Budget(**budget),  # type: ignore[reportArgumentType]
             settings=Settings(
                 cluster=CLUSTER,
@@ -455,7 +456,8 @@ class TestResume:
         history = history_of(study)
         assert study.journal.read_text().count('"kind":"measurement"') == len(history.measurements) == 9
         lost = [history.lost(each.key, micro_batch) for each in candidates() for micro_batch in each.micro_batches]
-        assert lost == [0, 1, 1] * 3
+        # A whole ladder loses each rung but its first once; the guided search may begin one anywhere.
+        assert max(lost) == 1 if searcher == "guided" else lost == [0, 1, 1] * 3
 
     def test_an_interrupted_ladder_goes_on_with_the_memory_it_saw(self, make: Make, backend: Backend) -> None:
         def play(job: Job, batch: BatchPoint) -> Measurement | TimeOut:
@@ -487,8 +489,8 @@ class TestResume:
         backend.run(make(max_trials=2))
         told: list[tuple[Layout, list[int]]] = []
 
-        class Listener(Sweep):
-            def update(self, candidate: Candidate, measurements: Sequence[Measurement]) -> None:
+        class Listener(Sweep[Candidate]):
+            def update(self, candidate: Candidate, measurements: Sequence[Result]) -> None:
                 told.append((candidate.layout, [each.batch.micro_batch for each in measurements]))
                 super().update(candidate, measurements)
 
@@ -714,6 +716,16 @@ class TestRefinement:
         backend.play = play
         backend.run(make(self.WITHIN))
         assert backend.order[1:] == [(LAYOUTS[0], (5, 6, 7))]
+
+    def test_the_guided_search_refines_the_best_layout_alone(self, make: Make, backend: Backend, study: Study) -> None:
+        backend.play = self.up_to(7)
+        within = tuple(Candidate(recipe=self.WIDE, layout=each, micro_batches=(4, 8, 16)) for each in LAYOUTS)
+        backend.run(make(within, searcher="guided"))
+        ladders, refined = backend.order[:-1], backend.order[-1]
+        assert refined == (LAYOUTS[0], (5, 6, 7)), "the fastest"
+        assert {each for each, _ in ladders} == set(LAYOUTS) and not {5, 6, 7} & {
+            r for _, rungs in ladders for r in rungs
+        }
 
     def test_named_rungs_are_not_refined(self, make: Make, backend: Backend) -> None:
         backend.play = self.up_to(7)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
+import scripts.search_picture as search_picture
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -34,3 +36,9 @@ def test_the_committed_picture_is_of_the_committed_table(picture: Any) -> None:
     with Image.open(picture.PICTURE) as drawn:
         assert drawn.info["Table"] == picture.fingerprint(picture.TABLE), "run scripts/picture.py"
     assert str(picture.PICTURE.relative_to(ROOT)) in (ROOT / "README.md").read_text()
+
+
+def test_the_search_s_picture_is_of_the_committed_tables() -> None:
+    with Image.open(search_picture.PICTURE) as drawn:
+        assert drawn.info["Table"] == search_picture.fingerprint(), "run python -m scripts.search_picture"
+    assert str(search_picture.PICTURE.relative_to(ROOT)) in (ROOT / "README.md").read_text()

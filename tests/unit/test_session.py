@@ -97,7 +97,7 @@ class TestBudget:
 def _subject() -> session.Subject:
     plan = make_plan(candidates(), (), CLUSTER, None)
     space = dataclasses.replace(search_spaces.load("gpt2"), recipe=RECIPE)
-    request = cast(Any, SimpleNamespace(searcher="sweep", seed=0, steps=None, repeats=0, every_point=False))
+    request = cast(Any, SimpleNamespace(searcher="sweep", seed=0, tokens=1e9, steps=None, repeats=0, every_point=False))
     return session.Subject(request=request, space=space, cluster=CLUSTER, cap_gib=None, plan=plan)
 
 

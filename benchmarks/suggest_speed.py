@@ -1,0 +1,86 @@
+"""Seconds that the guided search takes to suggest a trial among 100,000 candidates after 200 measurements. From the
+checkout:
+
+python -m benchmarks.suggest_speed
+"""
+
+import itertools
+import math
+import os
+import time
+
+import search_spaces
+from platform.ordering import known_columns
+from platform.searchers.guided import Guided
+from platform.searchers.problem import Problem
+from search_spaces.space import Candidate
+from trainers.cluster import Cluster
+from trainers.layout import Layout
+from trainers.measurement import Measurement, Outcome
+
+CLUSTER = Cluster(
+    device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=8, capability=(9, 0)
+)
+NUM_CANDIDATES, NUM_MEASUREMENTS = 100_000, 200
+
+
+def candidates() -> list[Candidate]:
+    """Layouts of GPT-2 XL on eight devices, told apart by kernels, checkpointing, stages and buckets."""
+    recipe = search_spaces.load("gpt2_xl").recipe
+    kinds = list(
+        itertools.product(("none", "full"), ("eager", "sdpa"), ("plain", "chunked"), ("none", "block"), (2, 3))
+    )
+    buckets = itertools.count()
+    made: list[Candidate] = []
+    while len(made) < NUM_CANDIDATES:
+        bucket = next(buckets)
+        for checkpointing, attention, loss, compiled, stage in kinds:
+            layout = Layout(
+                engine="fsdp",
+                zero_stage=stage,
+                dp_shard=8,
+                checkpointing=checkpointing,  # type: ignore[reportArgumentType]
+                attention=attention,  # type: ignore[reportArgumentType]
+                loss=loss,  # type: ignore[reportArgumentType]
+                compile=compiled,  # type: ignore[reportArgumentType]
+                bucket_mib=bucket,
+            )
+            made.append(Candidate(recipe=recipe, layout=layout, micro_batches=(4,)))
+    return made[:NUM_CANDIDATES]
+
+
+def main() -> None:
+    """Prints the slowest and the median suggestion, and what the making and an update take."""
+    many = candidates()
+    begun = time.perf_counter()
+    columns = known_columns(many, CLUSTER, None)
+    searcher = Guided(Problem(candidates=many, columns=columns, tokens=None))
+    made_s = time.perf_counter() - begun
+    suggest_s: list[float] = []
+    busy_s: list[float] = []
+    update_s: list[float] = []
+    for number in range(NUM_MEASUREMENTS + 20):
+        begun, busy = time.perf_counter(), time.process_time()
+        suggested = searcher.suggest()
+        suggest_s.append(time.perf_counter() - begun)
+        busy_s.append(time.process_time() - busy)
+        assert suggested is not None
+        wave = 1e5 * (1.0 + 0.1 * math.sin(number) + 0.1 * (suggested.layout.attention == "sdpa"))
+        (batch,) = suggested.batch_points()
+        measured = Measurement(
+            recipe=suggested.recipe, layout=suggested.layout, batch=batch, outcome=Outcome.OK, tokens_per_s=wave
+        )
+        begun = time.perf_counter()
+        searcher.update(suggested, [measured])
+        update_s.append(time.perf_counter() - begun)
+    last, busiest = sorted(suggest_s[NUM_MEASUREMENTS:]), sorted(busy_s[NUM_MEASUREMENTS:])
+    print(
+        f"{len(many):,} candidates, {NUM_MEASUREMENTS} measurements: suggest takes {last[len(last) // 2]:.3f} s"
+        f" in the median of the last {len(last)}, {last[-1]:.3f} s at most ({busiest[len(last) // 2]:.3f} and"
+        f" {busiest[-1]:.3f} s of processor time); update {max(update_s):.4f} s at most;"
+        f" made in {made_s:.1f} s (load {os.getloadavg()[0]:.1f})"
+    )
+
+
+if __name__ == "__main__":
+    main()

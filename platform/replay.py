@@ -1,0 +1,171 @@
+"""How soon a searcher would have found the best of recorded results, a cell at a time, as if its rows were trials.
+
+    python -m platform.replay TABLE.csv [TABLE.csv ...]                      the guided search
+    python -m platform.replay TABLE.csv --searcher random --seeds 20         a baseline
+    python -m platform.replay TABLE.csv --searcher guided --trials           every trial of the first seed
+    python -m platform.replay TABLE.csv --json                               the figures as one JSON object
+
+A trial is one row and costs (20 s + 10 steps) x GPUs, an out-of-memory error 20 s x GPUs. Told is how many trials and
+device seconds it took to come within 2 % of the cell's best. A cell is (model, gpu, gpus, seq_len, global_batch);
+identical configurations are merged by their median first. The header of a table: docs/table.md.
+"""
+
+import argparse
+import json
+import logging
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from platform.cost_model.scoring import merged
+from platform.cost_model.table import Run, interpret, read_rows
+from platform.errors import InputError
+from platform.replaying.play import NAMES, Figures, Played, figures, make, play, to_json
+from platform.replaying.recorded import Cell, cells
+
+LARGE = 20
+"""Configurations from which on a cell says something of a search."""
+
+
+def read_cells(paths: Sequence[pathlib.Path]) -> tuple[list[Cell], int]:
+    """The cells of the tables, and how many rows could not be read as runs.
+
+    Raises:
+        InputError: a table cannot be read, or no cell has two configurations and a time.
+    """
+    runs: list[Run] = []
+    left_out = 0
+    for path in paths:
+        for row in read_rows(path):
+            try:
+                runs.append(interpret(row))
+            except ValueError:
+                left_out += 1
+    found = cells(merged(runs))
+    if not found:
+        raise InputError(
+            f"nothing to search in {', '.join(map(str, paths))}: no cell has two configurations and a time"
+            f" ({left_out} rows cannot be read as runs; python -m platform.validate says why)"
+        )
+    return found, left_out
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    made = argparse.ArgumentParser(
+        prog="python -m platform.replay", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = made.add_argument
+    add("tables", metavar="TABLE.csv", nargs="+", type=pathlib.Path, help="measured tables")
+    add("--searcher", default="guided", choices=NAMES, help="who searches (default: %(default)s)")
+    add("--budget", metavar="N", type=int, help="trials at most in a cell (default: all of its configurations)")
+    add(
+        "--seeds", metavar="S", type=int, default=1, help="searches of each cell, seeds 0 to S-1 (default: %(default)s)"
+    )
+    add("--min-cell", metavar="N", type=int, help=f"overall: cells of N configurations or more (default: {LARGE}, or"
+        " all where none is so large)")  # fmt: skip
+    add("--trials", action="store_true", help="print the trials of the first seed, one a line")
+    add("--json", action="store_true", help="print one JSON object in place of tables")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command. Returns the exit code: 0, or 2 for the user's mistake."""
+    options = parser().parse_args(arguments)
+    try:
+        for name in ("budget", "seeds", "min_cell"):
+            value = getattr(options, name)
+            if value is not None and value < 1:
+                raise InputError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+        found, left_out = read_cells(options.tables)
+        largest = len(found[0].choices)
+        if options.min_cell is not None and options.min_cell > largest:
+            raise InputError(f"no cell has {options.min_cell} configurations: the largest has {largest}")
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    least = options.min_cell or (LARGE if largest >= LARGE else 2)
+    played = [
+        [
+            play(cell, make(options.searcher, cell, seed), options.budget or len(cell.choices))
+            for seed in range(options.seeds)
+        ]
+        for cell in found
+    ]
+    overall = figures(
+        [each for cell, all_of in zip(found, played, strict=True) if len(cell.choices) >= least for each in all_of]
+    )
+    if options.json:
+        print(json.dumps(_json(options, overall, least, found, played), indent=2))
+        return 0
+    _show(Console(), options.searcher, overall, least, found, played)
+    if options.trials:
+        _show_trials(found, played)
+    if left_out:
+        print(f"{left_out} rows cannot be read as runs; python -m platform.validate says why")
+    return 0
+
+
+def _json(
+    options: argparse.Namespace, overall: Figures, least: int, found: Sequence[Cell], played: Sequence[Sequence[Played]]
+) -> dict[str, Any]:
+    return {
+        "searcher": options.searcher,
+        "budget": options.budget,
+        "seeds": options.seeds,
+        "overall": {**to_json(overall), "min_cell": least, "cells": sum(len(cell.choices) >= least for cell in found)},
+        "cells": [
+            {"cell": list(cell.name), "configurations": len(cell.choices), **to_json(figures(all_of))}
+            for cell, all_of in zip(found, played, strict=True)
+        ],
+    }
+
+
+def _show(
+    console: Console,
+    searcher: str,
+    overall: Figures,
+    least: int,
+    found: Sequence[Cell],
+    played: Sequence[Sequence[Played]],
+) -> None:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title=f"{searcher}: to within 2 % of the best")
+    table.add_column("cell", ratio=1, overflow="fold")
+    for name in ("configurations", "trials, median", "mean", "device seconds", "found"):
+        table.add_column(name, justify="right")
+
+    def row(label: str, size: str, each: Figures) -> None:
+        table.add_row(
+            label,
+            size,
+            f"{each.trials_to_2pct_median:g}",
+            f"{each.trials_to_2pct_mean:.1f}",
+            f"{each.gpu_s_to_2pct_median:,.0f}",
+            f"{each.found_share:.0%}",
+        )
+
+    for cell, all_of in zip(found, played, strict=True):
+        model, gpu, gpus, seq_len, global_batch = cell.name
+        label = f"{model}, {gpus} x {gpu}, length {seq_len}, batch {global_batch}"
+        row(label, str(len(cell.choices)), figures(all_of))
+    row(f"all of at least {least}", "", overall)
+    console.print(table, highlight=False)
+
+
+def _show_trials(found: Sequence[Cell], played: Sequence[Sequence[Played]]) -> None:
+    for cell, (first, *_) in zip(found, played, strict=True):
+        print(", ".join(cell.name))
+        varied = [axis for axis in cell.choices[0].axes if len({each.axes[axis] for each in cell.choices}) > 1]
+        for number, each in enumerate(first.tried, 1):
+            share = f"{(each.tokens_per_s or 0.0) / cell.best_tokens_per_s:.1%} of the best"
+            what = share if each.tokens_per_s else each.outcome.value
+            print(f"  {number:3d}  {what:18s}  {', '.join(f'{axis} {each.axes[axis]}' for axis in varied)}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,122 @@
+"""Recorded results of a cell as a searcher's candidates: a row is a candidate with one rung, and its own result."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from platform.cost_model.columns import CHECKPOINTING, ENGINES, OFFLOAD, from_rows
+from platform.cost_model.predict import predict
+from platform.cost_model.scoring import cells_of
+from platform.cost_model.table import Run
+from platform.searchers.problem import Costs, Problem
+from trainers.layout import BatchPoint
+from trainers.measurement import Outcome
+
+START_S = 20.0
+"""What a trial costs beside its steps, and all that an out-of-memory error costs, in seconds of each device."""
+STEPS = 10
+NEAR = 0.98
+"""Share of the best throughput that counts as found: within 2 %."""
+TEXTS = ("attention", "flash_attention", "loss", "compile", "optimizer", "state_precision", "seq_parallel")
+"""Columns that are axes as they stand in the table; kernels among them."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Recorded:
+    """One configuration of a table; it is a `Choice`, and the `Result` of choosing it."""
+
+    key: str
+    axes: Mapping[str, Any]
+    batch: BatchPoint
+    tokens_per_step: int
+    outcome: Outcome
+    tokens_per_s: float | None
+    peak_allocated_gib: float | None
+    gpu_s: float
+    """Device seconds of the trial."""
+
+    @property
+    def micro_batches(self) -> tuple[int, ...]:
+        """The one rung."""
+        return (self.batch.micro_batch,)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """All configurations of one cell."""
+
+    name: tuple[str, ...]
+    """(model, gpu, gpus, seq_len, global_batch)."""
+    runs: tuple[Run, ...]
+    choices: tuple[Recorded, ...]
+
+    @property
+    def best_tokens_per_s(self) -> float:
+        """Of the fastest configuration."""
+        return max(each.tokens_per_s or 0.0 for each in self.choices)
+
+    def is_found(self, choice: Recorded) -> bool:
+        """Whether the choice comes within 2 % of the best."""
+        return (choice.tokens_per_s or 0.0) >= NEAR * self.best_tokens_per_s
+
+    def problem(self, seed: int) -> Problem[Recorded]:
+        """What a searcher is asked. Nothing is planned, so nothing ends it before the last configuration."""
+        return Problem(
+            candidates=self.choices,
+            seed=seed,
+            columns=from_rows([run.values for run in self.runs]),
+            costs=Costs(num_devices=self.runs[0].cluster.num_devices, start_s=START_S, rung_s=0.0, steps=STEPS),
+        )
+
+    def by_prediction(self) -> list[Recorded]:
+        """The choices as the cost model ranks them: expected throughput times the probability of fitting."""
+        prediction = predict(from_rows([run.values for run in self.runs]))
+        score = prediction.fit_probability / prediction.expected_s
+        return [self.choices[place] for place in np.argsort(-score, kind="stable")]
+
+
+def cells(runs: Sequence[Run]) -> list[Cell]:
+    """The cells of merged runs with at least two configurations and one time, the largest first."""
+    found: list[Cell] = []
+    for name, places in cells_of(runs).items():
+        members = tuple(runs[place] for place in places)
+        if len(members) > 1 and any(run.step_time_s is not None for run in members):
+            choices = tuple(_choice(str(place), run) for place, run in enumerate(members))
+            found.append(Cell(name=name, runs=members, choices=choices))
+    return sorted(found, key=lambda cell: (-len(cell.choices), cell.name))
+
+
+def _choice(key: str, run: Run) -> Recorded:
+    values = run.values
+    tokens = int(values["global_batch"] * values["seq_len"])
+    outcome = Outcome.OOM if run.out_of_memory else Outcome.THRASH if run.step_time_s is None else Outcome.OK
+    step_s = run.step_time_s if outcome is Outcome.OK else None
+    num_devices = run.cluster.num_devices
+    return Recorded(
+        key=key,
+        axes=_axes(run),
+        batch=BatchPoint(micro_batch=int(values["micro_batch"]), grad_accum=int(values["grad_accum"])),
+        tokens_per_step=tokens,
+        outcome=outcome,
+        tokens_per_s=None if step_s is None else tokens / step_s,
+        peak_allocated_gib=run.peak_memory_gib if run.peak_is_allocated else None,
+        gpu_s=(START_S + STEPS * (step_s or 0.0)) * num_devices,
+    )
+
+
+def _axes(run: Run) -> dict[str, Any]:
+    values = run.values
+    numbers = ("zero_stage", "tp", "pp", "cp", "virtual_stages", "checkpoint_blocks", "micro_batch")
+    return {
+        "engine": ENGINES[int(values["engine"])],
+        "checkpointing": CHECKPOINTING[int(values["checkpointing"])],
+        "offload": OFFLOAD[int(values["offload"])],
+        "grad_sync": "every" if values["sync_every"] else "last",
+        "dp_shard": int(values["shard"]),
+        "dp_replicate": int(values["dp"] / values["shard"]),
+        "precision": run.precision,
+        **{name: int(values[name]) for name in numbers},
+        **{name: run.row.get(name, "") for name in TEXTS},
+    }

@@ -1,0 +1,65 @@
+"""Predicted beside measured: what the cost model said of each batch point, and how wrong it is so far."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from platform.cost_model.calibration import calibrate
+from platform.cost_model.predict import Prediction, predict
+from platform.ordering import known_columns
+from platform.reports.text import figure
+from search_spaces.space import Candidate
+from trainers.cluster import Cluster
+from trainers.journal import StudyHeader
+from trainers.measurement import Measurement, Outcome
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Forecaster:
+    """What is predicted for the measurements of a study. All of it is empty where the cost model knows no device."""
+
+    cluster: Cluster
+    cap_gib: float | None = None
+
+    def of(self, measurements: Sequence[Measurement]) -> Prediction | None:
+        """A row for each measurement."""
+        columns = known_columns([_point(each) for each in measurements], self.cluster, self.cap_gib)
+        return None if columns is None else predict(columns)
+
+    def beside(self, measurement: Measurement, measured: Sequence[Measurement]) -> str:
+        """What stands behind a measurement's line: its prediction, and the model's error over all that was measured.
+
+        Such as " | predicted 24,100 tokens/s (6.4 % too fast), 108 GiB | model's error so far 5.1 %, 2.0 % corrected".
+        """
+        prediction = self.of([measurement])
+        if prediction is None:
+            return ""
+        expected = measurement.recipe.tokens_per_step / float(prediction.step.total_s[0])
+        words = f" | predicted {figure(expected)} tokens/s"
+        if measurement.tokens_per_s:
+            off = expected / measurement.tokens_per_s - 1
+            words += f" ({abs(off):.1%} too {'fast' if off > 0 else 'slow'})"
+        words += f", {figure(float(prediction.memory.allocated_gib[0]))} GiB"
+        return words + self.error(measured)
+
+    def error(self, measured: Sequence[Measurement]) -> str:
+        """The median error of the step times, as predicted and with what the others of them taught."""
+        timed = [each for each in measured if each.outcome is Outcome.OK and each.step_time_s and not each.repeat]
+        columns = known_columns([_point(each) for each in timed], self.cluster, self.cap_gib)
+        if columns is None:
+            return ""  # as it is before the first time
+        steps = np.array([each.step_time_s or 0.0 for each in timed])
+        learned = calibrate(columns, predict(columns), steps)
+        return f" | model's error so far {learned.error_before:.1%}, {learned.error_after:.1%} corrected"
+
+
+def forecaster_of(header: StudyHeader) -> Forecaster:
+    """The forecaster of a study's cluster, by the catalogue's figures alone."""
+    return Forecaster(cluster=header.cluster, cap_gib=header.cap_gib)
+
+
+def _point(measurement: Measurement) -> Candidate:
+    return Candidate(
+        recipe=measurement.recipe, layout=measurement.layout, micro_batches=(measurement.batch.micro_batch,)
+    )

@@ -1,0 +1,106 @@
+"""What a study taught: what each axis was worth, why the winner won, what the search cost and what it saved."""
+
+import dataclasses
+import itertools
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from platform.finals.ranking import winner
+from platform.reports.forecast import Forecaster
+from platform.reports.text import count, figure, plural
+from platform.study.history import History, by_recipe
+from trainers.measurement import Measurement, Outcome
+
+DAY_S = 86400.0
+PARTS = {
+    "compute": ("compute_s", "optimizer_s", "host_s"),
+    "communication": ("tensor_s", "pipeline_s", "bubble_s", "data_s"),
+}
+"""Parts of a predicted step by what they stand for."""
+
+
+def lessons(history: History, forecaster: Forecaster) -> list[str]:
+    """Sentences, for each recipe with a winner; then what the search cost."""
+    assert history.header is not None
+    said: list[str] = []
+    for group in by_recipe(history.measurements).values():
+        best = winner(group)
+        if best is None:
+            continue
+        said += axes_worth(group)
+        said += why_it_won(best, group, forecaster)
+        said.append(cost_and_saving(history, best, group))
+    return said
+
+
+def axes_worth(measurements: Sequence[Measurement]) -> list[str]:
+    """For each axis, how its values compare between measurements that differ in nothing else.
+
+    One sentence an axis, the most telling first: the median ratio of tokens/s over the pairs.
+    """
+    timed = [each for each in measurements if each.outcome is Outcome.OK and each.tokens_per_s and not each.repeat]
+    ratios: dict[tuple[str, Any, Any], list[float]] = {}
+    for one, other in itertools.combinations(timed, 2):
+        a, b = _axes(one), _axes(other)
+        apart = [axis for axis in a if a[axis] != b[axis]]
+        if len(apart) == 1 and one.tokens_per_s and other.tokens_per_s:
+            axis, ratio = apart[0], one.tokens_per_s / other.tokens_per_s
+            if (axis, b[axis], a[axis]) in ratios:
+                ratios[axis, b[axis], a[axis]].append(1 / ratio)
+            else:
+                ratios.setdefault((axis, a[axis], b[axis]), []).append(ratio)
+    sentences: dict[str, tuple[float, list[str]]] = {}
+    for (axis, value, other), found in ratios.items():
+        ratio = statistics.median(found)
+        fast, slow, gain = (value, other, ratio - 1) if ratio >= 1 else (other, value, 1 / ratio - 1)
+        words = f"{fast} {gain:.1%} faster than {slow} ({plural(len(found), 'pair')})"
+        most, known = sentences.get(axis, (0.0, []))
+        sentences[axis] = (max(most, gain), [*known, words])
+    return [
+        f"{axis.replace('_', '-')}: {'; '.join(words)}."
+        for axis, (_, words) in sorted(sentences.items(), key=lambda each: -each[1][0])
+    ]
+
+
+def why_it_won(best: Measurement, measurements: Sequence[Measurement], forecaster: Forecaster) -> list[str]:
+    """The winner's step beside that of the best other layout, in parts as the cost model sees them, and its memory."""
+    others = [each for each in measurements if each.layout != best.layout]
+    second = winner(others)
+    if second is None or not best.tokens_per_s or not second.tokens_per_s:
+        return []
+    ahead = best.tokens_per_s / second.tokens_per_s - 1
+    words = f"The winner is {ahead:.1%} ahead of {second.layout.label} at micro-batch {second.batch.micro_batch}"
+    prediction = forecaster.of([best, second])
+    if prediction is not None:
+        total = prediction.step.total_s
+        shares: list[str] = []
+        for name, fields in PARTS.items():
+            both = [sum(float(getattr(prediction.step, each)[row]) for each in fields) for row in (0, 1)]
+            shares.append(f"{name} {both[0] / total[0]:.0%} of its step beside {both[1] / total[1]:.0%}")
+        words += f"; by the cost model {', '.join(shares)}"
+    if best.peak_allocated_gib is not None and second.peak_allocated_gib is not None:
+        words += f"; {figure(best.peak_allocated_gib)} GiB allocated beside {figure(second.peak_allocated_gib)}"
+    return [words + "."]
+
+
+def cost_and_saving(history: History, best: Measurement, measurements: Sequence[Measurement]) -> str:
+    """Device time of the search, and what the winner saves of the planned run beside the median of what ran."""
+    assert history.header is not None and best.tokens_per_s
+    speeds = [each.tokens_per_s for each in measurements if each.outcome is Outcome.OK and each.tokens_per_s]
+    middle = statistics.median(speeds)
+    tokens, devices = history.header.tokens, best.num_devices
+    plan_days, other_days = (tokens / speed * devices / DAY_S for speed in (best.tokens_per_s, middle))
+    words = f"The search cost {figure(history.gpu_s / DAY_S)} GPU-days"
+    if history.header.miniature:
+        return f"{words}; a miniature saves none."
+    return (
+        f"{words}; over {count(tokens)} tokens the winner takes {figure(plan_days)} GPU-days,"
+        f" {figure(other_days - plan_days)} less than the median of what ran."
+    )
+
+
+def _axes(measurement: Measurement) -> Mapping[str, Any]:
+    layout = measurement.layout
+    fields = {field.name: getattr(layout, field.name) for field in dataclasses.fields(layout)}
+    return {**fields, "micro_batch": measurement.batch.micro_batch}

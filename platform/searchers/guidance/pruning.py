@@ -1,0 +1,76 @@
+"""What an out-of-memory error rules out: points that must need at least as much memory, and nothing else."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from platform.cost_model.columns import Mask
+from platform.searchers.guidance.points import Index, Points
+from platform.searchers.problem import MICRO_BATCH, Choice
+
+LIGHTER: Mapping[str, tuple[Any, ...]] = {
+    "checkpointing": ("none", "selective", "full"),
+    "offload": ("none", "optimizer", "all"),
+    "grad_sync": ("last", "every"),
+    "zero_stage": (0, 1, 2, 3),
+}
+"""Axes along which memory falls, all else equal: values from the heaviest on."""
+CERTAIN = ("checkpointing", "offload")
+"""Of these, the ones that need no prediction to agree. A stage that shards more may still need more: its buckets weigh
+more than what it shards of a small model, or on one device (BLOOM-7b1 on one H200: ZeRO-1 138 GiB, ZeRO-0 121)."""
+SHARDING = "dp_shard"
+"""As is the number of ranks that share one copy."""
+IGNORED = ("dp_replicate", MICRO_BATCH)
+"""Copies of the whole change no rank's memory; the micro-batch is the rung's."""
+
+
+class Pruning:
+    """Tells which points an out-of-memory error at another one rules out.
+
+    A point is ruled out if it differs from the one that ran out of memory by a larger micro-batch, less checkpointing,
+    less offload, less sharding or gradients held longer, and in nothing else; and if the cost model says so too. Where
+    that does not know the devices, only micro-batch, checkpointing and offload count. A kernel or engine never rules
+    out another.
+    """
+
+    def __init__(self, candidates: Sequence[Choice], points: Points) -> None:
+        self._points = points
+        kinds: dict[tuple[Any, ...], int] = {}
+        kind: list[int] = []
+        ranks: list[list[float]] = []
+        for each in candidates:
+            axes = each.axes
+            plain = tuple(
+                value
+                for axis, value in axes.items()
+                if axis not in LIGHTER and axis != SHARDING and axis not in IGNORED
+            )
+            kind.append(kinds.setdefault(plain, len(kinds)))
+            ranks.append(
+                [_rank(LIGHTER[axis], axes[axis]) for axis in LIGHTER if axis in axes] + [-float(axes.get(SHARDING, 1))]
+            )
+        self._kind: Index = np.array(kind, dtype=np.int64)
+        self._ranks: npt.NDArray[np.float64] = np.array(ranks) if ranks else np.zeros((0, 1))
+        known = [axis for axis in LIGHTER if candidates and axis in candidates[0].axes]
+        self._certain = np.array([*(axis in CERTAIN for axis in known), False])
+
+    def ruled_out(self, point: int) -> Mask:
+        """Points that must run out of memory since `point` did, itself included."""
+        points = self._points
+        owner = points.owner[point]
+        above, same = self._ranks >= self._ranks[owner], self._ranks == self._ranks[owner]
+        kind = self._kind == self._kind[owner]
+        certain = kind & (same | (above & self._certain)).all(axis=1)
+        out = certain[points.owner]
+        if points.predicted:
+            out |= (kind & above.all(axis=1))[points.owner] & (points.log_needed >= points.log_needed[point])
+        out &= points.micro_batch >= points.micro_batch[point]
+        out[point] = True
+        return out
+
+
+def _rank(order: tuple[Any, ...], value: Any) -> float:
+    """Higher needs more; a value that the order does not know is only as heavy as itself."""
+    return float(len(order) - order.index(value)) if value in order else np.nan

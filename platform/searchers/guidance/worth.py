@@ -1,0 +1,55 @@
+"""What a trial is worth: expected saving over the planned run, and which rungs of a ladder are worth their seconds."""
+
+import numpy as np
+
+from platform.cost_model.columns import Array
+from platform.cost_model.predict import normal_cdf
+
+SMALLEST = 1e-6
+"""Deviations below it count as none."""
+
+
+def expected_saving(ahead: Array, sigma: Array) -> Array:
+    """Expected share of the run's time that a point saves, if it fits and is taken only where it is faster.
+
+    `ahead` is log(speed / incumbent's speed), normal with deviation `sigma`: E[max(0, 1 - exp(-ahead))], in closed form
+    the counterpart of expected improvement (Jones et al. 1998) for a run of a given number of tokens.
+    """
+    sigma = np.maximum(sigma, SMALLEST)
+    z = ahead / sigma
+    # Far behind, both terms are tails that cancel: Mills' ratio there, sigma phi(z) / z^2 to the first order.
+    tail = sigma * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi) / np.maximum(z**2, 1.0)
+    near = normal_cdf(z) - np.exp(np.minimum(0.5 * sigma**2 - ahead, 50.0)) * normal_cdf(z - sigma)
+    return np.where(z < -2.5, tail, np.maximum(near, 0.0))
+
+
+def rungs_worth_it(
+    mean: Array, covariance: Array, fits: Array, reference: float, cost: Array, start: float
+) -> list[int]:
+    """Positions of the rungs that a trial should climb, ascending: those that raise its saving per device second.
+
+    `mean` and `covariance` are of the rungs' log speeds, `fits` the probabilities that each fits, `cost` what each adds
+    to the `start` of a trial. The best rung is taken; another joins where what it may save beyond the rungs already
+    taken, for its own cost, is more than what the trial saves for its cost so far.
+    """
+    sigma = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    alone = expected_saving(mean - reference, sigma) * fits
+    taken = [int(np.argmax(alone / (start + cost)))]
+    saved, spent = float(alone[taken[0]]), start + float(cost[taken[0]])
+    left = [rung for rung in range(len(mean)) if rung not in taken]
+    while left:
+        best = max(taken, key=lambda rung: float(alone[rung]))
+        further: list[float] = []
+        for rung in left:
+            floor = max(float(mean[best]), reference)
+            apart = covariance[rung, rung] + covariance[best, best] - 2 * covariance[rung, best]
+            beyond = expected_saving(np.array(mean[rung] - floor), np.array(np.sqrt(max(apart, 0.0))))
+            further.append(float(fits[best] * fits[rung] * beyond + (1 - fits[best]) * alone[rung]))
+        rates = [gain / float(cost[rung]) for gain, rung in zip(further, left, strict=True)]
+        place = int(np.argmax(rates))
+        if rates[place] < saved / spent or rates[place] <= 0.0:
+            break
+        rung = left.pop(place)
+        saved, spent = saved + further[place], spent + float(cost[rung])
+        taken.append(rung)
+    return sorted(taken)

@@ -1,0 +1,252 @@
+"""The guided searcher: the cost model says where to begin, each measurement corrects it, an error prunes soundly.
+
+The next trial is the layout, with the rungs of its ladder, whose expected saving over the planned run is largest for a
+device second, under the probability that it fits. Where the cost model does not know the devices nothing is predicted:
+the space's own order comes first, and what is learned is learned from the measurements alone.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, Generic
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from platform.cost_model.columns import Array
+from platform.cost_model.predict import normal_cdf
+from platform.searchers.guidance.points import Index, make_points
+from platform.searchers.guidance.pruning import Pruning
+from platform.searchers.guidance.regression import MEMORY, TIME, UNPREDICTED, Learned, learn
+from platform.searchers.guidance.worth import expected_saving, rungs_worth_it
+from platform.searchers.problem import TRIED, C, Problem, Result
+from trainers.measurement import ENDS_LADDER, Outcome
+
+FRONT = 2048
+"""Points whose exact posterior is taken: the foremost of the whole space by the posterior's linear part."""
+MEMORY_NOISE = 0.03
+"""Log deviation of a peak that no measurement of others can tell: rounding and fragmentation."""
+MARGIN = 0.02
+"""By how much a point that ran out of memory is taken to have missed the capacity, in log space."""
+UNKNOWN_LEAD = math.log(2.0)
+"""Before a recipe has an incumbent, the best prediction counts as this far ahead of it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Pick(Generic[C]):
+    """The next trial and what is expected of it."""
+
+    candidate: C
+    saving: float
+    """Expected share of the planned run's device seconds."""
+    cost_gpu_s: float
+    group: int
+
+
+class Guided(Generic[C]):
+    """See the module. Draws nothing at random: the seed changes nothing."""
+
+    whole_ladders = False
+
+    def __init__(self, problem: Problem[C]) -> None:
+        self._problem = problem
+        self._points = points = make_points(problem)
+        self._pruning = Pruning(problem.candidates, points)
+        first = np.searchsorted(points.owner, np.arange(len(problem.candidates)))
+        self._first: Index = first
+        self._place = {each.key: place for place, each in enumerate(problem.candidates)}
+        groups, one_of_each = np.unique(points.group, return_index=True)
+        self._tokens_per_step = {
+            int(group): problem.candidates[int(points.owner[int(place)])].tokens_per_step
+            for group, place in zip(groups, one_of_each, strict=True)
+        }
+        self._alive = np.ones(len(points), dtype=bool)
+        self._log_step_s: dict[int, float] = {}
+        """Measured, by point."""
+        self._allocated_gib: dict[int, float] = {}
+        self._crowded: set[int] = set()
+        """Points that ran out of memory, or had no head-room."""
+        self._best: dict[int, float] = {}
+        """Group -> log step time of its incumbent."""
+        self._num_pruned = 0
+        self._standing: Pick[C] | None = None
+        self._threads = ThreadpoolController()
+        self._asked = False
+        self.why_stopped = ""
+
+    def suggest(self) -> C | None:
+        """The trial of the largest expected saving for a device second, or None where none is worth its cost."""
+        if not self._asked:
+            self._asked = True
+            # Matrices of some hundred rows: more threads only wait for each other, ten times as long on a busy host.
+            with self._threads.limit(limits=1, user_api="blas"):
+                self._standing = self._pick()
+        return None if self._standing is None else self._standing.candidate
+
+    def update(self, candidate: C, measurements: Sequence[Result]) -> None:
+        """Learns from what was measured; rungs that `candidate` names are settled, whatever came back."""
+        self._asked, self._standing = False, None
+        known = self._place.get(candidate.key)
+        if known is None:
+            return
+        rungs = self._problem.candidates[known].micro_batches
+        point = {rung: int(self._first[known]) + place for place, rung in enumerate(rungs)}
+        for rung in candidate.micro_batches:
+            if rung in point:
+                self._alive[point[rung]] = False
+        for each in measurements:
+            if each.batch.micro_batch not in point:  # between two rungs: it teaches nothing here, but may be the best
+                self._lead(int(self._points.group[self._first[known]]), each, candidate.tokens_per_step)
+            elif each.outcome is not Outcome.SKIPPED:
+                self._learn(point[each.batch.micro_batch], each, candidate.tokens_per_step)
+                if each.outcome in ENDS_LADDER:
+                    above = [place for rung, place in point.items() if rung >= each.batch.micro_batch]
+                    self._alive[above] = False
+
+    def _learn(self, point: int, result: Result, tokens_per_step: int) -> None:
+        self._alive[point] = False
+        peak = result.peak_allocated_gib
+        took = self._lead(int(self._points.group[point]), result, tokens_per_step)
+        if took is not None:
+            self._log_step_s[point] = took
+        if peak is not None and math.isfinite(peak) and peak > 0:
+            self._allocated_gib[point] = peak
+        if result.outcome in (Outcome.OOM, Outcome.THRASH):
+            self._crowded.add(point)
+        if result.outcome is Outcome.OOM:
+            out = self._pruning.ruled_out(point) & self._alive
+            self._num_pruned += int(out.sum())
+            self._alive[out] = False
+
+    def _lead(self, group: int, result: Result, tokens_per_step: int) -> float | None:
+        """Makes the result its group's incumbent if it is the best; its log step time, None where it has none."""
+        speed = result.tokens_per_s
+        if result.outcome is not Outcome.OK or speed is None or not math.isfinite(speed) or speed <= 0:
+            return None
+        took = math.log(tokens_per_step / speed)
+        self._best[group] = min(self._best.get(group, math.inf), took)
+        return took
+
+    def _pick(self) -> Pick[C] | None:
+        left = np.flatnonzero(self._alive)
+        if not len(left):
+            self.why_stopped = TRIED + (
+                f", or needs more memory than one that ran out of it ({self._num_pruned} batch points)"
+                if self._num_pruned
+                else ""
+            )
+            return None
+        points, costs = self._points, self._problem.costs
+        times = self._times()
+        memory = self._memory()
+        roughly = -(points.log_step_s + times.roughly())[left]
+        references = self._references(points.group[left], roughly)
+        ahead = roughly - references[points.group[left]]
+        front = _foremost(left, ahead + points.sigma[left], FRONT)
+        mean, sigma = times.each(front)
+        speed = -(points.log_step_s[front] + mean)
+        references = self._references(points.group[front], speed)
+        fits = self._fits(memory, front)
+        known = np.isin(points.group[front], list(self._best))
+        # Without an incumbent the error common to all points decides nothing: the prediction's own deviation counts.
+        sigma = np.where(known, sigma, points.sigma[front])
+        saving = expected_saving(speed - references[points.group[front]], sigma) * fits
+        rung_cost = costs.num_devices * (costs.rung_s + costs.steps * np.exp(-speed))
+        start = costs.num_devices * costs.start_s
+        worth = saving * self._plans()[points.group[front]] / (start + rung_cost)
+        chosen = int(np.argmax(worth))
+        owner, group = int(points.owner[front[chosen]]), int(points.group[front[chosen]])
+        ladder = left[points.owner[left] == owner]
+        mean, covariance = times.at(ladder)
+        speed, fits = -(points.log_step_s[ladder] + mean), self._fits(memory, ladder)
+        cost = costs.num_devices * (costs.rung_s + costs.steps * np.exp(-speed))
+        # Where memory is not predicted the whole ladder is climbed: its own memory line alone tells how far it goes.
+        climbed = (
+            rungs_worth_it(speed, covariance, fits, float(references[group]), cost, start)
+            if points.predicted
+            else list(range(len(ladder)))
+        )
+        return self._judged(owner, group, ladder[climbed], float(saving[chosen]), start + float(cost[climbed].sum()))
+
+    def _judged(self, owner: int, group: int, rungs: Index, saving: float, cost_gpu_s: float) -> Pick[C] | None:
+        """The pick, or None where it saves less than it costs; then the words say so."""
+        problem = self._problem
+        whole = problem.candidates[owner]
+        micro_batches = tuple(int(rung) for rung in self._points.micro_batch[rungs])
+        climbed: Any = whole
+        if micro_batches != whole.micro_batches:
+            climbed = dataclasses.replace(whole, micro_batches=micro_batches)  # type: ignore[type-var]
+        if problem.tokens is not None and group in self._best:
+            plan_gpu_s = float(self._plans()[group])
+            if saving * plan_gpu_s < cost_gpu_s:
+                self.why_stopped = (
+                    f"stopped: {_short(100 * saving)} % more would save {_short(saving * plan_gpu_s / 86400)} GPU-days"
+                    f" of {_short(plan_gpu_s / 86400)}; the next trial costs {_short(cost_gpu_s / 86400)}"
+                )
+                return None
+        return Pick(candidate=climbed, saving=saving, cost_gpu_s=cost_gpu_s, group=group)
+
+    def _times(self) -> Learned:
+        index = np.array(sorted(self._log_step_s), dtype=np.int64)
+        measured = np.array([self._log_step_s[each] for each in index])
+        points = self._points
+        return learn(points, index, measured - points.log_step_s[index], TIME if points.predicted else UNPREDICTED)
+
+    def _memory(self) -> Learned | None:
+        """What peaks and errors taught; None where memory is not predicted.
+
+        A point that ran out of memory though it was to fit, or ran though it was not, missed by `MARGIN` at least.
+        """
+        points = self._points
+        if not points.predicted:
+            return None
+        residual = {
+            each: math.log(peak) - float(points.log_allocated_gib[each]) for each, peak in self._allocated_gib.items()
+        }
+        for each in self._crowded:
+            residual[each] = max(residual.get(each, -math.inf), MARGIN - float(points.log_needed[each]))
+            if points.log_needed[each] > MARGIN:
+                del residual[each]
+        for each in self._log_step_s:
+            if each not in residual and points.log_needed[each] > -MARGIN:
+                residual[each] = -MARGIN - float(points.log_needed[each])
+        index = np.array(sorted(residual), dtype=np.int64)
+        return learn(points, index, np.array([residual[each] for each in index]), MEMORY)
+
+    def _fits(self, memory: Learned | None, index: Index) -> Array:
+        if memory is None:
+            return np.ones(len(index))
+        mean, sigma = memory.each(index)
+        return normal_cdf(-(self._points.log_needed[index] + mean) / np.hypot(sigma, MEMORY_NOISE))
+
+    def _references(self, group: Index, speed: Array) -> Array:
+        """Log speed of each group's incumbent; where a group has none, somewhat below the best of `speed`, a row each
+        of `group`.
+        """
+        references = np.full(int(self._points.group.max()) + 1, -np.inf)
+        np.maximum.at(references, group, speed - UNKNOWN_LEAD)
+        for known, took in self._best.items():
+            references[known] = -took
+        return references
+
+    def _plans(self) -> Array:
+        """Device seconds of each group's planned run at its incumbent's speed; 1 where nothing is planned."""
+        problem, points = self._problem, self._points
+        plans = np.ones(int(points.group.max()) + 1)
+        if problem.tokens is None:
+            return plans
+        for group, tokens in self._tokens_per_step.items():
+            took = self._best.get(group, max(self._best.values(), default=0.0))
+            plans[group] = problem.tokens / tokens * math.exp(took) * problem.costs.num_devices
+        return plans
+
+
+def _foremost(index: Index, score: Array, most: int) -> Index:
+    """The `most` of `index` with the highest scores, in their own order."""
+    if len(index) <= most:
+        return index
+    return np.sort(index[np.argpartition(-score, most)[:most]])
+
+
+def _short(value: float) -> str:
+    return f"{value:.2g}" if value < 100 else f"{value:.0f}"

@@ -1,0 +1,76 @@
+"""What a searcher is asked: what may be tried, and what is known beforehand."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from platform.cost_model.columns import Columns
+from trainers.layout import BatchPoint
+from trainers.measurement import Outcome
+
+
+class Choice(Protocol):
+    """What a searcher picks from: a `Candidate`, or a recorded result."""
+
+    @property
+    def key(self) -> str:
+        """What tells two choices apart."""
+        ...
+
+    @property
+    def axes(self) -> Mapping[str, Any]:
+        """Axis -> value, the same axes in all choices of a problem; "recipe" tells what competes."""
+        ...
+
+    @property
+    def micro_batches(self) -> tuple[int, ...]:
+        """Rungs that a trial may climb, ascending."""
+        ...
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one optimizer step, over all ranks."""
+        ...
+
+
+class Result(Protocol):
+    """What a searcher reads of a measurement."""
+
+    @property
+    def outcome(self) -> Outcome: ...
+    @property
+    def batch(self) -> BatchPoint: ...
+    @property
+    def tokens_per_s(self) -> float | None: ...
+    @property
+    def peak_allocated_gib(self) -> float | None: ...
+
+
+C = TypeVar("C", bound=Choice)
+
+TRIED = "every layout of the space was tried"
+MICRO_BATCH = "micro_batch"
+"""The axis, where a problem has it, that tells recorded results of one rung apart."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Costs:
+    """Device seconds of a trial: devices x (start + rungs x (seconds + steps x step time)). Estimates."""
+
+    num_devices: int = 1
+    start_s: float = 35.0
+    rung_s: float = 10.0
+    steps: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Problem(Generic[C]):
+    """Candidates with what is known of them before anything is measured."""
+
+    candidates: Sequence[C]
+    seed: int = 0
+    columns: Columns | None = None
+    """A row for each rung of each candidate, in order, for the cost model; None where it does not know the devices."""
+    costs: Costs = Costs()
+    tokens: float | None = None
+    """Of the planned run: a search goes on as long as it pays over these. None: until nothing is left."""

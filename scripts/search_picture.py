@@ -1,0 +1,91 @@
+"""Draws the guided search beside random over committed tables: `.venv/bin/python -m scripts.search_picture`."""
+
+import hashlib
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+
+from platform.replay import read_cells
+from platform.replaying.play import make
+from platform.replaying.recorded import Cell
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLES = tuple(ROOT / "docs" / "measurements" / f"bloom7b-{devices}xH200.csv" for devices in (1, 4))
+PICTURE = ROOT / "docs" / "pictures" / "guided-and-random.png"
+SEEDS = 200
+INK, FAINT, GUIDED, RANDOM = "#1f2937", "#6b7280", "#0f766e", "#b45309"
+
+
+def best_so_far(cell: Cell, name: str, seed: int) -> list[float]:
+    """After each trial, the best throughput so far as a share of the cell's best, until nothing is left."""
+    searcher = make(name, cell, seed)
+    best, found = 0.0, list[float]()
+    while (choice := searcher.suggest()) is not None:
+        best = max(best, (choice.tokens_per_s or 0.0) / cell.best_tokens_per_s)
+        found.append(best)
+        searcher.update(choice, [choice])
+    # What the search left out (it needs more memory than what ran out of it) would have been no better.
+    return found + [best] * (len(cell.choices) - len(found))
+
+
+def fingerprint() -> str:
+    """What the picture carries, so that a test sees when the tables have moved on."""
+    return hashlib.sha256(b"".join(table.read_bytes() for table in TABLES)).hexdigest()
+
+
+def draw(cell: Cell, axes: Axes) -> None:
+    """Both searches over the trials of one cell."""
+    trials = np.arange(1, len(cell.choices) + 1)
+    random = np.array([best_so_far(cell, "random", seed) for seed in range(SEEDS)])
+    low, high = np.percentile(random, [10, 90], axis=0)
+    axes.fill_between(trials, low, high, step="post", color=RANDOM, alpha=0.15, linewidth=0)
+    axes.step(trials, random.mean(axis=0), where="post", color=RANDOM, linewidth=1.8)
+    guided = best_so_far(cell, "guided", 0)
+    axes.step(trials, guided, where="post", color=GUIDED, linewidth=2.4)
+    found = next(number for number, share in enumerate(guided, 1) if share >= 0.98)
+    axes.plot(found, guided[found - 1], "o", color=GUIDED, markersize=8, zorder=3)
+    said = f"guided: within 2 % of the best after {found} trial{'' if found == 1 else 's'}"
+    right = len(trials) - 0.2
+    axes.text(right, 0.24, said, color=GUIDED, weight="bold", ha="right", fontsize=9.5, zorder=4)
+    mean = float(np.mean([next(n for n, share in enumerate(row, 1) if share >= 0.98) for row in random]))
+    said = f"random: after {mean:.1f} on average (shaded: 8 in 10)"
+    axes.text(right, 0.13, said, color=RANDOM, ha="right", fontsize=9.5, zorder=4)
+    model, gpu, gpus, seq_len, global_batch = cell.name
+    axes.set_title(f"{model}, {gpus} x {gpu}: {len(trials)} configurations", color=INK, fontsize=10, loc="left")
+    axes.set_xlabel(f"trials (length {seq_len}, global batch {global_batch})", color=FAINT, fontsize=9, loc="left")
+    axes.set_xlim(0.5, len(trials))
+    axes.set_ylim(0, 1.04)
+    axes.set_yticks([0, 0.5, 0.98], ["0", "50 %", "98 %"], color=FAINT, fontsize=9)
+    axes.tick_params(length=0, colors=FAINT)
+    axes.grid(True, axis="y", color="#e5e7eb")
+    for side in ("top", "right", "bottom", "left"):
+        axes.spines[side].set_visible(False)
+
+
+def main() -> None:
+    """Writes the picture."""
+    figure, both = plt.subplots(1, len(TABLES), figsize=(9, 3.4), dpi=160, sharey=True)
+    for table, axes in zip(TABLES, both, strict=True):
+        draw(read_cells([table])[0][0], axes)
+    figure.text(
+        0.012,
+        0.94,
+        "The best found so far, of the best there is: guided search beside random",
+        color=INK,
+        fontsize=12,
+        weight="bold",
+    )
+    figure.subplots_adjust(left=0.06, right=0.99, top=0.80, bottom=0.15, wspace=0.08)
+    PICTURE.parent.mkdir(exist_ok=True)
+    figure.savefig(PICTURE, metadata={"Table": fingerprint(), "Software": None})
+    print(PICTURE)
+
+
+if __name__ == "__main__":
+    main()

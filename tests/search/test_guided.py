@@ -1,0 +1,240 @@
+"""The guided search: where it begins, what it learns, what it rules out, when it ends."""
+
+# pyright: reportPrivateUsage=false
+import dataclasses
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from platform.ordering import known_columns, likely_best_first
+from platform.replay import read_cells
+from platform.searchers.guidance.points import make_points
+from platform.searchers.guidance.pruning import Pruning
+from platform.searchers.guidance.regression import TIME, learn
+from platform.searchers.guidance.worth import expected_saving, rungs_worth_it
+from platform.searchers.guided import Guided
+from platform.searchers.problem import Costs, Problem
+from search_spaces import load
+from search_spaces.space import Candidate
+from tests.samples import layout, measurement, oom
+from tests.search.backend import RECIPE, candidates
+from trainers.cluster import Cluster
+from trainers.measurement import Measurement, Outcome
+
+H200S = Cluster(
+    device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=4, capability=(9, 0)
+)
+BLOOM = load("bloom7b").candidates(4)[0]
+PLANNED = Problem(
+    candidates=BLOOM,
+    columns=known_columns(BLOOM, H200S, None),
+    costs=Costs(num_devices=4),
+    tokens=100e9,
+)
+
+
+def ran(candidate: Candidate, step_s: float) -> list[Measurement]:
+    """Every rung at one step time."""
+    tokens_per_s = candidate.tokens_per_step / step_s
+    return [
+        measurement(recipe=candidate.recipe, on=candidate.layout, micro_batch=rung, tokens_per_s=tokens_per_s)
+        for rung in candidate.micro_batches
+    ]
+
+
+class TestBeginning:
+    def test_it_begins_with_what_is_predicted_to_be_best(self) -> None:
+        first = Guided(PLANNED).suggest()
+        assert first is not None
+        assert first.key == likely_best_first(BLOOM, H200S, None)[0].key
+
+    def test_without_predictions_it_begins_with_the_space_s_first_and_its_whole_ladder(self) -> None:
+        assert Guided(Problem(candidates=BLOOM)).suggest() == BLOOM[0]
+
+
+class TestLearning:
+    def test_what_one_value_of_an_axis_costs_is_learned_for_all_layouts_of_it(self) -> None:
+        """Where recomputation is much dearer than predicted, what goes without comes first."""
+        problem = Problem(
+            candidates=candidates(
+                layouts=[
+                    layout(engine="ddp", zero_stage=0, dp_shard=1, dp_replicate=2, bucket_mib=mib, checkpointing=each)
+                    for mib in range(0, 80, 4)
+                    for each in ("none", "full")
+                ]
+            )
+        )
+        searcher = Guided(problem)
+        seen: list[Candidate] = []
+        for _ in range(12):
+            suggested = searcher.suggest()
+            assert suggested is not None
+            seen.append(suggested)
+            searcher.update(suggested, ran(suggested, 2.0 if suggested.layout.checkpointing == "full" else 1.0))
+        assert all(each.layout.checkpointing == "none" for each in seen[4:])
+
+    def test_a_measured_point_is_known_and_its_neighbours_follow(self) -> None:
+        points = make_points(PLANNED)
+        index = np.array([0], dtype=np.int64)
+        known = learn(points, index, np.array([0.3]), TIME)
+        mean, sigma = known.each(np.arange(len(points), dtype=np.int64))
+        assert mean[0] == pytest.approx(0.3, abs=0.03) and sigma[0] < 0.04
+        assert (mean > 0.05).all() and (mean[1:] < mean[0]).all(), "a shared error, most of it the point's own"
+        assert sigma.max() > 3 * sigma[0]
+
+    def test_the_linear_part_is_near_the_whole_posterior(self) -> None:
+        points = make_points(PLANNED)
+        rng = np.random.default_rng(0)
+        index = np.arange(0, len(points), 3, dtype=np.int64)
+        residuals = 0.1 + points.effects[index] @ rng.normal(size=points.effects.shape[1])
+        known = learn(points, index, residuals, TIME)
+        everything = np.arange(len(points), dtype=np.int64)
+        assert np.abs(known.roughly() - known.each(everything)[0]).max() < 0.1
+
+    def test_peaks_above_the_predicted_ones_lower_the_chance_of_fitting(self) -> None:
+        first, second = Guided(PLANNED), Guided(PLANNED)
+        known = next(each for each in BLOOM if each.layout.checkpointing == "full")
+        points = make_points(PLANNED)
+        place = next(p for p in range(len(points)) if BLOOM[int(points.owner[p])].key == known.key)
+        for searcher, factor in ((first, 1.0), (second, 1.15)):
+            peak = math.exp(float(points.log_allocated_gib[place])) * factor
+            found = dataclasses.replace(ran(known, 100.0)[0], peak_allocated_gib=peak)
+            searcher.update(dataclasses.replace(known, micro_batches=known.micro_batches[:1]), [found])
+        everything = np.arange(len(points), dtype=np.int64)
+        lower = second._fits(second._memory(), everything) - first._fits(first._memory(), everything)
+        assert (lower <= 1e-9).all() and lower.min() < -0.1
+
+
+class TestPruning:
+    def heavier(self, ran_out: Candidate, rung: int, all_of: Sequence[Candidate] = BLOOM) -> set[tuple[str, int]]:
+        points = make_points(PLANNED if all_of is BLOOM else Problem(candidates=all_of))
+        pairs = [(each, r) for each in all_of for r in each.micro_batches]
+        place = next(p for p, (each, r) in enumerate(pairs) if each.key == ran_out.key and r == rung)
+        out = Pruning(all_of, points).ruled_out(place)
+        return {(pairs[p][0].key, pairs[p][1]) for p in np.flatnonzero(out)}
+
+    def test_larger_micro_batches_and_what_shards_or_recomputes_less(self) -> None:
+        one = next(each for each in BLOOM if each.layout.engine == "deepspeed" and each.layout.zero_stage == 2)
+        full = next(each for each in BLOOM if each.layout == dataclasses.replace(one.layout, checkpointing="full"))
+        out = self.heavier(full, 2)
+        assert (full.key, 4) in out and (full.key, 1) not in out
+        assert (one.key, 2) in out and (one.key, 8) in out and (one.key, 1) not in out, "without recomputation"
+        by_key = {each.key: each.layout for each in BLOOM}
+        assert {by_key[key].engine for key, _ in out} == {"deepspeed"}, "no engine rules out another"
+        assert {by_key[key].zero_stage for key, _ in out} == {0, 1, 2}, "stage 3 shards more"
+        assert all(rung >= 2 for _, rung in out)
+
+    def test_without_predictions_no_stage_rules_out_another(self) -> None:
+        """On a small model ZeRO-3's buckets weigh more than what it shards."""
+        some = tuple(reversed(BLOOM))
+        three = next(each for each in some if each.layout.zero_stage == 3 and each.layout.checkpointing == "full")
+        found = {key for key, _ in self.heavier(three, 1, some)}
+        without = dataclasses.replace(three.layout, checkpointing="none")
+        assert found == {each.key for each in some if each.layout in (three.layout, without)}
+
+    def test_nothing_that_ran_is_ruled_out_by_what_ran_out_of_memory(self) -> None:
+        """Over our own tables from H200s, in every cell."""
+        tables = sorted((Path(__file__).parents[2] / "docs" / "measurements").glob("*.csv"))
+        errors = 0
+        for cell in read_cells(tables)[0]:
+            points = make_points(cell.problem(0))
+            pruning = Pruning(cell.choices, points)
+            for place, choice in enumerate(cell.choices):
+                if choice.outcome is Outcome.OOM:
+                    errors += 1
+                    out = [cell.choices[each] for each in np.flatnonzero(pruning.ruled_out(place))]
+                    assert not [each for each in out if each.outcome is Outcome.OK]
+        assert errors >= 8
+
+    def test_another_kernel_is_not_ruled_out(self) -> None:
+        pair = candidates(layouts=[layout(dp_shard=2, attention=each) for each in ("sdpa", "eager")])
+        assert self.heavier(pair[0], 1, pair) == {(pair[0].key, each) for each in pair[0].micro_batches}
+
+    def test_the_search_leaves_out_what_is_ruled_out_and_says_how_much(self) -> None:
+        searcher = Guided(Problem(candidates=BLOOM))
+        full = next(each for each in BLOOM if each.layout.checkpointing == "full" and each.layout.zero_stage == 3)
+        searcher.update(full, [oom(recipe=full.recipe, on=full.layout, micro_batch=1, rank=0)])
+        seen: list[Candidate] = []
+        while (suggested := searcher.suggest()) is not None:
+            seen.append(suggested)
+            searcher.update(suggested, ran(suggested, 1.0))
+        without = dataclasses.replace(full.layout, checkpointing="none")
+        assert without in {each.layout for each in BLOOM}
+        assert without not in {each.layout for each in seen}
+        assert re.search(r"needs more memory than one that ran out of it \(\d+ batch points\)", searcher.why_stopped)
+
+
+class TestWorth:
+    @pytest.mark.parametrize(("ahead", "sigma"), [(0.0, 0.1), (0.2, 0.1), (-0.1, 0.05), (-0.2, 0.3), (-0.5, 0.1)])
+    def test_the_expected_saving_is_that_of_drawing(self, ahead: float, sigma: float) -> None:
+        drawn = np.random.default_rng(0).normal(ahead, sigma, 4_000_000)
+        wanted = np.maximum(0.0, 1 - np.exp(-drawn)).mean()
+        assert float(expected_saving(np.array(ahead), np.array(sigma))) == pytest.approx(wanted, rel=0.12, abs=3e-6)
+
+    def test_it_never_falls_with_what_is_ahead(self) -> None:
+        values = expected_saving(np.linspace(-2, 1, 500), np.full(500, 0.05))
+        assert (np.diff(values) >= -1e-9).all() and (values >= 0).all()
+
+    def test_a_rung_known_to_be_slow_is_not_climbed_and_one_that_may_win_is(self) -> None:
+        mean, fits = np.log([0.5, 1.0, 1.05]), np.ones(3)
+        assert rungs_worth_it(mean, np.diag([1e-6, 4e-3, 4e-3]), fits, math.log(0.95), np.ones(3), 10.0) == [1, 2]
+
+    def test_a_lower_rung_is_climbed_where_the_upper_one_may_not_fit(self) -> None:
+        mean, covariance = np.log([1.0, 1.1]), np.diag([1e-4, 1e-4])
+        surely = rungs_worth_it(mean, covariance, np.array([1.0, 1.0]), math.log(0.9), np.ones(2), 3.0)
+        perhaps = rungs_worth_it(mean, covariance, np.array([1.0, 0.6]), math.log(0.9), np.ones(2), 3.0)
+        assert surely == [1] and perhaps == [0, 1]
+
+
+class TestStopping:
+    def stopped(self, tokens: float | None) -> tuple[int, str]:
+        searcher = Guided(dataclasses.replace(PLANNED, tokens=tokens))
+        rungs = 0
+        while (suggested := searcher.suggest()) is not None:
+            rungs += len(suggested.micro_batches)
+            # As predicted, so that little is left to be found.
+            places = [
+                p for p in range(len(searcher._points)) if BLOOM[int(searcher._points.owner[p])].key == suggested.key
+            ]
+            steps = {int(searcher._points.micro_batch[p]): math.exp(searcher._points.log_step_s[p]) for p in places}
+            found = [
+                ran(dataclasses.replace(suggested, micro_batches=(r,)), steps[r])[0] for r in suggested.micro_batches
+            ]
+            searcher.update(suggested, found)
+        return rungs, searcher.why_stopped
+
+    def test_it_ends_when_the_next_trial_costs_more_than_it_may_save(self) -> None:
+        rungs, why = self.stopped(1e8)
+        assert rungs < sum(len(each.micro_batches) for each in BLOOM) / 3
+        words = r"stopped: (\S+) % more would save (\S+) GPU-days of (\S+); the next trial costs (\S+)"
+        found = re.fullmatch(words, why)
+        assert found is not None, why
+        share, saved, plan, cost = map(float, found.groups())
+        assert saved <= cost and saved == pytest.approx(share / 100 * plan, rel=0.2)
+
+    def test_a_longer_run_is_worth_more_trials(self) -> None:
+        assert self.stopped(1e8)[0] < self.stopped(1e12)[0]
+
+    def test_with_nothing_planned_it_goes_on_to_the_last(self) -> None:
+        assert self.stopped(None)[1] == "every layout of the space was tried"
+
+    def test_it_does_not_end_before_anything_ran(self) -> None:
+        searcher = Guided(dataclasses.replace(PLANNED, tokens=1.0))
+        assert searcher.suggest() is not None
+
+
+def test_each_recipe_has_an_incumbent_of_its_own() -> None:
+    other = dataclasses.replace(RECIPE, global_batch=32)
+    both = candidates(RECIPE, other)
+    searcher = Guided(Problem(candidates=both, tokens=1e6, costs=Costs(num_devices=2)))
+    seen: set[str] = set()
+    for _ in range(4):
+        suggested = searcher.suggest()
+        assert suggested is not None
+        seen.add(suggested.recipe.id)
+        searcher.update(suggested, ran(suggested, 1.0 if suggested.recipe == RECIPE else 5.0))
+    assert seen == {RECIPE.id, other.id}

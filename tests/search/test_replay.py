@@ -1,0 +1,85 @@
+"""`python -m platform.replay` on the tables of tests/cost_model."""
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from platform.replay import main, read_cells
+from platform.replaying.play import NAMES, figures, make, play
+
+TABLES = Path(__file__).parent.parent / "cost_model" / "tables"
+TR3M = TABLES / "tr3m_1b3.csv"
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """The JSON object of one command."""
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_searcher_finds_the_best_of_each_cell(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = printed(capsys, str(TR3M), "--searcher", name, "--seeds", "2")
+    keys = {"trials_to_2pct_median", "trials_to_2pct_mean", "gpu_s_to_2pct_median", "found_share"}
+    assert keys <= set(found["overall"])
+    assert [each["configurations"] for each in found["cells"]] == [16, 11]
+    for each in found["cells"]:
+        assert each["found_share"] == 1.0 and 1 <= each["trials_to_2pct_mean"] <= each["configurations"]
+
+
+def test_costs_are_those_of_the_rows() -> None:
+    """(20 s + 10 steps) x GPUs, of an error 20 s x GPUs; summed up to the first within 2 %."""
+    cell = read_cells([TR3M])[0][0]
+    for choice, run in zip(cell.choices, cell.runs, strict=True):
+        assert choice.gpu_s == pytest.approx((20 + 10 * (run.step_time_s or 0)) * 8)
+    assert {choice.gpu_s for choice in cell.choices if choice.tokens_per_s is None} == {160.0}
+    once = play(cell, make("largest-batch", cell, 0), budget=99)
+    assert once.found and once.gpu_s == pytest.approx(sum(each.gpu_s for each in once.tried))
+    rates = [each.tokens_per_s or 0 for each in once.tried]
+    assert rates[-1] >= 0.98 * cell.best_tokens_per_s > max(rates[:-1])
+
+
+def test_a_budget_ends_it_and_says_that_nothing_was_found(capsys: pytest.CaptureFixture[str]) -> None:
+    found = printed(capsys, str(TR3M), "--searcher", "grid", "--budget", "1", "--min-cell", "16")
+    assert found["overall"]["found_share"] == 0.0 and found["overall"]["trials_to_2pct_mean"] == 1.0
+
+
+def test_seeds_are_the_first_ones_and_reproducible(capsys: pytest.CaptureFixture[str]) -> None:
+    two = [printed(capsys, str(TR3M), "--searcher", "random", "--seeds", "5") for _ in range(2)]
+    assert two[0] == two[1]
+    cell = read_cells([TR3M])[0][0]
+    trials = [len(play(cell, make("random", cell, seed), 99).tried) for seed in range(5)]
+    assert two[0]["cells"][0]["trials_to_2pct_mean"] == statistics.fmean(trials) and len(set(trials)) > 1
+
+
+def test_the_guided_search_needs_less_than_half_of_random_s_trials() -> None:
+    """Over every cell of at least eight configurations in the tables of this folder."""
+    every = [cell for cell in read_cells(sorted(TABLES.glob("*.csv")))[0] if len(cell.choices) >= 8]
+    assert len(every) >= 4
+    guided = figures([play(cell, make("guided", cell, 0), 99) for cell in every])
+    random = figures([play(cell, make("random", cell, seed), 99) for cell in every for seed in range(20)])
+    assert guided.found_share == 1.0
+    assert guided.trials_to_2pct_mean < 0.5 * random.trials_to_2pct_mean
+
+
+def test_all_trials_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(TR3M), "--trials"]) == 0
+    assert "% of the best" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["missing.csv"], "cannot read table missing.csv"),
+        ([str(TR3M), "--budget", "0"], "--budget must be at least 1, got 0"),
+        ([str(TR3M), "--seeds", "-2"], "--seeds must be at least 1, got -2"),
+        ([str(TR3M), "--min-cell", "99"], "no cell has 99 configurations: the largest has 16"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1

@@ -1,0 +1,63 @@
+"""What a study taught, told at its end, and predicted beside measured."""
+
+import dataclasses
+
+import search_spaces
+from platform.reports.forecast import Forecaster
+from platform.reports.lessons import axes_worth, lessons, why_it_won
+from platform.study.history import History
+from tests.samples import header, layout, measurement
+from trainers.cluster import Cluster
+from trainers.journal import Measured, TrialEnd
+
+H200S = Cluster(
+    device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=4, capability=(9, 0)
+)
+RECIPE = search_spaces.load("bloom7b").recipe
+FULL = layout(dp_shard=4, checkpointing="full")
+NONE = layout(dp_shard=4)
+FAST = measurement(recipe=RECIPE, on=NONE, micro_batch=1, tokens_per_s=24000.0, peak_allocated_gib=100.0)
+SLOW = measurement(recipe=RECIPE, on=FULL, micro_batch=1, tokens_per_s=20000.0, peak_allocated_gib=80.0)
+LARGER = measurement(recipe=RECIPE, on=FULL, micro_batch=2, tokens_per_s=22000.0)
+
+
+def test_an_axis_is_told_by_pairs_that_differ_in_nothing_else() -> None:
+    assert axes_worth([FAST, SLOW, LARGER]) == [
+        "checkpointing: none 20.0% faster than full (1 pair).",
+        "micro-batch: 2 10.0% faster than 1 (1 pair).",
+    ]
+    assert axes_worth([FAST, LARGER]) == [], "two axes apart"
+
+
+def test_why_it_won_in_parts() -> None:
+    (told,) = why_it_won(FAST, [FAST, SLOW, LARGER], Forecaster(cluster=H200S))
+    assert told.startswith("The winner is 9.1% ahead of ")
+    assert "compute " in told and "communication " in told and "of its step beside" in told
+    (plain,) = why_it_won(FAST, [FAST, SLOW], Forecaster(cluster=dataclasses.replace(H200S, device_kind="cpu")))
+    assert "cost model" not in plain and "100 GiB allocated beside 80.0" in plain
+
+
+def test_a_study_ends_with_its_lessons_and_its_cost() -> None:
+    history = History(
+        [
+            header("made-up", recipes=(RECIPE,), cluster=H200S, at="2026-11-21T00:00:00+00:00"),
+            *(Measured(measurement=each, at="2026-11-21T00:00:00+00:00") for each in (FAST, SLOW, LARGER)),
+            TrialEnd(
+                trial_id="t0001", key="k", state="done", wall_s=43200, gpu_s=172800, at="2026-11-21T12:00:00+00:00"
+            ),
+        ]
+    )
+    said = lessons(history, Forecaster(cluster=H200S))
+    assert said[0].startswith("checkpointing: ")
+    assert "The search cost 2.00 GPU-days" in said[-1] and "less than the median of what ran" in said[-1]
+
+
+def test_predicted_stands_beside_measured_with_the_error_so_far() -> None:
+    timed = [
+        dataclasses.replace(each, step_time_s=RECIPE.tokens_per_step / (each.tokens_per_s or 1))
+        for each in (FAST, SLOW)
+    ]
+    told = Forecaster(cluster=H200S).beside(timed[0], timed)
+    assert told.startswith(" | predicted ") and "too " in told and "model's error so far " in told
+    assert told.endswith("corrected")
+    assert Forecaster(cluster=dataclasses.replace(H200S, device_kind="cpu")).beside(timed[0], timed) == ""
