@@ -10,7 +10,7 @@ from rich.table import Table, box
 from rich.text import Text
 
 from platform.reports import text
-from platform.reports.summary import shortfall_gib, winner
+from platform.reports.summary import cost_for_tokens, shortfall_gib, winner
 from platform.study.history import by_recipe
 from trainers.cluster import Cluster
 from trainers.measurement import Measurement, Outcome, days_for_tokens
@@ -37,9 +37,17 @@ class _Column:
 
 
 def render(
-    measurements: Sequence[Measurement], *, cluster: Cluster, tokens: float, width: int, color: bool = False
+    measurements: Sequence[Measurement],
+    *,
+    cluster: Cluster,
+    tokens: float,
+    width: int,
+    price_per_gpu_h: float | None = None,
+    color: bool = False,
 ) -> str:
-    """One table for each recipe, at most `width` columns wide; `tokens` is the budget that days are counted for."""
+    """One table for each recipe, at most `width` columns wide; `tokens` is the budget that days are counted for, with
+    a price their cost too.
+    """
     stream = io.StringIO()
     console = Console(
         file=stream,
@@ -52,11 +60,11 @@ def render(
         legacy_windows=False,
     )
     for group in by_recipe(measurements).values():
-        _render_recipe(console, group, cluster, tokens)
+        _render_recipe(console, group, cluster, _columns(cluster, tokens, price_per_gpu_h))
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
-def _render_recipe(console: Console, group: Sequence[Measurement], cluster: Cluster, tokens: float) -> None:
+def _render_recipe(console: Console, group: Sequence[Measurement], cluster: Cluster, columns: list[_Column]) -> None:
     best = winner(group)
     ran = [each for each in group if each.tokens_per_s is not None]
     failed = [each for each in group if each.tokens_per_s is None and each.outcome is not Outcome.SKIPPED]
@@ -70,7 +78,7 @@ def _render_recipe(console: Console, group: Sequence[Measurement], cluster: Clus
             f"MINIATURE of {recipe.model.miniature_of}, its speed says nothing of the model itself", style="bold"
         )
     console.print(f"{recipe.label}, on {cluster.label}", style="bold")
-    columns, same, gone = _fit(console, _columns(cluster, tokens), [*ran, *failed], ran, best)
+    columns, same, gone = _fit(console, columns, [*ran, *failed], ran, best)
     if same:
         console.print(f"In every row: {', '.join(same)}")
     if ran:
@@ -84,7 +92,7 @@ def _render_recipe(console: Console, group: Sequence[Measurement], cluster: Clus
     console.print()
 
 
-def _columns(cluster: Cluster, tokens: float) -> list[_Column]:
+def _columns(cluster: Cluster, tokens: float, price_per_gpu_h: float | None) -> list[_Column]:
     def percent(share: float | None) -> str:
         return "" if share is None else f"{100 * share:.1f}"
 
@@ -94,6 +102,12 @@ def _columns(cluster: Cluster, tokens: float) -> list[_Column]:
     def days(each: Measurement) -> str:
         return text.figure(days_for_tokens(tokens, each.tokens_per_s)) + tilde(each) if each.tokens_per_s else ""
 
+    def cost(each: Measurement) -> str:
+        if not each.tokens_per_s or price_per_gpu_h is None:
+            return ""
+        return text.figure(cost_for_tokens(tokens, each.tokens_per_s, each.num_devices, price_per_gpu_h)) + tilde(each)
+
+    priced = [] if price_per_gpu_h is None else [_Column(title="cost", cell=cost, drop=11)]
     device = "GPU" if cluster.device_kind == "cuda" else "worker"
     return [
         _Column(title=f"{device}s", cell=lambda m: str(m.num_devices), drop=4, point=True),
@@ -116,6 +130,7 @@ def _columns(cluster: Cluster, tokens: float) -> list[_Column]:
         _Column(title="util.\n%", cell=lambda m: text.figure(m.utilization_pct), drop=2),
         _Column(title="GiB", cell=lambda m: text.figure(m.peak_allocated_gib)),
         _Column(title=f"days for\n{text.count(tokens)}", cell=days, drop=11),
+        *priced,
         _Column(title="outcome", cell=_outcome, left=True),
     ]
 
