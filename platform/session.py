@@ -138,7 +138,7 @@ def search(
 def connection(
     options: argparse.Namespace, request: Request, num_devices: int | None = None
 ) -> AbstractContextManager[Place]:
-    """The cluster that the options name, with the `num_devices` (default: what the request wants) that must be there."""
+    """The cluster that the options name, with `num_devices` at least (default: those that the request wants)."""
     return connected(
         options.address,
         cpu_workers=_cpu_workers(request),
