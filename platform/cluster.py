@@ -13,6 +13,7 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import platform.waiting as waiting  # pyright takes `from platform import` for the standard module
 from platform.errors import ClusterError, InputError
 from trainers.cluster import Cluster
 
@@ -62,12 +63,17 @@ class Place:
 
 
 @contextlib.contextmanager
-def connected(address: str | None, *, cpu_workers: int) -> Generator[Place]:
+def connected(
+    address: str | None, *, cpu_workers: int, num_gpus: int | None = None, wait_s: float = waiting.WAIT_S
+) -> Generator[Place]:
     """Connects to `address` ("local" starts a Ray of our own), else RAY_ADDRESS, else the cluster whose head this is.
 
+    A cluster that starts GPU nodes by itself is asked for `num_gpus` of them (default: what its file promises), and
+    given `wait_s` seconds.
+
     Raises:
-        InputError: the address does not answer within 20 s, or its nodes have unlike GPUs.
-        ClusterError: Ray could not be started.
+        InputError: the address does not answer within 20 s, its nodes have unlike GPUs, or it never has so many.
+        ClusterError: Ray could not be started, or the GPUs did not come in time.
     """
     os.environ.update({name: os.environ.get(name, value) for name, value in (_SETTINGS | _DRIVER_SETTINGS).items()})
     found = address or os.environ.get("RAY_ADDRESS") or _cluster_of_this_head()
@@ -94,7 +100,8 @@ def connected(address: str | None, *, cpu_workers: int) -> Generator[Place]:
     except Exception as error:
         raise ClusterError(f"Ray could not be {'started' if local else 'reached'}: {_first_line(error)}") from error
     try:
-        yield _survey(ray, cpu_workers)
+        with contextlib.nullcontext() if local else waiting.for_gpus(num_gpus, wait_s):
+            yield _survey(ray, cpu_workers)
     except RayError as error:  # a node without NVML, an actor that never came up, a head that is gone
         said = _first_line(getattr(error, "cause", None) or error)
         raise ClusterError(f"Ray failed with {type(error).__name__}: {said}") from error

@@ -47,6 +47,7 @@ from platform.plans.show import (
     show_sizes,
 )
 from platform.probing import kept
+from platform.study.folder import default_folder
 from search_spaces import reference
 from search_spaces.space import Space
 
@@ -70,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--studies",
         type=Path,
-        default=Path("studies"),
+        default=Path(default_folder()),
         metavar="DIR",
         help="where probes are kept (default: %(default)s)",
     )

@@ -24,6 +24,7 @@ import platform.cluster as clusters  # pyright takes `from platform import` for 
 from platform.errors import ClusterError, InputError, one_line
 from platform.probing import kept
 from platform.probing.show import show, to_object
+from platform.study.folder import FOLDER_HELP, default_folder
 from trainers.codec import from_json, to_json
 from trainers.probed import Probe
 
@@ -45,9 +46,7 @@ def parser() -> argparse.ArgumentParser:
     )
     where = 'Ray to run on, "local" for one of its own (default: RAY_ADDRESS, else the cluster whose head this is)'
     made.add_argument("--address", metavar="HOST:PORT", help=where)
-    made.add_argument(
-        "--studies", type=Path, default=Path("studies"), metavar="DIR", help="where it is kept (default: %(default)s)"
-    )
+    made.add_argument("--studies", type=Path, default=Path(default_folder()), metavar="DIR", help=FOLDER_HELP)
     made.add_argument("--json", action="store_true", help="print the result as JSON, alone on standard output")
     return made
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import platform.scaling as scaling  # pyright takes `from platform import` for the standard module
 from platform.errors import InputError, one_line
 from platform.finals.ranking import winners
 from platform.mirror import Mirror, default_uri
@@ -18,7 +19,9 @@ from platform.reports.files import write_results
 from platform.reports.progress import say
 from platform.reports.show import show
 from platform.reports.table import to_rows, write_csv
+from platform.study.folder import FOLDER_HELP, default_folder
 from platform.study.journal import describe_rejected
+from platform.study.several import is_several
 from platform.study.study import find, is_held, read
 
 _MIRROR_S = 120.0
@@ -33,8 +36,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="Example: python -m platform.report bloom7b-1 --csv bloom7b.csv",
     )
     made.add_argument("name", metavar="NAME", help="the study's name")
-    where = "where studies are kept (default: %(default)s)"
-    made.add_argument("--studies", type=Path, default=Path("studies"), metavar="DIR", help=where)
+    made.add_argument("--studies", type=Path, default=Path(default_folder()), metavar="DIR", help=FOLDER_HELP)
     made.add_argument("--json", action="store_true", help="print the result as JSON, alone on standard output")
     made.add_argument("--csv", type=Path, metavar="FILE", help="write the measurement table there too")
     made.add_argument("--no-mlflow", action="store_true", help="leave MLflow as it is")
@@ -52,6 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
+    studies = options.studies.expanduser().absolute()
+    if is_several(studies / options.name):
+        if options.csv is not None:
+            raise InputError(f"{options.name} is several studies: give one's name with --csv, or take its scaling.csv")
+        return scaling.report(studies, options.name, as_object=options.json)
     folder = find(options.studies.expanduser(), options.name)
     running = is_held(folder)
     history, rejected = read(folder, last=not running)

@@ -9,7 +9,7 @@ import search_spaces
 import search_spaces.changes as changes
 from platform.errors import InputError
 from platform.reports.files import LayoutFile, read_layout
-from platform.study.history import History
+from search_spaces.degrees import refilled
 from search_spaces.space import Candidate, Rejected, Space
 from trainers import data
 from trainers.codec import identity
@@ -26,7 +26,9 @@ KEPT = (
     "steps",
     "all",
     "device_memory_gib",
+    "gpus",
     "tokens",
+    "price_per_gpu_h",
     "data",
 )
 """Options that make a study what it is: a resumed one keeps those it began with."""
@@ -44,6 +46,8 @@ class Request:
     searcher: str
     seed: int
     cap_gib: float | None
+    num_devices: int | None
+    """What `--gpus` asks for; None for what the space or the cluster says."""
     tokens: float
     repeats: int | None
     """Runs in fresh processes of each finalist; None for the space's own number."""
@@ -51,8 +55,15 @@ class Request:
     """Optimizer steps timed of each point; None for as many as fill a rung."""
     every_point: bool
     """Whether the space's named points are measured exactly as they stand, none of them cut short."""
+    price_per_gpu_h: float | None
     argv: tuple[str, ...]
     """The kept options as arguments, paths absolute, for the journal."""
+
+    @property
+    def wanted_devices(self) -> int | None:
+        """Devices that a trial takes; None for all that the cluster has."""
+        fixed = None if self.fixed is None else self.fixed.layout.world_size
+        return self.num_devices or fixed or self.space.num_workers
 
     def on(self, space: Space, num_devices: int) -> tuple[tuple[Candidate, ...], tuple[Rejected, ...]]:
         """Candidates of `space` (this request's, or its miniature) on `num_devices`, and what cannot run.
@@ -64,6 +75,8 @@ class Request:
             if self.fixed is None:
                 return space.candidates(num_devices)
             layout, batch = self.fixed.layout, self.fixed.batch
+            if self.num_devices is not None:
+                layout = refilled(layout, num_devices)
             if layout.world_size > num_devices:
                 raise ValueError(f"the layout takes {layout.world_size} devices, the cluster has {num_devices}")
             named = sorted({point.micro_batch for point in space.points})
@@ -107,23 +120,24 @@ def read_request(options: argparse.Namespace) -> Request:
         searcher=options.searcher,
         seed=options.seed,
         cap_gib=options.device_memory_gib,
+        num_devices=int(options.gpus) if options.gpus else None,
         tokens=options.tokens or space.tokens,
         repeats=options.repeats,
         steps=options.steps,
         every_point=options.all,
-        argv=_arguments(options),
+        price_per_gpu_h=options.price_per_gpu_h,
+        argv=kept_arguments(options),
     )
 
 
-def resumed(options: argparse.Namespace, history: History, parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The options with which the study began, with the budgets and the address of now.
+def resumed(options: argparse.Namespace, argv: Sequence[str], parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The options with which the study began (`argv`), with the budgets and the address of now.
 
     Raises:
         InputError: an option is given that a resumed study keeps as it was.
     """
-    assert history.header is not None
     given = [name for name in KEPT if getattr(options, name) != parser.get_default(name)]
-    first = parser.parse_args(list(history.header.argv))
+    first = parser.parse_args(list(argv))
     changed = [name for name in given if getattr(options, name) != getattr(first, name)]
     if changed:
         names = ", ".join("the space" if name == "space" else "--" + name.replace("_", "-") for name in changed)
@@ -196,7 +210,8 @@ def _every_recipe(space: Space, change: Callable[[Recipe], Recipe]) -> Space:
     )
 
 
-def _arguments(options: argparse.Namespace) -> tuple[str, ...]:
+def kept_arguments(options: argparse.Namespace) -> tuple[str, ...]:
+    """The options in `KEPT` that are given, as arguments, paths absolute."""
     found: list[str] = []
     for name in KEPT:
         value = getattr(options, name)

@@ -14,6 +14,8 @@ import platform.searchers as searchers  # pyright takes `from platform import` f
 import search_spaces
 from platform.errors import ClusterError, InputError, one_line
 from platform.reports.progress import say
+from platform.study.folder import FOLDER_HELP, default_folder
+from platform.waiting import WAIT_S
 
 
 class _Parser(argparse.ArgumentParser):
@@ -48,11 +50,17 @@ def parser() -> argparse.ArgumentParser:
     add("--time-budget-s", type=_amount, metavar="S", help="stop after S seconds")
     add("--gpu-s", type=_amount, metavar="S", help="stop after S device seconds")
     add("--device-memory-gib", type=_amount, metavar="N", help="let each device have no more than N GiB")
+    counts = "measure on N devices of the cluster, or (1,2,4) on each of these numbers and draw days against them"
+    add("--gpus", type=_counts, metavar="N[,N]", help=counts)
     add("--tokens", type=_amount, metavar="N", help="token budget that days are counted for (default: the space's)")
+    price = "what one device costs an hour, in any currency: the cost of the token budget is told"
+    add("--price-per-gpu-h", type=_amount, metavar="P", help=price)
     add("--data", metavar="PATH", help="Parquet file or folder of token ids (default: the space's data)")
     where = 'Ray to run on, "local" for one of its own (default: RAY_ADDRESS, else the cluster whose head this is)'
     add("--address", metavar="HOST:PORT", help=where)
-    add("--studies", default="studies", metavar="DIR", help="where studies are kept (default: %(default)s)")
+    wait = "what GPU nodes that the cluster is still starting may take to come (default: %(default)g)"
+    add("--wait-for-gpus", type=_amount, default=WAIT_S, metavar="S", help=wait)
+    add("--studies", default=default_folder(), metavar="DIR", help=FOLDER_HELP)
     add("--name", help="name of the study (default: the space's, with a number)")
     add("--resume", metavar="NAME", help="go on with a study: run only what is missing")
     add("--dry-run", action="store_true", help="print what would run and what it would cost, and end")
@@ -69,9 +77,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             for space in search_spaces.known():
                 print(f"{space.name:12} {space.summary}")
             return 0
-        import platform.session as session  # takes a second that `--list` and `--help` need not pay
+        # Takes a second that `--list` and `--help` need not pay.
+        import platform.scaling as scaling
+        import platform.session as session
 
-        return session.search(options, made)
+        return scaling.search(options, made) if scaling.is_asked(options) else session.search(options, made)
     except InputError as error:
         say(f"error: {one_line(error)}")
         return InputError.exit_code
@@ -89,6 +99,15 @@ def _amount(text: str) -> float:
         if value > 0 and math.isfinite(value):
             return value
     raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
+
+
+def _counts(text: str) -> str:
+    """Numbers of devices as "1,2,4", ascending, each once."""
+    with contextlib.suppress(ValueError):
+        values = sorted({int(part) for part in text.split(",")})
+        if values[0] >= 1:
+            return ",".join(map(str, values))
+    raise argparse.ArgumentTypeError(f"must be whole numbers of at least 1, as 4 or 1,2,4, got {text!r}")
 
 
 def _count(text: str) -> int:

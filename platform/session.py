@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Generator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import platform.checkout as checkout  # pyright takes `from platform import` for the standard module
@@ -30,6 +31,7 @@ from platform.reports.show import show
 from platform.reports.text import duration, plural
 from platform.request import Request, read_request, resumed
 from platform.searchers.problem import Costs, Problem
+from platform.study.folder import default_folder
 from platform.study.history import History
 from platform.study.study import Study, check_name, fresh_name, read
 from platform.system_metrics import sampled
@@ -51,6 +53,7 @@ TIMINGS = {
 GATES = {"cuda": GateSize(), "cpu": GateSize(steps=5, sequences=8)}
 """On CPUs twenty steps of 32 sequences take longer than a whole search of a miniature."""
 INTERRUPTED = 130
+RESUME = "python -m platform.search --resume"
 MIRROR_CLOSE_S = 30.0
 """What MLflow may take at the end to catch up; what it lacks then is said."""
 
@@ -113,8 +116,13 @@ class Subject:
         return tuple(sorted(used, key=lambda recipe: recipe != self.space.recipe))
 
 
-def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+def search(
+    options: argparse.Namespace, parser: argparse.ArgumentParser, *, place: Place | None = None, shown: bool = True
+) -> int:
     """Searches a new study or goes on with one; returns the exit code.
+
+    On the cluster of `place` where that is given, else on one that it connects to for the time of the search. The
+    result is printed unless not `shown`.
 
     Raises:
         InputError: a user's mistake, found before anything starts.
@@ -131,16 +139,18 @@ def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             study, history, said = Study.resume(studies, options.resume)
             if said:
                 say(said)
-            options = resumed(options, history, parser)
+            assert history.header is not None
+            options = resumed(options, history.header.argv, parser)
         elif options.name is not None:
             check_name(options.name)
         request = read_request(options)
         if study is None and not options.dry_run:
             study = Study.create(studies, options.name or fresh_name(studies, request.space.name))
-        workers = _cpu_workers(request)
         # The signal last: Ray sets handlers of its own when it connects.
-        with connected(options.address, cpu_workers=workers) as place, _interruptible():
-            subject = _subject(request, place, kept.find(studies, place))
+        with nullcontext(place) if place else connection(options, request) as place, interruptible():
+            subject = subject_of(request, place, kept.find(studies, place))
+            if subject.space.name != request.space.name:
+                say(_of_miniature(request.space, subject.space))
             if study is None or options.dry_run:
                 _print_dry_run(subject, _budget(options, subject.space))
                 return 0
@@ -156,7 +166,8 @@ def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         files = write_results(study.path, history)
         if said := mirror.close(MIRROR_CLOSE_S):
             say(said)
-        show(history, files, as_object=options.json)
+        if shown:
+            show(history, files, as_object=options.json)
         say(f"The search took {duration(history.wall_s)}, {history.gpu_s:.0f} device seconds. {mirror.look}")
         if fault:
             raise ClusterError(fault)
@@ -166,27 +177,40 @@ def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             study.close()
 
 
+def connection(
+    options: argparse.Namespace, request: Request, num_devices: int | None = None
+) -> AbstractContextManager[Place]:
+    """The cluster that the options name, with `num_devices` at least (default: those that the request wants)."""
+    return connected(
+        options.address,
+        cpu_workers=_cpu_workers(request),
+        num_gpus=num_devices or request.wanted_devices,
+        wait_s=options.wait_for_gpus,
+    )
+
+
 def _cpu_workers(request: Request) -> int:
     """Workers on a cluster without GPUs: those of the space that then runs."""
     return (request.space.miniature or request.space).num_workers or CPU_WORKERS
 
 
-def _subject(request: Request, place: Place, probe: Probe | None) -> Subject:
+def subject_of(request: Request, place: Place, probe: Probe | None) -> Subject:
+    """What the request means on the cluster of `place`.
+
+    Raises:
+        InputError: nothing of it can run there.
+    """
     space = request.space
     if not place.has_gpus and space.miniature is not None:
-        say(
-            f"{space.name} cannot be measured here, no node has a GPU: the same search runs on"
-            f" {space.miniature.recipe.model.name}, a small model of the same architecture, and says nothing of"
-            f" {space.recipe.model.name} itself."
-        )
         try:
             space = space.miniature.with_changes(request.changes)
         except ValueError as error:
             raise InputError(str(error)) from error
-    fixed = request.fixed.layout.world_size if request.fixed else None
-    wanted = fixed or space.num_workers or place.cluster.num_devices
+    if request.num_devices is not None:
+        space = dataclasses.replace(space, num_workers=request.num_devices)
+    wanted = dataclasses.replace(request, space=space).wanted_devices
     try:
-        cluster = part_of(place.cluster, wanted)
+        cluster = part_of(place.cluster, wanted or place.cluster.num_devices)
     except ValueError as error:
         raise InputError(str(error)) from error
     candidates, rejected = request.on(space, cluster.num_devices)
@@ -201,6 +225,14 @@ def _subject(request: Request, place: Place, probe: Probe | None) -> Subject:
     )
 
 
+def _of_miniature(space: Space, miniature: Space) -> str:
+    return (
+        f"{space.name} cannot be measured here, no node has a GPU: the same search runs on"
+        f" {miniature.recipe.model.name}, a small model of the same architecture, and says nothing of"
+        f" {space.recipe.model.name} itself."
+    )
+
+
 def _header(name: str, subject: Subject, *, searcher: str, uri: str) -> StudyHeader:
     return StudyHeader(
         name=name,
@@ -208,6 +240,7 @@ def _header(name: str, subject: Subject, *, searcher: str, uri: str) -> StudyHea
         recipes=subject.recipes,
         cluster=subject.cluster,
         tokens=subject.request.tokens,
+        price_per_gpu_h=subject.request.price_per_gpu_h,
         miniature=subject.miniature,
         cap_gib=subject.cap_gib,
         seed=subject.request.seed,
@@ -280,10 +313,10 @@ def _run(study: Study, subject: Subject, place: Place, budget: Budget, began_s: 
         say(f"Ended: {loop.why_ended}.")
         if loop.fault:
             code = ClusterError.exit_code
-            say(f"What was measured is kept; once the cluster is well again, go on with: {_how_to_resume(study)}")
+            say(f"What was measured is kept; once the cluster is well again, go on with: {how_to(RESUME, study.path)}")
     except KeyboardInterrupt:
         code = INTERRUPTED
-        say(f"Interrupted. What was measured is kept; go on with: {_how_to_resume(study)}")
+        say(f"Interrupted. What was measured is kept; go on with: {how_to(RESUME, study.path)}")
     gpu_s = loop.gpu_s if loop is not None else 0.0
     if not code:
         code, fault = _verdict(read(study.path)[0])
@@ -291,10 +324,11 @@ def _run(study: Study, subject: Subject, place: Place, budget: Budget, began_s: 
     return code, fault
 
 
-def _how_to_resume(study: Study) -> str:
-    elsewhere = study.path.parent != Path("studies").absolute()
-    where = f" --studies {shlex.quote(str(study.path.parent))}" if elsewhere else ""
-    return f"python -m platform.search --resume {study.name}{where}"
+def how_to(command: str, path: Path) -> str:
+    """`command` with the name of the study in folder `path`, as a user types it here."""
+    elsewhere = path.parent != Path(default_folder()).absolute()
+    where = f" --studies {shlex.quote(str(path.parent))}" if elsewhere else ""
+    return f"{command} {path.name}{where}"
 
 
 def _verdict(history: History) -> tuple[int, str]:
@@ -328,7 +362,7 @@ def _print_dry_run(subject: Subject, budget: Budget) -> None:
 
 
 @contextlib.contextmanager
-def _interruptible() -> Generator[None]:
+def interruptible() -> Generator[None]:
     """SIGTERM ends a search as Ctrl-C does."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -1,5 +1,6 @@
 """From axis values and a number of devices to a `Layout`, and what speaks against it."""
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -34,6 +35,28 @@ def fill(values: Mapping[str, Any], num_devices: int) -> Layout:
     elif replicate * shard == 1:
         filled["grad_sync"] = "last"
     return Layout(**filled)
+
+
+def refilled(layout: Layout, num_devices: int) -> Layout:
+    """`layout` with its data-parallel degree filled up for `num_devices`; tp, pp and cp stay as they are.
+
+    Where it both shards and replicates, the shards keep their size and the replicas become more or fewer.
+
+    Raises:
+        ValueError: the other degrees, or the shards, do not divide the devices.
+    """
+    within = layout.tp * layout.pp * layout.cp
+    shards = layout.dp_shard if layout.dp_replicate > 1 else 1
+    if num_devices % (within * shards):
+        degrees = " x ".join(
+            f"{axis} {size}"
+            for axis, size in (("dp_shard", shards), ("tp", layout.tp), ("pp", layout.pp), ("cp", layout.cp))
+            if size > 1
+        )
+        raise ValueError(f"{num_devices} devices are not a multiple of the layout's {degrees}")
+    free = {"dp_replicate"} if layout.dp_replicate > 1 else {"dp_replicate", "dp_shard"}
+    values = {field.name: getattr(layout, field.name) for field in dataclasses.fields(layout)}
+    return fill({name: value for name, value in values.items() if name not in free}, num_devices)
 
 
 def fewest_devices(values: Mapping[str, Any]) -> int:

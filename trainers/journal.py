@@ -46,6 +46,8 @@ class StudyHeader:
     cluster: Cluster
     tokens: float
     """The token budget: days are counted for it."""
+    price_per_gpu_h: float | None = None
+    """What one device costs an hour, in the user's currency; None where it was not said."""
     miniature: bool = False
     cap_gib: float | None = None
     """The limit given by --device-memory-gib."""

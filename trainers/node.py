@@ -44,6 +44,24 @@ def software() -> dict[str, str]:
     return found
 
 
+def autoscaling(gcs_address: str) -> dict[str, Any] | None:
+    """What the cluster at `gcs_address` may start, as its autoscaler has it; asked on the head node.
+
+    That is the file of `ray start --autoscaling-config`, which `ray up` writes. None where no autoscaler of that
+    cluster runs here with such a file.
+    """
+    import psutil
+    import yaml
+
+    for process in psutil.process_iter(["cmdline"]):
+        told = [each.partition("=") for each in process.info["cmdline"] or () if each.startswith("--")]
+        options = {name: value for name, _, value in told}
+        if options.get("--gcs-address") == gcs_address and options.get("--autoscaling-config"):
+            with contextlib.suppress(OSError):
+                return yaml.safe_load(Path(options["--autoscaling-config"]).expanduser().read_text())
+    return None
+
+
 def oom_kills(system: Path = Path("/")) -> int:
     """Processes of this one's control group that the kernel killed so far for want of memory; 0 where it cannot tell.
 

@@ -19,16 +19,29 @@ _PLAIN_WIDTH = 200
 """Columns of the table where standard output is not a terminal."""
 
 
+def table_width() -> int:
+    """Columns that a table on standard output may take."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _PLAIN_WIDTH
+
+
 def show(history: History, files: Sequence[Path], *, as_object: bool) -> None:
     """Print a study's result: table, verdicts and files, or the JSON object alone."""
     assert history.header is not None
     if as_object:
         print(json.dumps(as_json(history), allow_nan=False))
         return
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PLAIN_WIDTH
+    width = table_width()
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     header = history.header
-    print(render(history.measurements, cluster=header.cluster, tokens=header.tokens, width=width, color=color), end="")
+    told = render(
+        history.measurements,
+        cluster=header.cluster,
+        tokens=header.tokens,
+        price_per_gpu_h=header.price_per_gpu_h,
+        width=width,
+        color=color,
+    )
+    print(told, end="")
     print(render_batches(history.measurements, width=width, color=color), end="")
     for sentence in [*verdicts(history), *lessons(history, forecaster_of(header))]:
         print(textwrap.fill(sentence, width, break_long_words=False, break_on_hyphens=False))

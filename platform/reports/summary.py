@@ -31,8 +31,13 @@ _LAGS = 0.05
 """How far below the median a device's matmul peak is called lagging."""
 
 
-def winner_sentence(best: Measurement, *, tokens: float) -> str:
-    """The winner in one sentence; `tokens` is the budget that days are counted for."""
+def cost_for_tokens(tokens: float, tokens_per_s: float, num_devices: int, price_per_gpu_h: float) -> float:
+    """What training on `tokens` costs, in the currency of the price: an hour of one device."""
+    return days_for_tokens(tokens, tokens_per_s) * 24 * num_devices * price_per_gpu_h
+
+
+def winner_sentence(best: Measurement, *, tokens: float, price_per_gpu_h: float | None = None) -> str:
+    """The winner in one sentence; `tokens` is the budget that days, and with a price their cost, are counted for."""
     assert best.tokens_per_s is not None
     tilde = "~" if best.step_time_derived else ""
     shares = [f"{tilde}{figure(best.tokens_per_s_per_gpu)} a device"]
@@ -42,13 +47,17 @@ def winner_sentence(best: Measurement, *, tokens: float) -> str:
         shares.append(f"{best.share_of_matmul_peak:.1%} of the measured matmul peak")
     memory = "" if best.peak_allocated_gib is None else f", {figure(best.peak_allocated_gib)} GiB allocated at most"
     days = figure(days_for_tokens(tokens, best.tokens_per_s))
+    cost = ""
+    if price_per_gpu_h is not None:
+        paid = cost_for_tokens(tokens, best.tokens_per_s, best.num_devices, price_per_gpu_h)
+        cost = f", which cost {figure(paid)} at {price_per_gpu_h:g} a device-hour"
     mark = f"miniature of {best.recipe.model.miniature_of}, " if best.miniature else ""
     devices = f"{best.num_devices} device{'' if best.num_devices == 1 else 's'}"
     return (
         f"Fastest for {mark}{best.recipe.label}: {best.layout.label} on {devices},"
         f" micro-batch {best.batch.micro_batch} x {best.batch.grad_accum} accumulated:"
         f" {tilde}{figure(best.tokens_per_s)} tokens/s ({', '.join(shares)}){memory};"
-        f" {days} days for {count(tokens)} tokens."
+        f" {days} days for {count(tokens)} tokens{cost}."
     )
 
 
@@ -97,7 +106,8 @@ def verdicts(history: History) -> list[str]:
         if best is None:
             sentences.append(nearest_sentence(recipe, group, history.header.cluster))
         else:
-            sentences.append(winner_sentence(best, tokens=history.header.tokens))
+            price = history.header.price_per_gpu_h
+            sentences.append(winner_sentence(best, tokens=history.header.tokens, price_per_gpu_h=price))
             sentences += evidence(best, group, history)
     # CPU workers share their cores with all else that runs: a slow one tells nothing.
     peaks = history.peaks[-1:] if history.header.cluster.device_kind == "cuda" else []
@@ -147,10 +157,14 @@ def as_json(history: History) -> dict[str, Any]:
     header, measurements = history.header, history.measurements
     best = winners(measurements)
     groups = by_recipe(measurements)
+
+    def told(each: Measurement) -> dict[str, Any]:
+        return measurement_json(each, header.tokens, header.price_per_gpu_h)
+
     each_recipe = [
         {
             "recipe": _recipe_json(recipe),
-            "winner": _measurement_json(best[recipe.id], header.tokens) if recipe.id in best else None,
+            "winner": told(best[recipe.id]) if recipe.id in best else None,
             **_evidence_json(best.get(recipe.id), groups.get(recipe.id, []), history),
         }
         for recipe in header.recipes
@@ -158,7 +172,7 @@ def as_json(history: History) -> dict[str, Any]:
     first = each_recipe[0] if each_recipe else {"recipe": None, "winner": None, **_evidence_json(None, [], history)}
     tried = [each for each in measurements if each.outcome is not Outcome.SKIPPED]
     left = [each for each in measurements if each.outcome is Outcome.SKIPPED]
-    return _finite(
+    return finite(
         {
             "study": header.name,
             "space": header.space,
@@ -166,7 +180,8 @@ def as_json(history: History) -> dict[str, Any]:
             "miniature": header.miniature,
             "cluster": {**to_json(header.cluster), "label": header.cluster.label},
             "tokens": header.tokens,
-            "measurements": [_measurement_json(each, header.tokens) for each in tried],
+            "price_per_gpu_h": header.price_per_gpu_h,
+            "measurements": [told(each) for each in tried],
             "skipped": [
                 {
                     "recipe": each.recipe.id,
@@ -227,7 +242,8 @@ def _layout_json(measurement: Measurement) -> dict[str, Any]:
     return {"id": layout.id, "label": layout.label, **to_json(layout)}
 
 
-def _measurement_json(measurement: Measurement, tokens: float) -> dict[str, Any]:
+def measurement_json(measurement: Measurement, tokens: float, price_per_gpu_h: float | None) -> dict[str, Any]:
+    """A measurement as `--json` shows it, with the days and the cost of the token budget."""
     speed = measurement.tokens_per_s
     return {
         "id": measurement.id,
@@ -237,14 +253,18 @@ def _measurement_json(measurement: Measurement, tokens: float) -> dict[str, Any]
         "num_devices": measurement.num_devices,
         "miniature": measurement.miniature,
         "days": days_for_tokens(tokens, speed) if speed else None,
+        "cost": None
+        if not speed or price_per_gpu_h is None
+        else cost_for_tokens(tokens, speed, measurement.num_devices, price_per_gpu_h),
     }
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """`value` with null for every figure that is not finite."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}  # type: ignore[reportUnknownVariableType]
+        return {key: finite(item) for key, item in value.items()}  # type: ignore[reportUnknownVariableType]
     if isinstance(value, list):
-        return [_finite(item) for item in value]  # type: ignore[reportUnknownVariableType]
+        return [finite(item) for item in value]  # type: ignore[reportUnknownVariableType]
     return value

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from platform.finals.ranking import winner
 from platform.reports import text
-from platform.reports.summary import shortfall_gib
+from platform.reports.summary import cost_for_tokens, shortfall_gib
 from platform.study.history import by_recipe
 from trainers.cluster import Cluster
 from trainers.measurement import Measurement, Outcome, days_for_tokens
@@ -39,12 +39,20 @@ class _Column:
 
 
 def render(
-    measurements: Sequence[Measurement], *, cluster: Cluster, tokens: float, width: int, color: bool = False
+    measurements: Sequence[Measurement],
+    *,
+    cluster: Cluster,
+    tokens: float,
+    width: int,
+    price_per_gpu_h: float | None = None,
+    color: bool = False,
 ) -> str:
-    """One table for each recipe, at most `width` columns wide; `tokens` is the budget that days are counted for."""
+    """One table for each recipe, at most `width` columns wide; `tokens` is the budget that days are counted for, with
+    a price their cost too.
+    """
     screen, stream = console(width=width, color=color)
     for group in by_recipe(measurements).values():
-        _render_recipe(screen, group, cluster, tokens)
+        _render_recipe(screen, group, cluster, _columns(cluster, tokens, price_per_gpu_h))
     return as_text(stream)
 
 
@@ -69,7 +77,7 @@ def as_text(stream: io.StringIO) -> str:
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
-def _render_recipe(console: Console, group: Sequence[Measurement], cluster: Cluster, tokens: float) -> None:
+def _render_recipe(console: Console, group: Sequence[Measurement], cluster: Cluster, columns: list[_Column]) -> None:
     best = winner(group)
     ran = [each for each in group if each.tokens_per_s is not None]
     failed = [each for each in group if each.tokens_per_s is None and each.outcome is not Outcome.SKIPPED]
@@ -83,7 +91,7 @@ def _render_recipe(console: Console, group: Sequence[Measurement], cluster: Clus
             f"MINIATURE of {recipe.model.miniature_of}, its speed says nothing of the model itself", style="bold"
         )
     console.print(f"{recipe.label}, on {cluster.label}", style="bold")
-    columns, same, gone = _fit(console, _columns(cluster, tokens), [*ran, *failed], ran, best)
+    columns, same, gone = _fit(console, columns, [*ran, *failed], ran, best)
     if same:
         console.print(f"In every row: {', '.join(same)}")
     if ran:
@@ -97,7 +105,7 @@ def _render_recipe(console: Console, group: Sequence[Measurement], cluster: Clus
     console.print()
 
 
-def _columns(cluster: Cluster, tokens: float) -> list[_Column]:
+def _columns(cluster: Cluster, tokens: float, price_per_gpu_h: float | None) -> list[_Column]:
     def percent(share: float | None) -> str:
         return "" if share is None else f"{100 * share:.1f}"
 
@@ -107,6 +115,12 @@ def _columns(cluster: Cluster, tokens: float) -> list[_Column]:
     def days(each: Measurement) -> str:
         return text.figure(days_for_tokens(tokens, each.tokens_per_s)) + tilde(each) if each.tokens_per_s else ""
 
+    def cost(each: Measurement) -> str:
+        if not each.tokens_per_s or price_per_gpu_h is None:
+            return ""
+        return text.figure(cost_for_tokens(tokens, each.tokens_per_s, each.num_devices, price_per_gpu_h)) + tilde(each)
+
+    priced = [] if price_per_gpu_h is None else [_Column(title="cost", cell=cost, drop=11)]
     device = "GPU" if cluster.device_kind == "cuda" else "worker"
     return [
         _Column(title=f"{device}s", cell=lambda m: str(m.num_devices), drop=4, point=True),
@@ -129,6 +143,7 @@ def _columns(cluster: Cluster, tokens: float) -> list[_Column]:
         _Column(title="util.\n%", cell=lambda m: text.figure(m.utilization_pct), drop=2),
         _Column(title="GiB", cell=lambda m: text.figure(m.peak_allocated_gib)),
         _Column(title=f"days for\n{text.count(tokens)}", cell=days, drop=11),
+        *priced,
         _Column(title="outcome", cell=_outcome, left=True),
     ]
 

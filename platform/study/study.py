@@ -15,6 +15,7 @@ from typing import Self
 from platform.errors import InputError
 from platform.study.history import History
 from platform.study.journal import JOURNAL, Rejected, Tail, describe_rejected, set_aside
+from platform.study.several import SCALING, is_several
 from trainers.journal import Line, now, record
 
 LOCK = "lock"
@@ -137,6 +138,12 @@ def check_name(name: str) -> None:
         raise InputError(f"{name!r} cannot name a study: MLflow's records are kept under that name")
 
 
+def is_study(path: Path) -> bool:
+    """Whether a study was begun in the folder `path`."""
+    journal = path / JOURNAL
+    return journal.exists() and journal.stat().st_size > 0
+
+
 def names(studies: Path) -> list[str]:
     """The studies of a folder, sorted."""
     return sorted(each.parent.name for each in studies.glob(f"*/{JOURNAL}"))
@@ -146,7 +153,7 @@ def fresh_name(studies: Path, space: str) -> str:
     """A name not yet taken: the space's, with a number."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", space).strip("-._")[:56] or "study"
     number = 1
-    while (studies / f"{stem}-{number}" / JOURNAL).exists():
+    while any((studies / f"{stem}-{number}" / file).exists() for file in (JOURNAL, SCALING)):
         number += 1
     return f"{stem}-{number}"
 
@@ -206,8 +213,7 @@ def read(path: Path, *, last: bool = False) -> tuple[History, list[Rejected]]:
 
 
 def _refuse_taken(path: Path) -> None:
-    journal = path / JOURNAL
-    if journal.exists() and journal.stat().st_size:
+    if is_study(path) or is_several(path):
         raise InputError(
             f"a study {path.name!r} exists already in {path.parent.absolute()}:"
             f" continue it with --resume {path.name}, or choose another name"

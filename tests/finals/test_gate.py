@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,7 @@ REFERENCE = curves(PLAIN, is_reference=True)
     ],
 )
 def test_curves_must_stay_within_the_precision_s_tolerance(
-    recipe: Recipe, fields: dict[str, tuple[float, ...]], passed: bool
+    recipe: Recipe, fields: dict[str, Any], passed: bool
 ) -> None:
     verdict = compare(curves(PLAIN, recipe=recipe, is_reference=True), curves(recipe=recipe, **fields))
     assert verdict.passed is passed

@@ -12,8 +12,8 @@ import platform.search as search
 ROOT = Path(__file__).parents[2]
 
 SEARCH = """
-    --address --data --device-memory-gib --dry-run --gpu-s --json --layout --list --max-trials --name --resume
-    --searcher --seed --set --studies --time-budget-s --tokens
+    --address --data --device-memory-gib --dry-run --gpu-s --gpus --json --layout --list --max-trials --name
+    --price-per-gpu-h --resume --searcher --seed --set --studies --time-budget-s --tokens --wait-for-gpus
 """
 REPORT = "--csv --json --no-mlflow --studies"
 

@@ -38,7 +38,7 @@ def _subject(folder: Path, cluster: Cluster, recipe: Recipe | None, *argv: str) 
         parts |= {"recipe": to_json(recipe), "batch": to_json(BatchPoint.of(recipe, ON_TWO, 1))}
     path.write_text(json.dumps(parts))
     request = read_request(parser().parse_args([*argv, "--layout", str(path)]))
-    return session._subject(request, Place(cluster=cluster, cpus_per_worker=1.0, driver_ip="127.0.0.1"), None)
+    return session.subject_of(request, Place(cluster=cluster, cpus_per_worker=1.0, driver_ip="127.0.0.1"), None)
 
 
 @pytest.mark.parametrize("cluster", [CPU, GPU])

@@ -157,7 +157,7 @@ def test_a_refused_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     error = InputError("no") if refused_by == "the address" else ClusterError("no")
 
     @contextlib.contextmanager
-    def refuse(address: str | None, *, cpu_workers: int) -> Generator[None]:
+    def refuse(address: str | None, **_: object) -> Generator[None]:
         assert (tmp_path / "studies" / "gpt2-1").is_dir(), "the name is held while Ray starts"
         raise error
         yield

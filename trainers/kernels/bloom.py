@@ -38,7 +38,7 @@ def use_kernel(model: nn.Module, num_heads: int) -> None:
     for module in model.modules():
         if type(module) is BloomAttention:
             module.__class__ = AlibiAttention
-            module.score_mod = score_mod
+            module.score_mod = score_mod  # pyright: ignore[reportArgumentType]  # torch types any attribute so
 
 
 def attention_in_effect(model: nn.Module, told: str) -> str:

@@ -1,0 +1,84 @@
+"""Days and GPU-days against GPUs as a picture, predicted or measured."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from platform.errors import InputError
+from platform.reports.text import figure
+
+_LINE, _BAND = "#1f5f99", "#cfe2f3"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Days:
+    """What training takes on one number of devices."""
+
+    num_devices: int
+    days: float
+    low_days: float
+    high_days: float
+
+
+def draw_days(
+    points: Sequence[Days], path: Path, *, title: str, line: str, band: str, devices: str = "GPU", note: str = ""
+) -> None:
+    """Both curves with their interval as a band: days on logarithmic axes, where perfect scaling is a straight line,
+    device-days from zero. `line` and `band` name them; `note` stands beside the axis of devices.
+
+    Raises:
+        InputError: there are no points, or the file cannot be written.
+    """
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    if not points:
+        raise InputError("there is nothing to draw: no size has a time")
+    counts = [point.num_devices for point in points]
+    plain = FuncFormatter(lambda value, _: f"{value:,.10g}")
+
+    def curve(axes: Axes, weight: Callable[[Days], float], unit: str) -> None:
+        """Days times `weight`, with the interval."""
+        middle = [weight(point) * point.days for point in points]
+        low, high = ([weight(p) * value for p, value in zip(points, values, strict=True)] for values in (
+            [point.low_days for point in points], [point.high_days for point in points]
+        ))  # fmt: skip
+        axes.fill_between(counts, low, high, color=_BAND, lw=0, label=band)
+        axes.plot(counts, middle, "o-", color=_LINE, lw=1.8, ms=5, label=line)
+        for count, days in zip(counts, middle, strict=True):
+            axes.annotate(
+                figure(days), (count, days), xytext=(0, 8), textcoords="offset points", ha="center", fontsize=8
+            )
+        axes.set_xscale("log")
+        axes.set_ylabel(unit)
+        axes.yaxis.set_major_formatter(plain)
+        axes.grid(True, which="both", color="#e4e4e4", lw=0.6)
+        axes.set_axisbelow(True)
+        axes.margins(x=0.06, y=0.12)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+
+    drawing = Figure(figsize=(8, 7), layout="constrained")
+    above, below = drawing.subplots(2, 1, sharex=True)
+    curve(above, lambda _: 1.0, "days")
+    curve(below, lambda point: point.num_devices, f"{devices}-days")
+    above.plot(
+        counts, [points[0].days * counts[0] / count for count in counts],
+        "--", color="#888888", lw=1, label=f"in proportion to the fewest {devices}s",
+    )  # fmt: skip
+    above.legend(frameon=False, fontsize=9)
+    above.set_yscale("log")
+    above.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    above.yaxis.set_minor_locator(NullLocator())
+    above.yaxis.set_major_formatter(plain)
+    below.set_ylim(bottom=0)
+    below.set_xlabel(f"{devices}s" + (f" ({note})" if note else ""))
+    below.xaxis.set_major_locator(NullLocator())
+    below.set_xticks(counts, [f"{count:,}" for count in counts])
+    below.xaxis.set_minor_locator(NullLocator())
+    drawing.suptitle(title, fontsize=11)
+    try:
+        drawing.savefig(path, dpi=150)
+    except OSError as error:
+        raise InputError(f"the picture {path} cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,237 @@
+"""Measured days, device-days, efficiency and cost against the number of devices, from the journals of several studies.
+
+Each number of devices has a winner of its own: the fastest layout on two is seldom that on four.
+"""
+
+import csv
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from platform.reports.days_picture import Days, draw_days
+from platform.reports.summary import as_json, cost_for_tokens, finite, measurement_json, nearest, winner
+from platform.reports.text import count, figure
+from platform.study.history import History, by_recipe
+from platform.study.replace import replacing
+from trainers.journal import StudyHeader
+from trainers.measurement import Measurement, days_for_tokens
+from trainers.recipe import Recipe
+
+_STEM = "scaling"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One recipe on one number of devices."""
+
+    study: str
+    recipe: Recipe
+    num_devices: int
+    tokens: float
+    price_per_gpu_h: float | None
+    best: Measurement | None
+    """The winner there; None where nothing fits, or nothing was measured yet."""
+    reason: str = ""
+    """Why there is none."""
+    efficiency: float | None = None
+    """Tokens/s a device over that on the fewest devices that have a winner."""
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Of all devices together."""
+        return None if self.best is None else self.best.tokens_per_s
+
+    @property
+    def days(self) -> float | None:
+        """For the token budget."""
+        return None if not self.tokens_per_s else days_for_tokens(self.tokens, self.tokens_per_s)
+
+    @property
+    def device_days(self) -> float | None:
+        """Days times devices."""
+        return None if self.days is None else self.days * self.num_devices
+
+    @property
+    def cost(self) -> float | None:
+        """Of the token budget, in the user's currency."""
+        if self.tokens_per_s is None or self.price_per_gpu_h is None:
+            return None
+        return cost_for_tokens(self.tokens, self.tokens_per_s, self.num_devices, self.price_per_gpu_h)
+
+
+def rows(histories: Sequence[History]) -> list[Row]:
+    """A row for each recipe and study, the recipes in the studies' order, devices ascending."""
+    found: dict[str, list[Row]] = {}
+    for history in sorted(histories, key=lambda each: _header(each).cluster.num_devices):
+        header, groups = _header(history), by_recipe(history.measurements)
+        for recipe in header.recipes:
+            group = groups.get(recipe.id, [])
+            best = winner(group)
+            near = None if best else nearest(group, header.cluster)
+            reason = "" if best else "nothing was measured" if near is None else near.reason or near.outcome.value
+            row = Row(
+                study=header.name,
+                recipe=recipe,
+                num_devices=header.cluster.num_devices,
+                tokens=header.tokens,
+                price_per_gpu_h=header.price_per_gpu_h,
+                best=best,
+                reason=reason,
+            )
+            found.setdefault(recipe.id, []).append(row)
+    return [row for group in found.values() for row in _with_efficiency(group)]
+
+
+def _with_efficiency(group: Sequence[Row]) -> list[Row]:
+    rates = [row.tokens_per_s / row.num_devices for row in group if row.tokens_per_s]
+    return [
+        dataclasses.replace(row, efficiency=row.tokens_per_s / row.num_devices / rates[0] if row.tokens_per_s else None)
+        for row in group
+    ]
+
+
+def _header(history: History) -> StudyHeader:
+    assert history.header is not None
+    return history.header
+
+
+def print_table(found: Sequence[Row], device: str, console: Console) -> None:
+    """One table for each recipe. `device` is what a device is called."""
+    for group in _groups(found):
+        first = group[0]
+        mark = f"MINIATURE of {first.recipe.model.miniature_of}: " if first.recipe.model.miniature_of else ""
+        console.print(f"{mark}{first.recipe.label}", style="bold")
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        days = f"days for {count(first.tokens)}"
+        titles = [f"{device}s", days, f"{device}-days", "tokens/s", f"tokens/s/{device}", "efficiency"]
+        titles += ["cost"] if first.price_per_gpu_h is not None else []
+        for title in titles:
+            table.add_column(title, justify="right", no_wrap=True)
+        table.add_column("fastest layout", overflow="fold")
+        for row in group:
+            table.add_row(*_cells(row))
+        console.print(table)
+        console.print()
+
+
+def _cells(row: Row) -> list[str]:
+    priced = row.price_per_gpu_h is not None
+    if row.best is None or row.tokens_per_s is None:
+        return [str(row.num_devices), *["-"] * (6 if priced else 5), row.reason]
+    tilde = "~" if row.best.step_time_derived else ""
+    return [
+        str(row.num_devices),
+        figure(row.days) + tilde,
+        figure(row.device_days) + tilde,
+        figure(row.tokens_per_s) + tilde,
+        figure(row.tokens_per_s / row.num_devices) + tilde,
+        f"{row.efficiency:.0%}" if row.efficiency is not None else "",
+        *([figure(row.cost) + tilde] if priced else []),
+        f"{row.best.layout.label}, micro-batch {row.best.batch.micro_batch} x {row.best.batch.grad_accum}",
+    ]
+
+
+def to_object(found: Sequence[Row], histories: Iterable[History]) -> dict[str, Any]:
+    """What `--json` prints: a row of `scaling` for each recipe and number of devices, and each study's own object."""
+    return finite(
+        {
+            "scaling": [
+                {
+                    "gpus": row.num_devices,
+                    "recipe": row.recipe.id,
+                    "study": row.study,
+                    "winner": None if row.best is None else measurement_json(row.best, row.tokens, row.price_per_gpu_h),
+                    "tokens_per_s": row.tokens_per_s,
+                    "days": row.days,
+                    "gpu_days": row.device_days,
+                    "efficiency": row.efficiency,
+                    "cost": row.cost,
+                    "reason": row.reason,
+                }
+                for row in found
+            ],
+            "studies": [as_json(history) for history in histories],
+        }
+    )
+
+
+def write_files(folder: Path, found: Sequence[Row], device: str) -> list[Path]:
+    """Writes the rows as CSV and, for each recipe that has a winner, as a picture; the paths.
+
+    Raises:
+        InputError: a file cannot be written.
+    """
+    written = [folder / f"{_STEM}.csv"]
+    with replacing(written[0]) as part, part.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(_CSV)
+        writer.writerows(_csv(row) for row in found)
+    for number, group in enumerate(_groups(found)):
+        picture = folder / (f"{_STEM}-{group[0].recipe.id}.png" if number else f"{_STEM}.png")
+        points = [_point(row, row.best) for row in group if row.best is not None and row.best.step_time_s]
+        if not points:
+            picture.unlink(missing_ok=True)
+            continue
+        model = group[0].recipe.model
+        mark = f"MINIATURE of {model.miniature_of}, its speed says nothing of the model itself\n"
+        missing = ", ".join(str(row.num_devices) for row in group if row.best is None)
+        draw_days(
+            points,
+            picture,
+            title=f"{mark if model.miniature_of else ''}{group[0].recipe.label}\n"
+            f"{group[0].tokens / 1e9:,.4g} billion tokens; measured",
+            line="fastest layout measured",
+            band="quartiles of its step time",
+            devices=device,
+            note=f"no layout fits on {missing}" if missing else "",
+        )
+        written.append(picture)
+    return written
+
+
+_CSV = (
+    *("gpus", "recipe", "layout", "micro_batch", "grad_accum", "tokens_per_s", "tokens_per_s_per_gpu", "tokens"),
+    *("days", "gpu_days", "efficiency", "cost", "reason", "study"),
+)
+
+
+def _csv(row: Row) -> list[Any]:
+    best = row.best
+    point = ["", "", ""] if best is None else [best.layout.label, best.batch.micro_batch, best.batch.grad_accum]
+    rate = row.tokens_per_s / row.num_devices if row.tokens_per_s else None
+    figures = [row.tokens_per_s, rate, row.tokens, row.days, row.device_days, row.efficiency, row.cost]
+    return [row.num_devices, row.recipe.label, *point, *figures, row.reason, row.study]
+
+
+def _point(row: Row, best: Measurement) -> Days:
+    assert row.days is not None and best.step_time_s
+    low, high = best.step_time_low_s or best.step_time_s, best.step_time_high_s or best.step_time_s
+    share = row.days / best.step_time_s
+    return Days(num_devices=row.num_devices, days=row.days, low_days=low * share, high_days=high * share)
+
+
+def _groups(found: Sequence[Row]) -> list[list[Row]]:
+    groups: dict[str, list[Row]] = {}
+    for row in found:
+        groups.setdefault(row.recipe.id, []).append(row)
+    return list(groups.values())
+
+
+def show(folder: Path, histories: Sequence[History], *, as_object: bool, width: int) -> None:
+    """Writes the files of the studies' comparison and prints it: tables and paths, or the JSON object alone."""
+    found = rows(histories)
+    on_gpus = all(_header(each).cluster.device_kind == "cuda" for each in histories)
+    device = "GPU" if on_gpus else "worker"
+    files = write_files(folder, found, device)
+    if as_object:
+        print(json.dumps(to_object(found, histories), allow_nan=False))
+        return
+    print_table(found, device, Console(width=width, highlight=False, markup=False, emoji=False))
+    print("Files:")
+    for path in files:
+        print(f"  {path}")

@@ -1,0 +1,149 @@
+"""`platform.search --gpus 1,2,4`: the search, or one layout, repeated on each number of devices, and days against them.
+
+Each number is an ordinary study; they share one connection to Ray.
+"""
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import platform.session as session  # pyright takes `from platform import` for the standard module
+from platform.errors import ClusterError, InputError, one_line
+from platform.probing import kept
+from platform.reports.progress import say
+from platform.reports.scaling import show
+from platform.reports.show import table_width
+from platform.reports.summary import winners
+from platform.reports.text import plural
+from platform.request import Request, kept_arguments, read_request, resumed
+from platform.study.history import History
+from platform.study.several import Several, is_several, member, read_several, write_several
+from platform.study.study import Study, fresh_name, is_study, read
+
+
+def is_asked(options: argparse.Namespace) -> bool:
+    """Whether the options mean several numbers of devices: anew, or to go on with them."""
+    if options.resume is not None:
+        return is_several(Path(options.studies).expanduser() / options.resume)
+    return options.gpus is not None and "," in options.gpus
+
+
+def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Runs or goes on with a study for each number of devices, then compares them; returns the exit code.
+
+    Raises:
+        InputError: a user's mistake, found before anything starts.
+        ClusterError: the cluster is at fault.
+    """
+    began_s = time.monotonic()
+    studies = Path(options.studies).expanduser().absolute()
+    name, several = _which(options, parser, studies)
+    each = {count: _options(options, parser, several, studies, name, count) for count in several.counts}
+    requests = {count: read_request(each[count]) for count in several.counts}
+    first = requests[several.counts[0]]
+    code, fault, gpu_s = 1, "", 0.0
+    with session.connection(options, first, several.counts[-1]) as place, session.interruptible():
+        probe = kept.find(studies, place)
+        for count, request in requests.items():
+            try:
+                session.subject_of(request, place, probe)
+            except InputError as error:
+                raise InputError(f"on {plural(count, 'device')}: {error}") from error
+        if not options.dry_run:
+            write_several(studies / name, several)
+        for number, count in enumerate(several.counts):
+            say(f"On {plural(count, 'device')} ({number + 1} of {len(several.counts)}):")
+            part = _with_budget(each[count], several.counts[number:], time.monotonic() - began_s, gpu_s)
+            try:
+                ended = session.search(part, parser, place=place, shown=not options.json)
+                gpu_s += _last_gpu_s(studies / member(name, count))
+            except ClusterError as error:
+                fault = one_line(error)
+                break
+            if ended == session.INTERRUPTED:
+                code = ended
+                break
+            code = min(code, ended)
+    if options.dry_run:
+        return code
+    report(studies, name, as_object=options.json)
+    if fault or code == session.INTERRUPTED:
+        say(f"Go on with all of them: {session.how_to(session.RESUME, studies / name)}")
+    if fault:
+        raise ClusterError(fault)
+    return code
+
+
+def report(studies: Path, name: str, *, as_object: bool) -> int:
+    """Compares what the journals of `name` have so far; 0 where some number of devices has a winner, else 1.
+
+    Raises:
+        InputError: a journal or the folder cannot be used.
+    """
+    several = read_several(studies / name)
+    histories: list[History] = []
+    for count in several.counts:
+        path = studies / member(name, count)
+        if is_study(path):
+            histories.append(read(path)[0])
+    if not histories:
+        raise InputError(f"nothing of {name} was measured yet")
+    show(studies / name, histories, as_object=as_object, width=table_width())
+    say(f"To see it again: {session.how_to('python -m platform.report', studies / name)}")
+    return 0 if any(winners(history.measurements) for history in histories) else 1
+
+
+def _which(options: argparse.Namespace, parser: argparse.ArgumentParser, studies: Path) -> tuple[str, Several]:
+    """The common name of the studies, and what they have in common."""
+    if options.resume is not None:
+        if options.name is not None and options.name != options.resume:
+            raise InputError(f"--resume {options.resume} goes on under its own name: leave out --name")
+        several = read_several(studies / options.resume)
+        resumed(options, several.argv, parser)  # refuses what they keep as it was
+        return options.resume, several
+    counts = tuple(int(count) for count in options.gpus.split(","))
+    name = options.name or fresh_name(studies, _first_request(options, counts).space.name)
+    for each in (name, *(member(name, count) for count in counts)):
+        Study.check_free(studies, each)
+    return name, Several(counts=counts, argv=kept_arguments(options))
+
+
+def _first_request(options: argparse.Namespace, counts: Sequence[int]) -> Request:
+    return read_request(argparse.Namespace(**{**vars(options), "gpus": str(counts[0])}))
+
+
+def _options(
+    options: argparse.Namespace,
+    parser: argparse.ArgumentParser,
+    several: Several,
+    studies: Path,
+    name: str,
+    count: int,
+) -> argparse.Namespace:
+    """Those of the study on `count` devices, which is a new one where it has no journal yet."""
+    own = member(name, count)
+    given = vars(resumed(options, several.argv, parser)) if options.resume is not None else vars(options)
+    where = {"name": None, "resume": own} if is_study(studies / own) else {"name": own, "resume": None}
+    return argparse.Namespace(**{**given, "gpus": str(count), **where})
+
+
+def _with_budget(
+    options: argparse.Namespace, counts: Sequence[int], spent_s: float, spent_gpu_s: float
+) -> argparse.Namespace:
+    """`options` with the share of the first of `counts` in the time and device seconds that are left for them all.
+
+    Each gets the same time, so device seconds by its devices: what an early end leaves goes to those that follow.
+    """
+    changed = dict(vars(options))
+    if options.time_budget_s is not None:
+        changed["time_budget_s"] = max(1.0, options.time_budget_s - spent_s) / len(counts)
+    if options.gpu_s is not None:
+        changed["gpu_s"] = max(1.0, options.gpu_s - spent_gpu_s) * counts[0] / sum(counts)
+    return argparse.Namespace(**changed)
+
+
+def _last_gpu_s(study: Path) -> float:
+    """Device seconds of the study's last session; 0 where none was begun, as by `--dry-run`."""
+    end = read(study)[0].end if is_study(study) else None
+    return 0.0 if end is None else end.gpu_s

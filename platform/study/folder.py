@@ -1,0 +1,18 @@
+"""Where studies are kept unless the user says: in a place that outlives the command."""
+
+import re
+from pathlib import Path
+
+FOLDER_HELP = "where studies are kept (default: %(default)s)"
+_COPY = re.compile(r"/runtime_resources/working_dir_files/")
+"""Where Ray puts the working directory of a submitted job: a copy, removed some time after the job."""
+
+
+def default_folder() -> str:
+    """`studies` in the working directory; in a submitted job, `studies` in the home of the head node's user."""
+    return str(Path.home() / "studies") if in_a_copy(Path.cwd()) else "studies"
+
+
+def in_a_copy(folder: Path) -> bool:
+    """Whether `folder` is Ray's copy of the working directory of a job."""
+    return _COPY.search(f"{folder}/") is not None

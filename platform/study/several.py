@@ -1,0 +1,61 @@
+"""A search repeated on several numbers of devices: a folder that says which studies belong together.
+
+Each number has an ordinary study of its own beside it, `NAME-4gpu` for four. Their journals are the truth; this folder
+holds what they have in common, `scaling.json`, and what is made of them.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from platform.errors import InputError
+from platform.study.replace import replacing
+from trainers.codec import from_json, to_json
+
+SCALING = "scaling.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Several:
+    """What `scaling.json` holds."""
+
+    counts: tuple[int, ...]
+    """Numbers of devices, ascending."""
+    argv: tuple[str, ...]
+    """The options that make the studies what they are, as arguments."""
+
+
+def member(name: str, count: int) -> str:
+    """The name of the study on `count` devices."""
+    return f"{name}-{count}gpu"
+
+
+def is_several(folder: Path) -> bool:
+    """Whether `folder` is such a one, not a study's."""
+    return (folder / SCALING).is_file()
+
+
+def write_several(folder: Path, several: Several) -> None:
+    """Makes the folder with its file.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"the folder {folder} cannot be made: {error.strerror}") from error
+    with replacing(folder / SCALING) as part:
+        part.write_text(json.dumps(to_json(several), indent=1) + "\n", encoding="utf-8")
+
+
+def read_several(folder: Path) -> Several:
+    """What the folder's file says.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        return from_json(Several, json.loads((folder / SCALING).read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder / SCALING} cannot be used ({error}): start a new search") from error
