@@ -129,7 +129,9 @@ def evidence(best: Measurement, group: Sequence[Measurement], history: History) 
     if verdict is not None:
         found.append(verdict.sentence)
     elif any(each.recipe == best.recipe and each.layout == best.layout for each in history.gates):
-        found.append("Numerics gate: no reference layout ran, so the winner's curves were held against nothing.")
+        found.append(
+            "Numerics gate: no reference layout has run, the winner's curves were held against nothing (--resume goes on)."
+        )
     held = [reason for reason in best.held_back if reason]
     if held:
         reasons = ", ".join(sorted(set(held)))
