@@ -64,7 +64,7 @@ TAMPERINGS: dict[str, tuple[Layout, Callable[[Any], None], str, Recipe]] = {
     "another ZeRO accumulation": (ZERO, _grad_accum, "grad_accum in effect is 3", ADAMW),
     "TF32 switched on": (DDP, _tf32, "compute_precision in effect is tf32", ADAMW),
     "another learning rate": (DDP, _learning_rate, "learning_rate in effect is 0.002", ADAMW),
-    "a block without checkpointing": (DDP, _unwrap_a_block, "checkpointing in effect is 1 of 2 blocks", ADAMW),
+    "a block without checkpointing": (DDP, _unwrap_a_block, "checkpointing in effect is every_2", ADAMW),
     "parameters kept after the forward pass": (FSDP, _keep_parameters, "zero_stage in effect is 2", ADAMW),
     "nothing in DDP with Adafactor": (DDP, _nothing, "", ADAFACTOR),
     "another clipping in Adafactor": (
