@@ -13,6 +13,7 @@ import search_spaces
 from platform.cluster import Place
 from platform.request import read_request
 from platform.search import parser
+from platform.subject import Subject, subject_of
 from search_spaces.space import Space
 from trainers.cluster import Cluster
 from trainers.codec import to_json
@@ -30,7 +31,7 @@ def _miniature() -> Space:
     return BLOOM.miniature
 
 
-def _subject(folder: Path, cluster: Cluster, recipe: Recipe | None, *argv: str) -> session.Subject:
+def _subject(folder: Path, cluster: Cluster, recipe: Recipe | None, *argv: str) -> Subject:
     """What `--layout` of a file with `recipe` (None: a layout alone) measures on `cluster`."""
     path = folder / "layout.json"
     parts: dict[str, object] = {"layout": to_json(ON_TWO)}
@@ -38,7 +39,7 @@ def _subject(folder: Path, cluster: Cluster, recipe: Recipe | None, *argv: str) 
         parts |= {"recipe": to_json(recipe), "batch": to_json(BatchPoint.of(recipe, ON_TWO, 1))}
     path.write_text(json.dumps(parts))
     request = read_request(parser().parse_args([*argv, "--layout", str(path)]))
-    return session.subject_of(request, Place(cluster=cluster, cpus_per_worker=1.0, driver_ip="127.0.0.1"), None)
+    return subject_of(request, Place(cluster=cluster, cpus_per_worker=1.0, driver_ip="127.0.0.1"), None)
 
 
 @pytest.mark.parametrize("cluster", [CPU, GPU])
