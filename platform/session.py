@@ -20,7 +20,7 @@ from platform.finals.ranking import winners
 from platform.jobs import Settings
 from platform.loop import Budget, Loop
 from platform.mirror import Mirror, check_uri, default_uri, shown_uri
-from platform.planning import Plan
+from platform.planning import Plan, same_devices
 from platform.probing import kept
 from platform.reports.files import write_results
 from platform.reports.progress import followed, say
@@ -69,6 +69,8 @@ def search(
                 say(said)
             assert history.header is not None
             options = resumed(options, history.header.argv, parser)
+            if "--learn-from" in history.header.argv and options.learn_from is None:
+                say("The study that it learned from is gone: it goes on with what it measured itself.")
         elif options.name is not None:
             check_name(options.name)
         request = read_request(options)
@@ -79,6 +81,8 @@ def search(
             subject = subject_of(request, place, kept.find(studies, place))
             if subject.space.name != request.space.name:
                 say(_of_miniature(request.space, subject.space))
+            for sentence in subject.knowledge.sentences:
+                say(sentence)
             if study is None or options.dry_run:
                 print_dry_run(subject, _budget(options, subject.space))
                 return 0
@@ -153,7 +157,7 @@ def _check_same(history: History, subject: Subject) -> None:
     """Figures of unlike devices must not stand in one table."""
     assert history.header is not None
     was, now = history.header.cluster, subject.cluster
-    if (was.device, was.num_nodes, was.devices_per_node) != (now.device, now.num_nodes, now.devices_per_node):
+    if not same_devices(was, now):
         raise InputError(f"the study ran on {was.label}, here is {now.label}: start a new study")
 
 

@@ -3,10 +3,12 @@
 import dataclasses
 import math
 
+import platform.checkout as checkout  # pyright takes `from platform import` for the standard module
 from platform.cluster import Place
 from platform.errors import InputError
 from platform.finals.course import Rules
 from platform.finals.schedule import FINALISTS
+from platform.knowledge import Knowledge, what_holds
 from platform.ordering import known_columns
 from platform.planning import TRIAL_S, Plan, make_plan, part_of
 from platform.request import Request
@@ -38,6 +40,8 @@ class Subject:
     cap_gib: float | None
     plan: Plan
     probe: Probe | None = None
+    knowledge: Knowledge = dataclasses.field(default_factory=Knowledge)
+    """What an old study taught, where one is given."""
 
     @property
     def problem(self) -> Problem[Candidate]:
@@ -47,13 +51,15 @@ class Subject:
             start_s=TRIAL_S[self.cluster.device_kind],
             rung_s=1.5 * self.timing.rung_s,
         )
-        return Problem(
+        problem = Problem(
             candidates=self.plan.candidates,
             seed=self.request.seed,
-            columns=known_columns(self.plan.candidates, self.cluster, self.cap_gib, self.probe),
             costs=costs,
             tokens=None if self.miniature else self.request.tokens,
+            earlier=self.knowledge.earlier,
         )
+        columns = known_columns(problem.rows, self.cluster, self.cap_gib, self.probe)
+        return dataclasses.replace(problem, columns=columns)
 
     @property
     def miniature(self) -> bool:
@@ -105,7 +111,7 @@ def subject_of(request: Request, place: Place, probe: Probe | None) -> Subject:
         raise InputError(str(error)) from error
     candidates, rejected = request.on(space, cluster.num_devices)
     cap_gib = request.cap_gib or space.device_memory_gib
-    return Subject(
+    subject = Subject(
         request=request,
         space=space,
         cluster=cluster,
@@ -113,3 +119,14 @@ def subject_of(request: Request, place: Place, probe: Probe | None) -> Subject:
         plan=make_plan(candidates, rejected, cluster, cap_gib, probe),
         probe=probe,
     )
+    if request.old is None:
+        return subject
+    knowledge = what_holds(
+        request.old,
+        recipes=subject.recipes,
+        cluster=cluster,
+        cap_gib=cap_gib,
+        versions=checkout.versions(),
+        commit=checkout.commit(),
+    )
+    return dataclasses.replace(subject, knowledge=knowledge)
