@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -201,7 +202,7 @@ class TestKnowledgeKept:
         found: list[Measurement] = []
         for rung in suggested.micro_batches:
             (point,) = np.flatnonzero((points.owner == place) & (points.micro_batch == rung))
-            on = {"recipe": suggested.recipe, "on": suggested.layout, "micro_batch": rung}
+            on: dict[str, Any] = {"recipe": suggested.recipe, "on": suggested.layout, "micro_batch": rung}
             if points.log_needed[point] > 0:
                 return [*found, oom(**on, rank=0)]
             speed = suggested.tokens_per_step / (slower * math.exp(points.log_step_s[point]))
@@ -275,7 +276,7 @@ class TestKnowledgeKept:
 
     def test_an_old_error_prunes_nothing_and_what_ran_fits(self) -> None:
         full = next(each for each in BLOOM if each.layout.checkpointing == "full" and each.layout.zero_stage == 3)
-        on = {"recipe": full.recipe, "on": full.layout}
+        on: dict[str, Any] = {"recipe": full.recipe, "on": full.layout}
         tight = measurement(**on, micro_batch=1, peak_allocated_gib=139.0)
         searcher = Guided(self.knowing([[tight, oom(**on, micro_batch=2, rank=0)]]))
         rows = sum(len(each.micro_batches) for each in BLOOM)

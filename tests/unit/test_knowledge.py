@@ -31,12 +31,18 @@ def ran(**fields: Any) -> Measurement:
 
 def held(measurements: Sequence[Measurement], **fields: Any) -> Knowledge:
     """What holds of a study with these measurements, its versions those of here unless `fields` say otherwise."""
-    here: dict[str, Any] = {"recipes": (RECIPE,), "cluster": CLUSTER, "cap_gib": None, "commit": COMMIT}
+    here: dict[str, Any] = {
+        "recipes": (RECIPE,),
+        "cluster": CLUSTER,
+        "cap_gib": None,
+        "versions": VERSIONS,
+        "commit": COMMIT,
+    }
     old = Old(
         header=header("old-1", at="2026-11-20T09:00:00+00:00", versions=VERSIONS, commit=COMMIT),
         measurements=tuple(measurements),
     )
-    return what_holds(old, **{**here, "versions": VERSIONS, **fields})
+    return what_holds(old, **{**here, **fields})
 
 
 class TestWhatHolds:
