@@ -6,23 +6,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from platform.finals.course import Finals, FinalTrial, Rules
+from platform.finals.course import Finals, FinalTrial
 from platform.finals.ranking import winner
+from platform.jobs import Settings, given_up, make_job
 from platform.searchers import Searcher
 from platform.study.history import History, key_of
 from platform.study.journal import Tail
 from platform.study.study import Study
 from search_spaces.space import Candidate
-from trainers.cluster import Cluster
-from trainers.job import Job, MemoryPoint, Timing
+from trainers.job import Job
 from trainers.journal import Measured, TrialEnd, TrialStart, TrialState
 from trainers.layout import BatchPoint
-from trainers.measurement import ENDS_LADDER, Measurement, Outcome
+from trainers.measurement import ENDS_LADDER, Measurement
 
 MOST_ATTEMPTS = 2
 """Trials a candidate gets in a session when they die without a verdict; so does each final run."""
-MOST_REFERENCES = 3
-"""Layouts tried as the numerics gate's reference before a winner goes without one."""
 MOST_UNSTARTED = 3
 """Trials in a row whose workers never started, after which the cluster is at fault and the session ends."""
 
@@ -41,22 +39,6 @@ class Budget:
     def time_words(self) -> str:
         """Where `time_s` comes from, in brackets."""
         return "(the space's own budget: --time-budget-s sets another)" if self.of_space else "(--time-budget-s)"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
-    """What all trials of a study share."""
-
-    cluster: Cluster
-    cpus_per_worker: float
-    recorder: str
-    commit: str
-    cap_gib: float | None
-    timing: Timing
-    hang_floor_s: float = 60.0
-    first_step_s: float = 300.0
-    rules: Rules | None
-    """What a winner goes through after the search; None for nothing."""
 
 
 class Loop:
@@ -275,34 +257,14 @@ class Loop:
             self._finals.again(given.key)
 
     def _job(self, candidate: Candidate, rungs: tuple[BatchPoint, ...], final: FinalTrial | None = None) -> Job:
-        settings = self.settings
         left_s = self.time_left_s()
-        repeat = final.repeat if final else 0
-        # Where every point is asked for, none is cut short.
-        race = final is None and not (settings.rules and settings.rules.finalists is None)
-        best = winner([m for m in self.history.measurements if m.recipe == candidate.recipe]) if race else None
-        # Not their count: a trial whose first line was lost still has its later ones in the journal.
-        number = self.history.last_trial_number + 1
-        return Job(
-            trial_id=f"t{number:04d}",
-            recorder=settings.recorder,
-            recipe=candidate.recipe,
-            layout=candidate.layout,
-            rungs=rungs,
-            cluster=settings.cluster,
-            cpus_per_worker=settings.cpus_per_worker,
-            repeat=repeat,
-            is_last=final is not None and final.is_last,
-            gate=final and final.gate,
-            incumbent_tokens_per_s=best and best.tokens_per_s,
-            known_memory=_memory_points(self.history.measured(candidate.key)) if not repeat else (),
-            cap_gib=settings.cap_gib,
-            matmul_peak_tflops=self.history.peak_tflops(candidate.recipe.compute_precision),
+        return make_job(
+            candidate,
+            rungs,
+            final,
+            history=self.history,
+            settings=self.settings,
             stop_at_unix_s=time.time() + left_s if math.isfinite(left_s) else None,
-            commit=settings.commit,
-            timing=settings.timing,
-            hang_floor_s=settings.hang_floor_s,
-            first_step_s=settings.first_step_s,
         )
 
     def _spent(self) -> bool:
@@ -335,31 +297,9 @@ class Loop:
     def _give_up(self, job: Job, known: Sequence[Measurement], reason: str) -> None:
         done = {m.batch for m in known}
         batch = next((each for each in job.rungs if each not in done), job.rungs[-1])
-        measurement = Measurement(
-            recipe=job.recipe,
-            layout=job.layout,
-            batch=batch,
-            outcome=Outcome.FAILED,
-            trial_id=job.trial_id,
-            repeat=job.repeat,
-            reason=reason or "its processes ended without a word",
-            cap_gib=job.cap_gib,
-        )
         if batch not in done:
-            self.study.record(Measured(measurement=measurement))
+            self.study.record(Measured(measurement=given_up(job, batch, reason)))
 
 
 def _gpu_s(job: Job, wall_s: float) -> float:
     return wall_s * job.layout.world_size
-
-
-def _memory_points(measured: Sequence[Measurement]) -> tuple[MemoryPoint, ...]:
-    return tuple(
-        MemoryPoint(
-            micro_batch=m.batch.micro_batch,
-            forward_backward_gib=m.peak_forward_backward_gib,
-            optimizer_gib=m.peak_optimizer_gib,
-        )
-        for m in measured
-        if m.peak_forward_backward_gib is not None and m.peak_optimizer_gib is not None
-    )

@@ -98,6 +98,11 @@ def part_of(cluster: Cluster, num_devices: int) -> Cluster:
     return dataclasses.replace(cluster, num_nodes=num_devices // per_node)
 
 
+def same_devices(one: Cluster, other: Cluster) -> bool:
+    """Whether figures of the two may stand in one table: equal devices, as many, laid out alike."""
+    return (one.device, one.num_nodes, one.devices_per_node) == (other.device, other.num_nodes, other.devices_per_node)
+
+
 def _skip(recipe: Recipe, layout: Layout, micro_batch: int, reason: str, cap_gib: float | None) -> Measurement:
     accum = max(1, recipe.global_batch // (micro_batch * layout.data_parallel))
     batch = BatchPoint(micro_batch=micro_batch, grad_accum=accum)

@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import platform.knowledge as knowledge  # pyright takes `from platform import` for the standard module
 import search_spaces
 import search_spaces.changes as changes
 from platform.errors import InputError
@@ -20,6 +21,7 @@ KEPT = (
     "space",
     "set",
     "layout",
+    "learn_from",
     "searcher",
     "seed",
     "repeats",
@@ -43,6 +45,8 @@ class Request:
     """What `--set` asked for; `space` has it, its miniature not yet."""
     fixed: LayoutFile | None
     """The one layout to measure, from `--layout`."""
+    old: knowledge.Old | None
+    """The study to learn from, from `--learn-from`."""
     searcher: str
     seed: int
     cap_gib: float | None
@@ -117,6 +121,7 @@ def read_request(options: argparse.Namespace) -> Request:
         space=space,
         changes=tuple(options.set),
         fixed=fixed,
+        old=_old(options, space),
         searcher=options.searcher,
         seed=options.seed,
         cap_gib=options.device_memory_gib,
@@ -133,6 +138,8 @@ def read_request(options: argparse.Namespace) -> Request:
 def resumed(options: argparse.Namespace, argv: Sequence[str], parser: argparse.ArgumentParser) -> argparse.Namespace:
     """The options with which the study began (`argv`), with the budgets and the address of now.
 
+    A study that it learned from and that is gone is left out.
+
     Raises:
         InputError: an option is given that a resumed study keeps as it was.
     """
@@ -142,7 +149,31 @@ def resumed(options: argparse.Namespace, argv: Sequence[str], parser: argparse.A
     if changed:
         names = ", ".join("the space" if name == "space" else "--" + name.replace("_", "-") for name in changed)
         raise InputError(f"a resumed study keeps {names}: leave it out, or start a new study")
+    if first.learn_from is not None:
+        try:
+            knowledge.folder(_studies(options), first.learn_from)
+        except InputError:
+            first.learn_from = None
     return argparse.Namespace(**{**vars(options), **{name: getattr(first, name) for name in KEPT}})
+
+
+def _studies(options: argparse.Namespace) -> Path:
+    return Path(options.studies).expanduser().absolute()
+
+
+def _old(options: argparse.Namespace, space: Space) -> knowledge.Old | None:
+    """The study of `--learn-from`.
+
+    Raises:
+        InputError: it cannot be used, or the searcher learns nothing from it.
+    """
+    if options.learn_from is None:
+        return None
+    if options.searcher != "guided":
+        raise InputError(
+            f"--learn-from teaches the guided searcher alone, got --searcher {options.searcher}: leave out one of them"
+        )
+    return knowledge.read_old(knowledge.folder(_studies(options), options.learn_from), space)
 
 
 def _check_changes(fixed: LayoutFile, options: argparse.Namespace) -> None:
@@ -217,7 +248,11 @@ def kept_arguments(options: argparse.Namespace) -> tuple[str, ...]:
         value = getattr(options, name)
         if value is None or value == []:
             continue
-        if name in ("layout", "data") or (name == "space" and Path(value).expanduser().exists() and "." in value):
+        if (
+            name in ("layout", "data")
+            or (name == "learn_from" and knowledge.is_path(value))
+            or (name == "space" and Path(value).expanduser().exists() and "." in value)
+        ):
             value = str(Path(value).expanduser().absolute())
         option = [] if name == "space" else ["--" + name.replace("_", "-")]
         if isinstance(value, bool):

@@ -20,6 +20,7 @@ from platform.request import Request, kept_arguments, read_request, resumed
 from platform.study.history import History
 from platform.study.several import Several, is_several, member, read_several, write_several
 from platform.study.study import Study, fresh_name, is_study, read
+from platform.subject import subject_of
 
 
 def is_asked(options: argparse.Namespace) -> bool:
@@ -47,7 +48,7 @@ def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         probe = kept.find(studies, place)
         for count, request in requests.items():
             try:
-                session.subject_of(request, place, probe)
+                subject_of(request, place, probe)
             except InputError as error:
                 raise InputError(f"on {plural(count, 'device')}: {error}") from error
         if not options.dry_run:

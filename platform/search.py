@@ -38,6 +38,8 @@ def parser() -> argparse.ArgumentParser:
     add("--set", action="append", default=[], metavar="AXIS=VALUE[,VALUE]", help="values of a layout or recipe axis")
     add("--layout", metavar="FILE", help="measure the one layout of a layout.json")
     add("--searcher", default="guided", choices=searchers.NAMES, help="how layouts are picked (default: %(default)s)")
+    old = "begin with what an old study of the same model taught: its name, or the path of its folder"
+    add("--learn-from", metavar="STUDY", help=old)
     add("--seed", type=int, default=0, metavar="N", help="seed of the searcher (default: %(default)s)")
     repeats = "runs in fresh processes of the best three points after the search (default: the space's, mostly 3)"
     add("--repeats", type=_whole, metavar="N", help=repeats)

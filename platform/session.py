@@ -2,8 +2,6 @@
 
 import argparse
 import contextlib
-import dataclasses
-import math
 import os
 import shlex
 import signal
@@ -16,104 +14,34 @@ from pathlib import Path
 import platform.checkout as checkout  # pyright takes `from platform import` for the standard module
 import platform.searchers as searchers
 from platform.cluster import Place, connected
+from platform.dry_run import print_dry_run
 from platform.errors import ClusterError, InputError
-from platform.finals.course import Rules
 from platform.finals.ranking import winners
-from platform.finals.schedule import FINALISTS
-from platform.loop import Budget, Loop, Settings
+from platform.jobs import Settings
+from platform.loop import Budget, Loop
 from platform.mirror import Mirror, check_uri, default_uri, shown_uri
-from platform.ordering import known_columns
-from platform.planning import TRIAL_S, Plan, make_plan, part_of
+from platform.planning import Plan, same_devices
 from platform.probing import kept
 from platform.reports.files import write_results
 from platform.reports.progress import followed, say
 from platform.reports.show import show
 from platform.reports.text import duration, plural
 from platform.request import Request, read_request, resumed
-from platform.searchers.problem import Costs, Problem
 from platform.study.folder import default_folder
 from platform.study.history import History
 from platform.study.study import Study, check_name, fresh_name, read
+from platform.subject import Subject, subject_of
 from platform.system_metrics import sampled
-from search_spaces.space import Candidate, Space
-from trainers.cluster import Cluster
-from trainers.job import GateSize, Timing
+from search_spaces.space import Space
 from trainers.journal import End, Measured, Resume, StudyHeader
 from trainers.measurement import Outcome
-from trainers.probed import Probe
-from trainers.recipe import Recipe
 
 CPU_WORKERS = 2
 """Devices of a cluster without GPUs, unless the space says otherwise."""
-TIMINGS = {
-    "cuda": Timing(peak_s=5.0),
-    # Small models on cores that others use too: many short windows say more than few long ones.
-    "cpu": Timing(window_s=0.2, rung_s=1.0, max_windows=5, peak_s=0.3, longest_step_s=5.0, winner_s=2.0),
-}
-GATES = {"cuda": GateSize(), "cpu": GateSize(steps=5, sequences=8)}
-"""On CPUs twenty steps of 32 sequences take longer than a whole search of a miniature."""
 INTERRUPTED = 130
 RESUME = "python -m platform.search --resume"
 MIRROR_CLOSE_S = 30.0
 """What MLflow may take at the end to catch up; what it lacks then is said."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Subject:
-    """What is searched, now that the cluster is known."""
-
-    request: Request
-    space: Space
-    """The request's space, or its miniature."""
-    cluster: Cluster
-    """The devices a trial takes."""
-    cap_gib: float | None
-    plan: Plan
-    probe: Probe | None = None
-
-    @property
-    def problem(self) -> Problem[Candidate]:
-        """What the searcher is asked. A miniature trains nothing: it has no planned run to save time of."""
-        costs = Costs(
-            num_devices=self.cluster.num_devices,
-            start_s=TRIAL_S[self.cluster.device_kind],
-            rung_s=1.5 * self.timing.rung_s,
-        )
-        return Problem(
-            candidates=self.plan.candidates,
-            seed=self.request.seed,
-            columns=known_columns(self.plan.candidates, self.cluster, self.cap_gib, self.probe),
-            costs=costs,
-            tokens=None if self.miniature else self.request.tokens,
-        )
-
-    @property
-    def miniature(self) -> bool:
-        """Whether a small stand-in runs in place of the model asked for."""
-        return self.recipes[0].model.miniature_of is not None
-
-    @property
-    def timing(self) -> Timing:
-        """How rungs are timed on this kind of device."""
-        return dataclasses.replace(TIMINGS[self.cluster.device_kind], steps=self.request.steps)
-
-    @property
-    def rules(self) -> Rules:
-        """What a winner goes through after the search."""
-        size, devices = GATES[self.cluster.device_kind], self.cluster.num_devices
-        every = self.request.every_point
-        return Rules(
-            repeats=self.space.repeats if self.request.repeats is None else self.request.repeats,
-            finalists=None if every else FINALISTS,
-            # As many sequences as go evenly over any data-parallel degree.
-            gate=dataclasses.replace(size, sequences=math.ceil(size.sequences / devices) * devices),
-        )
-
-    @property
-    def recipes(self) -> tuple[Recipe, ...]:
-        """What competes, each among itself, the space's reference first; named points may leave that one out."""
-        used = {each.recipe: None for each in (*self.plan.candidates, *self.plan.skipped)}
-        return tuple(sorted(used, key=lambda recipe: recipe != self.space.recipe))
 
 
 def search(
@@ -141,6 +69,8 @@ def search(
                 say(said)
             assert history.header is not None
             options = resumed(options, history.header.argv, parser)
+            if "--learn-from" in history.header.argv and options.learn_from is None:
+                say("The study that it learned from is gone: it goes on with what it measured itself.")
         elif options.name is not None:
             check_name(options.name)
         request = read_request(options)
@@ -151,8 +81,10 @@ def search(
             subject = subject_of(request, place, kept.find(studies, place))
             if subject.space.name != request.space.name:
                 say(_of_miniature(request.space, subject.space))
+            for sentence in subject.knowledge.sentences:
+                say(sentence)
             if study is None or options.dry_run:
-                _print_dry_run(subject, _budget(options, subject.space))
+                print_dry_run(subject, _budget(options, subject.space))
                 return 0
             if history.header is not None:
                 _check_same(history, subject)
@@ -194,37 +126,6 @@ def _cpu_workers(request: Request) -> int:
     return (request.space.miniature or request.space).num_workers or CPU_WORKERS
 
 
-def subject_of(request: Request, place: Place, probe: Probe | None) -> Subject:
-    """What the request means on the cluster of `place`.
-
-    Raises:
-        InputError: nothing of it can run there.
-    """
-    space = request.space
-    if not place.has_gpus and space.miniature is not None:
-        try:
-            space = space.miniature.with_changes(request.changes)
-        except ValueError as error:
-            raise InputError(str(error)) from error
-    if request.num_devices is not None:
-        space = dataclasses.replace(space, num_workers=request.num_devices)
-    wanted = dataclasses.replace(request, space=space).wanted_devices
-    try:
-        cluster = part_of(place.cluster, wanted or place.cluster.num_devices)
-    except ValueError as error:
-        raise InputError(str(error)) from error
-    candidates, rejected = request.on(space, cluster.num_devices)
-    cap_gib = request.cap_gib or space.device_memory_gib
-    return Subject(
-        request=request,
-        space=space,
-        cluster=cluster,
-        cap_gib=cap_gib,
-        plan=make_plan(candidates, rejected, cluster, cap_gib, probe),
-        probe=probe,
-    )
-
-
 def _of_miniature(space: Space, miniature: Space) -> str:
     return (
         f"{space.name} cannot be measured here, no node has a GPU: the same search runs on"
@@ -256,7 +157,7 @@ def _check_same(history: History, subject: Subject) -> None:
     """Figures of unlike devices must not stand in one table."""
     assert history.header is not None
     was, now = history.header.cluster, subject.cluster
-    if (was.device, was.num_nodes, was.devices_per_node) != (now.device, now.num_nodes, now.devices_per_node):
+    if not same_devices(was, now):
         raise InputError(f"the study ran on {was.label}, here is {now.label}: start a new study")
 
 
@@ -339,26 +240,6 @@ def _verdict(history: History) -> tuple[int, str]:
     if tried and all(each.outcome in (Outcome.FAILED, Outcome.HUNG) for each in tried):
         return ClusterError.exit_code, f"every trial failed, the last one with: {tried[-1].reason}"
     return 1, ""
-
-
-def _print_dry_run(subject: Subject, budget: Budget) -> None:
-    plan, num_devices = subject.plan, subject.cluster.num_devices
-    print(f"Space {subject.space.name} on {subject.cluster.label}: {subject.space.recipe.label}")
-    for candidate in plan.candidates:
-        print(f"  would run  {candidate.layout.label}, micro-batch {', '.join(map(str, candidate.micro_batches))}")
-    for skipped in plan.skipped:
-        print(f"  skipped    {skipped.layout.label}, micro-batch {skipped.batch.micro_batch}: {skipped.reason}")
-    seconds = plan.expected_s(subject.cluster, subject.timing, subject.rules)
-    print(
-        f"{plural(len(plan.candidates), 'trial')} with up to {plural(plan.num_rungs, 'rung')} and"
-        f" up to {plan.num_final(subject.rules)} final runs, {plural(len(plan.skipped), 'batch point')} skipped;"
-        f" at most about {duration(seconds)}, {seconds * num_devices:.0f} device seconds (estimated)."
-    )
-    limits = {"--time-budget-s": budget.time_s, "--gpu-s": budget.gpu_s and budget.gpu_s / num_devices}
-    for option, limit_s in limits.items():
-        if limit_s is not None and limit_s < seconds:
-            whose = budget.time_words if budget.of_space else f"({option})"
-            print(f"The budget ends it after {duration(limit_s)} {whose}.")
 
 
 @contextlib.contextmanager

@@ -130,7 +130,8 @@ def evidence(best: Measurement, group: Sequence[Measurement], history: History) 
         found.append(verdict.sentence)
     elif any(each.recipe == best.recipe and each.layout == best.layout for each in history.gates):
         found.append(
-            "Numerics gate: no reference layout has run, the winner's curves were held against nothing (--resume goes on)."
+            "Numerics gate: no reference layout has run: the winner's curves were held against nothing"
+            " (--resume goes on)."
         )
     held = [reason for reason in best.held_back if reason]
     if held:

@@ -1,7 +1,8 @@
 """The guided searcher: the cost model says where to begin, each measurement corrects it, an error prunes soundly.
 
 The next trial is the layout, with the rungs of its ladder, whose expected saving over the planned run is largest for a
-device second, under the probability that it fits. Where the cost model does not know the devices nothing is predicted:
+device second, under the probability that it fits. What an earlier study measured corrects the predictions too, and is
+neither picked nor an incumbent. Where the cost model does not know the devices nothing is predicted:
 the space's own order comes first, and what is learned is learned from the measurements alone.
 """
 
@@ -51,13 +52,14 @@ class Guided(Generic[C]):
     def __init__(self, problem: Problem[C]) -> None:
         self._problem = problem
         self._points = points = make_points(problem)
-        self._pruning = Pruning(problem.candidates, points)
-        first = np.searchsorted(points.owner, np.arange(len(problem.candidates)))
+        rows = problem.rows
+        self._pruning = Pruning(rows, points)
+        first = np.searchsorted(points.owner, np.arange(len(rows)))
         self._first: Index = first
         self._place = {each.key: place for place, each in enumerate(problem.candidates)}
         groups, one_of_each = np.unique(points.group, return_index=True)
         self._tokens_per_step = {
-            int(group): problem.candidates[int(points.owner[int(place)])].tokens_per_step
+            int(group): rows[int(points.owner[int(place)])].tokens_per_step
             for group, place in zip(groups, one_of_each, strict=True)
         }
         self._alive = np.ones(len(points), dtype=bool)
@@ -73,6 +75,11 @@ class Guided(Generic[C]):
         self._threads = ThreadpoolController()
         self._asked = False
         self.why_stopped = ""
+        self._taught: set[int] = set()
+        """Groups that an earlier study measured something of."""
+        self._ran_before: set[int] = set()
+        """Points that ran in it."""
+        self._recall()
 
     def suggest(self) -> C | None:
         """The trial of the largest expected saving for a device second, or None where none is worth its cost."""
@@ -103,29 +110,47 @@ class Guided(Generic[C]):
                     above = [place for rung, place in point.items() if rung >= each.batch.micro_batch]
                     self._alive[above] = False
 
+    def _recall(self) -> None:
+        """Takes what an earlier study measured as points of their own, which nothing picks: only the regression learns.
+
+        So a point of the space that was measured there is still to be measured, well predicted.
+        """
+        points = self._points
+        for owner, each in enumerate(self._problem.earlier, start=len(self._problem.candidates)):
+            own = self._place.get(each.candidate.key)
+            rungs = () if own is None else self._problem.candidates[own].micro_batches
+            for point, result in enumerate(each.results, start=int(self._first[owner])):
+                self._alive[point] = False
+                self._regress(point, result, each.candidate.tokens_per_step)
+                rung = result.batch.micro_batch
+                if own is not None and rung in rungs and result.outcome in (Outcome.OK, Outcome.SLOW):
+                    self._ran_before.add(int(self._first[own]) + rungs.index(rung))
+        self._taught = {int(points.group[point]) for point in self._log_step_s}
+
     def _learn(self, point: int, result: Result, tokens_per_step: int) -> None:
         self._alive[point] = False
-        peak = result.peak_allocated_gib
-        took = self._lead(int(self._points.group[point]), result, tokens_per_step)
+        self._lead(int(self._points.group[point]), result, tokens_per_step)
+        self._regress(point, result, tokens_per_step)
+        if result.outcome is Outcome.OOM:
+            out = self._pruning.ruled_out(point) & self._alive
+            self._num_pruned += int(out.sum())
+            self._alive[out] = False
+
+    def _regress(self, point: int, result: Result, tokens_per_step: int) -> None:
+        """Gives the regressions what was measured of the point."""
+        peak, took = result.peak_allocated_gib, _log_step_s(result, tokens_per_step)
         if took is not None:
             self._log_step_s[point] = took
         if peak is not None and math.isfinite(peak) and peak > 0:
             self._allocated_gib[point] = peak
         if result.outcome in (Outcome.OOM, Outcome.THRASH):
             self._crowded.add(point)
-        if result.outcome is Outcome.OOM:
-            out = self._pruning.ruled_out(point) & self._alive
-            self._num_pruned += int(out.sum())
-            self._alive[out] = False
 
-    def _lead(self, group: int, result: Result, tokens_per_step: int) -> float | None:
-        """Makes the result its group's incumbent if it is the best; its log step time, None where it has none."""
-        speed = result.tokens_per_s
-        if result.outcome is not Outcome.OK or speed is None or not math.isfinite(speed) or speed <= 0:
-            return None
-        took = math.log(tokens_per_step / speed)
-        self._best[group] = min(self._best.get(group, math.inf), took)
-        return took
+    def _lead(self, group: int, result: Result, tokens_per_step: int) -> None:
+        """Makes the result its group's incumbent if it is the best."""
+        took = _log_step_s(result, tokens_per_step)
+        if took is not None:
+            self._best[group] = min(self._best.get(group, math.inf), took)
 
     def _pick(self) -> Pick[C] | None:
         left = np.flatnonzero(self._alive)
@@ -147,8 +172,8 @@ class Guided(Generic[C]):
         speed = -(points.log_step_s[front] + mean)
         references = self._references(points.group[front], speed)
         fits = self._fits(memory, front)
-        known = np.isin(points.group[front], list(self._best))
-        # Without an incumbent the error common to all points decides nothing: the prediction's own deviation counts.
+        known = np.isin(points.group[front], [*self._best, *self._taught])
+        # Before any measurement the error common to all points decides nothing: the prediction's own deviation counts.
         sigma = np.where(known, sigma, points.sigma[front])
         saving = expected_saving(speed - references[points.group[front]], sigma) * fits
         rung_cost = costs.num_devices * (costs.rung_s + costs.steps * np.exp(-speed))
@@ -217,7 +242,8 @@ class Guided(Generic[C]):
         if memory is None:
             return np.ones(len(index))
         mean, sigma = memory.each(index)
-        return normal_cdf(-(self._points.log_needed[index] + mean) / np.hypot(sigma, MEMORY_NOISE))
+        fits = normal_cdf(-(self._points.log_needed[index] + mean) / np.hypot(sigma, MEMORY_NOISE))
+        return np.where(np.isin(index, list(self._ran_before)), 1.0, fits)
 
     def _references(self, group: Index, speed: Array) -> Array:
         """Log speed of each group's incumbent; where a group has none, somewhat below the best of `speed`, a row each
@@ -239,6 +265,14 @@ class Guided(Generic[C]):
             took = self._best.get(group, max(self._best.values(), default=0.0))
             plans[group] = problem.tokens / tokens * math.exp(took) * problem.costs.num_devices
         return plans
+
+
+def _log_step_s(result: Result, tokens_per_step: int) -> float | None:
+    """The logarithm of the measured step time; None where there is none that counts."""
+    speed = result.tokens_per_s
+    if result.outcome is not Outcome.OK or speed is None or not math.isfinite(speed) or speed <= 0:
+        return None
+    return math.log(tokens_per_step / speed)
 
 
 def _foremost(index: Index, score: Array, most: int) -> Index:

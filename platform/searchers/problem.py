@@ -64,13 +64,31 @@ class Costs:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Earlier(Generic[C]):
+    """What an earlier study measured of one layout, in the space or not: it teaches, and settles nothing."""
+
+    candidate: C
+    """With the rungs that were measured."""
+    results: tuple[Result, ...]
+    """One for each of them."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Problem(Generic[C]):
     """Candidates with what is known of them before anything is measured."""
 
     candidates: Sequence[C]
     seed: int = 0
     columns: Columns | None = None
-    """A row for each rung of each candidate, in order, for the cost model; None where it does not know the devices."""
+    """A row for each rung of each candidate, then of each of `earlier`, in order, for the cost model; None where it
+    does not know the devices."""
     costs: Costs = Costs()
     tokens: float | None = None
     """Of the planned run: a search goes on as long as it pays over these. None: until nothing is left."""
+    earlier: Sequence[Earlier[C]] = ()
+    """Of the same devices and recipes. A searcher that learns nothing from others' trials passes it over."""
+
+    @property
+    def rows(self) -> tuple[C, ...]:
+        """Candidates, then those of `earlier`: in the order of the columns."""
+        return (*self.candidates, *(each.candidate for each in self.earlier))

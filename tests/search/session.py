@@ -56,6 +56,8 @@ def space():
         ),
         axes={axes},
         micro_batches={micro_batches},
+        refine=False,
+        repeats={repeats},
         num_workers=2,
         hang_floor_s={hang_floor_s},
         first_step_s={first_step_s},
@@ -73,6 +75,7 @@ def write_space(path: Path, **fields: Any) -> Path:
         "global_batch": 4,
         "micro_batches": (1, 2),
         "axes": {"engine": ("ddp",)},
+        "repeats": 0,
         "hang_floor_s": 60.0,
         "first_step_s": 300.0,
     }

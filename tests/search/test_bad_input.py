@@ -263,6 +263,21 @@ class TestStudies:
         assert "cannot name a study" in refused("gpt2", "--name", name)
         assert not (tmp_path / "up").exists()
 
+    @pytest.mark.parametrize(
+        ("argv", "why"),
+        [
+            (("bloom7b", "--learn-from", "known"), "did you mean known-1?"),
+            (("bloom7b", "--learn-from", "./nowhere"), "--learn-from wants a study's folder"),
+            (("gpt2", "--learn-from", "known-1"), "got --learn-from a study of another model (known-1: bloom-7b1)"),
+            (("bloom7b", "--learn-from", "known-1", "--searcher", "random"), "got --searcher random"),
+        ],
+    )
+    def test_learning_from_what_teaches_nothing(
+        self, refused: Refused, known: Path, argv: tuple[str, ...], why: str
+    ) -> None:
+        assert why in refused(*argv, "--name", "new")
+        assert not (known.parent / "new").exists()
+
     def test_resuming_what_is_not_there(self, refused: Refused, known: Path) -> None:
         assert "did you mean known-1?" in refused("--resume", "known")
 

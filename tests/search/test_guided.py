@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from platform.searchers.guidance.pruning import Pruning
 from platform.searchers.guidance.regression import TIME, learn
 from platform.searchers.guidance.worth import expected_saving, rungs_worth_it
 from platform.searchers.guided import Guided
-from platform.searchers.problem import Costs, Problem
+from platform.searchers.problem import Costs, Earlier, Problem
 from search_spaces import load
 from search_spaces.space import Candidate
 from tests.samples import layout, measurement, oom
@@ -28,7 +29,8 @@ from trainers.measurement import Measurement, Outcome
 H200S = Cluster(
     device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=4, capability=(9, 0)
 )
-BLOOM = load("bloom7b").candidates(4)[0]
+BLOOM = load("bloom7b").with_changes(["attention=eager", "loss=plain", "compile=none"]).candidates(4)[0]
+"""Without the kernels' axes: a tenth of the layouts, so that a test may go through all of them."""
 PLANNED = Problem(
     candidates=BLOOM,
     columns=known_columns(BLOOM, H200S, None),
@@ -133,8 +135,8 @@ class TestPruning:
         some = tuple(reversed(BLOOM))
         three = next(each for each in some if each.layout.zero_stage == 3 and each.layout.checkpointing == "full")
         found = {key for key, _ in self.heavier(three, 1, some)}
-        without = dataclasses.replace(three.layout, checkpointing="none")
-        assert found == {each.key for each in some if each.layout in (three.layout, without)}
+        less = [dataclasses.replace(three.layout, checkpointing=each) for each in ("none", "selective")]
+        assert found == {each.key for each in some if each.layout in (three.layout, *less)}
 
     def test_nothing_that_ran_is_ruled_out_by_what_ran_out_of_memory(self) -> None:
         """Over our own tables from H200s, in every cell."""
@@ -188,6 +190,113 @@ class TestWorth:
         surely = rungs_worth_it(mean, covariance, np.array([1.0, 1.0]), math.log(0.9), np.ones(2), 3.0)
         perhaps = rungs_worth_it(mean, covariance, np.array([1.0, 0.6]), math.log(0.9), np.ones(2), 3.0)
         assert surely == [1] and perhaps == [0, 1]
+
+
+class TestKnowledgeKept:
+    """What an earlier study measured: here everything is slower than predicted by its engine and checkpointing."""
+
+    def answer(self, suggested: Candidate) -> list[Measurement]:
+        points, place = make_points(PLANNED), next(p for p, each in enumerate(BLOOM) if each.key == suggested.key)
+        slower = {"fsdp": 1.5, "ddp": 1.3, "deepspeed": 1.0}[suggested.layout.engine]
+        slower *= 1.4 if suggested.layout.checkpointing == "none" else 1.0
+        found: list[Measurement] = []
+        for rung in suggested.micro_batches:
+            (point,) = np.flatnonzero((points.owner == place) & (points.micro_batch == rung))
+            on: dict[str, Any] = {"recipe": suggested.recipe, "on": suggested.layout, "micro_batch": rung}
+            if points.log_needed[point] > 0:
+                return [*found, oom(**on, rank=0)]
+            speed = suggested.tokens_per_step / (slower * math.exp(points.log_step_s[point]))
+            peak = math.exp(float(points.log_allocated_gib[point]))
+            found.append(measurement(**on, tokens_per_s=speed, peak_allocated_gib=peak))
+        return found
+
+    def searched(self, problem: Problem[Candidate]) -> list[list[Measurement]]:
+        """What each trial of a search to its own end measured."""
+        searcher, found = Guided(problem), list[list[Measurement]]()
+        while (suggested := searcher.suggest()) is not None:
+            found.append(self.answer(suggested))
+            searcher.update(suggested, found[-1])
+        return found
+
+    def earlier(self, trials: list[list[Measurement]]) -> tuple[Earlier[Candidate], ...]:
+        return tuple(
+            Earlier(
+                candidate=Candidate(
+                    recipe=each[0].recipe,
+                    layout=each[0].layout,
+                    micro_batches=tuple(one.batch.micro_batch for one in each),
+                ),
+                results=tuple(each),
+            )
+            for each in trials
+        )
+
+    def knowing(self, trials: list[list[Measurement]], candidates: Sequence[Candidate] = BLOOM) -> Problem[Candidate]:
+        problem = dataclasses.replace(PLANNED, candidates=candidates, earlier=self.earlier(trials))
+        return dataclasses.replace(problem, columns=known_columns(problem.rows, H200S, None))
+
+    @staticmethod
+    def best(trials: list[list[Measurement]]) -> Measurement:
+        ok = [one for each in trials for one in each if one.outcome is Outcome.OK]
+        return max(ok, key=lambda one: one.tokens_per_s or 0.0)
+
+    def test_the_old_winner_is_suggested_first_and_measured_anew_and_little_else(self) -> None:
+        old = self.searched(PLANNED)
+        winner = self.best(old)
+        assert old[0][0].layout != winner.layout, "the cost model alone begins elsewhere"
+        new = self.searched(self.knowing(old))
+        assert new[0][-1].layout == winner.layout
+        assert winner.batch in [one.batch for one in new[0]]
+        assert self.best(new).tokens_per_s == winner.tokens_per_s
+        assert len(new) <= len(old) / 2
+
+    def test_old_measurements_are_neither_picked_nor_an_incumbent_nor_counted_as_tried(self) -> None:
+        """Without an end by worth every point of the space comes up, and nothing but these."""
+        old = self.searched(PLANNED)
+        searcher = Guided(dataclasses.replace(self.knowing(old), tokens=None))
+        assert searcher._best == {}
+        seen: set[tuple[str, int]] = set()
+        while (suggested := searcher.suggest()) is not None:
+            rungs = {(suggested.key, rung) for rung in suggested.micro_batches}
+            assert not seen & rungs
+            seen |= rungs
+            searcher.update(suggested, ran(suggested, 1.0))
+        assert seen == {(each.key, rung) for each in BLOOM for rung in each.micro_batches}
+
+    def test_layouts_that_the_space_lacks_teach_and_are_not_suggested(self) -> None:
+        """All that was measured has an engine that is not in the space now."""
+        old = [self.answer(each) for each in BLOOM if each.layout.engine == "deepspeed"]
+        now = [each for each in BLOOM if each.layout.engine == "fsdp"]
+        knowing = Guided(self.knowing(old, now))
+        plain = Guided(dataclasses.replace(PLANNED, candidates=now, columns=known_columns(now, H200S, None)))
+        own = np.arange(sum(len(each.micro_batches) for each in now), dtype=np.int64)
+        assert knowing._times().each(own)[1].max() < plain._times().each(own)[1].max() / 2, "sure of more"
+        suggested = knowing.suggest()
+        assert suggested is not None and suggested.key in {each.key for each in now}
+
+    def test_an_old_error_prunes_nothing_and_what_ran_fits(self) -> None:
+        full = next(each for each in BLOOM if each.layout.checkpointing == "full" and each.layout.zero_stage == 3)
+        on: dict[str, Any] = {"recipe": full.recipe, "on": full.layout}
+        tight = measurement(**on, micro_batch=1, peak_allocated_gib=139.0)
+        searcher = Guided(self.knowing([[tight, oom(**on, micro_batch=2, rank=0)]]))
+        rows = sum(len(each.micro_batches) for each in BLOOM)
+        assert searcher._alive[:rows].all() and not searcher._alive[rows:].any()
+        first = searcher._first[searcher._place[full.key]]
+        fits = searcher._fits(searcher._memory(), np.array([first, first + 1], dtype=np.int64))
+        assert fits[0] == 1.0 and fits[1] < 0.5
+
+    @pytest.mark.parametrize("broken", [{"tokens_per_s": math.nan}, {"peak_allocated_gib": math.inf}])
+    def test_figures_that_are_none_are_passed_over(self, broken: dict[str, float]) -> None:
+        odd = dataclasses.replace(self.answer(BLOOM[0])[0], **broken)  # type: ignore[reportArgumentType]
+        assert Guided(self.knowing([[odd]])).suggest() is not None
+
+    def test_without_predictions_it_teaches_too(self) -> None:
+        many = candidates()
+        slow_first = [ran(each, 1.0 + (place == 0)) for place, each in enumerate(many)]
+        searcher = Guided(Problem(candidates=many, earlier=self.earlier(slow_first)))
+        suggested = searcher.suggest()
+        assert suggested is not None and suggested.key != many[0].key
+        assert suggested.micro_batches == many[0].micro_batches, "the whole ladder"
 
 
 class TestStopping:

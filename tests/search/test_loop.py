@@ -10,7 +10,8 @@ import pytest
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from platform.finals.course import Rules
 from platform.finals.ranking import winner, winners
-from platform.loop import Budget, Loop, Settings
+from platform.jobs import Settings
+from platform.loop import Budget, Loop
 from platform.searchers.problem import Problem, Result
 from platform.searchers.sweep import Sweep
 from platform.study.history import History

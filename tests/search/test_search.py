@@ -138,7 +138,7 @@ class TestAWholeSearch:
         said = whole.sessions[0].object
         assert set(said) == {
             *("study", "space", "recipe", "winner", "tie", "miniature", "cluster", "tokens", "measurements"),
-            "price_per_gpu_h",
+            *("price_per_gpu_h", "comparisons", "runs", "gate"),
             *("skipped", "recipes", "wall_s", "gpu_s"),
         }
         assert (said["study"], said["space"], said["miniature"], said["tokens"]) == ("whole", "capped", False, 1e9)

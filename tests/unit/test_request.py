@@ -8,14 +8,19 @@ from pathlib import Path
 
 import pytest
 
-import platform.session as session  # pyright takes `from platform import` for the standard module
+import platform.checkout as checkout  # pyright takes `from platform import` for the standard module
+import platform.session as session
 import search_spaces
 from platform.cluster import Place
-from platform.request import read_request
+from platform.request import read_request, resumed
 from platform.search import parser
+from platform.study.study import Study
+from platform.subject import Subject, subject_of
 from search_spaces.space import Space
+from tests.samples import header, measurement
 from trainers.cluster import Cluster
 from trainers.codec import to_json
+from trainers.journal import Measured
 from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
 
@@ -30,7 +35,7 @@ def _miniature() -> Space:
     return BLOOM.miniature
 
 
-def _subject(folder: Path, cluster: Cluster, recipe: Recipe | None, *argv: str) -> session.Subject:
+def _subject(folder: Path, cluster: Cluster, recipe: Recipe | None, *argv: str) -> Subject:
     """What `--layout` of a file with `recipe` (None: a layout alone) measures on `cluster`."""
     path = folder / "layout.json"
     parts: dict[str, object] = {"layout": to_json(ON_TWO)}
@@ -38,7 +43,7 @@ def _subject(folder: Path, cluster: Cluster, recipe: Recipe | None, *argv: str) 
         parts |= {"recipe": to_json(recipe), "batch": to_json(BatchPoint.of(recipe, ON_TWO, 1))}
     path.write_text(json.dumps(parts))
     request = read_request(parser().parse_args([*argv, "--layout", str(path)]))
-    return session.subject_of(request, Place(cluster=cluster, cpus_per_worker=1.0, driver_ip="127.0.0.1"), None)
+    return subject_of(request, Place(cluster=cluster, cpus_per_worker=1.0, driver_ip="127.0.0.1"), None)
 
 
 @pytest.mark.parametrize("cluster", [CPU, GPU])
@@ -81,3 +86,38 @@ def test_a_layout_alone_takes_the_micro_batches_of_named_points(tmp_path: Path) 
     request = read_request(parser().parse_args(["gpt2_zero", "--layout", str(path)]))
     (candidate,), rejected = request.on(request.space, 1)
     assert candidate.micro_batches == (32,) and not rejected
+
+
+class TestLearning:
+    """`--learn-from`, from the option to the searcher's problem, on the miniature."""
+
+    @pytest.fixture
+    def studies(self, tmp_path: Path) -> Path:
+        """One study of the miniature on `CPU`, with the versions of here."""
+        mini = _miniature()
+        first = header("old-1", recipes=(mini.recipe,), cluster=CPU, miniature=True, versions=checkout.versions())
+        with Study.create(tmp_path / "studies", "old-1") as study:
+            study.record(first)
+            one = measurement(recipe=mini.recipe, on=ON_TWO, conditions=None, cap_gib=mini.device_memory_gib)
+            study.record(Measured(measurement=one))
+        return tmp_path / "studies"
+
+    def test_the_old_measurements_reach_the_searcher_s_problem(self, studies: Path) -> None:
+        options = parser().parse_args(["bloom7b", "--studies", str(studies), "--learn-from", "old-1"])
+        subject = subject_of(read_request(options), Place(cluster=CPU, cpus_per_worker=1.0, driver_ip="::1"), None)
+        (earlier,) = subject.problem.earlier
+        assert earlier.candidate.layout == ON_TWO and earlier.candidate.micro_batches == (1,)
+        assert "1 of 1 measurement holds" in subject.knowledge.sentences[0]
+
+    def test_the_journal_keeps_what_was_learned_from(self, studies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(studies)
+        for text, keeps in (("old-1", "old-1"), ("./old-1", str(studies / "old-1"))):
+            argv = ["bloom7b", "--studies", str(studies), "--learn-from", text]
+            kept = read_request(parser().parse_args(argv)).argv
+            assert kept[kept.index("--learn-from") + 1] == keeps
+            again = resumed(parser().parse_args(["--resume", "new", "--studies", str(studies)]), kept, parser())
+            assert again.learn_from == keeps
+
+    def test_a_resumed_study_goes_on_without_what_is_gone(self, studies: Path) -> None:
+        options = parser().parse_args(["--resume", "new", "--studies", str(studies)])
+        assert resumed(options, ["bloom7b", "--learn-from", "gone-1"], parser()).learn_from is None

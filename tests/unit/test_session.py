@@ -17,6 +17,7 @@ import platform.session as session  # pyright takes `from platform import` for t
 import platform.tune as tune
 import search_spaces
 from platform.cluster import Place
+from platform.dry_run import print_dry_run
 from platform.errors import ClusterError, InputError
 from platform.finals.course import Rules
 from platform.loop import Budget, Loop
@@ -24,6 +25,7 @@ from platform.planning import TRIAL_S, Plan, make_plan
 from platform.search import main, parser
 from platform.study.history import History
 from platform.study.study import Study, read
+from platform.subject import Subject
 from tests.samples import header
 from tests.search.backend import CLUSTER, RECIPE, Backend, Clock, Play, candidates, fast, out_of_memory, result
 from trainers.cluster import Cluster
@@ -71,7 +73,7 @@ class TestBudget:
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
         subject = _subject()
-        session._print_dry_run(subject, Budget(time_s=10.0, of_space=True))
+        print_dry_run(subject, Budget(time_s=10.0, of_space=True))
         said = capsys.readouterr().out
         # Three trials of three rungs, a last run of the winner and a reference: 5 starts, 11 rungs of 1.5 s, and a
         # winner's 2 s of windows after a step of at most 5 s.
@@ -80,7 +82,7 @@ class TestBudget:
         assert f"{2 * expected_s:.0f} device seconds" in said
         assert "3 trials with up to 9 rungs and up to 2 final runs" in said
         assert "The budget ends it after 10 s (the space's own budget: --time-budget-s sets another)." in said
-        session._print_dry_run(subject, Budget(gpu_s=20.0))
+        print_dry_run(subject, Budget(gpu_s=20.0))
         assert "The budget ends it after 10 s (--gpu-s)." in capsys.readouterr().out
 
     def test_each_recipe_s_winner_may_be_confirmed(self) -> None:
@@ -94,11 +96,11 @@ class TestBudget:
         assert gate is not None and gate.sequences == 12
 
 
-def _subject() -> session.Subject:
+def _subject() -> Subject:
     plan = make_plan(candidates(), (), CLUSTER, None)
     space = dataclasses.replace(search_spaces.load("gpt2"), recipe=RECIPE)
     request = cast(Any, SimpleNamespace(searcher="sweep", seed=0, tokens=1e9, steps=None, repeats=0, every_point=False))
-    return session.Subject(request=request, space=space, cluster=CLUSTER, cap_gib=None, plan=plan)
+    return Subject(request=request, space=space, cluster=CLUSTER, cap_gib=None, plan=plan)
 
 
 class TestEnd:

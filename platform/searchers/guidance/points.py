@@ -56,8 +56,8 @@ class Points:
 
 
 def make_points(problem: Problem[Any]) -> Points:
-    """The points of all candidates."""
-    candidates = problem.candidates
+    """The points of all candidates, and after them those of an earlier study."""
+    candidates = problem.rows
     counts = [len(each.micro_batches) for each in candidates]
     owner = np.repeat(np.arange(len(candidates)), counts)
     micro_batch = np.array([rung for each in candidates for rung in each.micro_batches], dtype=np.int64)

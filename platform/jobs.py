@@ -1,0 +1,96 @@
+"""Makes a trial's `Job` from what the study has so far, and the measurement of one that ended without a word."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from platform.finals.course import FinalTrial, Rules
+from platform.finals.ranking import winner
+from platform.study.history import History
+from search_spaces.space import Candidate
+from trainers.cluster import Cluster
+from trainers.job import Job, MemoryPoint, Timing
+from trainers.layout import BatchPoint
+from trainers.measurement import Measurement, Outcome
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """What all trials of a study share."""
+
+    cluster: Cluster
+    cpus_per_worker: float
+    recorder: str
+    commit: str
+    cap_gib: float | None
+    timing: Timing
+    hang_floor_s: float = 60.0
+    first_step_s: float = 300.0
+    rules: Rules | None
+    """What a winner goes through after the search; None for nothing."""
+
+
+def make_job(
+    candidate: Candidate,
+    rungs: tuple[BatchPoint, ...],
+    final: FinalTrial | None,
+    *,
+    history: History,
+    settings: Settings,
+    stop_at_unix_s: float | None,
+) -> Job:
+    """The trial of `candidate` that climbs `rungs`: one of the search, or the `final` one; it ends at
+    `stop_at_unix_s` (None: whenever it does).
+    """
+    repeat = final.repeat if final else 0
+    # Where every point is asked for, none is cut short.
+    race = final is None and not (settings.rules and settings.rules.finalists is None)
+    best = winner([m for m in history.measurements if m.recipe == candidate.recipe]) if race else None
+    # Not their count: a trial whose first line was lost still has its later ones in the journal.
+    number = history.last_trial_number + 1
+    return Job(
+        trial_id=f"t{number:04d}",
+        recorder=settings.recorder,
+        recipe=candidate.recipe,
+        layout=candidate.layout,
+        rungs=rungs,
+        cluster=settings.cluster,
+        cpus_per_worker=settings.cpus_per_worker,
+        repeat=repeat,
+        is_last=final is not None and final.is_last,
+        gate=final and final.gate,
+        incumbent_tokens_per_s=best and best.tokens_per_s,
+        known_memory=_memory_points(history.measured(candidate.key)) if not repeat else (),
+        cap_gib=settings.cap_gib,
+        matmul_peak_tflops=history.peak_tflops(candidate.recipe.compute_precision),
+        stop_at_unix_s=stop_at_unix_s,
+        commit=settings.commit,
+        timing=settings.timing,
+        hang_floor_s=settings.hang_floor_s,
+        first_step_s=settings.first_step_s,
+    )
+
+
+def given_up(job: Job, batch: BatchPoint, reason: str) -> Measurement:
+    """What stands for a rung whose trials died without a verdict."""
+    return Measurement(
+        recipe=job.recipe,
+        layout=job.layout,
+        batch=batch,
+        outcome=Outcome.FAILED,
+        trial_id=job.trial_id,
+        repeat=job.repeat,
+        reason=reason or "its processes ended without a word",
+        cap_gib=job.cap_gib,
+    )
+
+
+def _memory_points(measured: Sequence[Measurement]) -> tuple[MemoryPoint, ...]:
+    return tuple(
+        MemoryPoint(
+            micro_batch=m.batch.micro_batch,
+            forward_backward_gib=m.peak_forward_backward_gib,
+            optimizer_gib=m.peak_optimizer_gib,
+        )
+        for m in measured
+        if m.peak_forward_backward_gib is not None and m.peak_optimizer_gib is not None
+    )

@@ -1,0 +1,186 @@
+"""`--learn-from`: what an old study's journal teaches a new one, and what of it no longer holds."""
+
+import dataclasses
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from platform.errors import InputError
+from platform.planning import same_devices
+from platform.reports.text import plural
+from platform.searchers.problem import Earlier
+from platform.study.history import History, key_of
+from platform.study.journal import JOURNAL, Tail
+from platform.study.study import find, is_study
+from search_spaces.space import Candidate, Space
+from trainers.cluster import Cluster
+from trainers.codec import identity
+from trainers.journal import StudyHeader
+from trainers.measurement import Measurement, Outcome
+from trainers.recipe import Recipe
+
+TEACH = frozenset({Outcome.OK, Outcome.SLOW, Outcome.OOM, Outcome.THRASH})
+"""Outcomes that tell something of a layout's time or memory."""
+PACKAGES = ("torch", "transformers", "deepspeed")
+"""Other versions of these make other figures; DeepSpeed's those of its own engine alone."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Old:
+    """An old study, read."""
+
+    header: StudyHeader
+    measurements: tuple[Measurement, ...]
+    """The search's own runs that teach something."""
+    num_unread: int = 0
+    """Lines of its journal that this version cannot use."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Knowledge:
+    """What of an old study holds here."""
+
+    earlier: tuple[Earlier[Candidate], ...] = ()
+    """Each layout of it with the rungs that were measured, in the journal's order."""
+    sentences: tuple[str, ...] = ()
+    """What holds and what does not, for the user."""
+
+
+def is_path(text: str) -> bool:
+    """Whether `text` is the path of a study's folder, not a study's name."""
+    return os.sep in text
+
+
+def folder(studies: Path, text: str) -> Path:
+    """The absolute path of the study that `text` names: by its name in `studies`, or by a path, which has a slash.
+
+    Raises:
+        InputError: there is none.
+    """
+    if not is_path(text):
+        return find(studies, text)
+    path = Path(text).expanduser().absolute()
+    if not is_study(path):
+        raise InputError(f"there is no study in {path}: --learn-from wants a study's folder, or its name in --studies")
+    return path
+
+
+def read_old(path: Path, space: Space) -> Old:
+    """The study in folder `path`, for a search of `space` or of its miniature.
+
+    Raises:
+        InputError: it has no readable first line, was written by a newer version, or is of another model.
+    """
+    tail = Tail(path / JOURNAL)
+    history = History(tail.read())
+    header = history.header
+    if header is None:
+        raise InputError(f"{path / JOURNAL} does not begin with a study's first line: nothing is to be learned from it")
+    models = {identity(each.model) for one in (space, space.miniature) if one for each in one.recipes}
+    if not models & {identity(each.model) for each in header.recipes}:
+        theirs = ", ".join(dict.fromkeys(each.model.name for each in header.recipes))
+        raise InputError(
+            f"space {space.name} trains {space.recipe.model.name}, got --learn-from a study of another model"
+            f" ({header.name}: {theirs}): leave it out, or name a study of that model"
+        )
+    teaching = tuple(each for each in history.measurements if each.outcome in TEACH and not each.repeat)
+    return Old(header=header, measurements=teaching, num_unread=len(tail.rejected))
+
+
+def what_holds(
+    old: Old,
+    *,
+    recipes: Sequence[Recipe],
+    cluster: Cluster,
+    cap_gib: float | None,
+    versions: Mapping[str, str],
+    commit: str,
+) -> Knowledge:
+    """What of `old` holds for a study of `recipes` on `cluster`, with these versions of packages.
+
+    Figures of another recipe, other devices, another cap of their memory or other versions do not. Those of another
+    commit do: it is only said.
+    """
+    reasons: Counter[str] = Counter()
+    layouts: dict[str, list[Measurement]] = {}
+    commits: dict[str, None] = {}
+    for each in old.measurements:
+        reason = (
+            _other_devices(old.header.cluster, cluster)
+            or _other_recipe(each.recipe, recipes)
+            or _other_cap(each.cap_gib, cap_gib)
+            or _other_versions(each, old.header, versions)
+        )
+        if reason:
+            reasons[reason] += 1
+            continue
+        layouts.setdefault(key_of(each), []).append(each)
+        commits[each.conditions.commit if each.conditions else old.header.commit] = None
+    earlier = tuple(_earlier(group) for group in layouts.values())
+    return Knowledge(earlier=earlier, sentences=_sentences(old, reasons, [*commits], commit))
+
+
+def _earlier(measured: Sequence[Measurement]) -> Earlier[Candidate]:
+    rungs = {each.batch.micro_batch: each for each in sorted(measured, key=lambda each: each.batch.micro_batch)}
+    one = measured[0]
+    return Earlier(
+        candidate=Candidate(recipe=one.recipe, layout=one.layout, micro_batches=tuple(rungs)),
+        results=tuple(rungs.values()),
+    )
+
+
+def _sentences(old: Old, reasons: Counter[str], commits: Sequence[str], commit: str) -> tuple[str, ...]:
+    name, num = old.header.name, len(old.measurements)
+    holds = num - reasons.total()
+    said = [
+        f"Learns from {name} ({old.header.at[:10]}): {holds or 'none'} of {plural(num, 'measurement')}"
+        f" {'hold' if holds > 1 else 'holds'} here."
+    ]
+    if reasons:
+        said.append(f"What no longer holds: {'; '.join(f'{count} {why}' for why, count in reasons.most_common())}.")
+    if old.num_unread:
+        said.append(f"{plural(old.num_unread, 'line')} of its journal cannot be read by this version.")
+    if others := [each for each in commits if each != commit]:
+        said.append(f"It was measured at commit {', '.join(others)}, here is {commit}: it is used all the same.")
+    return tuple(said)
+
+
+def _other_devices(was: Cluster, now: Cluster) -> str:
+    return "" if same_devices(was, now) else f"on {was.label} (here {now.label})"
+
+
+def _other_recipe(was: Recipe, recipes: Sequence[Recipe]) -> str:
+    """How it differs from the recipe of the new study that is nearest to it."""
+    if was.id in {each.id for each in recipes}:
+        return ""
+    differ = [
+        [
+            (name, getattr(was, name), getattr(each, name))
+            for name in (field.name for field in dataclasses.fields(Recipe) if not field.metadata.get("cosmetic"))
+            if getattr(was, name) != getattr(each, name)
+        ]
+        for each in recipes
+    ]
+    nearest = min(differ, key=len, default=[])
+    shown = (
+        f"{name} {old.name if name == 'model' else old} (here {new.name if name == 'model' else new})"
+        for name, old, new in nearest
+    )
+    return f"with {', '.join(shown)}"
+
+
+def _other_cap(was: float | None, now: float | None) -> str:
+    def shown(cap: float | None) -> str:
+        return "none" if cap is None else f"{cap:g} GiB"
+
+    return "" if was == now else f"with device memory cap {shown(was)} (here {shown(now)})"
+
+
+def _other_versions(measured: Measurement, header: StudyHeader, versions: Mapping[str, str]) -> str:
+    """Which packages differ; where a measurement says nothing of versions, its study's count."""
+    was = measured.conditions.versions if measured.conditions else header.versions
+    used = [each for each in PACKAGES if each != "deepspeed" or measured.layout.engine == "deepspeed"]
+    differ = [(each, was.get(each, "unknown"), versions.get(each, "unknown")) for each in used]
+    shown = [f"{package} {old} (here {new})" for package, old, new in differ if old != new]
+    return f"with {', '.join(shown)}" if shown else ""

@@ -1,0 +1,132 @@
+"""What a study searches on the cluster it is given: the space or its miniature, its plan, how rungs are timed."""
+
+import dataclasses
+import math
+
+import platform.checkout as checkout  # pyright takes `from platform import` for the standard module
+from platform.cluster import Place
+from platform.errors import InputError
+from platform.finals.course import Rules
+from platform.finals.schedule import FINALISTS
+from platform.knowledge import Knowledge, what_holds
+from platform.ordering import known_columns
+from platform.planning import TRIAL_S, Plan, make_plan, part_of
+from platform.request import Request
+from platform.searchers.problem import Costs, Problem
+from search_spaces.space import Candidate, Space
+from trainers.cluster import Cluster
+from trainers.job import GateSize, Timing
+from trainers.probed import Probe
+from trainers.recipe import Recipe
+
+TIMINGS = {
+    "cuda": Timing(peak_s=5.0),
+    # Small models on cores that others use too: many short windows say more than few long ones.
+    "cpu": Timing(window_s=0.2, rung_s=1.0, max_windows=5, peak_s=0.3, longest_step_s=5.0, winner_s=2.0),
+}
+GATES = {"cuda": GateSize(), "cpu": GateSize(steps=5, sequences=8)}
+"""On CPUs twenty steps of 32 sequences take longer than a whole search of a miniature."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Subject:
+    """What is searched, now that the cluster is known."""
+
+    request: Request
+    space: Space
+    """The request's space, or its miniature."""
+    cluster: Cluster
+    """The devices a trial takes."""
+    cap_gib: float | None
+    plan: Plan
+    probe: Probe | None = None
+    knowledge: Knowledge = dataclasses.field(default_factory=Knowledge)
+    """What an old study taught, where one is given."""
+
+    @property
+    def problem(self) -> Problem[Candidate]:
+        """What the searcher is asked. A miniature trains nothing: it has no planned run to save time of."""
+        costs = Costs(
+            num_devices=self.cluster.num_devices,
+            start_s=TRIAL_S[self.cluster.device_kind],
+            rung_s=1.5 * self.timing.rung_s,
+        )
+        problem = Problem(
+            candidates=self.plan.candidates,
+            seed=self.request.seed,
+            costs=costs,
+            tokens=None if self.miniature else self.request.tokens,
+            earlier=self.knowledge.earlier,
+        )
+        columns = known_columns(problem.rows, self.cluster, self.cap_gib, self.probe)
+        return dataclasses.replace(problem, columns=columns)
+
+    @property
+    def miniature(self) -> bool:
+        """Whether a small stand-in runs in place of the model asked for."""
+        return self.recipes[0].model.miniature_of is not None
+
+    @property
+    def timing(self) -> Timing:
+        """How rungs are timed on this kind of device."""
+        return dataclasses.replace(TIMINGS[self.cluster.device_kind], steps=self.request.steps)
+
+    @property
+    def rules(self) -> Rules:
+        """What a winner goes through after the search."""
+        size, devices = GATES[self.cluster.device_kind], self.cluster.num_devices
+        every = self.request.every_point
+        return Rules(
+            repeats=self.space.repeats if self.request.repeats is None else self.request.repeats,
+            finalists=None if every else FINALISTS,
+            # As many sequences as go evenly over any data-parallel degree.
+            gate=dataclasses.replace(size, sequences=math.ceil(size.sequences / devices) * devices),
+        )
+
+    @property
+    def recipes(self) -> tuple[Recipe, ...]:
+        """What competes, each among itself, the space's reference first; named points may leave that one out."""
+        used = {each.recipe: None for each in (*self.plan.candidates, *self.plan.skipped)}
+        return tuple(sorted(used, key=lambda recipe: recipe != self.space.recipe))
+
+
+def subject_of(request: Request, place: Place, probe: Probe | None) -> Subject:
+    """What the request means on the cluster of `place`.
+
+    Raises:
+        InputError: nothing of it can run there.
+    """
+    space = request.space
+    if not place.has_gpus and space.miniature is not None:
+        try:
+            space = space.miniature.with_changes(request.changes)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+    if request.num_devices is not None:
+        space = dataclasses.replace(space, num_workers=request.num_devices)
+    wanted = dataclasses.replace(request, space=space).wanted_devices
+    try:
+        cluster = part_of(place.cluster, wanted or place.cluster.num_devices)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    candidates, rejected = request.on(space, cluster.num_devices)
+    cap_gib = request.cap_gib or space.device_memory_gib
+    subject = Subject(
+        request=request,
+        space=space,
+        cluster=cluster,
+        cap_gib=cap_gib,
+        plan=make_plan(candidates, rejected, cluster, cap_gib, probe),
+        probe=probe,
+    )
+    if request.old is None:
+        return subject
+    knowledge = what_holds(
+        request.old,
+        recipes=subject.recipes,
+        cluster=cluster,
+        cap_gib=cap_gib,
+        versions=checkout.versions(),
+        commit=checkout.commit(),
+    )
+    return dataclasses.replace(subject, knowledge=knowledge)
