@@ -1,4 +1,4 @@
-"""GPU nodes that a real autoscaler starts: Ray's second, as `ray up` has it, with nodes that are Rays on this machine."""
+"""GPU nodes that a real autoscaler starts: Ray's second, as `ray up` has it, with nodes that are Rays on this host."""
 
 import contextlib
 import os
