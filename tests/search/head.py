@@ -23,22 +23,24 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def started(folder: Path, *options: str, port: int, also_up: int | None = None, **more: str) -> Generator[str]:
-    """Its address, once `port` and `also_up` answer; `more` stands in its environment. All that it began ends with it.
+def started(
+    folder: Path, *options: str, port: int, environment: Mapping[str, str], also_up: int | None = None
+) -> Generator[str]:
+    """Its address, once `port` and `also_up` answer; `environment` stands in its own. All that it began ends with it.
 
     `folder` must have a short path: sockets lie in it.
     """
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", f"--port={port}"]
     command += [f"--temp-dir={folder / 'ray'}", "--dashboard-agent-listen-port=0", "--block", *options]
-    environment: Mapping[str, str] = {
+    whole = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))},
         "CUDA_VISIBLE_DEVICES": "",
         "RAY_USAGE_STATS_ENABLED": "0",
-        **more,
+        **environment,
     }
     log = folder / "head.log"
     with log.open("w") as out:
-        head = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
+        head = subprocess.Popen(command, env=whole, stdout=out, stderr=out)
     try:
         until_s = time.monotonic() + _STARTS_S
         for each in (port, also_up):

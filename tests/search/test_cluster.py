@@ -1,6 +1,7 @@
 """What `ray up` gives, run on this host: an autoscaler that starts nodes, a head that takes jobs, token auth."""
 
 import json
+import logging
 import os
 import secrets
 import subprocess
@@ -83,9 +84,9 @@ def test_an_autoscaler_starts_what_is_awaited_keeps_it_and_takes_it_down_after(
     second = {"RAY_enable_autoscaler_v2": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}  # the one that `ray up` starts
     open_to_all = {"RAY_AUTH_MODE": "disabled"}
     options = ("--num-cpus=1", f"--autoscaling-config={file}", "--include-dashboard=false")
-    with started(folder, *options, port=port, **identity, **second, **open_to_all) as address:
+    with started(folder, *options, port=port, environment=identity | second | open_to_all) as address:
         environment = {"py_modules": [str(ROOT / "trainers")]}
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR", runtime_env=environment)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment)
         try:
             assert _gpus() == 0
             with waiting.for_gpus(4, 120):
@@ -110,7 +111,7 @@ def test_a_submitted_job_runs_its_copy_of_the_checkout_and_keeps_the_study_in_th
     home.mkdir()
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     options = ("--num-cpus=2", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}")
-    with started(folder, *options, port=port, also_up=dashboard, HOME=str(home), **token):
+    with started(folder, *options, port=port, also_up=dashboard, environment=token | {"HOME": str(home)}):
         search = [sys.executable, "-m", "platform.search", str(write_space(folder / "tiny.py", micro_batches=(1,)))]
         submit = ["job", "submit", f"--address=http://127.0.0.1:{dashboard}", f"--working-dir={ROOT}", "--"]
         done = subprocess.run(
