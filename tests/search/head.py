@@ -34,7 +34,6 @@ def started(
     command += [f"--temp-dir={folder / 'ray'}", "--dashboard-agent-listen-port=0", "--block", *options]
     whole = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))},
-        "CUDA_VISIBLE_DEVICES": "",
         "RAY_USAGE_STATS_ENABLED": "0",
         **environment,
     }

@@ -110,8 +110,9 @@ def test_a_submitted_job_runs_its_copy_of_the_checkout_and_keeps_the_study_in_th
     home = folder / "home"
     home.mkdir()
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    at_home = {"HOME": str(home), "CUDA_VISIBLE_DEVICES": ""}
     options = ("--num-cpus=2", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}")
-    with started(folder, *options, port=port, also_up=dashboard, environment=token | {"HOME": str(home)}):
+    with started(folder, *options, port=port, also_up=dashboard, environment=token | at_home):
         search = [sys.executable, "-m", "platform.search", str(write_space(folder / "tiny.py", micro_batches=(1,)))]
         submit = ["job", "submit", f"--address=http://127.0.0.1:{dashboard}", f"--working-dir={ROOT}", "--"]
         done = subprocess.run(
