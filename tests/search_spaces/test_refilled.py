@@ -9,7 +9,8 @@ from trainers.layout import Layout
 
 
 def _layout(**values: Any) -> Layout:
-    return Layout(**{"engine": "fsdp", "zero_stage": 3, "grad_sync": "every", **values})
+    base: dict[str, Any] = {"engine": "fsdp", "zero_stage": 3, "grad_sync": "every"}
+    return Layout(**(base | values))
 
 
 @pytest.mark.parametrize(
