@@ -7,7 +7,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# Exact versions. For V100, in a fresh .venv: make setup CONSTRAINTS=constraints-v100.txt
+CONSTRAINTS ?= constraints.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint $(CONSTRAINTS)
 
 # What to search and with which options: make search SPACE=gpt2 OPTIONS='--max-trials 4'
 SPACE ?= bloom7b
@@ -23,7 +25,7 @@ help: ## what there is
 setup: $(STAMP) ## the environment in .venv, exact versions from constraints.txt
 
 # deepspeed is built from source and its build imports torch: torch goes first, and the build is not isolated from it.
-$(STAMP): constraints.txt pyproject.toml scripts/install_pth.py
+$(STAMP): $(CONSTRAINTS) pyproject.toml scripts/install_pth.py
 	@echo "Setting up $(VENV); the first time this takes some minutes."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip setuptools wheel

@@ -1,6 +1,10 @@
 """`cluster.yaml` passes Ray's own validation (neither AWS nor a network is needed) and fits the checkout."""
 
+import json
 import re
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +13,42 @@ import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "cluster.yaml").read_text()
+# A commented node type is a name at the depth of the others and, below it, lines that are deeper.
+COMMENTED = re.findall(r"^  # ([a-z]\w*):.*\n((?:  #  .*\n)+)", TEXT, flags=re.MULTILINE)
 
 
-def _cluster() -> dict[str, Any]:
-    return yaml.safe_load((ROOT / "cluster.yaml").read_text())
+def _cluster(commented: str = "") -> dict[str, Any]:
+    """The file; with that node type, no longer a comment, in place of the GPU nodes it has."""
+    if not commented:
+        return yaml.safe_load(TEXT)
+    block = f"  {commented}:\n" + re.sub(r"^  # ", "  ", dict(COMMENTED)[commented], flags=re.MULTILINE)
+    cluster = yaml.safe_load(TEXT.replace("\nfile_mounts:", f"\n{block}\nfile_mounts:"))
+    cluster["available_node_types"]["p4d"] |= {"min_workers": 0, "max_workers": 0}
+    return cluster
+
+
+def _prepared(cluster: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.chdir(ROOT)  # file_mounts name the checkout as "."
+    prepared = prepare_config(cluster)
+    validate_config(prepared)
+    return prepared
 
 
 def test_ray_accepts_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)  # file_mounts name the checkout as "."
-    prepared = prepare_config(_cluster())
-    validate_config(prepared)
-    gpu = prepared["available_node_types"]["gpu"]
-    assert gpu["node_config"]["InstanceType"] == "p4d.24xlarge"
-    assert gpu["node_config"]["ImageId"] == prepared["available_node_types"]["head"]["node_config"]["ImageId"]
+    types = _prepared(_cluster(), monkeypatch)["available_node_types"]
+    assert types["p4d"]["node_config"]["InstanceType"] == "p4d.24xlarge"
+    assert types["p4d"]["node_config"]["ImageId"] == types["head"]["node_config"]["ImageId"]
+
+
+@pytest.mark.parametrize(("name", "instance"), [("p5e", "p5e.48xlarge"), ("g5", "g5.12xlarge"), ("p3", "p3.8xlarge")])
+def test_ray_accepts_each_commented_node_type(name: str, instance: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {each for each, _ in COMMENTED} == {"p5e", "g5", "p3"}
+    made = _prepared(_cluster(name), monkeypatch)["available_node_types"][name]
+    assert made["node_config"]["InstanceType"] == instance
+    assert made["min_workers"] == made["max_workers"] >= 1
+    if name == "p3":
+        assert all("constraints-v100.txt" in each for each in made["worker_setup_commands"])
 
 
 @pytest.mark.parametrize(
@@ -29,7 +56,7 @@ def test_ray_accepts_it(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ((), "max_worker", 1, "'max_worker' was unexpected"),
         (("docker",), "run_option", [], "'run_option' was unexpected"),
-        (("available_node_types", "gpu"), "min_worker", 1, "'min_worker' was unexpected"),
+        (("available_node_types", "p4d"), "min_worker", 1, "'min_worker' was unexpected"),
         ((), "head_node_type", "heads", "head_node_type"),
         ((), "max_workers", 0, "max_workers"),
     ],
@@ -37,27 +64,90 @@ def test_ray_accepts_it(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ray_refuses_what_is_wrong(
     place: tuple[str, ...], key: str, value: object, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(ROOT)
     cluster = _cluster()
     inner = cluster
     for each in place:
         inner = inner[each]
     inner[key] = value
     with pytest.raises(Exception, match=sentence):
-        validate_config(prepare_config(cluster))
+        _prepared(cluster, monkeypatch)
+
+
+def test_efa_is_on_every_network_card_of_the_gpu_nodes_and_all_are_placed_together() -> None:
+    node = _cluster()["available_node_types"]["p4d"]["node_config"]
+    cards = node["NetworkInterfaces"]
+    assert [(each["NetworkCardIndex"], each["DeviceIndex"]) for each in cards] == [(0, 0), (1, 1), (2, 1), (3, 1)]
+    assert [each["InterfaceType"] for each in cards] == ["efa", "efa-only", "efa-only", "efa-only"]
+    # Ray demands both on each interface, and none beside them.
+    assert all(each["SubnetId"] and each["Groups"] for each in cards)
+    assert not {"SubnetId", "SubnetIds", "SecurityGroupIds"} & set(node)
+    assert node["Placement"]["GroupName"]
+
+
+def test_the_head_has_no_gpu_and_serves_mlflow_to_itself_beside_the_studies() -> None:
+    cluster = _cluster()
+    head = cluster["available_node_types"]["head"]["node_config"]
+    assert head["InstanceType"] == "m7i.2xlarge"
+    (server,) = [each for each in cluster["head_start_ray_commands"] if "mlflow server" in each]
+    assert "--host 127.0.0.1 --port 5000" in server and server.endswith("&")
+    assert "sqlite:////home/ray/studies/mlflow.db" in server
+    options = cluster["docker"]["head_run_options"]
+    assert "--env MLFLOW_TRACKING_URI=http://127.0.0.1:5000" in options
+    assert any(each.endswith(":/home/ray/studies") for each in options)
+
+
+def test_every_node_has_the_token_and_asks_for_it() -> None:
+    cluster = _cluster()
+    assert "--env RAY_AUTH_MODE=token" in cluster["docker"]["run_options"]
+    assert cluster["file_mounts"]["/home/ray/.ray/auth_token"] == "~/.ray/auth_token"
 
 
 def test_images_hold_the_pinned_ray_and_our_python() -> None:
-    pinned = re.search(r"^ray==(\S+)$", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE)
-    assert pinned is not None
     docker = _cluster()["docker"]
     for image in (docker["image"], docker["head_image"]):
-        assert image.startswith(f"rayproject/ray:{pinned[1]}-py311-")
+        assert image.startswith(f"rayproject/ray:{_pins()['ray']}-py311-")
 
 
 def test_setup_goes_by_the_same_steps_as_the_makefile() -> None:
     commands = " ".join(_cluster()["setup_commands"])
     makefile = (ROOT / "Makefile").read_text()
-    for step in ("constraints.txt", "--no-build-isolation", "--editable", "python scripts/install_pth.py"):
+    for step in ("constraints.txt", "--no-build-isolation", "--editable"):
         assert step in commands
         assert step in makefile
+
+
+def test_pip_takes_for_v100_the_cuda_12_build_of_the_pinned_torch_and_nothing_else_otherwise(tmp_path: Path) -> None:
+    pinned = _pins()
+    here = tmp_path / "wheels"
+    here.mkdir()
+    versions = {
+        "torch": (pinned["torch"], f"{pinned['torch']}+cu126", f"{pinned['torch']}+cu130", "99.0"),
+        "numpy": (pinned["numpy"], "99.0"),
+    }
+    for name, built in versions.items():
+        for version in built:
+            _write_wheel(here, name, version)
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--find-links", str(here)]
+    command += ["--dry-run", "--ignore-installed", "--report", "-", "--no-deps"]
+    for file, torch in (("constraints.txt", None), ("constraints-v100.txt", f"{pinned['torch']}+cu126")):
+        done = subprocess.run(
+            [*command, "--constraint", file, "torch", "numpy"], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        chosen = {each["metadata"]["name"]: each["metadata"]["version"] for each in json.loads(done.stdout)["install"]}
+        assert chosen["numpy"] == pinned["numpy"]
+        assert chosen["torch"] == torch or torch is None
+    assert "--extra-index-url https://download.pytorch.org/whl/cu126" in (ROOT / "constraints-v100.txt").read_text()
+
+
+def _pins() -> dict[str, str]:
+    return dict(re.findall(r"^(\S+)==(\S+)$", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE))
+
+
+def _write_wheel(folder: Path, name: str, version: str) -> None:
+    """An empty package."""
+    info = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")

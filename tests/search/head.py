@@ -1,0 +1,62 @@
+"""The head of a Ray cluster on this machine, as `ray start --head` makes it on the first machine of any other."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Mapping
+from pathlib import Path
+
+import psutil
+import ray
+
+_STARTS_S = 90.0
+
+
+def free_port() -> int:
+    """A TCP port that nobody has just now."""
+    with socket.socket() as one:
+        one.bind(("", 0))
+        return one.getsockname()[1]
+
+
+@contextlib.contextmanager
+def started(
+    folder: Path, *options: str, port: int, environment: Mapping[str, str], also_up: int | None = None
+) -> Generator[str]:
+    """Its address, once `port` and `also_up` answer; `environment` stands in its own. All that it began ends with it.
+
+    `folder` must have a short path: sockets lie in it.
+    """
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", f"--port={port}"]
+    command += [f"--temp-dir={folder / 'ray'}", "--dashboard-agent-listen-port=0", "--block", *options]
+    whole = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))},
+        "RAY_USAGE_STATS_ENABLED": "0",
+        **environment,
+    }
+    log = folder / "head.log"
+    with log.open("w") as out:
+        head = subprocess.Popen(command, env=whole, stdout=out, stderr=out)
+    try:
+        until_s = time.monotonic() + _STARTS_S
+        for each in (port, also_up):
+            while each is not None and not _answers(each):
+                assert head.poll() is None and time.monotonic() < until_s, log.read_text()
+                time.sleep(0.2)
+        yield f"{ray.util.get_node_ip_address()}:{port}"
+    finally:
+        of_head = psutil.Process(head.pid)
+        for each in [*of_head.children(recursive=True), of_head]:  # not SIGTERM, on which it drains for 20 s
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+        head.wait()
+
+
+def _answers(port: int) -> bool:
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        return True
+    return False
