@@ -35,6 +35,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.search, pytest.mark.timeout(1200)]
 CAP_GIB = 0.32
 SLOW = {"hidden_size": 256, "vocab_size": 8192, "seq_len": 512}
 """A model whose steps take half a second: a test can do something in the middle of a rung."""
+IN_ORDER = ("--searcher", "sweep")
+"""Layouts one after another, so that a test knows which one it hurts."""
 HALF_A_LINE = '{"kind":"measurement","schema":1,"measureme'
 
 
@@ -277,7 +279,7 @@ def in_mlflow(folder: Path, run: Run) -> None:
 def cut(folder: Path) -> Run:
     """Ctrl-C in a rung, SIGKILL of the driver in another, then left alone."""
     space = write_space(folder / "short.py", axes={"engine": ("ddp",), "checkpointing": ("none", "full")}, **SLOW)
-    with start(folder, "cut", 1, str(space), "--name", "cut") as session:
+    with start(folder, "cut", 1, str(space), "--name", "cut", *IN_ORDER) as session:
         session.wait_for("the second rung", lambda lines: in_rung(lines, trial=1, micro_batch=2))
         session.interrupt()
         first = session.end()
@@ -363,7 +365,7 @@ def hurt(folder: Path) -> Run:
         first_step_s=60.0,
         **SLOW,
     )
-    with start(folder, "hurt", 1, str(space), "--name", "hurt") as session:
+    with start(folder, "hurt", 1, str(space), "--name", "hurt", *IN_ORDER) as session:
         kill_in_rung(session, 1)
         session.wait_for("the second layout's rung", lambda lines: num_rungs(lines) == 3)
         worker = session.workers()[-1]
