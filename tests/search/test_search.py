@@ -325,7 +325,8 @@ class TestCutShort:
 
     def test_what_was_durable_is_kept_and_nothing_is_measured_twice(self, cut: Run) -> None:
         nothing_twice(cut)
-        assert [(each.batch.micro_batch, each.outcome) for each in cut.measured] == [
+        of_search = [each for each in cut.measured if not each.repeat]  # a winner that checkpoints runs its gate after
+        assert [(each.batch.micro_batch, each.outcome) for each in of_search] == [
             *((1, Outcome.OK), (2, Outcome.OK)),
             *((1, Outcome.OK), (2, Outcome.OK)),
         ]
@@ -338,9 +339,9 @@ class TestCutShort:
                 said = re.search(r"Kept (\d) .* something is left to run of (\d)", cut.sessions[number].err)
                 assert said is not None and (int(said[1]), int(said[2])) == (kept, layouts)
             for line in lines:
-                if isinstance(line, TrialStart):
+                if isinstance(line, TrialStart) and any(left.values()):
                     assert list(line.micro_batches) == left[line.layout.checkpointing]
-                elif isinstance(line, Measured):
+                elif isinstance(line, Measured) and not line.measurement.repeat:
                     left[line.measurement.layout.checkpointing].remove(line.measurement.batch.micro_batch)
         assert not any(left.values())
 
