@@ -3,8 +3,10 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 
+from platform.finals.course import Rules
 from platform.loop import Loop
-from platform.study.study import Study
+from platform.study.history import History
+from platform.study.study import Study, read
 from search_spaces.space import Candidate
 from tests.samples import SMALL, layout, measurement
 from trainers.cluster import Cluster
@@ -33,6 +35,14 @@ def candidates(*recipes: Recipe, layouts: Sequence[Layout] = LAYOUTS) -> tuple[C
         for recipe in (recipes or (RECIPE,))
         for each in layouts
     )
+
+
+CONFIRM = Rules(repeats=0)
+"""Only the winner is run once more, where its time was derived."""
+WHOLE = [(each, (1, 2, 4)) for each in LAYOUTS]
+"""What a search without trouble runs."""
+Make = Callable[..., Loop]
+"""Makes the loop of a session, on what the journal holds at that moment."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,3 +160,13 @@ class Backend:
     def order(self) -> list[tuple[Layout, tuple[int, ...]]]:
         """What ran: layouts with their rungs."""
         return [(job.layout, tuple(batch.micro_batch for batch in job.rungs)) for job in self.jobs]
+
+
+def history_of(study: Study) -> History:
+    """What the study's journal says."""
+    return read(study.path)[0]
+
+
+def outcomes(study: Study) -> list[tuple[int, Outcome]]:
+    """(micro-batch, outcome) of every measurement, in the journal's order."""
+    return [(each.batch.micro_batch, each.outcome) for each in history_of(study).measurements]

@@ -1,0 +1,249 @@
+"""What follows a search, and what lies between its rungs: a fake backend plays the trials, the study is real."""
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from platform.finals.course import Rules
+from platform.finals.ranking import winner
+from platform.study.study import Study
+from search_spaces.space import Candidate
+from tests.search.backend import (
+    CONFIRM,
+    LAYOUTS,
+    OTHER,
+    RECIPE,
+    WHOLE,
+    Backend,
+    Died,
+    Make,
+    TimeOut,
+    candidates,
+    fast,
+    history_of,
+    out_of_memory,
+    outcomes,
+    result,
+)
+from trainers.job import GateSize, Job
+from trainers.journal import Resume
+from trainers.layout import BatchPoint
+from trainers.measurement import Measurement, Outcome
+
+
+class TestConfirming:
+    """A winner whose time was derived from a shorter accumulation is measured at a longer one."""
+
+    @staticmethod
+    def derived(job: Job, batch: BatchPoint) -> Measurement:
+        return dataclasses.replace(fast(job, batch), step_time_derived=job.repeat == 0)
+
+    def test_the_winner_is_measured_once_more(self, make: Make, backend: Backend, study: Study) -> None:
+        backend.play = self.derived
+        backend.run(make(rules=CONFIRM))
+        assert backend.order == [*WHOLE, (LAYOUTS[0], (4,))]
+        assert [job.repeat for job in backend.jobs] == [0, 0, 0, 1]
+        best = winner(history_of(study).measurements)
+        assert best is not None and best.repeat == 1 and not best.step_time_derived
+        backend.run(make(rules=CONFIRM))
+        assert len(backend.jobs) == 4, "a resumed study does not confirm again"
+
+    def test_a_time_that_was_measured_is_not(self, make: Make, backend: Backend) -> None:
+        backend.run(make(rules=CONFIRM))
+        assert backend.order == WHOLE
+
+    def test_where_it_falls_behind_the_next_one_is_confirmed_too(
+        self, make: Make, backend: Backend, study: Study
+    ) -> None:
+        def play(job: Job, batch: BatchPoint) -> Measurement:
+            if job.repeat and job.layout == LAYOUTS[0]:
+                return result(job, batch, 3850.0)  # 4000 derived; the next one has 3900 derived
+            return self.derived(job, batch)
+
+        backend.play = play
+        backend.run(make(rules=CONFIRM))
+        assert backend.order[3:] == [(LAYOUTS[0], (4,)), (LAYOUTS[1], (4,))]
+        best = winner(history_of(study).measurements)
+        assert best is not None and (best.layout, best.repeat, best.tokens_per_s) == (LAYOUTS[1], 1, 3900.0)
+
+    @pytest.mark.parametrize("ends", ["dies", "runs out of memory"])
+    def test_a_winner_that_cannot_be_confirmed_does_not_win(
+        self, make: Make, backend: Backend, study: Study, ends: str
+    ) -> None:
+        def play(job: Job, batch: BatchPoint) -> Measurement | Died:
+            if job.repeat and job.layout == LAYOUTS[0] and batch.micro_batch == 4:
+                return Died() if ends == "dies" else out_of_memory(job, batch)
+            return self.derived(job, batch)
+
+        backend.play = play
+        backend.run(make(rules=CONFIRM))
+        tries = 2 if ends == "dies" else 1
+        assert [job.layout for job in backend.jobs[3:]] == [LAYOUTS[0]] * tries + [LAYOUTS[1]]
+        assert all(job.repeat == 1 for job in backend.jobs[3:])
+        best = winner(history_of(study).measurements)
+        assert best is not None and (best.layout, best.repeat) == (LAYOUTS[1], 1)
+
+    def test_a_confirming_run_that_dies_once_is_run_again(self, make: Make, backend: Backend, study: Study) -> None:
+        deaths = iter([True])
+
+        def play(job: Job, batch: BatchPoint) -> Measurement | Died:
+            return Died() if job.repeat and next(deaths, False) else self.derived(job, batch)
+
+        backend.play = play
+        backend.run(make(rules=CONFIRM))
+        assert [(job.layout, job.repeat) for job in backend.jobs[3:]] == [(LAYOUTS[0], 1)] * 2
+        best = winner(history_of(study).measurements)
+        assert best is not None and (best.layout, best.repeat) == (LAYOUTS[0], 1)
+
+    def test_each_recipe_s_winner_is_confirmed(self, make: Make, backend: Backend) -> None:
+        backend.play = self.derived
+        backend.run(make(candidates(RECIPE, OTHER), rules=CONFIRM))
+        assert [(job.recipe, job.repeat) for job in backend.jobs[6:]] == [(RECIPE, 1), (OTHER, 1)]
+
+    def test_a_budget_keeps_time_for_it(self, make: Make, backend: Backend) -> None:
+        """A trial takes 8 s: the third layout would leave too little of 26 s."""
+        backend.play = self.derived
+        loop = make(rules=CONFIRM, time_s=26.0)
+        backend.run(loop)
+        assert backend.order == [*WHOLE[:2], (LAYOUTS[0], (4,))]
+        assert "too short for a trial beside the final runs" in loop.why_ended
+
+    def test_no_time_is_kept_where_no_run_would_follow(self, make: Make, backend: Backend) -> None:
+        backend.run(make(rules=CONFIRM, time_s=26.0))
+        assert backend.order == WHOLE
+
+    def test_there_is_no_time_for_it(self, make: Make, backend: Backend) -> None:
+        backend.play = self.derived
+        backend.run(make(rules=CONFIRM, time_s=8.0))
+        assert backend.order == WHOLE[:1]
+
+    def test_a_confirming_trial_that_leaves_nothing_does_not_keep_the_search_from_ending(
+        self, make: Make, backend: Backend
+    ) -> None:
+        backend.play = lambda job, batch: TimeOut() if job.repeat else self.derived(job, batch)
+        backend.run(make(rules=CONFIRM))
+        assert [job.repeat for job in backend.jobs] == [0, 0, 0, 1]
+
+
+class TestFinals:
+    """What follows a search: the finalists' runs, the winner's last, its gate. `backend` plays the gates too."""
+
+    RULES = Rules(repeats=3, gate=GateSize(steps=2, sequences=8))
+
+    def test_the_best_three_points_run_in_turn_and_the_winner_passes_its_gate(
+        self, make: Make, backend: Backend, study: Study
+    ) -> None:
+        plain, rest = LAYOUTS[2], LAYOUTS[:2]
+        backend.play = lambda job, batch: result(
+            job,
+            batch,
+            100.0 * batch.micro_batch + 300.0 * (job.layout in rest),
+            measured_grad_accum=8 if job.is_last else 3,
+        )
+        backend.run(make(rules=self.RULES))
+        finals = backend.jobs[3:]
+        assert [(LAYOUTS.index(job.layout), job.rungs[0].micro_batch) for job in finals[:3]] == [(0, 4), (1, 4), (0, 2)]
+        assert [job.repeat for job in finals[:10]] == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4]
+        assert [job.is_last for job in finals] == [False] * 9 + [True, False]
+        assert [bool(job.gate) for job in finals] == [False] * 9 + [True, True]
+        assert finals[-1].layout == plain and not finals[-1].rungs, "the reference ran its gate alone"
+        history = history_of(study)
+        assert [each.is_reference for each in history.gates] == [False, True]
+        best = winner(history.measurements)
+        assert best is not None and (best.layout, best.repeat) == (LAYOUTS[0], 4)
+        backend.run(make(rules=self.RULES))
+        assert len(backend.jobs) == 14, "a resumed study runs none of it again"
+
+    def test_a_winner_with_other_curves_does_not_win(self, make: Make, backend: Backend, study: Study) -> None:
+        backend.play = lambda job, batch: result(job, batch, 1000.0 - 100.0 * LAYOUTS.index(job.layout))
+        backend.losses = lambda job: (2.0, 1.0 + 0.1 * (job.layout == LAYOUTS[0]))
+        backend.run(make(rules=dataclasses.replace(self.RULES, repeats=0)))
+        history = history_of(study)
+        best = winner(history.measurements)
+        assert best is not None and best.layout == LAYOUTS[1]
+        barred = [each for each in history.measurements if each.phase == "gate"]
+        assert {each.layout for each in barred} == {LAYOUTS[0]} and len(barred) == 3, "every point of the layout"
+        assert all("gate failed" in each.reason and each.outcome is Outcome.FAILED for each in barred)
+        assert [each.layout for each in history.gates] == [LAYOUTS[0], LAYOUTS[2], LAYOUTS[1]], "one reference will do"
+
+    def test_the_plainest_layout_is_its_own_reference(self, make: Make, backend: Backend, study: Study) -> None:
+        backend.play = lambda job, batch: result(job, batch, 1000.0 + 100.0 * LAYOUTS.index(job.layout))
+        backend.run(make(rules=dataclasses.replace(self.RULES, repeats=0)))
+        assert backend.order == WHOLE and not history_of(study).gates
+
+    def test_a_reference_that_cannot_run_is_replaced(self, make: Make, backend: Backend, study: Study) -> None:
+        backend.play = lambda job, batch: result(job, batch, 1000.0 - 100.0 * LAYOUTS.index(job.layout))
+        backend.losses = lambda job: None if job.layout == LAYOUTS[2] else (2.0, 1.0)
+        backend.run(make(rules=dataclasses.replace(self.RULES, repeats=0)))
+        assert [job.layout for job in backend.jobs[3:]] == [LAYOUTS[0], LAYOUTS[2], LAYOUTS[1]]
+        assert [each.layout for each in history_of(study).gates] == [LAYOUTS[0], LAYOUTS[1]]
+
+    def test_every_point_runs_again_where_all_are_asked_for(self, make: Make, backend: Backend) -> None:
+        backend.run(make(candidates()[:2], rules=Rules(repeats=2, finalists=None)))
+        assert len(backend.jobs) == 2 + 2 * 6 + 1
+        assert all(job.incumbent_tokens_per_s is None for job in backend.jobs), "none is cut short"
+
+    def test_a_search_s_job_knows_what_it_has_to_beat(self, make: Make, backend: Backend) -> None:
+        backend.run(make(candidates(RECIPE, OTHER)))
+        assert [job.incumbent_tokens_per_s for job in backend.jobs] == [None, 4000.0, 4000.0] * 2
+
+
+class TestRefinement:
+    """Between the last rung that ran and the first that memory refused, every micro-batch that divides is tried."""
+
+    WIDE = dataclasses.replace(RECIPE, global_batch=2 * 1680)
+    WITHIN = (Candidate(recipe=WIDE, layout=LAYOUTS[0], micro_batches=(4, 8, 16)),)
+
+    @staticmethod
+    def up_to(largest: int) -> Callable[[Job, BatchPoint], Measurement]:
+        return lambda job, batch: fast(job, batch) if batch.micro_batch <= largest else out_of_memory(job, batch)
+
+    def test_seven_is_found_between_four_and_eight(self, make: Make, backend: Backend, study: Study) -> None:
+        backend.play = self.up_to(7)
+        backend.run(make(self.WITHIN))
+        assert backend.order == [(LAYOUTS[0], (4, 8, 16)), (LAYOUTS[0], (5, 6, 7))]
+        best = winner(history_of(study).measurements)
+        assert best is not None and best.batch.micro_batch == 7
+        backend.run(make(self.WITHIN))
+        assert len(backend.jobs) == 2, "a resumed study runs none of it again"
+
+    def test_it_ends_at_the_first_that_does_not_fit(self, make: Make, backend: Backend, study: Study) -> None:
+        backend.play = self.up_to(5)
+        backend.run(make(self.WITHIN))
+        assert outcomes(study) == [(4, Outcome.OK), (8, Outcome.OOM), (5, Outcome.OK), (6, Outcome.OOM)]
+
+    def test_a_killed_refinement_goes_on(self, make: Make, backend: Backend, study: Study) -> None:
+        backend.play = self.up_to(7)
+        loop = make(self.WITHIN)
+        backend.step(loop)
+        job = loop.next_job()
+        assert job is not None
+        backend.begin(dataclasses.replace(job, rungs=job.rungs[:1]))
+        study.record(Resume())
+        backend.run(make(self.WITHIN))
+        assert backend.order[2:] == [(LAYOUTS[0], (6, 7))]
+
+    def test_a_prediction_of_the_trial_s_counts_as_a_refusal(self, make: Make, backend: Backend) -> None:
+        def play(job: Job, batch: BatchPoint) -> Measurement:
+            skipped = dataclasses.replace(out_of_memory(job, batch), outcome=Outcome.SKIPPED)
+            return fast(job, batch) if batch.micro_batch < 8 else skipped
+
+        backend.play = play
+        backend.run(make(self.WITHIN))
+        assert backend.order[1:] == [(LAYOUTS[0], (5, 6, 7))]
+
+    def test_the_guided_search_refines_the_best_layout_alone(self, make: Make, backend: Backend, study: Study) -> None:
+        backend.play = self.up_to(7)
+        within = tuple(Candidate(recipe=self.WIDE, layout=each, micro_batches=(4, 8, 16)) for each in LAYOUTS)
+        backend.run(make(within, searcher="guided"))
+        ladders, refined = backend.order[:-1], backend.order[-1]
+        assert refined == (LAYOUTS[0], (5, 6, 7)), "the fastest"
+        assert {each for each, _ in ladders} == set(LAYOUTS) and not {5, 6, 7} & {
+            r for _, rungs in ladders for r in rungs
+        }
+
+    def test_named_rungs_are_not_refined(self, make: Make, backend: Backend) -> None:
+        backend.play = self.up_to(7)
+        backend.run(make(tuple(dataclasses.replace(each, refine=False) for each in self.WITHIN)))
+        assert len(backend.jobs) == 1
