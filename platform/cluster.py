@@ -62,9 +62,13 @@ class Place:
         return self.cluster.device_kind == "cuda"
 
 
+CPU_WORKERS = 2
+"""Devices of a cluster without GPUs, unless the space says otherwise."""
+
+
 @contextlib.contextmanager
 def connected(
-    address: str | None, *, cpu_workers: int, num_gpus: int | None = None, wait_s: float = waiting.WAIT_S
+    address: str | None, *, cpu_workers: int = CPU_WORKERS, num_gpus: int | None = None, wait_s: float = waiting.WAIT_S
 ) -> Generator[Place]:
     """Connects to `address` ("local" starts a Ray of our own), else RAY_ADDRESS, else the cluster whose head this is.
 

@@ -51,9 +51,6 @@ from platform.study.folder import default_folder
 from search_spaces import reference
 from search_spaces.space import Space
 
-CPU_WORKERS = 2
-"""Devices of a Ray cluster without GPUs, as `platform.probe` and `platform.search` take them."""
-
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
@@ -118,7 +115,7 @@ def _cluster(options: argparse.Namespace, console: Console) -> ClusterSpec:
     if options.address and written != "ray":
         raise InputError(f"--address belongs to --cluster ray, not to {written}")
     if written == "ray":
-        with clusters.connected(options.address, cpu_workers=CPU_WORKERS) as place:
+        with clusters.connected(options.address) as place:
             cluster, probe = place.cluster, kept.find(options.studies.expanduser(), place)
     elif written.endswith(".json"):
         probe = kept.read(Path(written).expanduser())

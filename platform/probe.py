@@ -28,7 +28,6 @@ from platform.study.folder import FOLDER_HELP, default_folder
 from trainers.codec import from_json, to_json
 from trainers.probed import Probe
 
-CPU_WORKERS = 2
 BUDGET_S = 52.0
 """Seconds after the command's start at which workers begin nothing new: what is in flight and the end take the rest of
 the minute."""
@@ -121,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = parser().parse_args(argv)
         studies = options.studies.expanduser()
-        with clusters.connected(options.address, cpu_workers=CPU_WORKERS) as place:
+        with clusters.connected(options.address) as place:
             probe = measure(place, began_s)
         path = kept.keep(studies, probe)
     except InputError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import platform.checkout as checkout  # pyright takes `from platform import` for the standard module
 import platform.searchers as searchers
-from platform.cluster import Place, connected
+from platform.cluster import CPU_WORKERS, Place, connected
 from platform.dry_run import print_dry_run
 from platform.errors import ClusterError, InputError
 from platform.finals.ranking import winners
@@ -36,8 +36,6 @@ from search_spaces.space import Space
 from trainers.journal import End, Measured, Resume, StudyHeader
 from trainers.measurement import Outcome
 
-CPU_WORKERS = 2
-"""Devices of a cluster without GPUs, unless the space says otherwise."""
 INTERRUPTED = 130
 RESUME = "python -m platform.search --resume"
 MIRROR_CLOSE_S = 30.0
