@@ -137,12 +137,13 @@ def layout_at(columns: Columns, row: int, *, attention: str) -> Layout:
     )
 
 
-def _refused(columns: Columns) -> "np.ndarray":
-    """Rows that `trainers.support` refuses for their kernels."""
+def _refused(columns: Columns, attention: str) -> "np.ndarray":
+    """Rows that `trainers.support` refuses for their kernels, where fused attention is `attention`."""
     compiled = columns.fused > 0
     zero_3 = (columns.engine == ENGINES.index("deepspeed")) & (columns.zero_stage == 3)
     fsdp = columns.engine == ENGINES.index("fsdp")
-    return np.broadcast_to(compiled & (zero_3 | (_whole(columns) & fsdp)), columns.shape)
+    hidden = (columns.checkpointing == CHECKPOINTING.index("selective")) & (columns.flash > 0) & (attention == "flex")
+    return np.broadcast_to((compiled & (zero_3 | (_whole(columns) & fsdp))) | (hidden & ~compiled), columns.shape)
 
 
 def _whole(columns: Columns) -> "np.ndarray":
@@ -175,15 +176,15 @@ def best_plan(
         told = "; ".join(f"{reason} ({count:,} points)" for reason, count in points.skipped)
         raise InputError(f"no layout of {space.name} stands on {cluster.num_devices} x {cluster.device.name}: {told}")
     prediction = predict(grid)
-    refused = _refused(columns)
+    attention = fused_attention(space)
+    refused = _refused(columns, attention)
     fits = np.asarray(prediction.fits) & ~refused
     skipped = [*points.skipped]
     if refused.any():
-        skipped.append(("compiled under ZeRO-3, or whole under FSDP2 or with a chunked loss", int(refused.sum())))
+        skipped.append(("kernels that an engine refuses together", int(refused.sum())))
     if not fits.all():
         skipped.append(("predicted out of memory", int((~fits & ~refused).sum())))
     rows = _fastest_rows(columns, prediction, fits)
-    attention = fused_attention(space)
     planned: list[Planned] = []
     for row in rows[:top]:
         layout = layout_at(columns, int(row), attention=attention)

@@ -8,13 +8,17 @@ import matplotlib.image
 import numpy as np
 import pytest
 
+import search_spaces
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.predict import expected_s
 from platform.errors import InputError
 from platform.plan import main
+from platform.plans.layouts import best_plan
 from platform.plans.max_model import grown
 from platform.plans.scaling import parse_counts, parse_phases
 from search_spaces.gpt2 import GPT2_XL
+from trainers.cluster import Cluster
+from trainers.support import refusal
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
@@ -161,3 +165,12 @@ def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_computed(
     parts = ("--gpus alone", "ends in", "folder", "nothing to draw")
     assert all(part in line for part, line in zip(parts, said, strict=True)), said
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_proposes_no_kernels_that_the_search_refuses() -> None:
+    """The plan's rule over columns is a copy, for speed, of what `trainers.support` says of one layout."""
+    space = search_spaces.load("bloom7b")
+    planned = best_plan(space, space.recipe, find_cluster("4xH200"), top=10_000).best
+    found = Cluster(device_kind="cuda", device="H200", device_memory_gib=140.0, devices_per_node=4, capability=(9, 0))
+    assert len(planned) > 200 and len({each.layout.compile for each in planned}) > 1
+    assert {refusal(space.recipe, each.layout, found) for each in planned} == {None}
