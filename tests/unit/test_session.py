@@ -150,7 +150,7 @@ class TestEnd:
             backend.play = lambda job, batch: result(job, batch, 1000.0 - 100.0 * LAYOUTS.index(job.layout))
             while (job := backend.step(loop)) and not job.gate:
                 pass
-            loop.spending.budget = Budget(time_s=1.0)
+            loop.spending.budget = Budget(time_s=1e-9)
             backend.run(loop)
 
         _, _, history = run(play)
