@@ -1,6 +1,6 @@
 """What `--dry-run` prints."""
 
-from platform.loop import Budget
+from platform.budget import Budget
 from platform.reports.text import duration, plural
 from platform.subject import Subject
 

@@ -6,6 +6,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from platform.budget import Budget, Spending
+from platform.finals.costs import Costs
 from platform.finals.course import Finals, FinalTrial
 from platform.finals.ranking import winner
 from platform.jobs import Settings, given_up, make_job
@@ -25,22 +27,6 @@ MOST_UNSTARTED = 3
 """Trials in a row whose workers never started, after which the cluster is at fault and the session ends."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Budget:
-    """When a session ends by itself. None is without limit; a resumed study begins with a fresh one."""
-
-    max_trials: int | None = None
-    time_s: float | None = None
-    gpu_s: float | None = None
-    of_space: bool = False
-    """Whether `time_s` is the space's own, not one that the user gave."""
-
-    @property
-    def time_words(self) -> str:
-        """Where `time_s` comes from, in brackets."""
-        return "(the space's own budget: --time-budget-s sets another)" if self.of_space else "(--time-budget-s)"
-
-
 class Loop:
     """One session of a study, from its journal on. `next_job` and `ended` alternate; one trial runs at a time."""
 
@@ -55,30 +41,29 @@ class Loop:
         spent_s: float = 0.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`spent_s` is what the session took before: Ray's start counts in a time budget as well."""
+        """`spent_s` is what the session took before."""
         self.study = study
         self._tail = Tail(study.journal)
         # All that the journal holds, this session's first line too: it settles what a killed session left open.
         self.history = history = History(self._tail.read())
-        self.budget = budget
         self.settings = settings
+        self.spending = Spending(budget, num_devices=settings.cluster.num_devices, spent_s=spent_s, clock=clock)
         self.why_ended = ""
         """Why no further trial runs; empty while the search goes on."""
         self._candidates = {candidate.key: candidate for candidate in candidates}
         self._searcher = searcher
-        self._clock = clock
-        self._started_s = clock() - spent_s
-        self._ended_gpu_s = 0.0
-        self._trials_before = len(history.trials)
-        self._running: tuple[Job, str, float] | None = None
+        self._searched = 0
+        """Trials of the search in this session."""
+        self._running: tuple[Job, str] | None = None
         self._deaths: Counter[tuple[str, int]] = Counter()
         self._finals = Finals(candidates, settings.rules) if settings.rules else None
+        self._finals_first = history.finals_begun
+        """An earlier session was cut in its final runs: a winner comes before further candidates."""
         self._unstarted = 0
         self._asked: Candidate | None = None
         """What the searcher gave last."""
         self.fault = ""
         """What is wrong with the cluster, where that ended the session."""
-        self._start_s = 0.0
         for candidate in candidates:
             if not (searcher.whole_ladders and history.missing(candidate)):
                 self._tell(candidate)
@@ -89,28 +74,19 @@ class Loop:
         return self._running[0] if self._running else None
 
     @property
-    def gpu_s(self) -> float:
-        """Device seconds of this session, those of the running trial up to now."""
-        running = self._running
-        return self._ended_gpu_s + (_gpu_s(running[0], self._clock() - running[2]) if running else 0.0)
-
-    def gpu_left_s(self) -> float:
-        """Device seconds that the budget leaves, infinite without one."""
-        return math.inf if self.budget.gpu_s is None else self.budget.gpu_s - self.gpu_s
-
-    def time_left_s(self) -> float:
-        """Seconds until a budget ends, infinite without one."""
-        left = self.gpu_left_s() / self.settings.cluster.num_devices
-        if self.budget.time_s is not None:
-            left = min(left, self.budget.time_s - (self._clock() - self._started_s))
-        return left
+    def left_out(self) -> str:
+        """What of the final runs is missing, "" for nothing."""
+        return self._finals.left_out(self.history) if self._finals else ""
 
     def next_job(self) -> Job | None:
         """The next trial, written to the journal as started; None when the search is over (`why_ended` says why)."""
         self.refresh()
         if self.fault:
             return None
-        job = self._search_job() or self._final_job()
+        job = self._final_job() if self._finals_first else None
+        if job is None:
+            self._finals_first = False
+            job = self._search_job() or self._final_job()
         if job is None:
             return None
         key = f"{job.recipe.id}-{job.layout.id}"
@@ -121,9 +97,12 @@ class Loop:
                 recipe=job.recipe,
                 layout=job.layout,
                 micro_batches=tuple(batch.micro_batch for batch in job.rungs),
+                repeat=job.repeat,
             )
         )
-        self._running = (job, key, self._clock())
+        self._running = (job, key)
+        self._searched += bool(job.rungs and not job.repeat)
+        self.spending.begin(job.layout.world_size)
         return job
 
     def ended(self, *, state: TrialState, reason: str, started: bool = True) -> None:
@@ -134,10 +113,9 @@ class Loop:
         layout: a node is gone or taken. It stays to be run.
         """
         assert self._running is not None, "no trial is running"
-        job, key, started_s = self._running
-        wall_s = self._clock() - started_s
+        job, key = self._running
         self._running = None
-        self._ended_gpu_s += _gpu_s(job, wall_s)
+        wall_s, gpu_s = self.spending.end()
         self.refresh()
         if not started:
             self._not_started(job, key, wall_s, reason)
@@ -160,12 +138,11 @@ class Loop:
                 key=key,
                 state="interrupted" if silent or state == "interrupted" else "done",
                 wall_s=wall_s,
-                gpu_s=_gpu_s(job, wall_s),
+                gpu_s=gpu_s,
                 reason=reason,
             )
         )
         self.refresh()
-        self._start_s = min(self._start_s, wall_s) if self._start_s else wall_s
         for measurement in self._finals.barred(self.history) if self._finals else ():
             self.study.record(Measured(measurement=measurement))
         self.refresh()
@@ -184,7 +161,7 @@ class Loop:
                 key=key,
                 state="failed",
                 wall_s=wall_s,
-                gpu_s=_gpu_s(job, wall_s),
+                gpu_s=wall_s * job.layout.world_size,
                 reason=reason,
             )
         )
@@ -200,7 +177,10 @@ class Loop:
         self.history.extend(self._tail.read())
 
     def _search_job(self) -> Job | None:
-        if self.why_ended or self._spent():
+        self.why_ended = self.why_ended or self.spending.why_over(
+            trials=self._searched, trial_s=self.history.trial_s, reserve_s=self._reserve_s()
+        )
+        if self.why_ended:
             return None
         while (candidate := self._searcher.suggest()) is not None:
             if not self._searcher.whole_ladders:
@@ -241,9 +221,10 @@ class Loop:
 
     def _final_job(self) -> Job | None:
         """The next trial after the search: a finalist's run, the winner's last one, the gate's reference."""
-        if self._finals is None or self.time_left_s() <= self._start_s:
+        left_s = self.spending.time_left_s()
+        if self._finals is None or left_s <= self.history.trial_s:
             return None
-        trial = self._finals.next(self.history)
+        trial = self._finals.next(self.history, left_s, self._costs)
         if trial is None:
             return None
         self._finals.given(trial)
@@ -257,7 +238,7 @@ class Loop:
             self._finals.again(given.key)
 
     def _job(self, candidate: Candidate, rungs: tuple[BatchPoint, ...], final: FinalTrial | None = None) -> Job:
-        left_s = self.time_left_s()
+        left_s = self.spending.time_left_s() - (final.leave_s if final else self._reserve_s())
         return make_job(
             candidate,
             rungs,
@@ -267,39 +248,16 @@ class Loop:
             stop_at_unix_s=time.time() + left_s if math.isfinite(left_s) else None,
         )
 
-    def _spent(self) -> bool:
-        budget = self.budget
-        if budget.max_trials is not None and len(self.history.trials) - self._trials_before >= budget.max_trials:
-            self.why_ended = f"{budget.max_trials} trials were run (--max-trials)"
-        elif self.gpu_left_s() <= 0:
-            self.why_ended = f"{budget.gpu_s:g} device seconds are spent (--gpu-s)"
-        elif self.time_left_s() <= 0:
-            self.why_ended = f"{budget.time_s:g} s are over {budget.time_words}"
-        elif self.time_left_s() < self._start_s + self._reserve_s():
-            of = f" {budget.time_words}" if budget.of_space else ""
-            after = " beside the final runs" if self._reserve_s() else ""
-            left = f"the {self.time_left_s():.0f} s that are left of the budget{of}"
-            self.why_ended = f"{left} are too short for a trial{after}"
-        else:
-            return False
-        return True
+    @property
+    def _costs(self) -> Costs:
+        return Costs(trial_s=self.history.trial_s, timing=self.settings.timing)
 
     def _reserve_s(self) -> float:
-        """Seconds of a budget kept for the final trials, a third of it at most; 0 where none would follow now."""
-        whole_s = self.budget.time_s or math.inf
-        if self.budget.gpu_s is not None:
-            whole_s = min(whole_s, self.budget.gpu_s / self.settings.cluster.num_devices)
-        if self._finals is None or math.isinf(whole_s) or self._finals.next(self.history) is None:
-            return 0.0
-        trials = self._finals.rules.num_trials(len(self.history.measurements))
-        return min(trials * self._start_s + self.settings.timing.winner_s, whole_s / 3)
+        """Seconds of a budget that the search leaves to the final runs."""
+        return self._finals.reserve_s(self.history, self._costs, self.spending.whole_s) if self._finals else 0.0
 
     def _give_up(self, job: Job, known: Sequence[Measurement], reason: str) -> None:
         done = {m.batch for m in known}
         batch = next((each for each in job.rungs if each not in done), job.rungs[-1])
         if batch not in done:
             self.study.record(Measured(measurement=given_up(job, batch, reason)))
-
-
-def _gpu_s(job: Job, wall_s: float) -> float:
-    return wall_s * job.layout.world_size

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from pathlib import Path
 
-from platform.finals.ranking import winners
+from platform.mlflow_fields import id_of
 from platform.mlflow_runs import Runs
 from platform.mlflow_uri import check_uri, default_uri, shown_uri, ui_command
 from platform.reports.rows import tables
@@ -15,7 +15,7 @@ from platform.reports.text import plural
 from platform.study.history import History
 from platform.study.journal import JOURNAL, Tail
 from platform.system_metrics import Samples
-from trainers.journal import Line, Measured, RungStart, now
+from trainers.journal import GateCurves, Line, Measured, RungStart, now
 from trainers.measurement import Measurement, Outcome
 
 __all__ = ["Mirror", "check_uri", "default_uri", "shown_uri"]
@@ -41,7 +41,7 @@ class Mirror:
         self._tail = Tail(self.folder / JOURNAL)
         self._history = History()
         self._rung_starts: dict[tuple[str, int], str] = {}
-        self._pending: deque[tuple[Measurement, str, str]] = deque()
+        self._pending: deque[tuple[Measurement | GateCurves, str, str]] = deque()
         self._seen: set[str] = set()
         self._runs: Runs | None = None
         self._experiment_id = ""
@@ -84,7 +84,7 @@ class Mirror:
     @property
     def mirrored(self) -> frozenset[str]:
         """Ids of the measurements that this mirror knows to be in MLflow."""
-        return frozenset(self._seen) - {measurement.id for measurement, _, _ in tuple(self._pending)}
+        return frozenset(self._seen) - {id_of(entry) for entry, _, _ in tuple(self._pending)}
 
     def _lacking(self) -> str:
         total = {each.id for each in self._read_all() if each.outcome is not Outcome.SKIPPED}
@@ -144,8 +144,8 @@ class Mirror:
             self._runs.running()
             self._marked_running = True
         while self._pending:
-            measurement, started, ended = self._pending[0]
-            self._runs.add(measurement, started=started, ended=ended)
+            pending, started, ended = self._pending[0]
+            self._runs.add(pending, started=started, ended=ended)
             self._pending.popleft()
         self._runs.samples(self._samples.read())
         if closing:
@@ -162,11 +162,13 @@ class Mirror:
             started = self._rung_starts.get((measurement.trial_id, measurement.batch.micro_batch), entry.at)
             self._pending.append((measurement, started, entry.at))
             self._seen.add(measurement.id)
+        if isinstance(entry, GateCurves):
+            start = next((each.at for each in self._history.trials if each.trial_id == entry.trial_id), entry.at)
+            self._pending.append((entry, start, entry.at))
 
     def _finish(self, runs: Runs) -> None:
         header, end = self._history.header, self._history.end
         assert header is not None
-        best = winners(self._history.measurements).get(header.recipes[0].id) if header.recipes else None
         if end is None:
             status, at = "KILLED", self._history.last_at or now()
         else:
@@ -178,7 +180,7 @@ class Mirror:
         for name, rows in tables(self._history).items():
             runs.table(name, rows)
         runs.attach(sorted(path for pattern in _FILES for path in self.folder.glob(pattern)))
-        runs.ended(status=status, at=at, best=best)
+        runs.ended(self._history, status=status, at=at)
         self._complete = True
 
 

@@ -1,10 +1,16 @@
-"""What of a measurement goes into its run in MLflow, under which names: made for the pages that compare runs."""
+"""What of a measurement, or of a layout's numerics gate, goes into its run in MLflow, under which names.
+
+Made for the pages that compare runs.
+"""
 
 import math
 from typing import Any
 
+from platform.finals.gate import verdict_on
 from platform.reports.text import degrees, sharding
-from trainers.codec import to_json
+from platform.study.history import History
+from trainers.codec import identity, to_json
+from trainers.journal import GateCurves
 from trainers.measurement import Measurement
 
 LONGEST = 500
@@ -19,6 +25,8 @@ SERIES = {
     "power_w": "power_w",
     "utilization_by_device_pct": "utilization_by_device_pct",
 }
+GATE_SERIES = {"losses": "gate_loss", "grad_norms": "gate_grad_norm"}
+"""The same of a gate's curves: those of a winner and of its reference lie over each other where both are charted."""
 """Fields of several values and the metric each becomes: a value for each step, window or rank."""
 
 _TAGS = ("dp_replicate", "dp_shard")
@@ -60,10 +68,45 @@ _FIGURES = (
 """A measurement's single figures, each a metric under its own name."""
 
 
-def tags_of(measurement: Measurement) -> dict[str, str]:
+def id_of(entry: Measurement | GateCurves) -> str:
+    """What tells a run from the study's others."""
+    if isinstance(entry, Measurement):
+        return entry.id
+    return identity(("gate", entry.trial_id, entry.recipe.id, entry.layout.id))
+
+
+def name_of(entry: Measurement | GateCurves) -> str:
+    """What a run is called."""
+    label = entry.layout.label
+    mark = " (miniature)" if entry.recipe.model.miniature_of is not None else ""
+    if isinstance(entry, GateCurves):
+        return f"numerics gate{', reference' if entry.is_reference else ''}: {label}{mark}"
+    run = f", run {entry.repeat}" if entry.repeat else ""
+    return f"{label}, MBS {entry.batch.micro_batch}{run}{mark}"
+
+
+def series_of(entry: Measurement | GateCurves) -> dict[str, tuple[float, ...]]:
+    """Metrics of several values."""
+    names = SERIES if isinstance(entry, Measurement) else GATE_SERIES
+    return {name: getattr(entry, field) for field, name in names.items()}
+
+
+def gate_of(best: Measurement, history: History) -> tuple[dict[str, str], dict[str, float]]:
+    """Tags and metrics that tell on the study's run whether its winner passed the numerics gate."""
+    verdict = verdict_on(best.layout, best.recipe, history.gates)
+    if verdict is None:
+        return {"gate": "not run"}, {}
+    passed = "passed" if verdict.passed else "failed"
+    return {"gate": passed}, {"gate_loss_error": verdict.loss_error, "gate_norm_error": verdict.norm_error}
+
+
+def tags_of(entry: Measurement | GateCurves) -> dict[str, str]:
     """What a run is found by."""
+    if isinstance(entry, GateCurves):
+        return {"gate": "reference" if entry.is_reference else "layout", "trial_id": entry.trial_id}
+    measurement = entry
     return {
-        "measurement_id": measurement.id,
+        "measurement_id": entry.id,
         "outcome": measurement.outcome.value,
         "reason": measurement.reason[:LONGEST],
         "trial_id": measurement.trial_id,
@@ -71,26 +114,36 @@ def tags_of(measurement: Measurement) -> dict[str, str]:
     }
 
 
-def params_of(measurement: Measurement) -> dict[str, Any]:
-    """Flat parameters of a measurement under its own field names; the model's are prefixed with `model_`."""
-    recipe: dict[str, Any] = to_json(measurement.recipe)
+def params_of(entry: Measurement | GateCurves) -> dict[str, Any]:
+    """Flat parameters under the entry's own field names; the model's are prefixed with `model_`."""
+    recipe: dict[str, Any] = to_json(entry.recipe)
     model: dict[str, Any] = recipe.pop("model")
     model.pop("config")
-    layout: dict[str, Any] = to_json(measurement.layout)
+    layout: dict[str, Any] = to_json(entry.layout)
     for name in _TAGS:
         layout.pop(name)
-    conditions = measurement.conditions
     return {
-        "recipe": measurement.recipe.id,
-        "layout": measurement.layout.label,
-        "layout_id": measurement.layout.id,
-        "sharding": sharding(measurement.layout),
-        "degrees": degrees(measurement.layout),
-        "outcome": measurement.outcome.value,
+        "recipe": entry.recipe.id,
+        "layout": entry.layout.label,
+        "layout_id": entry.layout.id,
+        "sharding": sharding(entry.layout),
+        "degrees": degrees(entry.layout),
         "model": model.pop("name"),
         **{f"model_{name}": value for name, value in model.items()},
         **recipe,
         **layout,
+        **(_measured(entry) if isinstance(entry, Measurement) else _gate(entry)),
+    }
+
+
+def _gate(curves: GateCurves) -> dict[str, Any]:
+    return {"gate_steps": curves.steps, "gate_sequences": curves.sequences, "is_reference": curves.is_reference}
+
+
+def _measured(measurement: Measurement) -> dict[str, Any]:
+    conditions = measurement.conditions
+    return {
+        "outcome": measurement.outcome.value,
         **to_json(measurement.batch),
         "num_devices": measurement.num_devices,
         "repeat": measurement.repeat,
@@ -105,9 +158,9 @@ def params_of(measurement: Measurement) -> dict[str, Any]:
     }
 
 
-def figures_of(measurement: Measurement) -> dict[str, float]:
+def figures_of(entry: Measurement | GateCurves) -> dict[str, float]:
     """Metrics of one value each."""
-    found = {name: getattr(measurement, name) for name in _FIGURES}
+    found = {name: getattr(entry, name, None) for name in _FIGURES}
     found |= {name: math.nan for name in _COMPARED if found[name] is None}
     return {name: float(value) for name, value in found.items() if value is not None}
 

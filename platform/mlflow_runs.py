@@ -1,4 +1,4 @@
-"""A study's runs in MLflow: one for the study, a child for each measurement, each made once.
+"""A study's runs in MLflow: one for the study, a child for each measurement and each numerics gate, each made once.
 
 MLflow is the record here: what is there already is asked for by tags, so nothing needs to be noted on this side, and a
 process killed between making a run and filling it leaves nothing that the next one could not complete.
@@ -16,11 +16,13 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from platform.mlflow_fields import SERIES, as_text, figures_of, params_of, tags_of
+from platform.finals.ranking import winners
+from platform.mlflow_fields import as_text, figures_of, gate_of, id_of, name_of, params_of, series_of, tags_of
 from platform.mlflow_uri import sqlite_path
+from platform.study.history import History
 from platform.system_metrics import Sample
 from trainers.codec import identity
-from trainers.journal import StudyHeader
+from trainers.journal import GateCurves, StudyHeader
 from trainers.measurement import Measurement, Outcome
 
 TIMEOUT_S = 10
@@ -98,7 +100,7 @@ class Runs:
         return run.info.run_id
 
     def _found(self) -> dict[str, tuple[str, bool]]:
-        """Measurement id -> run id and whether the run is complete. Of two runs of one id the poorer one is deleted."""
+        """Entry's id -> run id and whether the run is complete. Of two runs of one id the poorer one is deleted."""
         children: dict[str, tuple[str, bool]] = {}
         token = None
         while True:
@@ -109,61 +111,60 @@ class Runs:
                 page_token=token,
             )
             for run in page:
-                measurement_id = run.data.tags.get("measurement_id")
-                if measurement_id is None:
+                entry_id = run.data.tags.get("entry_id") or run.data.tags.get("measurement_id")
+                if entry_id is None:
                     continue
                 child = (run.info.run_id, run.info.status != "RUNNING")
-                known = children.get(measurement_id)
+                known = children.get(entry_id)
                 if known is not None:
                     # A request that timed out here may still have been carried out there.
                     child, poorer = (child, known) if child[1] and not known[1] else (known, child)
                     self._client.delete_run(poorer[0])
-                children[measurement_id] = child
+                children[entry_id] = child
             token = page.token
             if not token:
                 return children
 
-    def has(self, measurement_id: str) -> bool:
-        """Whether the measurement's run is there and complete."""
-        return self._children.get(measurement_id, ("", False))[1]
+    def has(self, entry_id: str) -> bool:
+        """Whether the entry's run is there and complete."""
+        return self._children.get(entry_id, ("", False))[1]
 
-    def add(self, measurement: Measurement, *, started: str, ended: str) -> None:
-        """Make the measurement's run, or complete one that was begun. Times are the journal's."""
-        if self.has(measurement.id):
+    def add(self, entry: Measurement | GateCurves, *, started: str, ended: str) -> None:
+        """Make the entry's run, or complete one that was begun. Times are the journal's."""
+        entry_id = id_of(entry)
+        if self.has(entry_id):
             return
-        known = self._children.get(measurement.id)
-        run_id = known[0] if known else self._new(measurement, started)
-        self._children[measurement.id] = (run_id, False)
-        self._log(run_id, params=params_of(measurement))
-        for metrics in _chunks(self._metrics(measurement, _milliseconds(ended)), _MOST_METRICS):
+        known = self._children.get(entry_id)
+        run_id = known[0] if known else self._new(entry, started)
+        self._children[entry_id] = (run_id, False)
+        self._log(run_id, params=params_of(entry))
+        for metrics in _chunks(self._metrics(entry, _milliseconds(ended)), _MOST_METRICS):
             self._client.log_batch(run_id, metrics=metrics)
-        status = "FINISHED" if measurement.outcome in _FINISHED else "FAILED"
-        self._client.set_terminated(run_id, status, end_time=_milliseconds(ended))
-        self._children[measurement.id] = (run_id, True)
+        finished = isinstance(entry, GateCurves) or entry.outcome in _FINISHED
+        self._client.set_terminated(run_id, "FINISHED" if finished else "FAILED", end_time=_milliseconds(ended))
+        self._children[entry_id] = (run_id, True)
 
-    def _new(self, measurement: Measurement, started: str) -> str:
-        mark = f", run {measurement.repeat}" if measurement.repeat else ""
-        mark += " (miniature)" if measurement.miniature else ""
+    def _new(self, entry: Measurement | GateCurves, started: str) -> str:
         run = self._client.create_run(
             self.experiment_id,
             start_time=_milliseconds(started),
             tags={
                 "mlflow.parentRunId": self.parent_id,
                 "study": self._header.name,
-                "miniature": _yes(measurement.miniature),
-                **tags_of(measurement),
+                "entry_id": id_of(entry),
+                "miniature": _yes(entry.recipe.model.miniature_of is not None),
+                **tags_of(entry),
             },
-            run_name=f"{measurement.layout.label}, MBS {measurement.batch.micro_batch}{mark}",
+            run_name=name_of(entry),
         )
         return run.info.run_id
 
-    def _metrics(self, measurement: Measurement, at_ms: int) -> list[Any]:
+    def _metrics(self, entry: Measurement | GateCurves, at_ms: int, *, series: bool = True) -> list[Any]:
         """Times follow from the journal, so that completing a run writes the very same points again."""
         metric = self._ml.entities.Metric
-        found = [metric(name, value, at_ms, 0) for name, value in figures_of(measurement).items()]
-        for field, name in SERIES.items():
-            series = getattr(measurement, field)
-            found += [metric(name, float(each), at_ms - len(series) + 1 + n, n) for n, each in enumerate(series)]
+        found = [metric(name, value, at_ms, 0) for name, value in figures_of(entry).items()]
+        for name, values in series_of(entry).items() if series else ():
+            found += [metric(name, float(each), at_ms - len(values) + 1 + n, n) for n, each in enumerate(values)]
         return found
 
     def _log(self, run_id: str, *, params: Mapping[str, Any]) -> None:
@@ -180,12 +181,19 @@ class Runs:
         """Mark the study as running, also one that had ended."""
         self._client.update_run(self.parent_id, status="RUNNING")
 
-    def ended(self, *, status: str, at: str, best: Measurement | None) -> None:
-        """Mark the study as over; the winner's figures go onto its run, so that studies can be compared."""
+    def ended(self, history: History, *, status: str, at: str) -> None:
+        """Mark the study as over; figures and verdict of its first recipe's winner go onto its run, so that studies can
+        be compared.
+        """
+        recipes = self._header.recipes
+        best = winners(history.measurements).get(recipes[0].id) if recipes else None
         if best is not None:
-            tags = {"winner": best.layout.label, "winner_measurement_id": best.id}
+            metric, at_ms = self._ml.entities.Metric, _milliseconds(at)
+            tags, errors = gate_of(best, history)
+            tags |= {"winner": best.layout.label, "winner_measurement_id": best.id}
             made = [self._ml.entities.RunTag(name, value) for name, value in tags.items()]
-            plain = [each for each in self._metrics(best, _milliseconds(at)) if each.key not in SERIES.values()]
+            plain = self._metrics(best, at_ms, series=False)
+            plain += [metric(name, value, at_ms, 0) for name, value in errors.items()]
             self._client.log_batch(self.parent_id, metrics=plain, tags=made)
         self._client.set_terminated(self.parent_id, status, end_time=_milliseconds(at))
 

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import platform.checkout as checkout  # pyright takes `from platform import` for the standard module
 import platform.searchers as searchers
+from platform.budget import Budget
 from platform.cluster import CPU_WORKERS, Place, connected
 from platform.dry_run import print_dry_run
 from platform.errors import ClusterError, InputError
 from platform.finals.ranking import winners
 from platform.jobs import Settings
-from platform.loop import Budget, Loop
+from platform.loop import Loop
 from platform.mirror import Mirror, check_uri, default_uri, shown_uri
 from platform.planning import Plan, same_devices
 from platform.probing import kept
@@ -186,7 +187,7 @@ def _run(study: Study, subject: Subject, place: Place, budget: Budget, began_s: 
     import platform.tune as tune  # imports Ray, which reads at import the settings that `connected` made
 
     loop: Loop | None = None
-    code, fault = 0, ""
+    code, fault, left_out = 0, "", ""
     try:
         with tune.recorder(study.journal) as name:
             loop = Loop(
@@ -207,19 +208,21 @@ def _run(study: Study, subject: Subject, place: Place, budget: Budget, began_s: 
                 ),
                 spent_s=time.monotonic() - began_s,
             )
-            with sampled(study.path), followed(study.journal, loop, total=len(subject.plan.candidates)):
+            with sampled(study.path), followed(study.journal, loop.spending, total=len(subject.plan.candidates)):
                 tune.run(loop, driver_ip=place.driver_ip)
         say(f"Ended: {loop.why_ended}.")
+        if left_out := loop.left_out:
+            say(f"Final runs left out: {left_out}.")
         if loop.fault:
             code = ClusterError.exit_code
             say(f"What was measured is kept; once the cluster is well again, go on with: {how_to(RESUME, study.path)}")
     except KeyboardInterrupt:
         code = INTERRUPTED
         say(f"Interrupted. What was measured is kept; go on with: {how_to(RESUME, study.path)}")
-    gpu_s = loop.gpu_s if loop is not None else 0.0
+    gpu_s = loop.spending.gpu_s if loop is not None else 0.0
     if not code:
         code, fault = _verdict(read(study.path)[0])
-    study.record(End(exit_code=code, wall_s=time.monotonic() - began_s, gpu_s=gpu_s))
+    study.record(End(exit_code=code, wall_s=time.monotonic() - began_s, gpu_s=gpu_s, left_out=left_out))
     return code, fault
 
 

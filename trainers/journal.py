@@ -88,6 +88,9 @@ class TrialStart:
     recipe: Recipe
     layout: Layout
     micro_batches: tuple[int, ...]
+    """None where only the numerics gate is run, as its reference."""
+    repeat: int = 0
+    """Above 0 for a final run of one point."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,6 +176,8 @@ class End:
     exit_code: int
     wall_s: float
     gpu_s: float
+    left_out: str = ""
+    """What of the final runs a budget left no time for."""
 
 
 Line = StudyHeader | Peak | TrialStart | RungStart | Measured | GateCurves | TrialEnd | Resume | End

@@ -1,11 +1,14 @@
 """The course of the final trials: the finalists' runs, the winner's last with its gate, then the gate's reference."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import platform.finals.gate as gates  # pyright takes `from platform import` for the standard module
-from platform.finals.ranking import points, winner
-from platform.finals.schedule import FINALISTS, Run, next_run
+from platform.finals.costs import UNLIMITED, Costs
+from platform.finals.ranking import by_speed, points, ranked, winner
+from platform.finals.schedule import FINALISTS, Run, Tried, last_run, repeats_left
+from platform.reports.text import plural
 from platform.study.history import History
 from search_spaces.space import Candidate
 from trainers.job import GateSize
@@ -45,6 +48,8 @@ class FinalTrial:
     repeat: int = 0
     is_last: bool = False
     gate: GateSize | None = None
+    leave_s: float = 0.0
+    """Seconds of a budget that must be left when its rung begins: for the rung, and for the gate's reference."""
 
     @property
     def key(self) -> tuple[str, str, tuple[BatchPoint, ...], int]:
@@ -62,22 +67,45 @@ class Finals:
         self._recipes = tuple(dict.fromkeys(candidate.recipe for candidate in candidates))
         self._given: dict[tuple[object, ...], FinalTrial] = {}
 
-    def next(self, history: History) -> FinalTrial | None:
-        """The next trial, None when there is none. Gives the same again until `given` is told."""
+    def next(self, history: History, left_s: float = math.inf, costs: Costs = UNLIMITED) -> FinalTrial | None:
+        """The next trial, None when there is none. Gives the same again until `given` is told.
+
+        A winner without its gate is none: a finalist is run again only where `left_s` are enough for that and for what
+        the winners have to go through after it.
+        """
         for recipe in self._recipes:
-            measured = _of(recipe, history)
-            tried = frozenset((trial.layout.id, trial.rungs[0], trial.repeat) for trial in self._tried(recipe))
-            run = next_run(
-                measured,
-                repeats=self.rules.repeats,
-                most=self.rules.finalists,
-                last_wanted=lambda best: self._last_wanted(best, history),
-                tried=tried,
-            )
-            trial = self._reference(recipe, history) if run is None else self._of_run(run, history)
-            if trial is not None:
+            runs = self._repeats_left(recipe, history)
+            if runs and left_s >= costs.trial_s + self._closing_s(history, costs, anew=recipe):
+                run, point = runs[0], runs[0].point
+                return FinalTrial(recipe=recipe, layout=point.layout, rungs=(point.batch,), repeat=run.repeat)
+            if (trial := self._closing(recipe, history, costs)) is not None:
                 return trial
         return None
+
+    def reserve_s(self, history: History, costs: Costs, whole_s: float) -> float:
+        """Seconds of a budget of `whole_s` that a search leaves to the final trials that would follow now.
+
+        All that the winners have to go through, up to half of the budget; with the finalists' runs, up to a third.
+        """
+        closing_s = self._closing_s(history, costs)
+        runs_s = costs.trial_s * sum(len(self._repeats_left(recipe, history)) for recipe in self._recipes)
+        return max(min(closing_s, whole_s / 2), min(closing_s + runs_s, whole_s / 3))
+
+    def left_out(self, history: History) -> str:
+        """What of the final trials is missing, "" for nothing: a session that goes on begins with it."""
+        found: list[str] = []
+        for recipe in self._recipes:
+            anew = Finals(self._candidates, self.rules)  # what left nothing for want of time is missing too
+            of = f" of {recipe.label}" if len(self._recipes) > 1 else ""
+            if runs := anew._repeats_left(recipe, history):
+                points = len({(run.point.layout.id, run.point.batch) for run in runs})
+                found.append(f"{plural(len(runs), 'run')} of {plural(points, 'finalist')}{of}")
+            closing = anew._closing(recipe, history, UNLIMITED)
+            if closing is not None and not closing.rungs:
+                found.append(f"the reference of the numerics gate{of}")
+            elif closing is not None:
+                found.append(f"the winner's last run{' with the numerics gate' if closing.gate else ''}{of}")
+        return ", ".join(found)
 
     def given(self, trial: FinalTrial) -> None:
         """`trial` is run: it is not given again, whatever it leaves."""
@@ -113,8 +141,67 @@ class Finals:
                 ]
         return found
 
-    def _tried(self, recipe: Recipe) -> list[FinalTrial]:
-        return [trial for trial in self._given.values() if trial.recipe == recipe and trial.rungs]
+    def _tried(self, recipe: Recipe) -> Tried:
+        trials = [trial for trial in self._given.values() if trial.recipe == recipe and trial.rungs]
+        return frozenset((trial.layout.id, trial.rungs[0], trial.repeat) for trial in trials)
+
+    def _repeats_left(self, recipe: Recipe, history: History) -> list[Run]:
+        rules = self.rules
+        return repeats_left(
+            _of(recipe, history), repeats=rules.repeats, most=rules.finalists, tried=self._tried(recipe)
+        )
+
+    def _closing(self, recipe: Recipe, history: History, costs: Costs) -> FinalTrial | None:
+        """What the recipe's winner still has to go through: its last run with its gate, then the gate's reference.
+
+        Without repeats no other point has been run again: where the last run puts the winner behind the search's figure
+        of another one, that one has its last run too.
+        """
+        measured = _of(recipe, history)
+        best = winner(measured)
+        if best is None:
+            return None
+        if _curves(best, history) and (layout := self._reference(best, history)) is not None:
+            return FinalTrial(recipe=recipe, layout=layout, rungs=(), gate=self.rules.gate)
+        for point in [*ranked(measured)[:1], *(by_speed(measured)[:1] if not self.rules.repeats else ())]:
+            run = last_run(point, repeats=self.rules.repeats, tried=self._tried(recipe))
+            if run is not None and self._last_wanted(point.shown, history):
+                wanted = self._gate_wanted(point.shown, history)
+                return FinalTrial(
+                    recipe=recipe,
+                    layout=run.point.layout,
+                    rungs=(run.point.batch,),
+                    repeat=run.repeat,
+                    is_last=True,
+                    gate=self.rules.gate if wanted else None,
+                    leave_s=costs.measuring_s(point.shown) + self._reference_s(best, history, costs) if wanted else 0.0,
+                )
+        return None
+
+    def _closing_s(self, history: History, costs: Costs, anew: Recipe | None = None) -> float:
+        """Estimated seconds of what the winners still have to go through; a winner of recipe `anew` all of it again,
+        since another one may take its place.
+        """
+        seconds = 0.0
+        for recipe in self._recipes:
+            best = winner(_of(recipe, history))
+            if best is None:
+                continue
+            trial = self._closing(recipe, history, costs)
+            is_last = (trial is not None and trial.is_last) or (recipe == anew and self._last_wanted(best, history))
+            gate = self.rules.gate if recipe == anew else trial and trial.is_last and trial.gate
+            seconds += costs.trial_s + costs.measuring_s(best) if is_last else 0.0
+            seconds += costs.gate_s(gate, best, of=best) if gate else 0.0
+            seconds += self._reference_s(best, history, costs) if gate or (trial and not trial.rungs) else 0.0
+        return seconds
+
+    def _reference_s(self, best: Measurement, history: History, costs: Costs) -> float:
+        """Estimated seconds of the reference's gate, 0 where none is to run."""
+        layout = self._reference(best, history)
+        if self.rules.gate is None or layout is None:
+            return 0.0
+        ran = ranked(each for each in _of(best.recipe, history) if each.layout == layout)
+        return costs.trial_s + costs.gate_s(self.rules.gate, best, of=ran[0].shown if ran else None)
 
     def _last_wanted(self, best: Measurement, history: History) -> bool:
         """Whether a winner is run once more: to time what was derived, or to hold it against the reference."""
@@ -127,31 +214,20 @@ class Finals:
         order = gates.references(best.recipe, self._candidates, history.measurements)
         return bool(order) and order[0] != best.layout
 
-    def _of_run(self, run: Run, history: History) -> FinalTrial:
-        point = run.point
-        wanted = run.is_last and self._gate_wanted(point, history)
-        return FinalTrial(
-            recipe=point.recipe,
-            layout=point.layout,
-            rungs=(point.batch,),
-            repeat=run.repeat,
-            is_last=run.is_last,
-            gate=self.rules.gate if wanted else None,
-        )
-
-    def _reference(self, recipe: Recipe, history: History) -> FinalTrial | None:
-        """The reference's gate, where the winner has run its own and there is nothing to hold it against."""
-        best = winner(_of(recipe, history))
-        if self.rules.gate is None or best is None or not _curves(best, history):
-            return None
-        if gates.verdict_on(best.layout, recipe, history.gates):
+    def _reference(self, best: Measurement, history: History) -> Layout | None:
+        """The layout whose gate is still to run for the winner's to be held against; None where there is none."""
+        gate, recipe = self.rules.gate, best.recipe
+        ran = {
+            (each.steps, each.sequences)
+            for each in history.gates
+            if each.recipe == recipe and each.is_reference and each.layout != best.layout
+        }
+        if gate is None or (gate.steps, gate.sequences) in ran:
             return None
         tried = {trial.layout for trial in self._given.values() if trial.recipe == recipe and not trial.rungs}
         order = gates.references(recipe, self._candidates, history.measurements)
         left = [layout for layout in order if layout not in tried and layout != best.layout]
-        if not left or len(tried) >= MOST_REFERENCES:
-            return None
-        return FinalTrial(recipe=recipe, layout=left[0], rungs=(), gate=self.rules.gate)
+        return left[0] if left and len(tried) < MOST_REFERENCES else None
 
 
 def _curves(best: Measurement, history: History) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import platform.finals.gate as gates  # pyright takes `from platform import` for the standard module
 from platform.reports.batches import batch_rows
 from platform.reports.text import degrees, options, sharding
 from platform.study.history import History
@@ -12,7 +13,9 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def tables(history: History) -> dict[str, Rows]:
-    """File name -> rows: what was measured, best first; what was never run; recipes that differ in their batch."""
+    """File name -> rows: what was measured, best first; what was never run; numerics gates; recipes that differ in
+    their batch.
+    """
     assert history.header is not None
     tokens = history.header.tokens
     tried = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
@@ -20,8 +23,35 @@ def tables(history: History) -> dict[str, Rows]:
     left = [each for each in history.measurements if each.outcome is Outcome.SKIPPED]
     found: dict[str, Rows] = {"measurements.json": [_measured(each, tokens) for each in tried]}
     found["skipped.json"] = [_skipped(each) for each in left]
+    found["gates.json"] = _gates(history)
     found["global_batches.json"] = batch_rows(history.measurements)
     return {name: rows for name, rows in found.items() if rows}
+
+
+def _gates(history: History) -> Rows:
+    """A row for each layout whose numerics gate ran: how near its curves are to the reference's."""
+    rows: list[dict[str, Any]] = []
+    for each in history.gates:
+        verdict = None if each.is_reference else gates.verdict_on(each.layout, each.recipe, history.gates)
+        held = "no reference has run" if verdict is None else "passed" if verdict.passed else "failed"
+        rows.append(
+            {
+                "layout": each.layout.label,
+                "gate": "reference" if each.is_reference else held,
+                "reference": verdict and verdict.reference.label,
+                "loss_error": verdict and verdict.loss_error,
+                "loss_tolerance": verdict and verdict.loss_tolerance,
+                "norm_error": verdict and verdict.norm_error,
+                "norm_tolerance": verdict and verdict.norm_tolerance,
+                "steps": each.steps,
+                "sequences": each.sequences,
+                "first_loss": each.losses[0] if each.losses else None,
+                "last_loss": each.losses[-1] if each.losses else None,
+                "trial": each.trial_id,
+                "recipe": each.recipe.id,
+            }
+        )
+    return rows
 
 
 def _point(measurement: Measurement) -> dict[str, Any]:

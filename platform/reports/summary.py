@@ -109,6 +109,8 @@ def verdicts(history: History) -> list[str]:
             price = history.header.price_per_gpu_h
             sentences.append(winner_sentence(best, tokens=history.header.tokens, price_per_gpu_h=price))
             sentences += evidence(best, group, history)
+    if history.end is not None and history.end.left_out:
+        sentences.append(f"Final runs left out for want of time: {history.end.left_out} (--resume begins with them).")
     # CPU workers share their cores with all else that runs: a slow one tells nothing.
     peaks = history.peaks[-1:] if history.header.cluster.device_kind == "cuda" else []
     return [*sentences, *(sentence for peak in peaks if (sentence := _lag(peak)))]

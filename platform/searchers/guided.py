@@ -1,13 +1,15 @@
 """The guided searcher: the cost model says where to begin, each measurement corrects it, an error prunes soundly.
 
 The next trial is the layout, with the rungs of its ladder, whose expected saving over the planned run is largest for a
-device second, under the probability that it fits. What an earlier study measured corrects the predictions too, and is
-neither picked nor an incumbent. Where the cost model does not know the devices nothing is predicted:
-the space's own order comes first, and what is learned is learned from the measurements alone.
+device second, under the probability that it fits. Recipes take turns, since each has a winner of its own. What an
+earlier study measured corrects the predictions too, and is neither picked nor an incumbent. Where the cost model does
+not know the devices nothing is predicted: the space's own order comes first, and what is learned is learned from the
+measurements alone.
 """
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Generic
 
@@ -70,6 +72,8 @@ class Guided(Generic[C]):
         """Points that ran out of memory, or had no head-room."""
         self._best: dict[int, float] = {}
         """Group -> log step time of its incumbent."""
+        self._turns: Counter[int] = Counter()
+        """Trials that each group has had."""
         self._num_pruned = 0
         self._standing: Pick[C] | None = None
         self._threads = ThreadpoolController()
@@ -96,6 +100,7 @@ class Guided(Generic[C]):
         known = self._place.get(candidate.key)
         if known is None:
             return
+        self._turns[int(self._points.group[self._first[known]])] += 1
         rungs = self._problem.candidates[known].micro_batches
         point = {rung: int(self._first[known]) + place for place, rung in enumerate(rungs)}
         for rung in candidate.micro_batches:
@@ -161,33 +166,39 @@ class Guided(Generic[C]):
                 else ""
             )
             return None
+        # One at a time: the model of all learns from each, and a budget that ends early has served all alike.
+        times, memory = self._times(), self._memory()
+        groups = self._points.group[left]
+        for group in sorted(dict.fromkeys(groups.tolist()), key=self._turns.__getitem__):
+            pick = self._pick_of(group, left[groups == group], times, memory)
+            if pick is not None:
+                return pick
+        return None
+
+    def _pick_of(self, group: int, left: Index, times: Learned, memory: Learned | None) -> Pick[C] | None:
+        """The group's point of `left` that is worth most for its cost, with the rungs to climb beside it."""
         points, costs = self._points, self._problem.costs
-        times = self._times()
-        memory = self._memory()
         roughly = -(points.log_step_s + times.roughly())[left]
-        references = self._references(points.group[left], roughly)
-        ahead = roughly - references[points.group[left]]
+        ahead = roughly - self._reference(group, roughly)
         front = _foremost(left, ahead + points.sigma[left], FRONT)
         mean, sigma = times.each(front)
         speed = -(points.log_step_s[front] + mean)
-        references = self._references(points.group[front], speed)
+        reference = self._reference(group, speed)
         fits = self._fits(memory, front)
-        known = np.isin(points.group[front], [*self._best, *self._taught])
         # Before any measurement the error common to all points decides nothing: the prediction's own deviation counts.
-        sigma = np.where(known, sigma, points.sigma[front])
-        saving = expected_saving(speed - references[points.group[front]], sigma) * fits
+        sigma = sigma if group in self._best or group in self._taught else points.sigma[front]
+        saving = expected_saving(speed - reference, sigma) * fits
         rung_cost = costs.num_devices * (costs.rung_s + costs.steps * np.exp(-speed))
         start = costs.num_devices * costs.start_s
-        worth = saving * self._plans()[points.group[front]] / (start + rung_cost)
-        chosen = int(np.argmax(worth))
-        owner, group = int(points.owner[front[chosen]]), int(points.group[front[chosen]])
+        chosen = int(np.argmax(saving / (start + rung_cost)))
+        owner = int(points.owner[front[chosen]])
         ladder = left[points.owner[left] == owner]
         mean, covariance = times.at(ladder)
         speed, fits = -(points.log_step_s[ladder] + mean), self._fits(memory, ladder)
         cost = costs.num_devices * (costs.rung_s + costs.steps * np.exp(-speed))
         # Where memory is not predicted the whole ladder is climbed: its own memory line alone tells how far it goes.
         climbed = (
-            rungs_worth_it(speed, covariance, fits, float(references[group]), cost, start)
+            rungs_worth_it(speed, covariance, fits, reference, cost, start)
             if points.predicted
             else list(range(len(ladder)))
         )
@@ -202,7 +213,7 @@ class Guided(Generic[C]):
         if micro_batches != whole.micro_batches:
             climbed = dataclasses.replace(whole, micro_batches=micro_batches)  # type: ignore[type-var]
         if problem.tokens is not None and group in self._best:
-            plan_gpu_s = float(self._plans()[group])
+            plan_gpu_s = self._plan_gpu_s(group)
             if saving * plan_gpu_s < cost_gpu_s:
                 self.why_stopped = (
                     f"stopped: {_short(100 * saving)} % more would save {_short(saving * plan_gpu_s / 86400)} GPU-days"
@@ -245,26 +256,15 @@ class Guided(Generic[C]):
         fits = normal_cdf(-(self._points.log_needed[index] + mean) / np.hypot(sigma, MEMORY_NOISE))
         return np.where(np.isin(index, list(self._ran_before)), 1.0, fits)
 
-    def _references(self, group: Index, speed: Array) -> Array:
-        """Log speed of each group's incumbent; where a group has none, somewhat below the best of `speed`, a row each
-        of `group`.
-        """
-        references = np.full(int(self._points.group.max()) + 1, -np.inf)
-        np.maximum.at(references, group, speed - UNKNOWN_LEAD)
-        for known, took in self._best.items():
-            references[known] = -took
-        return references
+    def _reference(self, group: int, speed: Array) -> float:
+        """Log speed of the group's incumbent; where it has none, somewhat below the best of `speed`, its points'."""
+        took = self._best.get(group)
+        return float(np.max(speed)) - UNKNOWN_LEAD if took is None else -took
 
-    def _plans(self) -> Array:
-        """Device seconds of each group's planned run at its incumbent's speed; 1 where nothing is planned."""
-        problem, points = self._problem, self._points
-        plans = np.ones(int(points.group.max()) + 1)
-        if problem.tokens is None:
-            return plans
-        for group, tokens in self._tokens_per_step.items():
-            took = self._best.get(group, max(self._best.values(), default=0.0))
-            plans[group] = problem.tokens / tokens * math.exp(took) * problem.costs.num_devices
-        return plans
+    def _plan_gpu_s(self, group: int) -> float:
+        """Device seconds of the group's planned run at its incumbent's speed; 0 where nothing is planned."""
+        took, tokens = self._best[group], self._problem.tokens or 0.0
+        return tokens / self._tokens_per_step[group] * math.exp(took) * self._problem.costs.num_devices
 
 
 def _log_step_s(result: Result, tokens_per_step: int) -> float | None:

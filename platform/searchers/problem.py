@@ -49,6 +49,8 @@ class Result(Protocol):
 C = TypeVar("C", bound=Choice)
 
 TRIED = "every layout of the space was tried"
+RECIPE = "recipe"
+"""The axis that tells what competes: points of one value."""
 MICRO_BATCH = "micro_batch"
 """The axis, where a problem has it, that tells recorded results of one rung apart."""
 

@@ -1,21 +1,26 @@
 """All candidates, each once: in the order given, or shuffled by the seed."""
 
 import dataclasses
+import itertools
 import random
 from collections.abc import Sequence
-from typing import Generic
+from typing import Any, Generic
 
-from platform.searchers.problem import TRIED, C, Problem, Result
+from platform.searchers.problem import RECIPE, TRIED, C, Problem, Result
 
 
 class Sweep(Generic[C]):
-    """The problem's order, which puts what is likely good first. Whole ladders."""
+    """The problem's order, which puts what is likely good first; recipes take turns. Whole ladders."""
 
     why_stopped = TRIED
     whole_ladders = True
 
     def __init__(self, problem: Problem[C]) -> None:
-        self._left = {candidate.key: candidate for candidate in problem.candidates}
+        recipes: dict[Any, list[C]] = {}
+        for candidate in problem.candidates:
+            recipes.setdefault(candidate.axes.get(RECIPE), []).append(candidate)
+        turns = itertools.zip_longest(*recipes.values())
+        self._left = {candidate.key: candidate for turn in turns for candidate in turn if candidate is not None}
 
     def suggest(self) -> C | None:
         """The first candidate not yet run."""

@@ -104,6 +104,19 @@ class History:
         return max((int(each[1:]) for each in ids if each[1:].isdecimal()), default=0)
 
     @property
+    def finals_begun(self) -> bool:
+        """Whether a trial that follows the search was started."""
+        started = any(start.repeat or not start.micro_batches for start in self._starts.values())
+        return started or any(each.repeat for each in self._measurements.values())
+
+    @property
+    def trial_s(self) -> float:
+        """Seconds of the shortest trial that measured something, else of the shortest of all; 0 before the first."""
+        measured = {each.trial_id for each in self._measurements.values() if each.tokens_per_s is not None}
+        told = [end.wall_s for trial_id, end in self._ends.items() if trial_id in measured]
+        return min(told or [end.wall_s for end in self._ends.values()], default=0.0)
+
+    @property
     def finished(self) -> frozenset[str]:
         """Candidates with a trial that ended as done, as "recipe id-layout id"."""
         return frozenset(

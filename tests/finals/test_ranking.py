@@ -2,7 +2,7 @@
 
 import pytest
 
-from platform.finals.ranking import comparisons, points, ranked, winner
+from platform.finals.ranking import by_speed, comparisons, points, ranked, winner
 from tests.samples import layout, measurement
 from trainers.measurement import Measurement, Outcome
 
@@ -29,6 +29,15 @@ def test_one_run_that_is_not_ok_takes_a_point_out() -> None:
     lost = run(ONE, 1100, 2, outcome=Outcome.THRASH, reason="2 allocator retries")
     best = winner([*runs(ONE, 1000, 1000), lost, *runs(TWO, 900)])
     assert best is not None and best.layout == TWO
+
+
+def test_a_single_figure_of_the_search_does_not_overtake_what_was_run_again() -> None:
+    """The search's figures lean upwards: TWO was behind ONE there, and would be in a second run too."""
+    again = [*runs(ONE, 1000, 960), *runs(TWO, 990)]
+    assert [point.shown.layout for point in ranked(again)] == [ONE, TWO]
+    assert [point.shown.layout for point in by_speed(again)] == [TWO, ONE]
+    found = [*again, *runs(THREE, 1010)]
+    assert [point.shown.layout for point in ranked(found)] == [THREE, ONE, TWO], "found later, and faster than both"
 
 
 def test_the_run_of_longest_accumulation_stands_for_a_point() -> None:

@@ -1,6 +1,7 @@
 """The order of the final runs."""
 
-from platform.finals.schedule import Run, next_run
+from platform.finals.ranking import ranked
+from platform.finals.schedule import Run, last_run, repeats_left
 from tests.samples import layout, measurement, oom
 from trainers.layout import Layout
 from trainers.measurement import Measurement
@@ -13,6 +14,12 @@ SEARCH = [measurement(on=each, tokens_per_s=speed) for each, speed in SPEEDS.ite
 def ran(run: Run, speed: float | None = None) -> Measurement:
     """What the run gives."""
     return measurement(on=run.point.layout, tokens_per_s=speed or SPEEDS[run.point.layout], repeat=run.repeat)
+
+
+def next_run(known: list[Measurement], repeats: int, most: int | None = 3) -> Run | None:
+    """The finalists' runs, then the last one of who leads."""
+    left = repeats_left(known, repeats=repeats, most=most)
+    return left[0] if left else last_run(ranked(known)[0], repeats=repeats)
 
 
 def course(
@@ -42,7 +49,6 @@ def test_all_points_run_where_all_are_asked_for() -> None:
 
 def test_without_repeats_only_the_winner_runs_again() -> None:
     assert course(0) == [("A", 1, True)]
-    assert next_run(SEARCH, repeats=0, last_wanted=lambda best: False) is None
 
 
 def test_a_finalist_that_is_lost_has_no_further_run() -> None:
@@ -60,8 +66,10 @@ def test_where_the_last_run_changes_who_is_best_the_new_one_has_it_too() -> None
 
 
 def test_what_left_nothing_is_not_tried_again() -> None:
-    first = next_run(SEARCH, repeats=1)
-    assert first is not None
+    first, second, *_ = repeats_left(SEARCH, repeats=1)
     tried = frozenset({(first.point.layout.id, first.point.batch, first.repeat)})
-    second = next_run(SEARCH, repeats=1, tried=tried)
-    assert second is not None and second.point.layout == B
+    assert repeats_left(SEARCH, repeats=1, tried=tried)[0] == second
+    last = last_run(ranked(SEARCH)[0], repeats=0)
+    assert last is not None and last.is_last
+    tried = frozenset({(last.point.layout.id, last.point.batch, last.repeat)})
+    assert last_run(ranked(SEARCH)[0], repeats=0, tried=tried) is None

@@ -23,7 +23,7 @@ from platform.study.study import Study, read
 from platform.system_metrics import SAMPLES
 from tests.mirror.conftest import Serve
 from tests.samples import header, layout, measurement, miniature, oom, skipped
-from trainers.journal import End, Measured, Resume, RungStart
+from trainers.journal import End, GateCurves, Measured, Resume, RungStart
 from trainers.layout import Layout
 from trainers.measurement import Measurement
 
@@ -124,6 +124,35 @@ def table(client: MlflowClient, run_id: str, name: str, folder: Path) -> list[di
     assert {"path": name, "type": "table"} in tables
     found = json.loads(Path(client.download_artifacts(run_id, name, str(folder))).read_text())
     return [dict(zip(found["columns"], row, strict=True)) for row in found["data"]]
+
+
+def test_a_winner_s_gate_and_its_reference_are_runs_with_their_curves(studies: Path, tmp_path: Path) -> None:
+    best, plain = POINTS[1], layout()
+    with Study.create(studies, "gated") as study:
+        study.record(header("gated"))
+        for each in POINTS[:2]:
+            study.record(Measured(measurement=each))
+        for on, losses in ((best.layout, (12.5, 12.01, 11.0)), (plain, (12.5, 12.0, 11.0))):
+            gate = {"trial_id": "t9", "recipe": best.recipe, "steps": 3, "sequences": 32, "grad_norms": (3.0, 2.0, 1.0)}
+            study.record(GateCurves(layout=on, losses=losses, is_reference=on == plain, **gate))
+        study.record(End(exit_code=0, wall_s=10, gpu_s=40, left_out="9 runs of 3 finalists"))
+    uri = default_uri(studies)
+    for _ in range(2):
+        assert Mirror(study.path, uri).start().close(60) == ""
+    client, parent, children = _runs(uri, "gated")
+    gates = {run.data.tags["gate"]: run for run in children if "gate" in run.data.tags}
+    assert len(children) == 4 and set(gates) == {"layout", "reference"}
+    assert gates["reference"].info.run_name == f"numerics gate, reference: {plain.label}"
+    assert [each.value for each in client.get_metric_history(gates["layout"].info.run_id, "gate_loss")] == [
+        12.5, 12.01, 11.0]  # fmt: skip
+    assert len(client.get_metric_history(gates["reference"].info.run_id, "gate_grad_norm")) == 3
+    assert math.isnan(gates["layout"].data.metrics["tokens_per_s"])
+    assert parent.data.tags["gate"] == "passed"
+    assert parent.data.metrics["gate_loss_error"] == pytest.approx(0.01 / 12)
+    assert "Numerics gate passed" in parent.data.tags["mlflow.note.content"]
+    assert "left out for want of time: 9 runs of 3 finalists" in parent.data.tags["mlflow.note.content"]
+    rows = table(client, parent.info.run_id, "gates.json", tmp_path)
+    assert [(row["gate"], row["layout"]) for row in rows] == [("passed", best.layout.label), ("reference", plain.label)]
 
 
 def test_the_machine_s_samples_are_the_study_s_system_metrics_once(studies: Path) -> None:

@@ -95,7 +95,9 @@ def out_of_memory(job: Job, batch: BatchPoint) -> Measurement:
 
 
 class Backend:
-    """Plays jobs by `play`, and keeps them. A trial takes `start_s`, and `rung_s` for every rung it begins."""
+    """Plays jobs by `play`, and keeps them. A trial takes `start_s`, `rung_s` for every rung it begins, `gate_s` for a
+    numerics gate, and a winner's last run the seconds of its windows.
+    """
 
     def __init__(self, study: Study, clock: Clock, play: Play = fast, *, start_s: float = 5.0, rung_s: float = 1.0):
         self.study = study
@@ -103,6 +105,7 @@ class Backend:
         self.play = play
         self.start_s = start_s
         self.rung_s = rung_s
+        self.gate_s = 0.0
         self.losses: Callable[[Job], tuple[float, ...] | None] = lambda job: (2.0, 1.0)
         """Of a layout's numerics gate; None where it does not fit."""
         self.jobs: list[Job] = []
@@ -112,6 +115,7 @@ class Backend:
         self.jobs.append(job)
         self.clock.now_s += self.start_s
         if job.gate is not None:
+            self.clock.now_s += self.gate_s
             losses = self.losses(job)
             if losses is None:
                 return "failed", "the gate does not fit"
@@ -131,7 +135,7 @@ class Backend:
             if isinstance(found, TimeOut):
                 return "interrupted", "the time budget ended before the ladder did"
             self.study.record(RungStart(trial_id=job.trial_id, batch=batch, deadline_s=60))
-            self.clock.now_s += self.rung_s
+            self.clock.now_s += self.rung_s + (job.timing.winner_s if job.is_last else 0.0)
             if isinstance(found, Died):
                 return "failed", found.reason
             self.study.record(Measured(measurement=found))

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
+from platform.budget import Budget
 from platform.finals.course import Rules
 from platform.jobs import Settings
-from platform.loop import Budget, Loop
+from platform.loop import Loop
 from platform.searchers.problem import Problem
 from platform.study.study import Study
 from search_spaces.space import Candidate
@@ -66,7 +67,7 @@ def make(study: Study, clock: Clock) -> Make:
                 recorder="none",
                 commit="0123456",
                 cap_gib=2.0,
-                timing=Timing(),
+                timing=Timing(winner_s=4.0),
                 rules=rules,
             ),
             spent_s=spent_s,

@@ -1,14 +1,17 @@
 """What follows a search, and what lies between its rungs: a fake backend plays the trials, the study is real."""
 
 import dataclasses
+import time
 from collections.abc import Callable
 
 import pytest
 
 from platform.finals.course import Rules
+from platform.finals.gate import verdict_on
 from platform.finals.ranking import winner
 from platform.study.study import Study
 from search_spaces.space import Candidate
+from tests.samples import layout
 from tests.search.backend import (
     CONFIRM,
     LAYOUTS,
@@ -16,6 +19,7 @@ from tests.search.backend import (
     RECIPE,
     WHOLE,
     Backend,
+    Clock,
     Died,
     Make,
     TimeOut,
@@ -102,9 +106,9 @@ class TestConfirming:
         assert [(job.recipe, job.repeat) for job in backend.jobs[6:]] == [(RECIPE, 1), (OTHER, 1)]
 
     def test_a_budget_keeps_time_for_it(self, make: Make, backend: Backend) -> None:
-        """A trial takes 8 s: the third layout would leave too little of 26 s."""
+        """A trial takes 8 s, a last run 4 s more: the third layout would leave too little of 32 s."""
         backend.play = self.derived
-        loop = make(rules=CONFIRM, time_s=26.0)
+        loop = make(rules=CONFIRM, time_s=32.0)
         backend.run(loop)
         assert backend.order == [*WHOLE[:2], (LAYOUTS[0], (4,))]
         assert "too short for a trial beside the final runs" in loop.why_ended
@@ -186,7 +190,83 @@ class TestFinals:
 
     def test_a_search_s_job_knows_what_it_has_to_beat(self, make: Make, backend: Backend) -> None:
         backend.run(make(candidates(RECIPE, OTHER)))
-        assert [job.incumbent_tokens_per_s for job in backend.jobs] == [None, 4000.0, 4000.0] * 2
+        assert [job.incumbent_tokens_per_s for job in backend.jobs] == [None, None] + [4000.0] * 4
+
+
+class TestBudgetOfTheFinals:
+    """A winner without its gate is none: what it has to go through comes before further runs of the finalists."""
+
+    RULES = Rules(repeats=3, gate=GateSize(steps=2, sequences=4))
+    MANY = tuple(
+        Candidate(recipe=RECIPE, layout=each, micro_batches=(4,))
+        for each in (*(layout(dp_shard=2, attention="sdpa", bucket_mib=n) for n in range(1, 13)), layout(dp_shard=2))
+    )
+    """Twelve layouts, and the one that their numerics are held against."""
+
+    @pytest.fixture
+    def slow(self, backend: Backend) -> Backend:
+        """A trial of 8 s, a gate of 6 s. A step of 512 tokens takes 12.8 s: the last run is taken to need 58 s, with
+        the gate and its reference 79 s; the nine runs 72 s.
+        """
+        backend.start_s, backend.rung_s, backend.gate_s = 7.0, 1.0, 6.0
+        backend.play = lambda job, batch: result(job, batch, 40.0 + (job.layout.bucket_mib == 1))
+        return backend
+
+    def test_a_winner_passes_its_gate_within_the_budget_and_what_is_left_out_is_told(
+        self, make: Make, slow: Backend, study: Study, clock: Clock
+    ) -> None:
+        began_s = clock.now_s
+        loop = make(self.MANY, rules=self.RULES, time_s=185.0)
+        slow.run(loop)
+        finals = [job for job in slow.jobs if job.repeat or not job.rungs]
+        assert [(job.is_last, bool(job.gate), job.repeat) for job in finals] == [(True, True, 4), (False, True, 0)]
+        assert len(slow.jobs) - len(finals) == 12 and clock.now_s - began_s <= 185.0
+        assert loop.left_out == "9 runs of 3 finalists"
+        history = history_of(study)
+        best = winner(history.measurements)
+        assert best is not None and best.layout.bucket_mib == 1
+        assert verdict_on(best.layout, RECIPE, history.gates)
+
+    def test_the_search_leaves_time_for_it(self, make: Make, slow: Backend, study: Study) -> None:
+        loop = make(self.MANY, rules=self.RULES, time_s=160.0)
+        slow.run(loop)
+        searched = [job for job in slow.jobs if job.rungs and not job.repeat]
+        assert len(searched) == 10, "half of the budget"
+        assert "too short for a trial beside the final runs" in loop.why_ended
+        assert winner(history_of(study).measurements) and "run with" not in loop.left_out
+        stops_s = [job.stop_at_unix_s - time.time() for job in searched if job.stop_at_unix_s]
+        assert stops_s[0] > 150 and 0 < stops_s[-1] < 160 - 72 - 75, "none of its rungs begins in the finals' time"
+
+    def test_with_time_for_all_the_finalists_run_first(self, make: Make, slow: Backend) -> None:
+        slow.run(make(self.MANY, rules=self.RULES, time_s=500.0))
+        assert [job.repeat for job in slow.jobs[13:]] == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 0]
+
+    def test_a_resumed_study_begins_with_the_final_runs_that_were_cut(
+        self, make: Make, slow: Backend, study: Study
+    ) -> None:
+        """Cut in its search, with the winner's gate run and the reference's not."""
+        loop = make(self.MANY, rules=self.RULES, time_s=120.0)
+        while (job := slow.step(loop)) is not None and not job.is_last:
+            pass
+        searched = len(slow.jobs) - 1
+        assert searched < len(self.MANY)
+        study.record(Resume())
+        loop = make(self.MANY, rules=self.RULES)
+        slow.run(loop)
+        assert [job.repeat for job in slow.jobs[searched + 1 :]][:9] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+        reference, *rest = slow.jobs[searched + 10 :]
+        assert reference.gate and not reference.rungs
+        assert [job.repeat for job in rest][: 13 - searched] == [0] * (13 - searched), "then the search goes on"
+        assert not loop.left_out
+
+    def test_one_killed_in_its_first_final_run_begins_there_too(self, make: Make, slow: Backend, study: Study) -> None:
+        loop = make(self.MANY, rules=self.RULES, max_trials=2)
+        for _ in range(2):
+            slow.step(loop)
+        assert (first := loop.next_job()) is not None and first.repeat == 1
+        study.record(Resume())
+        again = make(self.MANY, rules=self.RULES).next_job()
+        assert again is not None and (again.layout, again.repeat) == (first.layout, 1)
 
 
 class TestRefinement:

@@ -115,14 +115,14 @@ class TestBudgets:
 
     def test_time(self, make: Make, backend: Backend) -> None:
         loop = make(time_s=16.0)  # a trial takes 8 s
-        assert loop.time_left_s() == 16.0
+        assert loop.spending.time_left_s() == 16.0
         backend.run(loop)
-        assert backend.order == WHOLE[:2] and loop.time_left_s() == 0
+        assert backend.order == WHOLE[:2] and loop.spending.time_left_s() == 0
         assert loop.why_ended == "16 s are over (--time-budget-s)"
 
     def test_device_seconds(self, make: Make, backend: Backend) -> None:
         loop = make(gpu_s=32.0)  # a trial takes 8 s of two devices
-        assert loop.time_left_s() == 16.0
+        assert loop.spending.time_left_s() == 16.0
         backend.run(loop)
         assert backend.order == WHOLE[:2] and loop.why_ended == "32 device seconds are spent (--gpu-s)"
 
@@ -186,18 +186,18 @@ class TestBudgets:
         self, make: Make, backend: Backend, clock: Clock, study: Study
     ) -> None:
         loop = make(gpu_s=100.0)
-        assert (loop.gpu_left_s(), loop.time_left_s()) == (100.0, 50.0)
+        assert (loop.spending.gpu_left_s(), loop.spending.time_left_s()) == (100.0, 50.0)
         assert loop.next_job() is not None
         clock.now_s += 10
-        assert (loop.gpu_s, loop.gpu_left_s(), loop.time_left_s()) == (20.0, 80.0, 40.0)
+        assert (loop.spending.gpu_s, loop.spending.gpu_left_s(), loop.spending.time_left_s()) == (20.0, 80.0, 40.0)
         clock.now_s += 5
         loop.ended(state="done", reason="")
-        assert (loop.gpu_s, loop.gpu_left_s()) == (30.0, 70.0), "counted once when it is over"
+        assert (loop.spending.gpu_s, loop.spending.gpu_left_s()) == (30.0, 70.0), "counted once when it is over"
         assert history_of(study).gpu_s == 30.0
 
     def test_what_the_session_took_before_counts_in_its_time(self, make: Make, backend: Backend) -> None:
         loop = make(time_s=26.0, spent_s=8.0)
-        assert loop.time_left_s() == 18.0
+        assert loop.spending.time_left_s() == 18.0
         backend.run(loop)
         assert backend.order == WHOLE[:2]
 

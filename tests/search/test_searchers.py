@@ -199,7 +199,17 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
 
 
 def test_the_sweep_keeps_the_space_s_order() -> None:
-    assert exhausted(Sweep(asked(MANY)), speed) == list(MANY)
+    own = [each for each in MANY if each.recipe == RECIPE]
+    assert exhausted(Sweep(asked(own)), speed) == own
+
+
+@pytest.mark.parametrize("maker", ["sweep", "guided", "guided by the cost model"])
+def test_recipes_take_turns(maker: str) -> None:
+    """So a budget that ends early has served each; a third one that has a single layout waits for nobody."""
+    single = dataclasses.replace(MANY[0], recipe=dataclasses.replace(RECIPE, global_batch=64))
+    order = [each.recipe for each in exhausted(MAKERS[maker](asked([*MANY, single])), speed)]
+    ahead = [order[:place].count(RECIPE) - order[:place].count(OTHER) for place in range(len(order))]
+    assert max(map(abs, ahead)) == 1 and single.recipe in order[:3]
 
 
 def test_other_seeds_shuffle_otherwise() -> None:

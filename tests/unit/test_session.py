@@ -16,18 +16,20 @@ import pytest
 import platform.session as session  # pyright takes `from platform import` for the standard module
 import platform.tune as tune
 import search_spaces
+from platform.budget import Budget
 from platform.cluster import Place
 from platform.dry_run import print_dry_run
 from platform.errors import ClusterError, InputError
 from platform.finals.course import Rules
-from platform.loop import Budget, Loop
+from platform.loop import Loop
 from platform.planning import TRIAL_S, Plan, make_plan
+from platform.reports.summary import verdicts
 from platform.search import main, parser
 from platform.study.history import History
 from platform.study.study import Study, read
 from platform.subject import Subject
 from tests.samples import header
-from tests.search.backend import CLUSTER, RECIPE, Backend, Clock, Play, candidates, fast, out_of_memory, result
+from tests.search.backend import CLUSTER, LAYOUTS, RECIPE, Backend, Clock, Play, candidates, fast, out_of_memory, result
 from trainers.cluster import Cluster
 from trainers.job import Timing
 from trainers.measurement import Outcome
@@ -142,6 +144,19 @@ class TestEnd:
         found, fault, history = run(play)
         assert history.end is not None and history.end.exit_code == code == found
         assert fault == ("every trial failed, the last one with: no luck" if outcome is Outcome.FAILED else "")
+
+    def test_it_says_which_final_runs_were_left_out(self, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+        def play(backend: Backend, loop: Loop) -> None:
+            backend.play = lambda job, batch: result(job, batch, 1000.0 - 100.0 * LAYOUTS.index(job.layout))
+            while (job := backend.step(loop)) and not job.gate:
+                pass
+            loop.spending.budget = Budget(time_s=1e-9)
+            backend.run(loop)
+
+        _, _, history = run(play)
+        assert history.end is not None and history.end.left_out == "the reference of the numerics gate"
+        assert "Final runs left out: the reference of the numerics gate." in capsys.readouterr().err
+        assert any("left out for want of time: the reference" in said for said in verdicts(history))
 
     def test_an_interrupted_trial_counts_up_to_the_end(self, run: Run) -> None:
         def play(backend: Backend, loop: Loop) -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from platform.cost_model.calibration import PART_SIGMA
 from platform.cost_model.columns import Array, Columns
 from platform.cost_model.predict import predict
-from platform.searchers.problem import MICRO_BATCH, Choice, Problem
+from platform.searchers.problem import MICRO_BATCH, RECIPE, Choice, Problem
 
 Index = npt.NDArray[np.int64]
 
@@ -24,7 +24,6 @@ DOUBLING_SIGMA = 0.03
 """The same of one doubling of a number, such as a degree or the micro-batch."""
 UNKNOWN = 3.0
 """How many times wider all of these are where nothing predicts the time."""
-RECIPE = "recipe"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

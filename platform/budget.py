@@ -1,0 +1,91 @@
+"""What a session may spend, and what it has spent so far."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """When a session ends by itself. None is without limit; a resumed study begins with a fresh one."""
+
+    max_trials: int | None = None
+    time_s: float | None = None
+    gpu_s: float | None = None
+    of_space: bool = False
+    """Whether `time_s` is the space's own, not one that the user gave."""
+
+    @property
+    def time_words(self) -> str:
+        """Where `time_s` comes from, in brackets."""
+        return "(the space's own budget: --time-budget-s sets another)" if self.of_space else "(--time-budget-s)"
+
+
+class Spending:
+    """A session's time and device seconds beside its budget. Trials run one at a time: `begin` and `end` alternate."""
+
+    def __init__(
+        self, budget: Budget, *, num_devices: int, spent_s: float = 0.0, clock: Callable[[], float] = time.time
+    ) -> None:
+        """`spent_s` is what the session took before: Ray's start counts in a time budget as well."""
+        self.budget = budget
+        self._num_devices = num_devices
+        self._clock = clock
+        self._started_s = clock() - spent_s
+        self._ended_gpu_s = 0.0
+        self._running: tuple[int, float] | None = None
+
+    def begin(self, num_devices: int) -> None:
+        """A trial on so many devices begins."""
+        self._running = (num_devices, self._clock())
+
+    def end(self) -> tuple[float, float]:
+        """The running trial is over: its seconds and its device seconds."""
+        assert self._running is not None, "no trial is running"
+        num_devices, since_s = self._running
+        self._running = None
+        wall_s = self._clock() - since_s
+        self._ended_gpu_s += wall_s * num_devices
+        return wall_s, wall_s * num_devices
+
+    @property
+    def gpu_s(self) -> float:
+        """Device seconds of this session, those of the running trial up to now."""
+        running = self._running
+        return self._ended_gpu_s + (running[0] * (self._clock() - running[1]) if running else 0.0)
+
+    def gpu_left_s(self) -> float:
+        """Device seconds that the budget leaves, infinite without one."""
+        return math.inf if self.budget.gpu_s is None else self.budget.gpu_s - self.gpu_s
+
+    def time_left_s(self) -> float:
+        """Seconds until a budget ends, infinite without one."""
+        left = self.gpu_left_s() / self._num_devices
+        if self.budget.time_s is not None:
+            left = min(left, self.budget.time_s - (self._clock() - self._started_s))
+        return left
+
+    @property
+    def whole_s(self) -> float:
+        """Seconds that the budget allows in all, infinite without one."""
+        of_devices = math.inf if self.budget.gpu_s is None else self.budget.gpu_s / self._num_devices
+        return min(self.budget.time_s or math.inf, of_devices)
+
+    def why_over(self, *, trials: int, trial_s: float, reserve_s: float) -> str:
+        """Why no trial of the search may follow after so many of them, "" where one may.
+
+        A trial takes `trial_s` at least, and leaves `reserve_s` for the final runs.
+        """
+        budget, left_s = self.budget, self.time_left_s()
+        if budget.max_trials is not None and trials >= budget.max_trials:
+            return f"{budget.max_trials} trials were run (--max-trials)"
+        if self.gpu_left_s() <= 0:
+            return f"{budget.gpu_s:g} device seconds are spent (--gpu-s)"
+        if left_s <= 0:
+            return f"{budget.time_s:g} s are over {budget.time_words}"
+        if left_s >= trial_s + reserve_s:
+            return ""
+        of = f" {budget.time_words}" if budget.of_space else ""
+        after = " beside the final runs" if reserve_s else ""
+        return f"the {left_s:.0f} s that are left of the budget{of} are too short for a trial{after}"
