@@ -12,8 +12,7 @@ from platform.finals.course import Finals, FinalTrial
 from platform.finals.ranking import winner
 from platform.jobs import Settings, given_up, make_job
 from platform.searchers import Searcher
-from platform.study.history import History, key_of
-from platform.study.journal import Tail
+from platform.study.history import key_of
 from platform.study.study import Study
 from search_spaces.space import Candidate
 from trainers.job import Job
@@ -43,9 +42,9 @@ class Loop:
     ) -> None:
         """`spent_s` is what the session took before."""
         self.study = study
-        self._tail = Tail(study.journal)
         # All that the journal holds, this session's first line too: it settles what a killed session left open.
-        self.history = history = History(self._tail.read())
+        self._tail, self.history = study.follow()
+        history = self.history
         self.settings = settings
         self.spending = Spending(budget, num_devices=settings.cluster.num_devices, spent_s=spent_s, clock=clock)
         self.why_ended = ""

@@ -35,10 +35,11 @@ class Mirror:
         InputError: the URI has no scheme that MLflow knows.
     """
 
-    def __init__(self, folder: Path, uri: str) -> None:
+    def __init__(self, folder: Path, uri: str, tail: Tail | None = None) -> None:
+        """`tail` is a reader of the journal from its beginning; one of its own where there is none."""
         self.folder = folder.absolute()
         self.uri = check_uri(uri)
-        self._tail = Tail(self.folder / JOURNAL)
+        self._tail = tail or Tail(self.folder / JOURNAL)
         self._history = History()
         self._rung_starts: dict[tuple[str, int], str] = {}
         self._pending: deque[tuple[Measurement | GateCurves, str, str]] = deque()

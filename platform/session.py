@@ -30,7 +30,7 @@ from platform.reports.text import duration, plural
 from platform.request import Request, read_request, resumed
 from platform.study.folder import default_folder
 from platform.study.history import History
-from platform.study.study import Study, check_name, fresh_name, read
+from platform.study.study import Study, check_name, fresh_name
 from platform.subject import Subject, subject_of
 from platform.system_metrics import sampled
 from search_spaces.space import Space
@@ -91,9 +91,9 @@ def search(
                 say(_found_again(history, subject.plan))
             else:
                 study.record(_header(study.name, subject, searcher=request.searcher, uri=uri))
-            mirror = Mirror(study.path, uri).start()
+            mirror = Mirror(study.path, uri, study.from_start()).start()
             code, fault = _run(study, subject, place, _budget(options, subject.space), began_s)
-        history, _ = read(study.path, last=True)
+        _, history = study.follow()
         files = write_results(study.path, history)
         if said := mirror.close(MIRROR_CLOSE_S):
             say(said)
@@ -179,8 +179,7 @@ def _budget(options: argparse.Namespace, space: Space) -> Budget:
 
 def _run(study: Study, subject: Subject, place: Place, budget: Budget, began_s: float) -> tuple[int, str]:
     """Searches, and writes how the session ended: its exit code, and what every trial failed with ("" for nothing)."""
-    history, _ = read(study.path)
-    known = {measurement.id for measurement in history.measurements}
+    known = {measurement.id for measurement in study.follow()[1].measurements}
     for measurement in subject.plan.skipped:
         if measurement.id not in known:
             study.record(Measured(measurement=measurement))
@@ -208,7 +207,7 @@ def _run(study: Study, subject: Subject, place: Place, budget: Budget, began_s: 
                 ),
                 spent_s=time.monotonic() - began_s,
             )
-            with sampled(study.path), followed(study.journal, loop.spending, total=len(subject.plan.candidates)):
+            with sampled(study.path), followed(*study.follow(), loop.spending, total=len(subject.plan.candidates)):
                 tune.run(loop, driver_ip=place.driver_ip)
         say(f"Ended: {loop.why_ended}.")
         if left_out := loop.left_out:
@@ -221,7 +220,7 @@ def _run(study: Study, subject: Subject, place: Place, budget: Budget, began_s: 
         say(f"Interrupted. What was measured is kept; go on with: {how_to(RESUME, study.path)}")
     gpu_s = loop.spending.gpu_s if loop is not None else 0.0
     if not code:
-        code, fault = _verdict(read(study.path)[0])
+        code, fault = _verdict(study.follow()[1])
     study.record(End(exit_code=code, wall_s=time.monotonic() - began_s, gpu_s=gpu_s, left_out=left_out))
     return code, fault
 

@@ -217,9 +217,11 @@ class Space:
 
     def _check(self, asked: Sequence[Change]) -> None:
         """Every value asked for must be able to run somewhere: on the fewest devices that its degrees allow."""
-        able: set[tuple[str, Any]] = set()
+        unproven = {(change.axis, value) for change in asked for value in change.values}
         against: dict[tuple[str, Any], _Reasons] = {}
         for recipe, values, micro_batches, _ in self._combinations():
+            if not unproven:
+                return
             num_devices = fewest_devices(values)
             for micro_batch in micro_batches:
                 named = {**values, MICRO_BATCH: micro_batch}
@@ -230,13 +232,13 @@ class Space:
                 except ValueError as error:
                     meaningless = str(error)
                 if not meaningless and reason is None:
-                    able.update(own)
+                    unproven.difference_update(own)
                 for each in own:
                     against.setdefault(each, _Reasons()).add(rejected=reason or "", meaningless=meaningless)
         for change in asked:
             for value in change.values:
                 told = against.get((change.axis, value))
-                if told is not None and (change.axis, value) not in able:
+                if told is not None and (change.axis, value) in unproven:
                     raise ValueError(f"{change.axis}={value} gives no layout on any cluster: {told.text}")
 
     def _combinations(self) -> Iterator[tuple[Recipe, dict[str, Any], tuple[int, ...], str]]:

@@ -10,10 +10,12 @@ import hashlib
 import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
+UNLIKE = "unlike"
+"""In a field's metadata: no two records have the same value there, so none is kept for the next."""
 
 
 def to_json(value: Any) -> Any:
@@ -32,48 +34,92 @@ def to_json(value: Any) -> Any:
 def from_json(kind: type[_T], data: Any) -> _T:
     """The value of dataclass `kind` that `to_json` wrote as `data`.
 
-    A field missing from `data` takes its default, so older records stay readable.
+    A field missing from `data` takes its default, so older records stay readable. Equal dataclasses in fields of `data`
+    are one object, over all calls, unless the field is marked `UNLIKE`: a journal says the same recipe, layout and
+    conditions again and again.
 
     Raises:
         ValueError: `data` is not an object, or has a field that `kind` lacks, or lacks one without a default.
     """
     if not isinstance(data, Mapping):
         raise ValueError(f"{kind.__name__} wants a JSON object, got {type(data).__name__}")
-    hints = _hints(kind)
-    unknown = sorted(set(data) - set(hints))
-    if unknown:
-        raise ValueError(f"{kind.__name__} has no field {', '.join(unknown)}; its fields are {', '.join(hints)}")
+    values = dict(data)
     try:
-        return kind(**{name: _decode(hints[name], item) for name, item in data.items()})
+        for name, decode in _decoders(kind):
+            if name in values:
+                values[name] = decode(values[name])
+        return kind(**values)
     except TypeError as error:
+        known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[reportArgumentType]
+        unknown = sorted(set(values) - set(known))
+        if unknown:
+            said = f"has no field {', '.join(unknown)}; its fields are {', '.join(known)}"
+            raise ValueError(f"{kind.__name__} {said}") from error
         raise ValueError(f"{kind.__name__}: {error}") from error
 
 
+_Decode = Callable[[Any], Any]
+
+
 @functools.cache
-def _hints(kind: type) -> dict[str, Any]:
+def _decoders(kind: type) -> tuple[tuple[str, _Decode], ...]:
+    """Fields whose JSON is not yet their value, with what makes it. Found out once: a journal's line has 60 fields."""
     hints = typing.get_type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    found = (
+        (field.name, functools.partial(from_json, hints[field.name]))
+        if field.metadata.get(UNLIKE)
+        else (field.name, _decoder(hints[field.name]))
+        for field in dataclasses.fields(kind)
+    )
+    return tuple((name, decode) for name, decode in found if decode is not None)
 
 
-def _decode(hint: Any, item: Any) -> Any:
+def _decoder(hint: Any) -> _Decode | None:
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
-        if item is None:
-            return None
-        return _decode(next(arg for arg in typing.get_args(hint) if arg is not type(None)), item)
-    if origin is tuple and item is not None:
-        inner = typing.get_args(hint)
-        if len(inner) == 2 and inner[1] is ...:
-            return tuple(_decode(inner[0], each) for each in item)
-        return tuple(_decode(each_hint, each) for each_hint, each in zip(inner, item, strict=True))
+        decode = _decoder(next(arg for arg in typing.get_args(hint) if arg is not type(None)))
+        return None if decode is None else lambda item: None if item is None else decode(item)
+    if origin is tuple:
+        decode = _of_tuple(typing.get_args(hint))
+        return lambda item: None if item is None else decode(item)
     if isinstance(hint, type):
         if dataclasses.is_dataclass(hint):
-            return from_json(hint, item)
+            return functools.partial(_one_of_each, hint, {})
         if issubclass(hint, enum.Enum):
-            return hint(item)
-        if hint is float and isinstance(item, int) and not isinstance(item, bool):
-            return float(item)
+            return hint
+        if hint is float:
+            return _as_float
+    return None
+
+
+def _of_tuple(inner: tuple[Any, ...]) -> _Decode:
+    decoders = [_decoder(hint) or _as_it_is for hint in inner if hint is not ...]
+    if inner[-1] is not ...:
+        return lambda items: tuple(decode(item) for decode, item in zip(decoders, items, strict=True))
+    decode = decoders[0]
+    return tuple if decode is _as_it_is else lambda items: tuple(map(decode, items))
+
+
+def _as_it_is(item: Any) -> Any:
     return item
+
+
+def _as_float(item: Any) -> Any:
+    return float(item) if type(item) is int else item
+
+
+_MOST_KEPT = 4096
+
+
+def _one_of_each(kind: type, known: dict[str, Any], item: Any) -> Any:
+    """The value of `item`; the one made before where the same was."""
+    text = repr(item)
+    found = known.get(text)
+    if found is None:
+        if len(known) >= _MOST_KEPT:
+            known.clear()
+        found = known[text] = from_json(kind, item)
+    return found
 
 
 def identity(value: Any) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 from trainers.cluster import Cluster
-from trainers.codec import from_json, to_json
+from trainers.codec import UNLIKE, from_json, to_json
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement
 from trainers.recipe import Recipe
@@ -111,7 +111,7 @@ class Measured:
 
     kind: ClassVar[str] = "measurement"
     at: str = ""
-    measurement: Measurement
+    measurement: Measurement = dataclasses.field(metadata={UNLIKE: True})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

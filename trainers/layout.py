@@ -1,6 +1,7 @@
 """`Layout` and `BatchPoint`: everything that must not change the mathematics."""
 
 import dataclasses
+import functools
 from typing import Literal, get_args
 
 from trainers.codec import identity
@@ -16,6 +17,16 @@ Compile = Literal["none", "block", "model"]
 
 AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
 """Mesh axes, outermost first."""
+_NAMES = {
+    "engine": get_args(EngineName),
+    "grad_sync": get_args(GradSync),
+    "checkpointing": get_args(Checkpointing),
+    "offload": get_args(Offload),
+    "attention": get_args(Attention),
+    "loss": get_args(Loss),
+    "compile": get_args(Compile),
+}
+_STAGES = {"ddp": (0,), "fsdp": (2, 3), "deepspeed": (0, 1, 2, 3)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,24 +65,16 @@ class Layout:
     """Nothing, each block (one graph for all of them), or the whole model with its loss."""
 
     def __post_init__(self) -> None:
-        for field, names in (
-            ("engine", EngineName),
-            ("grad_sync", GradSync),
-            ("checkpointing", Checkpointing),
-            ("offload", Offload),
-            ("attention", Attention),
-            ("loss", Loss),
-            ("compile", Compile),
-        ):
-            if getattr(self, field) not in get_args(names):
-                raise ValueError(f"{field} must be one of {', '.join(get_args(names))}, got {getattr(self, field)!r}")
+        for field, names in _NAMES.items():
+            if getattr(self, field) not in names:
+                raise ValueError(f"{field} must be one of {', '.join(names)}, got {getattr(self, field)!r}")
         for axis in AXES:
             if getattr(self, axis) < 1:
                 raise ValueError(f"{axis} must be at least 1, got {getattr(self, axis)}")
         for field in ("bucket_mib", "prefetch"):
             if getattr(self, field) < 0:
                 raise ValueError(f"{field} must not be negative, got {getattr(self, field)}")
-        stages = {"ddp": (0,), "fsdp": (2, 3), "deepspeed": (0, 1, 2, 3)}[self.engine]
+        stages = _STAGES[self.engine]
         if self.zero_stage not in stages:
             wanted = ", ".join(map(str, stages))
             raise ValueError(f"zero_stage of {self.engine} must be one of {wanted}, got {self.zero_stage}")
@@ -96,7 +99,7 @@ class Layout:
     @property
     def id(self) -> str:
         """Hash of what defines the layout."""
-        return identity(self)
+        return _identity(self)
 
     @property
     def data_parallel(self) -> int:
@@ -170,3 +173,7 @@ class BatchPoint:
                 f" x {layout.data_parallel} data-parallel ranks"
             )
         return cls(micro_batch=micro_batch, grad_accum=recipe.global_batch // per_micro_step)
+
+
+# Asked for at every measurement of a study, which has ten thousand of them over some thousand layouts.
+_identity = functools.lru_cache(maxsize=1 << 16)(identity)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Mapping
 
 from trainers.codec import identity
@@ -157,7 +158,11 @@ class Measurement:
 
 def identity_of(recipe: Recipe, layout: Layout, batch: BatchPoint, repeat: int = 0) -> str:
     """The id that a measurement of these would have."""
-    return identity((recipe.id, layout.id, batch.micro_batch, batch.grad_accum, repeat))
+    return _identity((recipe.id, layout.id, batch.micro_batch, batch.grad_accum, repeat))
+
+
+# Whoever follows a journal asks for it: the search, its display and the mirror.
+_identity = functools.lru_cache(maxsize=1 << 16)(identity)
 
 
 def days_for_tokens(tokens: float, tokens_per_s: float) -> float:

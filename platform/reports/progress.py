@@ -11,7 +11,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping
-from pathlib import Path
 from typing import Protocol
 
 from platform.finals.ranking import winners
@@ -146,18 +145,23 @@ class Budgeted(Protocol):
 
 @contextlib.contextmanager
 def followed(
-    journal: Path, search: Budgeted, *, total: int | None, more: Callable[[], Mapping[str, str]] = dict
+    journal: Tail,
+    history: History,
+    search: Budgeted,
+    *,
+    total: int | None,
+    more: Callable[[], Mapping[str, str]] = dict,
 ) -> Generator[None]:
     """Tells of a search while it runs, until the end of the `with`.
 
     On a terminal it is drawn in place; elsewhere there is a line for each finished batch point, and one on how the
-    search stands. What was in the journal before is counted and not told again. `total` is the number of trials
-    planned; `more` is asked, from another thread, for further lines (label -> text).
+    search stands. What `history` says is counted and not told again; `journal` gives what comes after. `total` is the
+    number of trials planned; `more` is asked, from another thread, for further lines (label -> text).
     """
     # Here and not above: what draws needs `Progress`.
     from platform.reports.live import Screen, is_terminal
 
-    follower = _Follower(journal, search, total, more)
+    follower = _Follower(journal, history, search, total, more)
     screen = Screen() if is_terminal() else None
     thread = threading.Thread(target=follower.work, args=(screen,), name="progress", daemon=True)
     try:
@@ -181,11 +185,16 @@ class _Screen(Protocol):
 
 class _Follower:
     def __init__(
-        self, journal: Path, search: Budgeted, total: int | None, more: Callable[[], Mapping[str, str]]
+        self,
+        journal: Tail,
+        history: History,
+        search: Budgeted,
+        total: int | None,
+        more: Callable[[], Mapping[str, str]],
     ) -> None:
         self.over = threading.Event()
-        self._tail = Tail(journal)
-        self._history = History(self._tail.read())
+        self._tail = journal
+        self._history = history
         self._search = search
         self._total = total
         self._more = more
@@ -194,6 +203,8 @@ class _Follower:
         self._batch: BatchPoint | None = None
         self._rungs: dict[int, Outcome] = {}
         self._trials_s: list[float] = []
+        self._counted: tuple[Measurement | None, Counter[Outcome], tuple[Measurement, ...]] | None = None
+        """Incumbent, outcomes and what was measured last; None once something new was measured."""
         self._before_s = self._history.wall_s
         self._started_s = self._last_line_s = time.monotonic()
 
@@ -220,6 +231,7 @@ class _Follower:
                 self._batch = entry.batch
             case Measured(measurement=measurement):
                 self._rungs[measurement.batch.micro_batch] = measurement.outcome
+                self._counted = None
             case TrialEnd():
                 self._trial, self._batch = None, None
                 self._trials_s.append(entry.wall_s)
@@ -244,14 +256,14 @@ class _Follower:
         header = history.header
         # The journal tells of the running trial's device seconds up to its last line.
         since_s = int(time.monotonic() - self._last_line_s) * trial.layout.world_size if trial else 0
-        measured = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
+        incumbent, outcomes, last = self._counts()
         return Progress(
             trial=len(history.trials),
             num_trials=self._total,
             layout=trial.layout if trial else None,
             batch=self._batch,
-            incumbent=next(iter(winners(history.measurements).values()), None),
-            outcomes=count_outcomes(history.measurements),
+            incumbent=incumbent,
+            outcomes=outcomes,
             elapsed_s=self._before_s + time.monotonic() - self._started_s,
             left_s=left_s if math.isfinite(left_s) else None,
             gpu_s=history.gpu_s + since_s,
@@ -261,10 +273,19 @@ class _Follower:
             rungs=dict(self._rungs),
             running_s=time.monotonic() - self._trial_started_s,
             to_go=self._to_go(),
-            last=tuple(measured[-_MOST_LAST:]),
+            last=last,
             more=self._more(),
             miniature=header is not None and header.miniature,
         )
+
+    def _counts(self) -> tuple[Measurement | None, Counter[Outcome], tuple[Measurement, ...]]:
+        # Twice a second it is drawn; to go through ten thousand measurements takes a good part of that.
+        if self._counted is None:
+            measurements = self._history.measurements
+            measured = [each for each in measurements if each.outcome is not Outcome.SKIPPED]
+            best = next(iter(winners(measured).values()), None)
+            self._counted = best, count_outcomes(measurements), tuple(measured[-_MOST_LAST:])
+        return self._counted
 
     def _to_go(self) -> str:
         if self._total is None or not self._trials_s:

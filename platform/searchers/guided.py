@@ -25,6 +25,8 @@ from platform.searchers.guidance.worth import expected_saving, rungs_worth_it
 from platform.searchers.problem import TRIED, C, Problem, Result
 from trainers.measurement import ENDS_LADDER, Outcome
 
+TEACHERS = 384
+"""Most measurements that a regression learns from: its time grows with their cube, a study may have ten thousand."""
 FRONT = 2048
 """Points whose exact posterior is taken: the foremost of the whole space by the posterior's linear part."""
 MEMORY_NOISE = 0.03
@@ -226,6 +228,10 @@ class Guided(Generic[C]):
         index = np.array(sorted(self._log_step_s), dtype=np.int64)
         measured = np.array([self._log_step_s[each] for each in index])
         points = self._points
+        best = np.full(int(points.group.max()) + 1, np.inf)
+        np.minimum.at(best, points.group[index], measured)
+        taught = _teachers(measured - best[points.group[index]])
+        index, measured = index[taught], measured[taught]
         return learn(points, index, measured - points.log_step_s[index], TIME if points.predicted else UNPREDICTED)
 
     def _memory(self) -> Learned | None:
@@ -247,7 +253,9 @@ class Guided(Generic[C]):
             if each not in residual and points.log_needed[each] > -MARGIN:
                 residual[each] = -MARGIN - float(points.log_needed[each])
         index = np.array(sorted(residual), dtype=np.int64)
-        return learn(points, index, np.array([residual[each] for each in index]), MEMORY)
+        off = np.array([residual[each] for each in index])
+        taught = _teachers(np.abs(points.log_needed[index] + off))
+        return learn(points, index[taught], off[taught], MEMORY)
 
     def _fits(self, memory: Learned | None, index: Index) -> Array:
         if memory is None:
@@ -273,6 +281,18 @@ def _log_step_s(result: Result, tokens_per_step: int) -> float | None:
     if result.outcome is not Outcome.OK or speed is None or not math.isfinite(speed) or speed <= 0:
         return None
     return math.log(tokens_per_step / speed)
+
+
+def _teachers(away: Array) -> Index:
+    """Places of at most `TEACHERS` of the measurements: half are those least `away` from what is to be decided, the
+    best time or the edge of memory; the others lie evenly among the rest.
+    """
+    if len(away) <= TEACHERS:
+        return np.arange(len(away))
+    order = np.argsort(away, kind="stable")
+    near, rest = order[: TEACHERS // 2], np.sort(order[TEACHERS // 2 :])
+    spread = rest[np.linspace(0, len(rest) - 1, TEACHERS - len(near)).astype(np.int64)]
+    return np.sort(np.concatenate([near, spread]))
 
 
 def _foremost(index: Index, score: Array, most: int) -> Index:

@@ -1,7 +1,8 @@
 """What a journal says happened: the state that a resumed search starts from, and that reports are made of."""
 
+import copy
 import datetime
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from search_spaces.space import Candidate
@@ -24,12 +25,29 @@ class History:
         self._measurements: dict[str, Measurement] = {}
         self._starts: dict[str, TrialStart] = {}
         self._ends: dict[str, TrialEnd] = {}
+        # By candidate: the search asks of each of them at every turn.
+        self._of: defaultdict[str, dict[str, Measurement]] = defaultdict(dict)
+        self._starts_of: defaultdict[str, list[TrialStart]] = defaultdict(list)
+        self._open: dict[str, TrialStart] = {}
+        """Trials without an end, of this session or an earlier one."""
+        self._ended_gpu_s = 0.0
+        self._last_number = 0
         self._open_gpu_s: dict[str, float] = {}
         self._rungs: Counter[tuple[str, int]] = Counter()
         self._session_start: datetime.datetime | None = None
         self._last: datetime.datetime | None = None
         self._past_wall_s = 0.0
         self.extend(entries)
+
+    def copy(self) -> "History":
+        """Another one of the same entries, which goes its own way from here."""
+        other = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, (list, dict)):
+                setattr(other, name, copy.copy(value))  # type: ignore[reportUnknownArgumentType]
+        other._of = defaultdict(dict, {key: dict(found) for key, found in self._of.items()})
+        other._starts_of = defaultdict(list, {key: list(found) for key, found in self._starts_of.items()})
+        return other
 
     def extend(self, entries: Iterable[Line]) -> None:
         """Take in further entries."""
@@ -53,7 +71,9 @@ class History:
             case GateCurves():
                 self.gates.append(entry)
             case TrialStart():
-                self._starts[entry.trial_id] = entry
+                self._starts[entry.trial_id] = self._open[entry.trial_id] = entry
+                self._starts_of[_key(entry)].append(entry)
+                self._count(entry.trial_id)
             case RungStart():
                 start = self._starts.get(entry.trial_id)
                 if start is not None:
@@ -64,20 +84,30 @@ class History:
                 known = self._measurements.get(measurement.id)
                 if known is None or known.outcome is Outcome.SKIPPED:
                     self._measurements[measurement.id] = measurement
+                    self._of[key_of(measurement)][measurement.id] = measurement
+                self._count(measurement.trial_id)
             case TrialEnd():
+                before = self._ends.get(entry.trial_id)
+                self._ended_gpu_s += entry.gpu_s - (before.gpu_s if before else 0.0)
                 self._ends[entry.trial_id] = entry
+                self._open.pop(entry.trial_id, None)
+                self._count(entry.trial_id)
             case End():
                 self._close_session()
                 self.end = entry
             case Resume():
                 pass
 
+    def _count(self, trial_id: str) -> None:
+        if trial_id[1:].isdecimal():
+            self._last_number = max(self._last_number, int(trial_id[1:]))
+
     def _close_session(self) -> None:
         """Settle a session that ended or was killed: its length, and the trials it left open."""
         assert self._last is not None
         self._past_wall_s += self._session_wall_s()
-        for trial_id, start in self._starts.items():
-            if trial_id not in self._ends and trial_id not in self._open_gpu_s:
+        for trial_id, start in self._open.items():
+            if trial_id not in self._open_gpu_s:
                 self._open_gpu_s[trial_id] = _seconds(start, self._last) * start.layout.world_size
         self._session_start = None
 
@@ -99,9 +129,7 @@ class History:
     @property
     def last_trial_number(self) -> int:
         """The highest number of a trial in any line, 0 before the first."""
-        measured = (each.trial_id for each in self._measurements.values())
-        ids = {*self._starts, *self._ends, *measured}
-        return max((int(each[1:]) for each in ids if each[1:].isdecimal()), default=0)
+        return self._last_number
 
     @property
     def finals_begun(self) -> bool:
@@ -127,13 +155,11 @@ class History:
 
     def attempts(self, key: str) -> int:
         """How many trials of the candidate were started."""
-        key = _plain(key)
-        return sum(_key(start) == key for start in self._starts.values())
+        return len(self._starts_of.get(_plain(key), ()))
 
     def measured(self, key: str, repeat: int = 0) -> tuple[Measurement, ...]:
         """The candidate's measurements of one repeat, by micro-batch."""
-        key = _plain(key)
-        found = [each for each in self._measurements.values() if key_of(each) == key and each.repeat == repeat]
+        found = [each for each in self._of.get(_plain(key), {}).values() if each.repeat == repeat]
         return tuple(sorted(found, key=lambda each: each.batch.micro_batch))
 
     def missing(self, candidate: Candidate) -> tuple[int, ...]:
@@ -155,9 +181,8 @@ class History:
 
     def _settled(self, key: str) -> set[int]:
         """Micro-batches of the candidate's trials that ended as done."""
-        done = {end.trial_id for end in self._ends.values() if end.state == "done"}
-        starts = [start for trial_id, start in self._starts.items() if trial_id in done and _key(start) == key]
-        return {each for start in starts for each in start.micro_batches}
+        ends = ((start, self._ends.get(start.trial_id)) for start in self._starts_of.get(key, ()))
+        return {each for start, end in ends if end and end.state == "done" for each in start.micro_batches}
 
     def lost(self, key: str, micro_batch: int) -> int:
         """How often the rung was begun and left nothing: the process that ran it was killed."""
@@ -178,12 +203,9 @@ class History:
     @property
     def gpu_s(self) -> float:
         """Device seconds of all trials; a trial that was killed counts up to its session's last line."""
-        # Copies, made in one go: the progress thread asks while the search adds.
-        ends, starts = dict(self._ends), dict(self._starts)
-        total = sum(end.gpu_s for end in ends.values())
-        for trial_id, start in starts.items():
-            if trial_id in ends:
-                continue
+        total = self._ended_gpu_s
+        # A copy, made in one go: the progress thread asks while the search adds.
+        for trial_id, start in dict(self._open).items():
             settled = self._open_gpu_s.get(trial_id)
             if settled is None:
                 settled = _seconds(start, self._last) * start.layout.world_size if self._last else 0.0

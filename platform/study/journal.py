@@ -1,7 +1,9 @@
 """Reading a journal: whole lines only, a damaged one set aside, and the rest used."""
 
+import copy
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from platform.errors import InputError
@@ -32,6 +34,13 @@ class Tail:
         """Every line set aside so far."""
         self._offset = 0
         self._number = 0
+        self._before: Sequence[Line] = ()
+
+    def fork(self, lines: Sequence[Line] = ()) -> "Tail":
+        """Another one, for a reader of its own, that gives `lines` and then what this one has not read yet."""
+        other = copy.copy(self)
+        other.rejected, other._before = list(self.rejected), tuple(lines)
+        return other
 
     def read(self, *, last: bool = False) -> list[Line]:
         """The entries that are new; empty where the file does not exist yet.
@@ -41,14 +50,14 @@ class Tail:
         Raises:
             InputError: a line was written by a newer version of this project.
         """
+        entries, self._before = list(self._before), ()
         try:
             with self.path.open("rb") as file:
                 file.seek(self._offset)
                 data = file.read()
         except FileNotFoundError:
-            return []
+            return entries
         end = len(data) if last else data.rfind(b"\n") + 1
-        entries: list[Line] = []
         for line in data[:end].splitlines(keepends=True):
             self._number += 1
             entry = self._entry(line)

@@ -14,7 +14,7 @@ from typing import Self
 
 from platform.errors import InputError
 from platform.study.history import History
-from platform.study.journal import JOURNAL, Rejected, Tail, describe_rejected, set_aside
+from platform.study.journal import JOURNAL, Rejected, Tail, set_aside
 from platform.study.several import SCALING, is_several
 from trainers.journal import Line, now, record
 
@@ -32,6 +32,10 @@ class Study:
         self._lock: int | None = lock
         self._made = made
         """Folders that were made for it, the deepest first."""
+        # What it was resumed with. Ten thousand measurements take seconds to be read: nobody does so a second time.
+        self._tail = Tail(path / JOURNAL)
+        self._lines: list[Line] = []
+        self._history = History()
 
     @classmethod
     def create(cls, studies: Path, name: str) -> Self:
@@ -74,14 +78,15 @@ class Study:
                 written by a newer version.
         """
         path = find(studies, name)
-        lock = _acquire(path)
+        study = cls(path, _acquire(path))
         try:
-            history, rejected = read(path, last=True)
-            sentence = set_aside(path, rejected)
+            study._lines = study._tail.read(last=True)
+            study._history = _history(study._tail, study._lines)
+            sentence = set_aside(path, study._tail.rejected)
         except BaseException:
-            os.close(lock)
+            study.close()
             raise
-        return cls(path, lock), history, sentence
+        return study, study.follow()[1], sentence
 
     @property
     def name(self) -> str:
@@ -92,6 +97,16 @@ class Study:
     def journal(self) -> Path:
         """The journal's absolute path."""
         return self.path / JOURNAL
+
+    def from_start(self) -> Tail:
+        """The journal from its first line, for a reader of its own."""
+        return self._tail.fork(self._lines)
+
+    def follow(self) -> tuple[Tail, History]:
+        """What the journal says now, and what comes after it; both are the caller's own."""
+        tail, history = self._tail.fork(), self._history.copy()
+        history.extend(tail.read())
+        return tail, history
 
     def record(self, entry: Line) -> None:
         """Append to the journal; on disk when this returns."""
@@ -204,12 +219,15 @@ def read(path: Path, *, last: bool = False) -> tuple[History, list[Rejected]]:
         InputError: the journal has no readable first line, or was written by a newer version.
     """
     tail = Tail(path / JOURNAL)
-    history = History(tail.read(last=last))
+    return _history(tail, tail.read(last=last)), tail.rejected
+
+
+def _history(tail: Tail, lines: Sequence[Line]) -> History:
+    history = History(lines)
     if history.header is None:
-        said = describe_rejected(path, tail.rejected)
-        why = f" ({tail.rejected[0].why})" if said else ""
-        raise InputError(f"{path / JOURNAL} does not begin with a study's first line{why}: give the search a new name")
-    return history, tail.rejected
+        why = f" ({tail.rejected[0].why})" if tail.rejected else ""
+        raise InputError(f"{tail.path} does not begin with a study's first line{why}: give the search a new name")
+    return history
 
 
 def _refuse_taken(path: Path) -> None:

@@ -84,12 +84,12 @@ import sys, time
 from pathlib import Path
 from platform.reports.progress import followed, say
 from tests.samples import RECIPE, header, layout, measurement
-from tests.unit.reports.test_progress import _Budget
+from tests.unit.reports.test_progress import _Budget, begun
 from trainers.journal import Measured, TrialStart, record
 journal = Path(sys.argv[1])
 record(journal, header())
 try:
-    with followed(journal, _Budget(), total=7, more=lambda: {"model": "error so far 6 %"}):
+    with followed(*begun(journal), _Budget(), total=7, more=lambda: {"model": "error so far 6 %"}):
         record(journal, TrialStart(trial_id="t1", key="k", recipe=RECIPE, layout=layout(), micro_batches=(1,)))
         record(journal, Measured(measurement=measurement(tokens_per_s=22000.0)))
         time.sleep(1.2)

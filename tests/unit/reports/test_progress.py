@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from platform.reports.progress import Progress, count_outcomes, followed, measurement_line, progress_line
+from platform.study.history import History
+from platform.study.journal import Tail
 from tests.samples import RECIPE, header, layout, measurement, miniature, oom, skipped
 from trainers.journal import Measured, RungStart, TrialStart, record
 from trainers.layout import BatchPoint, Layout
@@ -77,11 +79,17 @@ class _Budget:
         return self._gpu_s
 
 
+def begun(journal: Path) -> tuple[Tail, History]:
+    """What a journal says so far, and a reader of what is to come."""
+    tail = Tail(journal)
+    return tail, History(tail.read())
+
+
 def test_following_tells_what_is_new_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     journal = tmp_path / "journal.jsonl"
     record(journal, header())
     record(journal, Measured(measurement=measurement(tokens_per_s=11000.0)))
-    with followed(journal, _Budget(), total=7):
+    with followed(*begun(journal), _Budget(), total=7):
         start = TrialStart(trial_id="t2", key="k", recipe=RECIPE, layout=layout(prefetch=2), micro_batches=(1,))
         record(journal, start)
         record(journal, RungStart(trial_id="t2", batch=BatchPoint(micro_batch=1, grad_accum=128), deadline_s=60))
@@ -109,6 +117,6 @@ def test_what_a_budget_leaves_is_told(
 ) -> None:
     journal = tmp_path / "journal.jsonl"
     record(journal, header())
-    with followed(journal, budget, total=7):
+    with followed(*begun(journal), budget, total=7):
         record(journal, TrialStart(trial_id="t1", key="k", recipe=RECIPE, layout=layout(), micro_batches=(1,)))
     assert capfd.readouterr().err.rstrip().endswith(f"| {told}")
