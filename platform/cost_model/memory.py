@@ -178,7 +178,9 @@ def _unit_copies(c: Columns, root: Array, logits: Array) -> tuple[Array, Array, 
     kept = np.where(c.zero_stage == 2, whole, 2 * block)
     zero_3 = (c.engine == DEEPSPEED) & (c.zero_stage == 3) & (c.shard > 1)
     live = np.minimum(np.minimum(LIVE_PARAMETERS, whole + root), np.maximum(2 * block, root)) * cb
-    autocast = np.where(is_autocast(c) & (c.fused == 0), cb * whole, 0.0)
+    # A compiled block casts its own weights and, unless it is checkpointed, saves the casts for its backward pass.
+    repeated = np.where(c.checkpointing == 2, checkpointed_share(c), np.where(c.checkpointing == 1, 1.0, 0.0))
+    autocast = np.where(is_autocast(c), cb * whole * np.where(c.fused > 0, 1 - repeated, 1.0), 0.0)
     before_loss = np.maximum(autocast - logits * (1 - cb / c.logit_bytes), 0.0) + np.where(autocast > 0, root * cb, 0.0)
     leaves = (c.engine == DEEPSPEED) & (c.checkpointing == 2)
     at_loss = np.where(leaves, before_loss, autocast)
