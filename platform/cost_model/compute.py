@@ -18,6 +18,7 @@ from platform.cost_model.columns import (
     checkpointed_share,
     is_autocast,
     widens_gelu,
+    wraps_optimizer,
 )
 
 __all__ = ["COMPILE", "LayerSeconds", "head_s", "host_layer_s", "layer_seconds", "matmul_s", "optimizer_s"]
@@ -73,11 +74,12 @@ FUSED_LAUNCHES = 20.0
 EAGER_LAUNCHES = 90.0
 """Launches of one block's forward pass; the backward pass has twice as many."""
 GRADIENT_HOOK_S = 0.1e-3
-"""Host time of one parameter's gradient hook in DeepSpeed's stages 0 to 2, 12 a block: ZeRO-0 takes 17 ms more a step
-than plain autocast for GPT-2 small on an H200 (this project)."""
-GATHER_HOST_S = 0.45e-3
-"""Host time of one parameter-holding module's fetch or release under ZeRO-3's hooks: 87 ms more a step than ZeRO-2 for
-GPT-2 small on an H200 (this project), over 74 modules and 3 passes."""
+"""Host time of one parameter's gradient hook where DeepSpeed's own optimizer is at work, 12 a block: ZeRO-1 takes 15 ms
+more a step than ZeRO-0 under autocast for GPT-2 small on an H200 (this project)."""
+GATHER_HOST_S = 0.27e-3
+"""Host time of one parameter-holding module's fetch or release under ZeRO-3's hooks: 42 ms more a step than ZeRO-2 for
+GPT-2 small on an H200 (this project), over 74 modules and 3 passes; hooks on gradients took 14 of ZeRO-2's. A loop that
+waits for the device at each micro-step, as DeepSpeed's throughput timer does unless turned off, took 87 ms more."""
 
 
 def _efficiency(c: Columns, rows: Array, width: Array, depth: Array) -> Array:
@@ -290,7 +292,7 @@ def host_layer_s(columns: Columns) -> tuple[Array, Array]:
     # FSDP2's hooks cost about 0.15 ms a unit and pass; ZeRO-3 hooks every module: six a block.
     hooks = np.where(columns.engine == 1, 0.15e-3, 0.0)
     hooks = np.where((columns.engine == 2) & (columns.zero_stage == 3), 6 * GATHER_HOST_S, hooks)
-    gradient_hooks = np.where((columns.engine == 2) & (columns.zero_stage < 3), 12 * GRADIENT_HOOK_S, 0.0)
+    gradient_hooks = np.where(wraps_optimizer(columns) & (columns.zero_stage < 3), 12 * GRADIENT_HOOK_S, 0.0)
     return forward + hooks, 2 * forward + 2 * hooks + gradient_hooks
 
 

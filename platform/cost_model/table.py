@@ -17,6 +17,7 @@ from platform.cost_model.columns import (
     CHECKPOINTING,
     ENGINES,
     OFFLOAD,
+    PREFETCH,
     ROUNDING,
     activation_passes,
     checkpointing_values,
@@ -40,6 +41,8 @@ NEEDED = (
     "activation_ckpt", "precision", "status",
 )  # fmt: skip
 _SPANS = re.compile(r"checkpoint-num-layers=(\d+)")
+_FUSED_LOSS = ("mosaicml", "llm-foundry", "fused cross", "fused loss", "fused kernels", "liger")
+"""Words of stacks that bring FlashAttention's cross-entropy or one like it (llm-foundry, `fused_crossentropy`)."""
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp")
 
 
@@ -244,12 +247,15 @@ def _offload(row: Row) -> int:
 
 
 def _loss(row: Row, flash: bool) -> str:
-    """The kind of loss: stacks with fused attention brought a fused loss with it."""
+    """The kind of loss: torch's own, unless the stack brought another with its fused attention."""
     if row.get("engine"):
         if row.get("loss") == "chunked" and "bare loop" in _text(row):
             return "kept"
         return loss_kind(row.get("loss") == "chunked", row.get("compile") or "none")
-    return "fused" if flash else "kept"
+    text = _text(row)
+    if flash and any(word in text for word in _FUSED_LOSS):
+        return "fused"
+    return "compiled" if flash and _stack(row) == "megatron" else "kept"
 
 
 def _inner_copies(row: Row, model: ModelSpec, fused: bool) -> float:
@@ -332,9 +338,10 @@ def _values(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, float
     whole_sums = engine in ("ddp", "fsdp") or searched
     gradient_bytes = state_bytes if whole_sums else max(low_gradient_bytes, 2.0 if compute_bytes == 2 else 4.0)
     fused = compiled if own else not _is_eager(text)
-    shard = dp if stage or engine == "fsdp" else 1.0
+    # Ranks of context parallelism hold the same parameters, so shards are cut over them too.
+    shard = dp * cp if stage or engine == "fsdp" else 1.0
     if strategy == "hsdp":
-        shard = min(dp, cluster.devices_per_node)
+        shard = min(shard, cluster.devices_per_node)
     return {
         **model_values(model),
         **cluster_values(cluster, precision),
@@ -367,6 +374,8 @@ def _values(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, float
         "logit_bytes": logit_bytes(_loss(row, flash), compute_bytes),
         "chunked_loss": float(row.get("loss") == "chunked"),
         "rounding": ROUNDING["expandable" if searched else "blocks"],
+        # Stacks with fused attention are younger than DeepSpeed 0.6.
+        "prefetch": PREFETCH["current" if own or flash else "2021"],
         "dropout": float(not own and not flash),
         "blocking": float(_launches_block(text, cluster)),
         "micro_batch": micro_batch,
