@@ -5,6 +5,7 @@ code and checked with torch's FSDPMemTracker.
 """
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -74,8 +75,9 @@ def per_parameter(c: Columns) -> PerParameter:
     )
 
 
-def unit_copies(c: Columns, root: Array, logits: Array) -> tuple[Array, Array, Array]:
-    """Bytes of unsharded copies (at the loss, in a block's backward, at the end of backward).
+def unit_copies(c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[tuple[Array, Array, Array]]:
+    """Bytes of unsharded copies (at the loss, in a block's backward, at the end of backward) of each of `ranks`, which
+    are given as (parameters outside the blocks, bytes of logits).
 
     FSDP2 keeps the root unit (embeddings) through the forward pass and gathers one block ahead; a backward unit has
     its parameters, their gradients and the fp32 input of the reduction. ZeRO-3 keeps up to a set number of gathered
@@ -85,32 +87,29 @@ def unit_copies(c: Columns, root: Array, logits: Array) -> tuple[Array, Array, A
     cb, sb = c.compute_bytes, c.state_bytes
     block = c.layer_parameters / c.tp
     whole = c.layers * block / c.pp
-    gathers = (c.shard > 1) | (cb != sb)
-    fsdp = (c.engine == FSDP) & gathers
-    kept = np.where(c.zero_stage == 2, whole, 2 * block)
+    fsdp = (c.engine == FSDP) & ((c.shard > 1) | (cb != sb))
+    keeps = np.where(c.zero_stage == 2, whole, 0.0)
+    unit = np.where(c.zero_stage == 2, whole, 2 * block) * cb + block * (cb + sb)
     zero_3 = (c.engine == DEEPSPEED) & (c.zero_stage == 3) & (c.shard > 1)
-    live = np.minimum(np.minimum(LIVE_PARAMETERS, whole + root), np.maximum(2 * block, root)) * cb
     # It reduces each gradient as it comes, and copies what it gathered for a module into place.
     largest = c.ffn * c.hidden / c.tp * cb
     # A compiled block casts its own weights and, unless it is checkpointed, saves the casts for its backward pass.
     repeated = np.where(c.checkpointing == 2, checkpointed_share(c), np.where(c.checkpointing == 1, 1.0, 0.0))
     autocast = np.where(is_autocast(c), cb * whole * np.where(c.fused > 0, 1 - repeated, 1.0), 0.0)
-    before_loss = np.maximum(autocast - logits * (1 - cb / c.logit_bytes), 0.0) + np.where(autocast > 0, root * cb, 0.0)
-    leaves = (c.engine == DEEPSPEED) & (c.checkpointing == 2)
-    at_loss = np.where(leaves, before_loss, autocast)
-    loss = np.where(fsdp, (root + np.where(c.zero_stage == 2, whole, 0.0)) * cb, np.where(zero_3, live, at_loss))
-    unit = np.where(
-        fsdp,
-        (root + kept) * cb + block * (cb + sb),
-        np.where(
-            zero_3,
-            np.maximum(live, largest) + 2 * largest,
-            np.where(leaves & (autocast > 0), (root + block) * cb, autocast),
-        ),
-    )
-    # The root's reduction comes last: parameters, gradients and, unless one rank reduces in place, their fp32 copy.
-    end = np.where(fsdp, root * (cb + sb + np.where(c.shard > 1, cb, 0.0)), np.where(zero_3, live, 0.0))
-    return loss, unit, end
+    leaves = (c.engine == DEEPSPEED) & (c.checkpointing == 2) & (autocast > 0)
+    later = np.where(c.shard > 1, 2 * cb, cb) + sb
+    for root, logits in ranks:
+        live = np.minimum(np.minimum(LIVE_PARAMETERS, whole + root), np.maximum(2 * block, root)) * cb
+        before_loss = np.maximum(autocast - logits * (1 - cb / c.logit_bytes), 0.0) + root * cb
+        gathered = np.where(fsdp, (root + keeps) * cb, live)
+        in_block = np.where(fsdp, root * cb + unit, np.maximum(live, largest) + 2 * largest)
+        gathers = fsdp | zero_3
+        yield (
+            np.where(gathers, gathered, np.where(leaves, before_loss, autocast)),
+            np.where(gathers, in_block, np.where(leaves, (root + block) * cb, autocast)),
+            # The root's reduction comes last: parameters, gradients and, unless one rank reduces in place, their copy.
+            np.where(fsdp, root * later, np.where(zero_3, live, 0.0)),
+        )
 
 
 def table_gradient(c: Columns) -> Array:

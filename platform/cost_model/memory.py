@@ -150,10 +150,12 @@ def _instants(c: Columns) -> Iterator[tuple[int, int, Array, MemoryParts]]:
         (np.where(piped, 1.0, 0.0), stages.last * block + head_parameters, stages.last, np.ones(()), logits, root),
     )
     table = table_gradient(c)
-    for rank, (exists, parameters, layers, flight, loss, own_root) in enumerate(ranks):
+    copies_of = unit_copies(c, [(own_root, loss) for *_, loss, own_root in ranks])
+    for rank, ((exists, parameters, layers, flight, loss, _), (at_loss, at_block, at_end)) in enumerate(
+        zip(ranks, copies_of, strict=True)
+    ):
         if rank and not np.any(exists):
             continue
-        at_loss, at_block, at_end = unit_copies(c, own_root, loss)
         owned_here = parameters * exists
         resident, held = owned_here * per.resident, owned_here * per.held_gradients
         final = owned_here * per.final_gradients
@@ -202,11 +204,14 @@ def peak_memory(c: Columns) -> PeakMemory:
     backward = np.zeros(())
     for rank, phase, large, parts in _instants(c):
         total = parts.total
-        code = np.where(total > best, float(4 * rank + phase), code)
-        best = np.maximum(total, best)
-        # Large tensors find no room among cached blocks of activations, each a segment of its own.
-        backward = total if phase == BLOCK_BACKWARD else backward
-        cached = np.maximum(cached, np.where(large > 0, np.maximum(backward, total - large) + large, 0.0))
+        higher = total > best
+        code = np.where(higher, float(4 * rank + phase), code)
+        best = np.where(higher, total, best)
+        if phase <= BLOCK_BACKWARD:
+            backward = total
+        elif np.any(large):
+            # Large tensors find no room among cached blocks of activations, each a segment of its own.
+            cached = np.maximum(cached, np.where(large > 0, np.maximum(backward, total - large) + large, 0.0))
     allocated = best / GIB
     outside = c.context_gib + COMMUNICATOR_GIB * num_groups(dp=c.dp, tp=c.tp, pp=c.pp, cp=c.cp)
     return PeakMemory(

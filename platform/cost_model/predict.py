@@ -62,7 +62,7 @@ def expected_s(median_s: Array, low_s: Array, high_s: Array) -> Array:
 def normal_cdf(values: Array) -> Array:
     """The standard normal distribution function, by the logistic approximation of Bowling et al. (2009), error 1e-4."""
     bounded = np.clip(values, -8.0, 8.0)
-    return 1.0 / (1.0 + np.exp(-(1.5976 * bounded + 0.07056 * bounded**3)))
+    return 1.0 / (1.0 + np.exp(-bounded * (1.5976 + 0.07056 * bounded * bounded)))
 
 
 def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:
