@@ -18,6 +18,10 @@ ZERO_3_GATHERS = 12.0
 PAGEABLE_BANDWIDTH = 4e9
 """Bytes a second between device and pageable host memory: `checkpoint_in_cpu` copies there and back without pinning and
 waits (DeepSpeed, `activation_checkpointing/checkpointing.py`); PCIe 3 gives 12e9 to pinned memory, a third to this."""
+INSTRUCTIONS_S = 3e-3
+"""Host time of a micro-step in DeepSpeed's pipeline, which interprets a list of instructions and waits at each transfer
+(`pipe/schedule.py`, `pipe/engine.py`). BigScience's 1.3B model on eight V100 takes 1 to 2 s more a step with 64 to 128
+more micro-steps, where all else explains 0.6 to 1.4 (experiments/tr3m-1B3.md)."""
 STEP_HOST_S = 5e-3
 """Host time of one optimizer step: clipping's synchronisation, learning rate, zeroing; as much again where DeepSpeed's
 own optimizer wraps torch's."""
@@ -98,7 +102,8 @@ def step_time(columns: Columns) -> StepTime:
     m = c.grad_accum
     send = _send_s(c, boundary)
     # Two exchanges a micro-batch and virtual stage, of activations and of gradients.
-    pipeline = np.where(c.pp > 1, 2 * (m + c.pp - 1) * send * c.virtual_stages, 0.0)
+    instructions = np.where(c.engine == DEEPSPEED, INSTRUCTIONS_S, 0.0)
+    pipeline = np.where(c.pp > 1, (m + c.pp - 1) * (2 * send * c.virtual_stages + instructions), 0.0)
     bubble = np.where(c.pp > 1, (through - slot) / c.virtual_stages, 0.0)
 
     data = _data_s(c, stages, slot, layer.backward * slot_layers + head_backward)
