@@ -43,6 +43,8 @@ NEEDED = (
 _SPANS = re.compile(r"checkpoint-num-layers=(\d+)")
 _FUSED_LOSS = ("mosaicml", "llm-foundry", "fused cross", "fused loss", "fused kernels", "liger")
 """Words of stacks that bring FlashAttention's cross-entropy or one like it (llm-foundry, `fused_crossentropy`)."""
+_LARGEST = 1e9
+"""No count, size, time or rate of a table is larger, nor smaller than its inverse."""
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp")
 
 
@@ -91,17 +93,32 @@ def _number(row: Row, name: str) -> float | None:
     if not text:
         return None
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        raise ValueError(f"{name} is {text!r}, not a number") from None
+        raise ValueError(f"{name} is {_short(text)}, not a number") from None
+    # Products of a few of them stay far within what a float holds.
+    if not 0 <= value <= _LARGEST or 0 < value < 1 / _LARGEST:
+        raise ValueError(f"{name} is {_short(text)}, not a number from 0 to {_LARGEST:g}")
+    return value
 
 
-def _wanted(row: Row, name: str) -> float:
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:40]}...")
+
+
+def _whole(row: Row, name: str) -> int | None:
     value = _number(row, name)
+    if value is not None and value % 1:
+        raise ValueError(f"{name} is {value:g}, not a whole number")
+    return None if value is None else int(value)
+
+
+def _wanted(row: Row, name: str) -> int:
+    value = _whole(row, name)
     if value is None:
         raise ValueError(f"{name} not stated")
     if value < 1:
-        raise ValueError(f"{name} is {value:g}, below 1")
+        raise ValueError(f"{name} is {value}, below 1")
     return value
 
 
@@ -111,7 +128,7 @@ def _text(row: Row) -> str:
 
 def _model(row: Row) -> ModelSpec:
     """The model of a row. Gate and tied table are not columns: of their four cases, the one nearest to `params_b`."""
-    seq_len, hidden = int(_wanted(row, "seq_len")), int(_wanted(row, "hidden"))
+    seq_len, hidden = _wanted(row, "seq_len"), _wanted(row, "hidden")
     stated = _number(row, "params_b")
     cases: list[ModelSpec] = []
     for gated, tied in itertools.product((False, True), (True, False)):
@@ -119,17 +136,17 @@ def _model(row: Row) -> ModelSpec:
             ModelSpec(
                 name=row["model"],
                 architecture="llama" if gated else "gpt2",
-                num_layers=int(_wanted(row, "layers")),
+                num_layers=_wanted(row, "layers"),
                 hidden_size=hidden,
-                num_heads=int(_wanted(row, "heads")),
-                num_kv_heads=int(_number(row, "kv_heads") or 0),
-                ffn_size=int(_number(row, "ffn") or 0),
-                vocab_size=int(_wanted(row, "vocab")),
+                num_heads=_wanted(row, "heads"),
+                num_kv_heads=_whole(row, "kv_heads") or 0,
+                ffn_size=_whole(row, "ffn") or 0,
+                vocab_size=_wanted(row, "vocab"),
                 max_positions=seq_len,
                 tied_embeddings=tied,
             )
         )
-    if stated is None:
+    if not stated:
         return cases[0]
     # A plain GPT with a tied table unless another case is clearly nearer.
     errors = [abs(case.num_parameters / 1e9 / stated - 1) for case in cases]
@@ -175,11 +192,11 @@ def _precision(row: Row) -> tuple[str, float, float]:
 
 
 def _cluster(row: Row) -> ClusterSpec:
-    gpus = int(_wanted(row, "gpus"))
+    gpus = _wanted(row, "gpus")
     own = bool(row.get("engine"))
     device = find_device_by_memory(row["gpu"], None if own else _number(row, "gpu_mem_gb"))
     usual = cluster_of(device, 1, 8)
-    nodes = int(_number(row, "nodes") or 0) or max(1, -(-gpus // usual.devices_per_node))
+    nodes = (_whole(row, "nodes") or 0) or max(1, -(-gpus // usual.devices_per_node))
     if gpus % nodes:
         raise ValueError(f"{gpus} GPUs do not divide over {nodes} nodes")
     text = _text(row)
@@ -200,8 +217,8 @@ def _degrees(row: Row) -> tuple[float, float, float, float]:
         ValueError: they do not.
     """
     gpus = _wanted(row, "gpus")
-    tp, pp, cp = _wanted(row, "tp"), _wanted(row, "pp"), _number(row, "cp") or 1.0
-    dp = _number(row, "dp") or gpus / (tp * pp * cp)
+    tp, pp, cp = _wanted(row, "tp"), _wanted(row, "pp"), _whole(row, "cp") or 1
+    dp = _whole(row, "dp") or gpus / (tp * pp * cp)
     if tp * pp * cp * dp != gpus:
         raise ValueError(f"tp {tp:g} x pp {pp:g} x cp {cp:g} x dp {dp:g} is not {gpus:g} GPUs")
     return tp, pp, cp, dp
@@ -228,9 +245,13 @@ def _batch(row: Row, dp: float) -> tuple[float, float]:
 
 def _virtual_stages(row: Row, model: ModelSpec, pp: float) -> float:
     """Stated, or, where only an interleaved schedule is spoken of, the least cut above one that divides the blocks."""
-    stated = _number(row, "vp")
+    if pp > model.num_layers + 2:  # embedding and head may count as a block each
+        raise ValueError(f"pp {pp:g} cuts {model.num_layers} blocks into more stages than there are")
+    stated = _whole(row, "vp")
     if stated:
-        return stated
+        if stated > 1 and pp * stated > model.num_layers + 2:
+            raise ValueError(f"vp {stated} cuts {model.num_layers} blocks of {pp:g} stages finer than they are")
+        return float(stated)
     if pp > 1 and "interleav" in _text(row) and model.num_layers % pp == 0:
         per_stage = int(model.num_layers // pp)
         return float(next((cut for cut in range(2, per_stage + 1) if per_stage % cut == 0), 1))
