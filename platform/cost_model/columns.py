@@ -92,7 +92,8 @@ class Columns:
     checkpoint_blocks: Array
     """Blocks that one full checkpoint spans: one input is kept for them, and they are recomputed together."""
     kept_checkpoints: Array
-    """Share of a checkpointed block's input that stays on the device: less where it is cut or sent to the host."""
+    """Share of what a checkpoint keeps that stays on the device: less where a block's input is cut or sent to the host,
+    or where selective checkpointing keeps only some products."""
     flash: Array
     """Rate of fused attention over that of causal FlashAttention, 0 for eager attention."""
     wide_softmax: Array

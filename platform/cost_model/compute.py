@@ -219,7 +219,7 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     # Selective: Megatron-LM repeats the attention core (arXiv 2205.05198, section 5), as fused attention does anyway;
     # This project's engines keep what products and fused attention give, and repeat the rest (`engines/_kernels.py`).
     core = np.where(columns.flash > 0, 0.0, attention)
-    selective = core + np.where(columns.engine < 3, passes, 0.0)
+    selective = core + np.where(columns.engine < 3, passes + (1 - columns.kept_checkpoints) * products, 0.0)
     whole = whole * checkpointed_share(columns)
     return LayerSeconds(
         forward=forward,

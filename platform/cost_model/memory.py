@@ -95,7 +95,7 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     products = 4 * c.hidden + 2 * c.kv_width + (1 + c.gated) * c.ffn
     kept = np.where(
         (c.checkpointing == 1) & (c.engine <= DEEPSPEED),
-        residual * c.hidden / split + c.compute_bytes * products / c.tp,
+        residual * c.hidden / split + c.compute_bytes * products * c.kept_checkpoints / c.tp,
         replicated + sharded + kept_scores,
     )
     return tokens * kept, tokens * residual * c.hidden / split, transient

@@ -43,6 +43,7 @@ NEEDED = (
 _SPANS = re.compile(r"checkpoint-num-layers=(\d+)")
 _FUSED_LOSS = ("mosaicml", "llm-foundry", "fused cross", "fused loss", "fused kernels", "liger")
 """Words of stacks that bring FlashAttention's cross-entropy or one like it (llm-foundry, `fused_crossentropy`)."""
+_EAGER = re.compile(r"hf trainer|pytorch eager|eager (?:mode|execution|pytorch)|(?:no|without) (?:torch.)?compile\b")
 _LARGEST = 1e9
 """No count, size, time or rate of a table is larger, nor smaller than its inverse."""
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp")
@@ -292,12 +293,14 @@ def _own_model(row: Row) -> str:
 
 
 def _kept_checkpoints(row: Row, tp: float) -> float:
-    """Where checkpointed inputs lie: cut over the tensor-parallel ranks, or on the host.
+    """Share of `Columns.kept_checkpoints`: inputs may be cut over the tensor-parallel ranks, or lie on the host.
 
     The unreleased ZeRO-3 branch of BigScience's first table kept them on the host unless it says otherwise: 48
     sequences of 64 blocks would fill 51 GB of a 32 GB device.
     """
     text = _text(row)
+    if row["activation_ckpt"] == "selective" and "torchtitan" in text:
+        return 0.5  # it saves every second product (`activation_checkpoint.py`)
     on_host = "full cpu offload" in text or "zero-3 old branch" in text or "pa_cpu=y" in text
     if on_host and "no checkpoint-in-cpu" not in text and "pa_cpu=n" not in text:
         return 0.0
@@ -307,7 +310,7 @@ def _kept_checkpoints(row: Row, tp: float) -> float:
 
 def _is_eager(text: str) -> bool:
     """Whether the row says that its stack runs transformers or PyTorch as they come, without fused kernels."""
-    return "hf trainer" in text or "pytorch eager" in text
+    return _EAGER.search(text) is not None
 
 
 def _padded(vocab_size: int, tp: float) -> float:
