@@ -4,14 +4,11 @@ import dataclasses
 
 import numpy as np
 
-from platform.cost_model.columns import (
-    COMPILE,
-    ENGINES,
-    FIELDS,
+from platform.cost_model.columns import COMPILE, ENGINES, FIELDS, Array, Columns
+from platform.cost_model.hardware import ClusterSpec
+from platform.cost_model.values import (
     PREFETCH,
     ROUNDING,
-    Array,
-    Columns,
     activation_passes,
     checkpointing_values,
     cluster_values,
@@ -21,7 +18,6 @@ from platform.cost_model.columns import (
     loss_kind,
     recipe_values,
 )
-from platform.cost_model.hardware import ClusterSpec
 from trainers.recipe import Recipe
 
 ENGINE_STAGES = (

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from platform.cost_model.columns import ENGINES
+from platform.cost_model.rows import read_rows
 from platform.cost_model.scoring import constant_mfu, merged, regret, score_table, scores, spearman
-from platform.cost_model.table import Run, interpret, read_rows
+from platform.cost_model.table import Run, interpret
 from platform.errors import InputError
 from platform.validate import main, validate
 from tests.cost_model.points import TABLES
