@@ -18,7 +18,7 @@ BASE_SIGMA = 0.075
 """Log deviation of compute alone: what kernels, clocks and software versions change."""
 SHARE_SIGMA = {"host_s": 0.4, "tensor_s": 0.4, "pipeline_s": 0.5, "bubble_s": 0.25, "data_s": 0.6, "optimizer_s": 0.4}
 """Log deviation of each other part of a step, weighted with its share."""
-ZERO_3_SIGMA = 0.35
+ZERO_3_SIGMA = 0.30
 """Of DeepSpeed's stage 3, whose prefetching differs most between versions."""
 MEMORY_SIGMA = 0.06
 CHUNK = 16384
