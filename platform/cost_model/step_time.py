@@ -6,7 +6,8 @@ import numpy as np
 
 from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwidth
 from platform.cost_model.columns import Array, Columns, checkpointed_share, wraps_optimizer
-from platform.cost_model.compute import head_s, host_layer_s, layer_seconds, optimizer_s
+from platform.cost_model.compute import head_s, layer_seconds, optimizer_s
+from platform.cost_model.host import INSTRUCTIONS_S, STEP_HOST_S, host_layer_s
 
 DDP, FSDP, DEEPSPEED, MEGATRON = range(4)
 
@@ -18,13 +19,6 @@ ZERO_3_GATHERS = 12.0
 PAGEABLE_BANDWIDTH = 4e9
 """Bytes a second between device and pageable host memory: `checkpoint_in_cpu` copies there and back without pinning and
 waits (DeepSpeed, `activation_checkpointing/checkpointing.py`); PCIe 3 gives 12e9 to pinned memory, a third to this."""
-INSTRUCTIONS_S = 3e-3
-"""Host time of a micro-step in DeepSpeed's pipeline, which interprets a list of instructions and waits at each transfer
-(`pipe/schedule.py`, `pipe/engine.py`). BigScience's 1.3B model on eight V100 takes 1 to 2 s more a step with 64 to 128
-more micro-steps, where all else explains 0.6 to 1.4 (experiments/tr3m-1B3.md)."""
-STEP_HOST_S = 5e-3
-"""Host time of one optimizer step: clipping's synchronisation, learning rate, zeroing; as much again where DeepSpeed's
-own optimizer wraps torch's."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,9 +9,10 @@ from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwid
 from platform.cost_model.columns import ENGINES, LOGIT_BYTES, Columns
 from platform.cost_model.compute import head_s, layer_seconds, matmul_s
 from platform.cost_model.hardware import find_device
+from platform.cost_model.host import INSTRUCTIONS_S
 from platform.cost_model.rows import read_rows
 from platform.cost_model.scoring import merged, score_table, scores
-from platform.cost_model.step_time import INSTRUCTIONS_S, StepTime, stages_of, step_time
+from platform.cost_model.step_time import StepTime, stages_of, step_time
 from platform.cost_model.table import interpret
 from platform.cost_model.values import PREFETCH
 from tests.cost_model.points import GPT2, GPT_39B, TABLES, fsdp, point
