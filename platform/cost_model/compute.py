@@ -32,7 +32,7 @@ FLASH_HALF_LENGTH = 256
 
 # Element-wise passes of one block's forward pass, in reads and writes of one value; backward passes cost 1.8 times
 # that (each reads the gradient besides). Counted from Megatron-LM's fused kernels: a norm reads and writes (2 of them),
-# bias + dropout + residual reads two, writes one (2). The activation's own are `columns.activation_passes`.
+# bias + dropout + residual reads two, writes one (2). The activation's own are `values.activation_passes`.
 FUSED_REPLICATED = 10.4
 FUSED_SHUFFLE = 2.0
 ROTARY_PASSES = 4.0

@@ -31,7 +31,7 @@ EAGER_SCORE_BYTES = 4.0
 """Of an attention score besides the probabilities: the fp32 softmax that eager attention saves."""
 FRAGMENTATION = 0.10
 """Reserved over allocated at the peak: blocks are rounded up and split (PyTorch's caching allocator). What of it cannot
-be given back is `columns.ROUNDING`."""
+be given back is `values.ROUNDING`."""
 COMMUNICATOR_GIB = 0.6
 """Buffers of one NCCL communicator: send and receive buffers of three protocols, 9 MiB a
 channel and direction, some 30 channels (NCCL, `NCCL_BUFFSIZE` and `NCCL_LL128_BUFFSIZE`)."""
