@@ -5,6 +5,7 @@ from typing import Any
 
 import platform.finals.gate as gates  # pyright takes `from platform import` for the standard module
 from platform.reports.batches import batch_rows
+from platform.reports.profile import profile_rows
 from platform.reports.text import degrees, options, sharding
 from platform.study.history import History
 from trainers.measurement import Measurement, Outcome, days_for_tokens
@@ -14,7 +15,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 def tables(history: History) -> dict[str, Rows]:
     """File name -> rows: what was measured, best first; what was never run; numerics gates; recipes that differ in
-    their batch.
+    their batch; where the winners' steps go.
     """
     assert history.header is not None
     tokens = history.header.tokens
@@ -25,6 +26,7 @@ def tables(history: History) -> dict[str, Rows]:
     found["skipped.json"] = [_skipped(each) for each in left]
     found["gates.json"] = _gates(history)
     found["global_batches.json"] = batch_rows(history.measurements)
+    found["profile.json"] = profile_rows(history)
     return {name: rows for name, rows in found.items() if rows}
 
 
