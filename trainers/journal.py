@@ -89,7 +89,7 @@ class TrialStart:
     recipe: Recipe
     layout: Layout
     micro_batches: tuple[int, ...]
-    """None where only the numerics gate is run, as its reference."""
+    """None where a trial runs the numerics gate alone, as its reference, or profiles."""
     repeat: int = 0
     """Above 0 for a final run of one point."""
     profiles: BatchPoint | None = None

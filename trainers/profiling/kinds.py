@@ -3,6 +3,7 @@
 Names are those of torch 2.11 to 2.13 on CPUs, and of cuBLAS, CUTLASS, NCCL, FlashAttention and Inductor on CUDA.
 """
 
+import functools
 import re
 from collections.abc import Sequence
 
@@ -31,7 +32,7 @@ _OPERATION = re.compile(r"(?!autograd::|torch::|c10d::|_c10d_functional::|profil
 
 def computes(operation: str) -> bool:
     """Whether a CPU's operation is itself work, and not only a frame around such, a wait, or Python."""
-    return _OPERATION.match(operation) is not None or operation.startswith(COMPILED)
+    return _is_operation(operation) or operation.startswith(COMPILED)
 
 
 def kind_of(kernel: str, around: Sequence[str], *, forward: Sequence[str] = (), is_head: bool = False) -> Kind:
@@ -43,18 +44,31 @@ def kind_of(kernel: str, around: Sequence[str], *, forward: Sequence[str] = (), 
     """
     if _TALKS.search(kernel) or any(name.startswith("gloo:") for name in around):
         return "communication"
-    if any(name == OPTIMIZER_STEP or _OPTIMIZES.search(name) for name in (kernel, *around)):
+    told = {_told(name) for name in (kernel, *around)}
+    if OPTIMIZER_STEP in around or "optimizer" in told:
         return "optimizer"
-    if LOSS in around or LOSS in forward or is_head or any(map(_LOSES.search, (kernel, *around))):
+    if LOSS in around or LOSS in forward or is_head or "loss" in told:
         return "loss"
-    inner = next((name for name in reversed(around) if _OPERATION.match(name)), "")
+    inner = next((name for name in reversed(around) if _is_operation(name)), "")
     if _MULTIPLIES.fullmatch(inner):
         return "matmul"
     if ATTENTION in around or ATTENTION in forward or _MULTIPLIES_BATCHES.fullmatch(inner):
         return "attention"
-    if any(map(_ATTENDS.search, (kernel, *around))):
+    if "attention" in told:
         return "attention"
     return "matmul" if _PRODUCT_KERNEL.search(kernel) else "other"
+
+
+@functools.cache  # a trace has few names, each of them a thousand times
+def _told(name: str) -> Kind | None:
+    """What a name says of all that it encloses; None for most names."""
+    kinds: dict[Kind, re.Pattern[str]] = {"optimizer": _OPTIMIZES, "loss": _LOSES, "attention": _ATTENDS}
+    return next((kind for kind, pattern in kinds.items() if pattern.search(name)), None)
+
+
+@functools.cache
+def _is_operation(name: str) -> bool:
+    return _OPERATION.match(name) is not None
 
 
 def is_product(operation: str) -> bool:

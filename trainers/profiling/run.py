@@ -35,8 +35,7 @@ WARMUP_STEPS = 3
 STEPS = 4
 """Optimizer steps profiled; the first is not summed."""
 MOST_TRACE_MIB = 64.0
-"""Of a compressed trace that is kept. BLOOM-7b1's 4 steps of 3 micro-steps are some 5 MiB; what is larger is summed and
-thrown away."""
+"""Of a compressed trace that is kept; a larger one is summed and thrown away."""
 
 
 def run(worker: "Worker", engine: Engine, source: Source, batch: BatchPoint) -> None:
@@ -55,7 +54,7 @@ def run(worker: "Worker", engine: Engine, source: Source, batch: BatchPoint) -> 
     on_cuda = worker.device.type == "cuda"
     layout = worker.job.layout
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_cuda else [])]
-    with naming(_modules(engine, worker.job.layout.compile)):
+    with naming(_modules(engine, layout.compile)):
         rung.curves(1)  # the names' own first time
         # Shapes tell the head where no range can.
         with profile(activities=activities, record_shapes=layout.compile == "model") as profiler:
@@ -123,10 +122,10 @@ def _modules(engine: Engine, compiled: str) -> Iterator[tuple[str, nn.Module]]:
 def _head_widths(worker: "Worker") -> frozenset[int]:
     """Sizes that only a product over the vocabulary has; none where another width of the model is the same.
 
-    The compiler pads the vocabulary to a multiple of 8.
+    The compiler pads the vocabulary to a multiple of 16 bytes.
     """
     model, batch = worker.job.recipe.model, worker.batch
-    widths = {model.vocab_size, -(-model.vocab_size // 8) * 8}
+    widths = {-(-model.vocab_size // multiple) * multiple for multiple in (1, 4, 8)}
     others = {model.hidden_size, model.ffn_size, 2 * model.ffn_size, 3 * model.hidden_size}
     others.add(model.hidden_size + 2 * model.num_kv_heads * model.head_dim)
     others |= {worker.job.recipe.seq_len, batch.micro_batch * worker.job.recipe.seq_len}

@@ -48,7 +48,7 @@ def step_sums(trace: Mapping[str, Any], *, grad_accum: int, head_widths: frozens
         (span for span in spans if span.name in (MICRO_STEP, OPTIMIZER_STEP)), key=lambda span: span.start_s
     )
     on_device = [event for event in events if event.get("ph") == "X" and event.get("cat") in _DEVICE]
-    if on_device:
+    if on_device and ranges:
         busy, edges = _of_device(on_device, spans, ranges, head_widths)
     else:
         busy = [piece for thread in threads for piece in _of_thread(thread, head_widths)]
@@ -171,7 +171,8 @@ def _of_device(
 ) -> tuple[list[Busy], list[float]]:
     """What the device did, and where each range began on it, the end of the last one besides.
 
-    A range begins with the first piece of compute that was launched in it: communication may be launched ahead.
+    A range begins with the first piece of compute that was launched in it: communication may be launched ahead. What
+    is launched after the last one (losses are read) is no part of a step.
     """
     launches = {
         span.event.get("args", {}).get("correlation"): span for span in spans if span.event["cat"].startswith("cuda_")
@@ -179,17 +180,19 @@ def _of_device(
     starts_s = [span.start_s for span in ranges]
     busy: list[Busy] = []
     began_s: dict[int, float] = {}
+    last_s = 0.0
     for event in on_device:
         launch = launches.get(event.get("args", {}).get("correlation"))
         kind = _kind(event["name"], launch, head_widths)
-        start_s = event["ts"] / 1e6
-        busy.append(Busy(start_s=start_s, end_s=start_s + event["dur"] / 1e6, kind=kind))
+        start_s, end_s = event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6
+        busy.append(Busy(start_s=start_s, end_s=end_s, kind=kind))
+        if launch is None or launch.start_s <= ranges[-1].end_s:
+            last_s = max(last_s, end_s)
         if launch is not None and kind != "communication":
             number = bisect.bisect_right(starts_s, launch.start_s) - 1
             began_s[number] = min(start_s, began_s.get(number, start_s))
-    end_s = max(each.end_s for each in busy)
     edges: list[float] = []
     for number in range(len(ranges)):
         least_s = edges[-1] if edges else 0.0
         edges.append(max(least_s, began_s.get(number, least_s)))
-    return busy, [*edges, max([end_s, *edges[-1:]])]
+    return busy, [*edges, max([last_s, *edges[-1:]])]
