@@ -38,7 +38,7 @@ def test_the_table_shows_shares_beside_those_predicted() -> None:
     assert lines["compute"][1:3] == ["70.0", "70.0%"] and len(lines["compute"]) == 5
     assert lines["a step"][3] == lines["a step"][-1] == "100.0%"
     predicted = [float(lines[name][-1].rstrip("%")) for name in ("compute", "optimizer", "communication, exposed")]
-    assert all(share > 0 for share in predicted) and sum(predicted) <= 100
+    assert predicted[0] > 50 and predicted[2] > 0 and sum(predicted) <= 100.1
     assert "from 3 micro-steps each" in table and "trace-t2.json.gz (5.2 MiB)" in table
     assert table.count("Where its step goes") == 1, "the winner's, not the other's"
 
