@@ -190,7 +190,7 @@ def test_it_says_why_a_winner_has_no_profile() -> None:
     best, at = measurement(), "2026-01-01T00:00:00+00:00"
     known: list[Line] = [header(at=at), Measured(at=at, measurement=best)]
     assert session._not_profiled(History(known)).startswith("The winner was not profiled: no time was left for it.")
-    of = {"trial_id": "t9", "key": "k"}
+    of: dict[str, Any] = {"trial_id": "t9", "key": "k"}
     start = TrialStart(at=at, recipe=best.recipe, layout=best.layout, micro_batches=(), profiles=best.batch, **of)
     end = TrialEnd(at=at, state="done", wall_s=1.0, gpu_s=4.0, reason="no kernel was seen", **of)
     assert "not profiled: no kernel was seen. --resume" in session._not_profiled(History([*known, start, end]))
