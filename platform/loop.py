@@ -87,7 +87,7 @@ class Loop:
         job = self._final_job() if self._finals_first else None
         if job is None:
             self._finals_first = False
-            job = self._search_job() or self._final_job()
+            job = self._search_job() or self._final_job() or self._profile_job()
         if job is None:
             return None
         key = f"{job.recipe.id}-{job.layout.id}"
@@ -99,6 +99,7 @@ class Loop:
                 layout=job.layout,
                 micro_batches=tuple(batch.micro_batch for batch in job.rungs),
                 repeat=job.repeat,
+                profiles=job.profile,
             )
         )
         self._running = (job, key)
@@ -231,6 +232,19 @@ class Loop:
         trial = self._finals.next(self.history, left_s, self._costs)
         if trial is None:
             return None
+        return self._job_of(trial)
+
+    def _profile_job(self) -> Job | None:
+        """The next winner's profile, where profiles are asked for: it comes after all else, and where that is done."""
+        if self._finals is None or self.spending.time_left_s() <= self.history.trial_s:
+            return None
+        if self._finals.next(self.history) is not None:
+            return None  # there was no time for it
+        trial = self._finals.profile(self.history)
+        return None if trial is None else self._job_of(trial)
+
+    def _job_of(self, trial: FinalTrial) -> Job:
+        assert self._finals is not None
         self._finals.given(trial)
         micro_batches = tuple(batch.micro_batch for batch in trial.rungs)
         candidate = Candidate(recipe=trial.recipe, layout=trial.layout, micro_batches=micro_batches)
@@ -238,7 +252,9 @@ class Loop:
 
     def _give_again(self, job: Job) -> None:
         if self._finals is not None and (job.repeat or not job.rungs):
-            given = FinalTrial(recipe=job.recipe, layout=job.layout, rungs=job.rungs, repeat=job.repeat)
+            given = FinalTrial(
+                recipe=job.recipe, layout=job.layout, rungs=job.rungs, repeat=job.repeat, profile=job.profile
+            )
             self._finals.again(given.key)
 
     def _job(self, candidate: Candidate, rungs: tuple[BatchPoint, ...], final: FinalTrial | None = None) -> Job:

@@ -97,6 +97,8 @@ def search(
         files = write_results(study.path, history)
         if said := mirror.close(MIRROR_CLOSE_S):
             say(said)
+        if options.profile and (said := _not_profiled(history)):
+            say(said)
         if shown:
             show(history, files, as_object=options.json)
         say(f"The search took {duration(history.wall_s)}, {history.gpu_s:.0f} device seconds. {mirror.look}")
@@ -223,6 +225,14 @@ def _run(study: Study, subject: Subject, place: Place, budget: Budget, began_s: 
         code, fault = _verdict(study.follow()[1])
     study.record(End(exit_code=code, wall_s=time.monotonic() - began_s, gpu_s=gpu_s, left_out=left_out))
     return code, fault
+
+
+def _not_profiled(history: History) -> str:
+    """Why a winner has no profile; "" where each has one, and where there is no winner."""
+    if all(history.profile_of(best) is not None for best in winners(history.measurements).values()):
+        return ""
+    why = history.profile_failure() or "no time was left for it"
+    return f"The winner was not profiled: {why}. --resume with --profile tries again."
 
 
 def how_to(command: str, path: Path) -> str:

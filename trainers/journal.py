@@ -16,6 +16,7 @@ from trainers.cluster import Cluster
 from trainers.codec import UNLIKE, from_json, to_json
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement
+from trainers.profiling.sums import Sums
 from trainers.recipe import Recipe
 
 SCHEMA = 1
@@ -88,9 +89,11 @@ class TrialStart:
     recipe: Recipe
     layout: Layout
     micro_batches: tuple[int, ...]
-    """None where only the numerics gate is run, as its reference."""
+    """None where a trial runs the numerics gate alone, as its reference, or profiles."""
     repeat: int = 0
     """Above 0 for a final run of one point."""
+    profiles: BatchPoint | None = None
+    """The point that the trial profiles, in place of measuring."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,6 +135,30 @@ class GateCurves:
     """Global gradient norm before clipping."""
     is_reference: bool = False
     """Whether the layout ran for others to be compared with."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Profile:
+    """Where a step of one point goes, as torch.profiler saw it on one rank in a trial of its own."""
+
+    kind: ClassVar[str] = "profile"
+    at: str = ""
+    trial_id: str
+    recipe: Recipe
+    layout: Layout
+    batch: BatchPoint
+    device_kind: str
+    """"cuda": what ran on the device; "cpu": the operations of the worker's threads."""
+    rank: int = 0
+    num_steps: int
+    """Steps that `sums` is the mean of."""
+    measured_grad_accum: int
+    """Micro-steps of these; `sums` is brought to a step of the point's own accumulation."""
+    sums: Sums
+    trace: str = ""
+    """Name of the Chrome trace in the study's folder; "" where it was too large to be kept."""
+    trace_mib: float
+    """Its size, compressed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,7 +207,7 @@ class End:
     """What of the final runs a budget left no time for."""
 
 
-Line = StudyHeader | Peak | TrialStart | RungStart | Measured | GateCurves | TrialEnd | Resume | End
+Line = StudyHeader | Peak | TrialStart | RungStart | Measured | GateCurves | Profile | TrialEnd | Resume | End
 
 _KINDS: dict[str, type[Line]] = {kind.kind: kind for kind in get_args(Line)}
 

@@ -4,6 +4,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from trainers import journal
@@ -37,6 +38,15 @@ class Recorder:
         """Writes a layout's curves of the numerics gate."""
         with self._lock:
             journal.record(self._path, from_json(journal.GateCurves, curves))
+
+    def profile(self, profile: dict[str, Any], trace: bytes) -> None:
+        """Keeps a profile's compressed trace beside the journal, unless it is empty, then writes the profile."""
+        entry = from_json(journal.Profile, profile)
+        if trace:
+            entry = dataclasses.replace(entry, trace=f"trace-{entry.trial_id}.json.gz")
+            (Path(self._path).parent / entry.trace).write_bytes(trace)
+        with self._lock:
+            journal.record(self._path, entry)
 
     def stand(self, trial_id: str, phase: str, batch: dict[str, Any] | None, allowed_s: float) -> None:
         """Notes that a trial entered `phase` and promises news within `allowed_s`."""

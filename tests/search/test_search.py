@@ -4,6 +4,7 @@ Three studies are run, each once for all that is looked at in it. Everything sta
 """
 
 import dataclasses
+import gzip
 import json
 import math
 import re
@@ -29,6 +30,7 @@ from tests.search.session import Ended, Session, write_space
 from trainers.cluster import Cluster
 from trainers.journal import End, Line, Measured, Peak, Resume, RungStart, StudyHeader, TrialEnd, TrialStart
 from trainers.measurement import Measurement, Outcome
+from trainers.profiling.trace import step_sums
 
 pytestmark = [pytest.mark.ray, pytest.mark.search, pytest.mark.timeout(1200)]
 
@@ -112,7 +114,8 @@ def whole(folder: Path) -> Run:
         micro_batches=(1, 4),
         axes={"tp": (1, 2), "zero_stage": (0, 3), "engine": ("ddp", "fsdp")},
     )
-    argv = (str(space), "--name", "whole", "--device-memory-gib", str(CAP_GIB), "--json", "--tokens", "1e9")
+    given = ("--device-memory-gib", str(CAP_GIB), "--tokens", "1e9", "--profile", "--json")
+    argv = (str(space), "--name", "whole", *given)
     with start(folder, "whole", 1, *argv) as session:
         return Run(path=folder / "studies" / "whole", sessions=(session.end(),))
 
@@ -140,7 +143,7 @@ class TestAWholeSearch:
         said = whole.sessions[0].object
         assert set(said) == {
             *("study", "space", "recipe", "winner", "tie", "miniature", "cluster", "tokens", "measurements"),
-            *("price_per_gpu_h", "comparisons", "runs", "gate"),
+            *("price_per_gpu_h", "comparisons", "runs", "gate", "profile"),
             *("skipped", "recipes", "wall_s", "gpu_s"),
         }
         assert (said["study"], said["space"], said["miniature"], said["tokens"]) == ("whole", "capped", False, 1e9)
@@ -196,6 +199,26 @@ class TestAWholeSearch:
         confirmed = [each for each in whole.measured if each.repeat]
         assert 1 <= len(confirmed) <= 2 and all(each.batch.micro_batch == 1 for each in confirmed)
         assert len({each.id for each in confirmed}) == len(confirmed)
+
+    def test_the_winner_was_profiled_in_a_trial_of_its_own(self, folder: Path, whole: Run) -> None:
+        """Its parts add up, what the model has is there, and the kept trace gives the same sums again."""
+        said = whole.sessions[0].object["profile"]
+        (profile,) = whole.history.profiles
+        winner, sums = whole.sessions[0].object["winner"], profile.sums
+        assert (profile.layout.id, profile.batch.micro_batch) == (
+            winner["layout"]["id"],
+            winner["batch"]["micro_batch"],
+        )
+        assert profile.trial_id not in {each.trial_id for each in whole.measured}
+        for part in (sums.matmul_s, sums.attention_s, sums.loss_s, sums.optimizer_s, sums.other_s):
+            assert 0 < part < sums.wall_s
+        assert sums.communication_exposed_s + sums.communication_hidden_s > 0
+        assert sums.loss_s > sums.matmul_s, "a vocabulary of 8192 over a width of 32"
+        assert said["wall_s"] == pytest.approx(sums.wall_s) and said["trace"] == profile.trace
+        with gzip.open(whole.path / profile.trace) as file:
+            again = step_sums(json.load(file), grad_accum=profile.batch.grad_accum)
+        assert again == sums
+        assert 0 < profile.trace_mib < 5
 
     def test_progress_is_told_on_standard_error(self, whole: Run) -> None:
         lines = whole.sessions[0].err.splitlines()

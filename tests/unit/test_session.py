@@ -28,10 +28,11 @@ from platform.search import main, parser
 from platform.study.history import History
 from platform.study.study import Study, read
 from platform.subject import Subject
-from tests.samples import header
+from tests.samples import header, measurement, profile
 from tests.search.backend import CLUSTER, LAYOUTS, RECIPE, Backend, Clock, Play, candidates, fast, out_of_memory, result
 from trainers.cluster import Cluster
 from trainers.job import Timing
+from trainers.journal import Line, Measured, TrialEnd, TrialStart
 from trainers.measurement import Outcome
 
 ONE_NODE = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=8)
@@ -101,7 +102,8 @@ class TestBudget:
 def _subject() -> Subject:
     plan = make_plan(candidates(), (), CLUSTER, None)
     space = dataclasses.replace(search_spaces.load("gpt2"), recipe=RECIPE)
-    request = cast(Any, SimpleNamespace(searcher="sweep", seed=0, tokens=1e9, steps=None, repeats=0, every_point=False))
+    asked: dict[str, Any] = {"searcher": "sweep", "seed": 0, "tokens": 1e9, "steps": None, "repeats": 0}
+    request = cast(Any, SimpleNamespace(**asked, every_point=False, profile=False))
     return Subject(request=request, space=space, cluster=CLUSTER, cap_gib=None, plan=plan)
 
 
@@ -182,3 +184,14 @@ def test_a_refused_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(session, "connected", refuse)
     assert main(["gpt2", "--studies", str(tmp_path / "studies")]) == error.exit_code
     assert list(tmp_path.iterdir()) == []
+
+
+def test_it_says_why_a_winner_has_no_profile() -> None:
+    best, at = measurement(), "2026-01-01T00:00:00+00:00"
+    known: list[Line] = [header(at=at), Measured(at=at, measurement=best)]
+    assert session._not_profiled(History(known)).startswith("The winner was not profiled: no time was left for it.")
+    of: dict[str, Any] = {"trial_id": "t9", "key": "k"}
+    start = TrialStart(at=at, recipe=best.recipe, layout=best.layout, micro_batches=(), profiles=best.batch, **of)
+    end = TrialEnd(at=at, state="done", wall_s=1.0, gpu_s=4.0, reason="no kernel was seen", **of)
+    assert "not profiled: no kernel was seen. --resume" in session._not_profiled(History([*known, start, end]))
+    assert session._not_profiled(History([*known, start, dataclasses.replace(profile(best), at=at), end])) == ""
