@@ -3,9 +3,10 @@
 import contextlib
 import io
 import logging
+import socket
 import tempfile
 import uuid
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -97,21 +98,49 @@ class _Bridge(TuneSearcher):
         told = result or {}
         _remove_left_over_groups()
         state = "failed" if error or "state" not in told else told["state"]
-        started = state != "failed" or self._started()
-        self._loop.ended(state=state, reason=told.get("reason", ""), started=started)
+        standing = self._standing() if state == "failed" else None
+        nodes, lost = _nodes(standing["nodes"] if standing else []) if state == "failed" else ([], [])
+        self._loop.ended(
+            state=state,
+            reason=told.get("reason", ""),
+            started=state != "failed" or standing is not None,
+            rank=told.get("rank"),
+            nodes=nodes,
+            lost=lost,
+        )
 
-    def _started(self) -> bool:
-        """Whether a worker of the running trial ever spoke."""
+    def _standing(self) -> dict[str, Any] | None:
+        """Where the running trial stands; None where no worker of it ever spoke."""
         assert self._loop.running is not None
         recorder = cast(Any, ray.get_actor(self._loop.settings.recorder))
-        found = cast(dict[str, Any] | None, ray.get(recorder.standing.remote(self._loop.running.trial_id), timeout=60))
-        return found is not None
+        return cast(dict[str, Any] | None, ray.get(recorder.standing.remote(self._loop.running.trial_id), timeout=60))
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: a study resumes from its journal."""
 
     def restore(self, checkpoint_path: str) -> None:
         """Nothing: see `save`."""
+
+
+def _nodes(ids: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The addresses of the nodes of these ids, and of those that answer no more; without ids, of all that are gone.
+
+    Asked at the node's own port: the cluster notes a dead node only after some seconds.
+    """
+    table: dict[str, dict[str, Any]] = {each["NodeID"]: each for each in ray.nodes()}
+    back = {each["NodeManagerAddress"] for each in table.values() if each["Alive"]}
+    whole = [each for each in table.values() if each["Alive"] or each["NodeManagerAddress"] not in back]
+    asked = [table[each] for each in ids if each in table] if ids else whole
+    lost = [each["NodeManagerAddress"] for each in asked if not (each["Alive"] and _listens(each))]
+    return [table[each]["NodeManagerAddress"] if each in table else "" for each in ids], list(dict.fromkeys(lost))
+
+
+def _listens(node: dict[str, Any]) -> bool:
+    try:
+        socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def _remove_left_over_groups() -> None:
