@@ -103,9 +103,11 @@ def fault(ends: Sequence[Ended]) -> str:
         kinds = {each.kind for each in row}
         how = "did not start" if kinds == {Kind.UNSTARTED} else "ended without a word of their workers"
         return f"{len(row)} trials in a row {how}{_where(row)}, the last one with: {row[0].reason}"
-    bad = [each for each in ends[-WINDOW:] if each.kind is not Kind.RAN]
+    window = ends[-WINDOW:]
+    bad = [each for each in window if each.kind is not Kind.RAN]
     if len(bad) >= MOST_OF_WINDOW:
-        return f"{len(bad)} of the last {len(ends[-WINDOW:])} trials failed{_where(bad)}, the last one with: {bad[-1].reason}"
+        rate = f"{len(bad)} of the last {len(window)} trials failed"
+        return f"{rate}{_where(bad)}, the last one with: {bad[-1].reason}"
     return ""
 
 

@@ -21,6 +21,7 @@ from platform.cluster import Place
 from platform.dry_run import print_dry_run
 from platform.errors import ClusterError, InputError
 from platform.finals.course import Rules
+from platform.leftovers import Note
 from platform.loop import Loop
 from platform.planning import TRIAL_S, Plan, make_plan
 from platform.reports.summary import verdicts
@@ -121,7 +122,9 @@ class TestEnd:
                 study.record(header("made-up", recipes=(RECIPE,), cluster=CLUSTER))
                 backend = Backend(study, Clock())
                 monkeypatch.setattr(tune, "recorder", no_recorder)
-                monkeypatch.setattr(tune, "run", lambda loop, driver_ip: play(backend, loop))
+                monkeypatch.setattr(tune, "own", lambda **_: Note())
+                monkeypatch.setattr(tune, "run", lambda loop, **_: play(backend, loop))
+                monkeypatch.setattr(session.head, "watched", lambda *_: contextlib.nullcontext())
                 code, fault = session._run(study, _subject(), PLACE, Budget(), time.monotonic())
                 return code, fault, read(study.path)[0]
 
