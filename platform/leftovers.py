@@ -76,7 +76,7 @@ def sweep(left: Note) -> str:
     if left.ray_session:
         processes, entries = _sweep_session(Path(left.ray_session))
         found += [f"{processes} process{'' if processes == 1 else 'es'}"] if processes else []
-        found += [plural(entries, "segment") + " of shared memory"] if entries else []
+        found += [plural(entries, "shared-memory segment")] if entries else []
     scratch = Path(left.scratch)
     if scratch.name.startswith(SCRATCH) and scratch.is_dir() and scratch.stat().st_uid == os.getuid():
         shutil.rmtree(scratch, ignore_errors=True)

@@ -76,7 +76,7 @@ def kind_of(state: TrialState, outcome: Outcome | None, *, started: bool, lost: 
     """
     if not started:
         return Kind.UNSTARTED
-    if outcome in (Outcome.FAILED, Outcome.HUNG):
+    if outcome is Outcome.FAILED or outcome is Outcome.HUNG:
         return Kind(outcome.value)
     if state != "failed" or outcome is not None:
         return Kind.RAN

@@ -1,15 +1,13 @@
 """One session of a study, from the options to the exit code."""
 
 import argparse
-import contextlib
 import functools
 import os
 import shlex
 import shutil
-import signal
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -32,6 +30,7 @@ from platform.reports.progress import followed, say
 from platform.reports.show import show
 from platform.reports.text import duration, plural
 from platform.request import Request, read_request, resumed
+from platform.signals import interruptible
 from platform.study.folder import default_folder
 from platform.study.history import History
 from platform.study.study import Study, check_name, fresh_name
@@ -294,25 +293,3 @@ def _verdict(history: History) -> tuple[int, str]:
     if tried and all(each.outcome in (Outcome.FAILED, Outcome.HUNG) for each in tried):
         return ClusterError.exit_code, f"every trial failed, the last one with: {tried[-1].reason}"
     return 1, ""
-
-
-@contextlib.contextmanager
-def interruptible() -> Generator[None]:
-    """SIGTERM ends a search as Ctrl-C does, and so does a terminal that is closed, unless under `nohup`."""
-    terminals = [stream for stream in (1, 2) if os.isatty(stream)]
-
-    def hang_up(*_: object) -> None:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a shell may send its own after the kernel's
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in terminals:  # to write there is an error now, and would end the search half-way
-            os.dup2(nowhere, stream)
-        raise KeyboardInterrupt
-
-    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, signal.default_int_handler)}
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, hang_up)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

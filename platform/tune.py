@@ -82,7 +82,7 @@ def run(loop: Loop, *, driver_ip: str, scratch: Path) -> None:
         ),
         run_config=ray.tune.RunConfig(
             name="tune",
-            storage_path=scratch,
+            storage_path=str(scratch),
             verbose=0,
             failure_config=ray.tune.FailureConfig(max_failures=0, fail_fast=False),
         ),

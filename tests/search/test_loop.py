@@ -313,7 +313,8 @@ class TestFailures:
     ) -> None:
         backend.play = lambda job, batch: Died() if job.layout == LAYOUTS[0] else fast(job, batch)
         loop = make()
-        backend.step(loop), backend.step(loop)
+        for _ in range(2):
+            backend.step(loop)
         assert not outcomes(study)
         backend.step(loop)
         assert (1, Outcome.FAILED) in outcomes(study) and len(outcomes(study)) == 4
