@@ -91,8 +91,11 @@ class Accounts:
                 self.held[line.trial_id] = set()
             case RungStart():
                 self._settle(but=line.trial_id)
-            case TrialEnd() | End():
+            case TrialEnd():
                 self._running = ""
+            case End():  # written before its Ray ends
+                self._running = ""
+                self._over.set()
             case _:
                 pass
 
@@ -123,15 +126,17 @@ def of(session: Session, groups: Callable[[], set[str]] = set) -> Accounts:
 
 def groups_of(session: Session) -> Callable[[], set[str]]:
     """Asks the Ray that a session started for itself for its placement groups; it must let anybody in."""
-    found: list[Any] = []
 
     def groups() -> set[str]:
-        if not found:
-            addresses = list(_addresses(session))
-            if not addresses:
-                return set()
-            found.append(get_state_from_address(addresses[0]))
-        table: dict[str, Any] = found[0].placement_group_table()
+        addresses = list(_addresses(session))
+        if not addresses:
+            return set()
+        # Anew each time: a client that is kept waits a minute for a Ray that has ended, and then ends its process.
+        state = get_state_from_address(addresses[0])
+        try:
+            table: dict[str, Any] = state.placement_group_table()
+        finally:
+            state.disconnect()
         return {group_id for group_id, group in table.items() if group["state"] != "REMOVED" and not _is_tune_s(group)}
 
     return groups

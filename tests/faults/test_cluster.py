@@ -57,10 +57,13 @@ def ill(tmp_path_factory: pytest.TempPathFactory) -> Ill:
     head = started(short, *options, port=free_port(), environment=OPEN)
     with head as address, _bystander(address) as others:
         (ray_session,) = (short / "ray").glob("session_2*")
-        state = get_state_from_address(address)
 
         def groups() -> set[str]:
-            table: dict[str, Any] = state.placement_group_table()
+            state = get_state_from_address(address)
+            try:
+                table: dict[str, Any] = state.placement_group_table()
+            finally:
+                state.disconnect()
             return {group_id for group_id, group in table.items() if group["state"] != "REMOVED"}
 
         def workers(kinds: Sequence[str] = ("RayTrainWorker",)) -> list[psutil.Process]:
