@@ -179,6 +179,10 @@ class TrialEnd:
     gpu_s: float
     """Wall seconds times devices."""
     reason: str = ""
+    fault: str = ""
+    """What kind of failure it was, as `platform.policy` has them; "" where it ran to its end."""
+    node: str = ""
+    """Address of the node that it failed on, where that is known."""
 
     def __post_init__(self) -> None:
         if self.state not in get_args(TrialState):

@@ -77,6 +77,9 @@ class Worker:
         job, late = self.job, False
         self._stand("init", None, 2 * job.first_step_s)
         self.watchdog.beat("init", allowed_s=job.first_step_s)
+        nodes = self.gather(ray.get_runtime_context().get_node_id())
+        if self.rank == 0:
+            ray.get(self.recorder.place.remote(job.trial_id, nodes))
         if self.matmul_peak_tflops is None:
             self._measure_peaks()
         source = data.source(job.recipe)
