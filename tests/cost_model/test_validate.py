@@ -232,7 +232,7 @@ def test_the_h200_runs_of_the_search_itself(name: str) -> None:
     assert found.interval_coverage is not None and found.interval_coverage >= 0.7
 
 
-def test_published_runs_that_nothing_was_set_by() -> None:
+def test_published_runs_that_came_after_the_model() -> None:
     found = validate(read_rows(TABLES / "published_bf16.csv")).overall
     assert found.rows_scored == 16 and found.oom_false_alarms == 0
     assert found.step_time_ape_median is not None and found.step_time_ape_median < 0.08
