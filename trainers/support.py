@@ -66,7 +66,27 @@ def _of_recipe(recipe: Recipe, layout: Layout) -> Iterator[str]:
             " choose zero_stage 1, 2 or 3, engine ddp or fsdp, or state_precision fp32"
         )
     if recipe.compression != "none":
-        yield f"no engine compresses gradients to {recipe.compression} yet: choose compression none"
+        yield from _of_compression(recipe, layout)
+
+
+def _of_compression(recipe: Recipe, layout: Layout) -> Iterator[str]:
+    if layout.engine != "ddp":
+        yield (
+            f"gradients are compressed by hooks that DDP alone has, got compression {recipe.compression} with"
+            f" {layout.engine}: choose engine ddp or compression none"
+        )
+    if recipe.compression == "bf16" and recipe.state_precision == "bf16":
+        yield "bf16 states exchange bf16 gradients already: choose compression none or state_precision fp32"
+    if recipe.powersgd_rank and recipe.compute_precision == "fp16":
+        yield (
+            "an fp16 gradient that overflows would stay in PowerSGD's error feedback for ever:"
+            " choose compute_precision bf16 or fp32, or compression bf16 or none"
+        )
+    if recipe.powersgd_rank and layout.grad_sync == "every":
+        yield (
+            "PowerSGD at every micro-step approximates other sums than at the last one, which is another recipe:"
+            " choose grad_sync last"
+        )
 
 
 def _of_layout(layout: Layout) -> Iterator[str]:

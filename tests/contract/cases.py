@@ -77,10 +77,18 @@ class Case:
             parts.insert(1, recipe.optimizer)
         if recipe.state_precision != "fp32":
             parts.insert(1, f"{recipe.state_precision} states")
+        if recipe.compression != "none":
+            parts.insert(1, recipe.compression)
         return ", ".join([*parts, self.fault] if self.fault else parts)
 
 
-def recipe(model: ModelSpec, precision: str = "fp32", optimizer: str = "adamw", states: str = "fp32") -> Recipe:
+def recipe(
+    model: ModelSpec,
+    precision: str = "fp32",
+    optimizer: str = "adamw",
+    states: str = "fp32",
+    compression: str = "none",
+) -> Recipe:
     """The recipe of the contract: clipping bites, the optimizer decays."""
     return Recipe(
         model=model,
@@ -89,6 +97,7 @@ def recipe(model: ModelSpec, precision: str = "fp32", optimizer: str = "adamw", 
         compute_precision=precision,  # type: ignore[arg-type]
         optimizer=optimizer,  # type: ignore[arg-type]
         state_precision=states,  # type: ignore[arg-type]
+        compression=compression,  # type: ignore[arg-type]
         learning_rate=1e-3,
         seed=7,
     )
@@ -191,6 +200,11 @@ def cases(world_size: int) -> list[Case]:
             add_recipe(recipe(BLOOM, optimizer="adafactor"), layout, 1, climbs=True)
         if plain and (layout.engine, layout.zero_stage) != ("deepspeed", 0) and (main or layout.zero_stage == 3):
             add_recipe(recipe(BLOOM, "bf16", states="bf16"), layout, 2)
+        if layout.engine == "ddp" and plain:
+            add_recipe(recipe(BLOOM, compression="bf16"), layout, 1 if main else 2, climbs=main)
+        if layout.engine == "ddp" and main and plain:
+            for climbs in (False, True):
+                add_recipe(recipe(BLOOM, compression="powersgd_4"), layout, 1 if climbs else 2, climbs=climbs)
     for model, precision, layout in _kernels(world_size):
         add(model, precision, layout, 2)
     return found

@@ -20,6 +20,7 @@ LAYOUT = Layout(engine="fsdp", zero_stage=3, dp_shard=2, attention="sdpa")
 RECIPE = Recipe(model=GPT2, seq_len=32, global_batch=8)
 GPUS = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, capability=(9, 0), devices_per_node=2)
 CPUS = Cluster(device_kind="cpu", device="a processor", device_memory_gib=4, devices_per_node=2)
+DDP = {"engine": "ddp", "zero_stage": 0, "dp_shard": 1, "dp_replicate": 2}
 OLD = dataclasses.replace(GPUS, device="Tesla V100", capability=(7, 0))
 
 
@@ -70,7 +71,10 @@ def test_nothing_that_the_contract_runs_is_refused(world_size: int) -> None:
             GPUS,
             "DeepSpeed stage 0 in bf16 always keeps fp32 master weights",
         ),
-        ({"compression": "powersgd"}, {}, GPUS, "compresses gradients to powersgd"),
+        ({"compression": "powersgd_4"}, {}, GPUS, "hooks that DDP alone has, got compression powersgd_4 with fsdp"),
+        ({"compression": "bf16", "state_precision": "bf16"}, DDP, GPUS, "bf16 states exchange bf16 gradients already"),
+        ({"compression": "powersgd_4", "compute_precision": "fp16"}, DDP, GPUS, "stay in PowerSGD's error feedback"),
+        ({"compression": "powersgd_4"}, {**DDP, "grad_sync": "every"}, GPUS, "choose grad_sync last"),
         ({}, {"dp_shard": 1, "tp": 2}, GPUS, "no engine has tp yet, got tp 2"),
         ({}, {"dp_shard": 1, "pp": 2}, GPUS, "no engine has pp yet"),
         ({}, {"dp_shard": 1, "cp": 2}, GPUS, "no engine has cp yet"),

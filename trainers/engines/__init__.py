@@ -120,6 +120,9 @@ def mismatches(in_effect: Mapping[str, Any], recipe: Recipe, layout: Layout, *, 
     # Gradients travel and are added up in the states' type, where an engine has a setting for it.
     sums = ("reduce_precision", "accumulation_precision")
     wanted |= {name: recipe.state_precision for name in sums if name in in_effect}
+    # Engines without compression have nothing to tell of it.
+    if recipe.compression != "none" or "compression" in in_effect:
+        wanted["compression"] = recipe.compression
     # 0 asks for the library's own choice, whatever that is.
     wanted |= {name: getattr(layout, name) for name in ("bucket_mib", "prefetch") if getattr(layout, name)}
     untold = [name for name in wanted if name not in in_effect]
