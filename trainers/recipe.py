@@ -40,8 +40,8 @@ class Recipe:
     state_precision: StatePrecision = "fp32"
     """Type of master weights, optimizer states and gradients' sums, over micro-steps and over ranks."""
     compression: Compression = "none"
-    """What DDP's gradients are squeezed into before they are exchanged: bf16, or PowerSGD's factors of that rank from the
-    second optimizer step on (arXiv 1905.13727)."""
+    """What DDP's gradients are squeezed into before they are exchanged: bf16, or PowerSGD's factors of that rank
+    (arXiv 1905.13727) from the second optimizer step on."""
     learning_rate: float = 1e-4
     weight_decay: float = 0.1
     beta1: float = 0.9

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from platform.cost_model.compression import compression_values
 from platform.cost_model.hardware import PLAIN_SHARE, ClusterSpec
 from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
@@ -116,6 +117,8 @@ class Columns:
     """Bytes an element of an exchanged gradient."""
     compression: Array
     """Share of a gradient's bytes that is exchanged."""
+    factor_rank: Array
+    """Rank of PowerSGD's factors; 0 where gradients are not factored."""
 
     matmul_flops: Array
     """Sustained rate of large products: peak of the precision x the device's share."""
@@ -226,7 +229,7 @@ def recipe_values(recipe: Recipe) -> dict[str, float]:
         "compute_bytes": compute,
         "state_bytes": 2 if recipe.state_precision == "bf16" else 4,
         "moments": 2 if recipe.optimizer == "adamw" else 0,
-        "compression": {"none": 1.0, "bf16": 0.5, "powersgd": 0.02}[recipe.compression],
+        **compression_values(recipe.model, recipe.compression),
     }
 
 

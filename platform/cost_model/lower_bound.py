@@ -87,6 +87,7 @@ def _state_bytes(recipe: Recipe, layout: Layout, batch: BatchPoint) -> _StateByt
         copies = compute if compute < state and layout.compile == "none" and layout.checkpointing == "none" else 0.0
         resident = 0.0 if layout.offload == "all" else state
         resident += 0.0 if layout.offload != "none" else moments
+        resident += state if recipe.powersgd_rank else 0.0  # the error feedback
         if layout.offload != "none":
             held = state = 0.0
         return _StateBytes(resident=resident, held_gradients=held, final_gradients=state, block_copies=copies)

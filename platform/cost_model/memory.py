@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from platform.cost_model import compression
 from platform.cost_model.columns import (
     CHUNK_LOGITS,
     Array,
@@ -153,9 +154,8 @@ def _per_parameter(c: Columns) -> _PerParameter:
     copies = np.where(casts, flat, 0.0)
     alike = (c.engine == DEEPSPEED) & (sb == cb) & ((c.zero_stage == 1) | (c.zero_stage == 2)) & (c.pp == 1)
     copies = np.where(alike, sb / zero_1, copies)
-    powersgd = np.where(c.compression < 0.1, sb, 0.0)  # the error feedback is a whole gradient
     return _PerParameter(
-        resident=params + states * on_device + powersgd,
+        resident=params + states * on_device + compression.held_bytes(c),
         held_gradients=held * np.where((c.offload > 0) & (c.engine == DEEPSPEED), 0.0, 1.0),
         final_gradients=final * on_device,
         step_copies=copies * on_device,
@@ -190,6 +190,7 @@ def _unit_copies(c: Columns, root: Array, logits: Array) -> tuple[Array, Array, 
     )
     # The root's reduction comes last: parameters, gradients and, unless one rank reduces in place, their fp32 copy.
     end = np.where(fsdp, root * (cb + sb + np.where(c.shard > 1, cb, 0.0)), np.where(zero_3, live, 0.0))
+    end = end + compression.passing_bytes(c)
     return loss, unit, end
 
 

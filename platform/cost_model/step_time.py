@@ -6,7 +6,8 @@ import numpy as np
 
 from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwidth
 from platform.cost_model.columns import Array, Columns, checkpointed_share
-from platform.cost_model.compute import head_s, host_layer_s, layer_seconds, optimizer_s
+from platform.cost_model.compression import squeezing_s
+from platform.cost_model.compute import BANDWIDTH_SHARE, head_s, host_layer_s, layer_seconds, optimizer_s
 
 DDP, FSDP, DEEPSPEED, MEGATRON = range(4)
 
@@ -204,8 +205,10 @@ def _data_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> Array:
     num_buckets = np.maximum(np.ceil(gradient_bytes / np.maximum(c.bucket_bytes, 1.0)), 1.0)
     bucket = all_reduce_s(gradient_bytes / num_buckets, c.dp, in_node, bandwidth, latency)
     reduced = num_buckets * bucket
-    hidden = np.where(c.engine == DDP, np.minimum(reduced - bucket, backward), 0.0)
-    plain = syncs * (reduced - hidden * (1 - OVERLAP_SLOWDOWN))
+    # Torch's PowerSGD hook waits for the device after each bucket: nothing of it hides.
+    overlaps = (c.engine == DDP) & (c.factor_rank == 0)
+    hidden = np.where(overlaps, np.minimum(reduced - bucket, backward), 0.0)
+    plain = syncs * (reduced - hidden * (1 - OVERLAP_SLOWDOWN) + squeezing_s(c, owned, c.bandwidth * BANDWIDTH_SHARE))
     # Stages 1 and 2 scatter and gather: as many bytes as an all-reduce, the gather in the parameters' type.
     scatter = num_buckets * gather_s(gradient_bytes / num_buckets, c.dp, in_node, bandwidth, latency)
     gathered = gather_s(owned * c.compute_bytes, c.dp, in_node, bandwidth, latency)

@@ -28,6 +28,7 @@ from platform.cost_model.columns import (
     loss_kind,
     model_values,
 )
+from platform.cost_model.compression import compression_values
 from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device_by_memory, find_node
 from platform.cost_model.memory import outside_gib
 from platform.errors import InputError
@@ -375,7 +376,7 @@ def _values(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, float
         "state_bytes": state_bytes,
         "moments": _moments(row, model, pp),
         "gradient_bytes": gradient_bytes,
-        "compression": {"bf16": 0.5, "powersgd": 0.02}.get(row.get("compression", ""), 1.0),
+        **compression_values(model, row.get("compression", "")),
     }
 
 
