@@ -12,6 +12,7 @@ GradSync = Literal["every", "last"]
 Checkpointing = Literal["none", "selective", "every_4", "every_2", "full"]
 Offload = Literal["none", "optimizer", "all"]
 Attention = Literal["eager", "sdpa", "flex"]
+Overlap = Literal["default", "on", "off"]
 Loss = Literal["plain", "chunked"]
 Compile = Literal["none", "block", "model"]
 
@@ -23,6 +24,7 @@ _NAMES = {
     "checkpointing": get_args(Checkpointing),
     "offload": get_args(Offload),
     "attention": get_args(Attention),
+    "overlap": get_args(Overlap),
     "loss": get_args(Loss),
     "compile": get_args(Compile),
 }
@@ -56,8 +58,15 @@ class Layout:
     offload: Offload = "none"
     bucket_mib: int = 0
     """Size of a gradient bucket; 0 for the engine's own default."""
+    overlap: Overlap = dataclasses.field(default="default", metadata={"later": True})
+    """Whether DeepSpeed's stages 1 to 3 communicate beside their computing; by default stage 3 alone does."""
     prefetch: int = 0
-    """How many units FSDP2 gathers ahead explicitly; 0 for its own order."""
+    """How many blocks FSDP2, or DeepSpeed's stage 3, gathers ahead; 0 for the engine's own choice.
+
+    Stage 3 then keeps no more parameters gathered than these, one block's and those outside the blocks.
+    """
+    reshard: int = dataclasses.field(default=0, metadata={"later": True})
+    """Ranks that FSDP2's stage 3 spreads a block's parameters over between its two passes; 0 for all of `dp_shard`."""
     attention: Attention = "eager"
     loss: Loss = "plain"
     """Over all logits at once, or "chunked": over some rows at a time, gradients along with them."""
@@ -71,7 +80,7 @@ class Layout:
         for axis in AXES:
             if getattr(self, axis) < 1:
                 raise ValueError(f"{axis} must be at least 1, got {getattr(self, axis)}")
-        for field in ("bucket_mib", "prefetch"):
+        for field in ("bucket_mib", "prefetch", "reshard"):
             if getattr(self, field) < 0:
                 raise ValueError(f"{field} must not be negative, got {getattr(self, field)}")
         stages = _STAGES[self.engine]
@@ -93,8 +102,26 @@ class Layout:
             raise ValueError(
                 f"DeepSpeed ZeRO-{self.zero_stage} reduces gradients at the last micro-step: grad_sync must be 'last'"
             )
-        if self.prefetch and self.engine != "fsdp":
-            raise ValueError(f"prefetch is an axis of fsdp, got prefetch {self.prefetch} with {self.engine}")
+        gathers = self.engine == "fsdp" or (self.engine == "deepspeed" and self.zero_stage == 3)
+        if self.prefetch and not gathers:
+            raise ValueError(
+                f"prefetch is an axis of fsdp and of deepspeed at stage 3, got prefetch {self.prefetch} with"
+                f" {self.engine} at stage {self.zero_stage}"
+            )
+        if self.reshard and (self.engine, self.zero_stage) != ("fsdp", 3):
+            raise ValueError(
+                f"reshard is an axis of fsdp at stage 3, got reshard {self.reshard} with {self.engine} at stage"
+                f" {self.zero_stage}"
+            )
+        if self.reshard and (not 1 < self.reshard < self.dp_shard or self.dp_shard % self.reshard):
+            raise ValueError(
+                f"reshard must divide dp_shard {self.dp_shard} and lie between 1 and it, got {self.reshard}"
+            )
+        if self.overlap != "default" and (self.engine != "deepspeed" or not self.zero_stage):
+            raise ValueError(
+                f"overlap is an axis of deepspeed at stages 1 to 3, got overlap {self.overlap} with {self.engine} at"
+                f" stage {self.zero_stage}"
+            )
 
     @property
     def id(self) -> str:
@@ -133,8 +160,12 @@ class Layout:
             parts.append(f"offload {self.offload}")
         if self.bucket_mib:
             parts.append(f"buckets {self.bucket_mib} MiB")
+        if self.overlap != "default":
+            parts.append(f"overlap {self.overlap}")
         if self.prefetch:
             parts.append(f"prefetch {self.prefetch}")
+        if self.reshard:
+            parts.append(f"reshard to {self.reshard}")
         parts.append(self.attention)
         if self.loss != "plain":
             parts.append(f"{self.loss} loss")

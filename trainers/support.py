@@ -13,7 +13,8 @@ def refusal(recipe: Recipe, layout: Layout, cluster: Cluster) -> str | None:
     reasons = (
         *_of_cluster(recipe, layout, cluster),
         *_of_recipe(recipe, layout),
-        *_of_layout(layout),
+        *(_of_offload(recipe, layout, cluster) if layout.offload != "none" else ()),
+        *_of_layout(recipe, layout),
         *_of_model(recipe.model),
     )
     return reasons[0] if reasons else None
@@ -69,6 +70,24 @@ def _of_recipe(recipe: Recipe, layout: Layout) -> Iterator[str]:
         yield from _of_compression(recipe, layout)
 
 
+def _of_offload(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[str]:
+    offload, stage = layout.offload, layout.zero_stage
+    if cluster.device_kind == "cpu":
+        yield f"offload {offload} moves states to host memory, where a CPU's are already: choose none"
+    if layout.engine == "ddp" or (layout.engine == "deepspeed" and stage == 0):
+        what = "DDP" if layout.engine == "ddp" else "DeepSpeed stage 0"
+        yield f"{what} keeps everything on the device, got offload {offload}: choose none, or an engine that shards"
+    if layout.engine == "fsdp" and offload == "optimizer":
+        yield "FSDP2 offloads weights and gradients along with the states, got offload optimizer: choose all or none"
+    if layout.engine == "fsdp" and recipe.compute_precision == "fp16":
+        yield (
+            "an fp16 loss scale is kept on the device, FSDP2's offloaded gradients are not:"
+            " choose compute_precision bf16 or offload none"
+        )
+    if layout.engine == "deepspeed" and 0 < stage < 3 and offload == "all":
+        yield f"DeepSpeed offloads parameters at stage 3 alone, got offload all at stage {stage}: choose optimizer"
+
+
 def _of_compression(recipe: Recipe, layout: Layout) -> Iterator[str]:
     if layout.engine != "ddp":
         yield (
@@ -89,13 +108,17 @@ def _of_compression(recipe: Recipe, layout: Layout) -> Iterator[str]:
         )
 
 
-def _of_layout(layout: Layout) -> Iterator[str]:
+def _of_layout(recipe: Recipe, layout: Layout) -> Iterator[str]:
     for axis in ("tp", "pp", "cp"):
         if getattr(layout, axis) > 1:
             yield f"no engine has {axis} yet, got {axis} {getattr(layout, axis)}: set it to 1"
-    if layout.offload != "none":
-        yield f"no engine offloads yet, got offload {layout.offload}: choose none"
     yield from _of_kernels(layout)
+    whole_sums = recipe.compute_precision == "bf16" and recipe.state_precision == "fp32" and layout.offload == "none"
+    if layout.overlap != "default" and layout.zero_stage == 1 and whole_sums:
+        yield (
+            "DeepSpeed stage 1 in bf16 with fp32 states reduces all gradients after the backward pass, got overlap"
+            f" {layout.overlap}: choose default, or another zero_stage"
+        )
     if layout.bucket_mib and layout.engine == "fsdp":
         yield f"FSDP2 reduces a block at a time and has no buckets, got bucket_mib {layout.bucket_mib}: set it to 0"
     if layout.bucket_mib and layout.engine == "deepspeed" and layout.zero_stage == 0:

@@ -142,7 +142,7 @@ def _kernels(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
     zero = Layout(engine="deepspeed", zero_stage=1, dp_shard=2)
     zero_3 = dataclasses.replace(zero, zero_stage=3, grad_sync="every")
     zero_0 = dataclasses.replace(zero, zero_stage=0, dp_shard=1, dp_replicate=2)
-    made: list[tuple[ModelSpec, str, Layout, dict[str, str]]] = [
+    made: list[tuple[ModelSpec, str, Layout, dict[str, str | int]]] = [
         (BLOOM, "fp32", ddp, {"attention": "sdpa", "loss": "chunked", "checkpointing": "selective"}),
         (GPT2, "bf16", ddp, {"attention": "flex", "loss": "chunked", "checkpointing": "every_2"}),
         (BLOOM, "bf16", ddp, {"attention": "flex", "loss": "chunked", "compile": "block", "checkpointing": "full"}),
@@ -154,14 +154,30 @@ def _kernels(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
             fsdp,
             {"attention": "sdpa", "loss": "chunked", "compile": "block", "checkpointing": "selective"},
         ),
-        (BLOOM, "fp32", zero_3, {"attention": "sdpa", "loss": "chunked", "checkpointing": "every_2"}),
-        (GPT2, "bf16", zero_3, {"attention": "flex", "loss": "chunked"}),
+        (BLOOM, "fp32", zero_3, {"attention": "sdpa", "loss": "chunked", "checkpointing": "every_2", "prefetch": 1}),
+        (GPT2, "bf16", zero_3, {"attention": "flex", "loss": "chunked", "overlap": "off"}),
         (GPT2, "bf16", zero_0, {"attention": "sdpa", "loss": "chunked", "checkpointing": "selective"}),
         (BLOOM, "bf16", zero, {"attention": "flex", "loss": "chunked", "compile": "block"}),
     ]
     return [
         (model, precision, dataclasses.replace(layout, **kernels))  # type: ignore[arg-type]
         for model, precision, layout, kernels in made
+    ]
+
+
+def _memory(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
+    """Offload in each engine that has it; on a CPU it moves nothing, but the code that steps is the host's."""
+    if world_size != 2:
+        return []
+    fsdp = Layout(engine="fsdp", zero_stage=3, dp_shard=2, offload="all", grad_sync="every")
+    zero = Layout(engine="deepspeed", zero_stage=3, dp_shard=2, offload="all", grad_sync="every")
+    return [
+        (BLOOM, "fp32", fsdp),
+        (GPT2, "bf16", dataclasses.replace(fsdp, grad_sync="last", zero_stage=2)),
+        (BLOOM, "fp32", zero),
+        (GPT2, "bf16", dataclasses.replace(zero, offload="optimizer", prefetch=2)),
+        (BLOOM, "fp32", dataclasses.replace(zero, offload="optimizer", zero_stage=2, overlap="on")),
+        (GPT2, "bf16", dataclasses.replace(zero, offload="optimizer", zero_stage=1, grad_sync="last")),
     ]
 
 
@@ -182,8 +198,10 @@ def cases(world_size: int) -> list[Case]:
         stages = ENGINES[layout.engine]
         main = layout.grad_sync == stages[layout.zero_stage][-1]
         plain = layout.checkpointing == "none"
-        # sdpa and prefetch ride along on GPT-2: they must not change the mathematics either.
+        # sdpa, prefetch and reshard ride along on GPT-2: they must not change the mathematics either.
         sdpa = dataclasses.replace(layout, attention="sdpa", prefetch=1 if layout.engine == "fsdp" else 0)
+        if layout.engine == "fsdp" and layout.zero_stage == 3 and layout.dp_shard == 4:
+            sdpa = dataclasses.replace(sdpa, reshard=2)
         if world_size != 2:
             if main and plain:
                 add(BLOOM, "fp32", layout, 2)
@@ -205,6 +223,6 @@ def cases(world_size: int) -> list[Case]:
         if layout.engine == "ddp" and main and plain:
             for climbs in (False, True):
                 add_recipe(recipe(BLOOM, compression="powersgd_4"), layout, 1 if climbs else 2, climbs=climbs)
-    for model, precision, layout in _kernels(world_size):
+    for model, precision, layout in (*_kernels(world_size), *_memory(world_size)):
         add(model, precision, layout, 2)
     return found

@@ -162,8 +162,7 @@ class TorchEngine(abc.ABC):
     def optimizer_step(self) -> torch.Tensor:
         if self._scaler is not None:
             self._scaler.unscale_(self._optimizer)
-        limit = self._recipe.grad_clip or float("inf")
-        norm = self._whole(nn.utils.clip_grad_norm_(self._module.parameters(), limit)).float()
+        norm = self._clip(self._recipe.grad_clip or float("inf"))
         if self._scaler is None:
             self._optimizer.step()
         else:
@@ -174,6 +173,10 @@ class TorchEngine(abc.ABC):
         self._clear_gradients()
         self._last_syncs, self._syncs = self._syncs, []
         return norm
+
+    def _clip(self, limit: float) -> torch.Tensor:
+        """Scales gradients down to a global norm of `limit`; returns the norm before, 0-dim fp32 on the device."""
+        return self._whole(nn.utils.clip_grad_norm_(self._module.parameters(), limit)).float()
 
     def _clear_gradients(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)

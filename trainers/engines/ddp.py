@@ -88,6 +88,7 @@ class DdpEngine(TorchEngine):
             "zero_stage": 0,
             "dp_replicate": torch.distributed.get_world_size(self._module.process_group),
             "dp_shard": 1,
+            "offload": "none",
             "bucket_mib": self._module.bucket_bytes_cap // 2**20,
             "compression": self._compression.in_effect(),
             "compute_precision": matmul_precision() if product == torch.float32 else dtype_name(product),
