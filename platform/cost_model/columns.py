@@ -85,6 +85,12 @@ class Columns:
     offload: Array
     """Index into `OFFLOAD`."""
     bucket_bytes: Array
+    overlaps: Array
+    """1 where DeepSpeed communicates beside its computing; the torch engines always do."""
+    prefetch: Array
+    """Blocks gathered ahead by wish; 0 for the engine's own choice."""
+    reshard: Array
+    """Ranks that hold a block between its two passes; `shard` where all of them do."""
     checkpoint_blocks: Array
     """Blocks that one full checkpoint spans: one input is kept for them, and they are recomputed together."""
     kept_checkpoints: Array
@@ -250,6 +256,9 @@ def layout_values(recipe: Recipe, layout: Layout) -> dict[str, float]:
         "sync_every": float(layout.grad_sync == "every"),
         **checkpointing_values(layout.checkpointing),
         "offload": OFFLOAD.index(layout.offload),
+        "overlaps": float(layout.overlap == "on" or (layout.overlap == "default" and layout.zero_stage == 3)),
+        "prefetch": layout.prefetch,
+        "reshard": layout.reshard or layout.dp_shard,
         "bucket_bytes": layout.bucket_mib * 2.0**20 or default_bucket_bytes(layout.engine, state, compute),
         "checkpoint_blocks": 1.0,
         "kept_checkpoints": 1.0,

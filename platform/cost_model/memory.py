@@ -135,7 +135,8 @@ def _per_parameter(c: Columns) -> _PerParameter:
     # Low-precision engines hold gradients in the type in which they are summed (fp32 under "bf16 with fp32 sums").
     summed = np.where(c.engine >= DEEPSPEED, np.maximum(c.gradient_bytes, cb), sb)
     unsharded_sum = fsdp & (c.sync_every == 0) & accumulates
-    gradients = np.where(fsdp, np.where(unsharded_sum, sb, sb / c.shard), np.where(whole, sb, summed / zero_2))
+    shards = sb / c.shard * on_device
+    gradients = np.where(fsdp, np.where(unsharded_sum, sb, shards), np.where(whole, sb, summed / zero_2))
     # Whole sums in a wider type stand beside the low-precision gradients of the current micro-batch.
     beside = (c.engine >= DEEPSPEED) & ~whole & (summed > cb) & (c.zero_stage <= 1)
     gradients = gradients + np.where(beside, cb, 0.0)
@@ -175,14 +176,19 @@ def _unit_copies(c: Columns, root: Array, logits: Array) -> tuple[Array, Array, 
     whole = c.layers * block / c.pp
     gathers = (c.shard > 1) | (cb != sb)
     fsdp = (c.engine == FSDP) & gathers
-    kept = np.where(c.zero_stage == 2, whole, 2 * block)
+    ahead = np.maximum(c.prefetch, 1.0)
+    # Between the passes each rank of a smaller group has its part of every block.
+    between = np.where(c.reshard < c.shard, whole / c.reshard, 0.0)
+    kept = np.where(c.zero_stage == 2, whole, (1 + ahead) * block + between)
     zero_3 = (c.engine == DEEPSPEED) & (c.zero_stage == 3) & (c.shard > 1)
     live = np.minimum(np.minimum(LIVE_PARAMETERS, whole + root), np.maximum(2 * block, root)) * cb
+    wished = np.minimum((1 + c.prefetch) * block + root, whole + root) * cb
+    live = np.where(c.prefetch > 0, wished, live)
     autocast = np.where(is_autocast(c) & (c.fused == 0), cb * whole, 0.0)
     before_loss = np.maximum(autocast - logits * (1 - cb / c.logit_bytes), 0.0) + np.where(autocast > 0, root * cb, 0.0)
     leaves = (c.engine == DEEPSPEED) & (c.checkpointing == 2)
     at_loss = np.where(leaves, before_loss, autocast)
-    loss = np.where(fsdp, (root + np.where(c.zero_stage == 2, whole, 0.0)) * cb, np.where(zero_3, live, at_loss))
+    loss = np.where(fsdp, (root + np.where(c.zero_stage == 2, whole, between)) * cb, np.where(zero_3, live, at_loss))
     unit = np.where(
         fsdp,
         (root + kept) * cb + block * (cb + sb),
@@ -224,7 +230,8 @@ def _instants(c: Columns) -> Iterator[tuple[int, int, MemoryParts]]:
     block = c.layer_parameters / c.tp
     head_parameters = np.where(c.tied > 0, c.embedding_parameters, c.table_parameters) / c.tp
     bucket = np.minimum(c.bucket_bytes / np.maximum(c.gradient_bytes, 1.0), owned) * c.gradient_bytes
-    buckets = np.where((c.engine == DEEPSPEED) & (c.dp > 1), bucket * np.where(c.zero_stage > 1, 2.0, 1.0), 0.0)
+    num_buckets = np.where((c.zero_stage > 1) | (c.overlaps > 0), 2.0, 1.0)
+    buckets = np.where((c.engine == DEEPSPEED) & (c.dp > 1), bucket * num_buckets, 0.0)
     # Stage 3 makes its bucket at the start, whole, whatever the model and the ranks; on a CPU, pages that nobody writes
     # take no memory.
     whole_bucket = np.where(c.units > 1, c.bucket_bytes, bucket)
