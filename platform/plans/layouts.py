@@ -138,12 +138,14 @@ def layout_at(columns: Columns, row: int, *, attention: str) -> Layout:
 
 
 def _refused(columns: Columns, attention: str) -> "np.ndarray":
-    """Rows that `trainers.support` refuses for their kernels, where fused attention is `attention`."""
+    """Rows that `trainers.support` refuses for kernels or compression, where fused attention is `attention`."""
     compiled = columns.fused > 0
     zero_3 = (columns.engine == ENGINES.index("deepspeed")) & (columns.zero_stage == 3)
     fsdp = columns.engine == ENGINES.index("fsdp")
     hidden = (columns.checkpointing == CHECKPOINTING.index("selective")) & (columns.flash > 0) & (attention == "flex")
-    return np.broadcast_to((compiled & (zero_3 | (_whole(columns) & fsdp))) | (hidden & ~compiled), columns.shape)
+    kernels = (compiled & (zero_3 | (_whole(columns) & fsdp))) | (hidden & ~compiled)
+    uncompressed = (columns.engine != ENGINES.index("ddp")) | ((columns.factor_rank > 0) & (columns.sync_every > 0))
+    return np.broadcast_to(kernels | ((columns.compression < 1) & uncompressed), columns.shape)
 
 
 def _whole(columns: Columns) -> "np.ndarray":
