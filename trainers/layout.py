@@ -9,7 +9,7 @@ from trainers.recipe import Recipe
 
 EngineName = Literal["ddp", "fsdp", "deepspeed"]
 GradSync = Literal["every", "last"]
-Checkpointing = Literal["none", "selective", "every_4", "every_2", "full"]
+Checkpointing = Literal["none", "selective", "every_4", "every_2", "full", "budget_75", "budget_50", "budget_25"]
 Offload = Literal["none", "optimizer", "all"]
 Attention = Literal["eager", "sdpa", "flex"]
 Overlap = Literal["default", "on", "off"]
@@ -53,8 +53,9 @@ class Layout:
     grad_sync: GradSync = "last"
     """Whether gradients are reduced after "every" micro-step or only after the "last" one of a step."""
     checkpointing: Checkpointing = "none"
-    """What is computed again in the backward pass: nothing, all but products and attention of every block, or all of
-    every fourth, every second or every block."""
+    """What is computed again in the backward pass: nothing, all but products and attention of every block, all of every
+    fourth, every second or every block, or what a compiler finds cheapest to keep no more than that share (per cent)
+    of what it would keep by itself."""
     offload: Offload = "none"
     bucket_mib: int = 0
     """Size of a gradient bucket; 0 for the engine's own default."""
@@ -141,7 +142,12 @@ class Layout:
     @property
     def checkpoint_every(self) -> int:
         """Distance between checkpointed blocks, of which the first one is the first; 0 for none."""
-        return {"none": 0, "every_4": 4, "every_2": 2}.get(self.checkpointing, 1)
+        return {"none": 0, "every_4": 4, "every_2": 2, "selective": 1, "full": 1}.get(self.checkpointing, 0)
+
+    @property
+    def activation_budget(self) -> float:
+        """Share of its activations that compiled code may keep: 1 unless `checkpointing` is a budget."""
+        return activation_budget(self.checkpointing)
 
     @property
     def label(self) -> str:
@@ -155,7 +161,10 @@ class Layout:
             parts.append(f"sync {self.grad_sync}")
         if self.checkpointing != "none":
             word = {"every_4": "every fourth", "every_2": "every second"}.get(self.checkpointing, self.checkpointing)
-            parts.append(f"{word} block checkpointed" if self.checkpoint_every > 1 else f"{word} checkpointing")
+            if self.activation_budget < 1:
+                parts.append(f"{self.activation_budget:.0%} of activations kept")
+            else:
+                parts.append(f"{word} block checkpointed" if self.checkpoint_every > 1 else f"{word} checkpointing")
         if self.offload != "none":
             parts.append(f"offload {self.offload}")
         if self.bucket_mib:
@@ -172,6 +181,12 @@ class Layout:
         if self.compile != "none":
             parts.append(f"compile {self.compile}")
         return ", ".join(parts)
+
+
+def activation_budget(checkpointing: str) -> float:
+    """`Layout.activation_budget` by the word alone."""
+    name, _, percent = checkpointing.partition("_")
+    return int(percent) / 100 if name == "budget" else 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -138,6 +138,11 @@ def _of_kernels(layout: Layout) -> Iterator[str]:
             f"a model compiled whole has sdpa or eager attention and the plain loss, got {layout.attention} and"
             f" {layout.loss}: choose compile block"
         )
+    if layout.activation_budget < 1 and layout.compile == "none":
+        yield (
+            "an activation budget is for a compiler to keep, got compile none:"
+            f" choose compile block or another checkpointing than {layout.checkpointing}"
+        )
     if layout.checkpointing == "selective" and layout.attention == "flex" and layout.compile == "none":
         yield (
             "selective checkpointing cannot look into FlexAttention, which is compiled by itself where blocks are not:"

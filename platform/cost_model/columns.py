@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from platform.cost_model.compression import compression_values
 from platform.cost_model.hardware import PLAIN_SHARE, ClusterSpec
-from trainers.layout import BatchPoint, Layout
+from trainers.layout import BatchPoint, Layout, activation_budget
 from trainers.recipe import Recipe
 from trainers.spec import ModelSpec
 
@@ -21,7 +21,7 @@ Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 ENGINES = ("ddp", "fsdp", "deepspeed", "megatron")
-CHECKPOINTING = ("none", "selective", "full", "every_4", "every_2")
+CHECKPOINTING = ("none", "selective", "full", "every_4", "every_2", "budget_75", "budget_50", "budget_25")
 OFFLOAD = ("none", "optimizer", "all")
 COMPILE = ("none", "block", "model")
 
@@ -79,9 +79,11 @@ class Columns:
     sequence_parallel: Array
     sync_every: Array
     checkpointing: Array
-    """Index into `CHECKPOINTING`, "full" for some blocks as for all."""
+    """Index into `CHECKPOINTING`, "full" for some blocks as for all, "none" for a budget."""
     checkpoint_every: Array
     """Distance between fully checkpointed blocks; 1 for all of them."""
+    budget: Array
+    """Share of a block's activations that compiled code keeps; 1 without a budget."""
     offload: Array
     """Index into `OFFLOAD`."""
     bucket_bytes: Array
@@ -280,7 +282,9 @@ def layout_values(recipe: Recipe, layout: Layout) -> dict[str, float]:
 def checkpointing_values(name: str) -> dict[str, float]:
     """A word of `CHECKPOINTING` as columns."""
     every = {"every_4": 4.0, "every_2": 2.0}.get(name, 1.0)
-    return {"checkpointing": min(CHECKPOINTING.index(name), 2), "checkpoint_every": every}
+    budget = activation_budget(name)
+    kind = min(CHECKPOINTING.index(name), 2) if budget == 1 else 0
+    return {"checkpointing": kind, "checkpoint_every": every, "budget": budget}
 
 
 def flash_share(architecture: str, attention: str) -> float:

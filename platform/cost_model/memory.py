@@ -206,11 +206,12 @@ def _instants(c: Columns) -> Iterator[tuple[int, int, MemoryParts]]:
     """
     per = _per_parameter(c)
     stages = stages_of(c)
-    saved, kept_input, transient = _block_bytes(c)
+    everything, kept_input, transient = _block_bytes(c)
+    saved = np.maximum(c.budget * everything, kept_input)
     full = c.checkpointing == 2
     share = np.where(full, checkpointed_share(c), 0.0)
     kept = share * kept_input * c.kept_checkpoints / c.checkpoint_blocks + (1 - share) * saved
-    again = np.where(full, saved * c.checkpoint_blocks - kept_input, 0.0) + transient
+    again = np.where(full, saved * c.checkpoint_blocks - kept_input, 0.0) + transient + everything - saved
     tokens = c.micro_batch * c.seq_len / c.cp
     boundary = tokens * c.hidden * c.compute_bytes
     width = c.vocab / c.tp

@@ -157,7 +157,12 @@ def _kernels(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
         (BLOOM, "fp32", zero_3, {"attention": "sdpa", "loss": "chunked", "checkpointing": "every_2", "prefetch": 1}),
         (GPT2, "bf16", zero_3, {"attention": "flex", "loss": "chunked", "overlap": "off"}),
         (GPT2, "bf16", zero_0, {"attention": "sdpa", "loss": "chunked", "checkpointing": "selective"}),
-        (BLOOM, "bf16", zero, {"attention": "flex", "loss": "chunked", "compile": "block"}),
+        (
+            BLOOM,
+            "bf16",
+            zero,
+            {"attention": "flex", "loss": "chunked", "compile": "block", "checkpointing": "budget_50"},
+        ),
     ]
     return [
         (model, precision, dataclasses.replace(layout, **kernels))  # type: ignore[arg-type]
