@@ -117,7 +117,7 @@ def mismatches(in_effect: Mapping[str, Any], recipe: Recipe, layout: Layout, *, 
         "weight_decay": recipe.weight_decay,
     }
     if recipe.optimizer == "adamw":
-        wanted |= {name: getattr(recipe, name) for name in ("beta1", "beta2", "epsilon")}
+        wanted |= {name: getattr(recipe, name) for name in ("beta1", "beta2", "epsilon")} | {"fused": True}
     # Gradients travel and are added up in the states' type, where an engine has a setting for it.
     sums = ("reduce_precision", "accumulation_precision")
     wanted |= {name: recipe.state_precision for name in sums if name in in_effect}
