@@ -84,6 +84,11 @@ def _of_offload(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[st
             "an fp16 loss scale is kept on the device, FSDP2's offloaded gradients are not:"
             " choose compute_precision bf16 or offload none"
         )
+    if layout.engine == "deepspeed" and recipe.state_precision == "bf16":
+        yield (
+            "DeepSpeed keeps offloaded states in bf16 with its own compiled CPU Adam alone, which is not used here:"
+            " choose state_precision fp32, engine fsdp, or offload none"
+        )
     if layout.engine == "deepspeed" and 0 < stage < 3 and offload == "all":
         yield f"DeepSpeed offloads parameters at stage 3 alone, got offload all at stage {stage}: choose optimizer"
 
@@ -112,6 +117,11 @@ def _of_layout(recipe: Recipe, layout: Layout) -> Iterator[str]:
     for axis in ("tp", "pp", "cp"):
         if getattr(layout, axis) > 1:
             yield f"no engine has {axis} yet, got {axis} {getattr(layout, axis)}: set it to 1"
+    if layout.prefetch >= recipe.model.num_layers:
+        yield (
+            f"prefetch {layout.prefetch} reaches beyond the {recipe.model.num_layers} blocks of {recipe.model.name}:"
+            " choose less"
+        )
     yield from _of_kernels(layout)
     whole_sums = recipe.compute_precision == "bf16" and recipe.state_precision == "fp32" and layout.offload == "none"
     if layout.overlap != "default" and layout.zero_stage == 1 and whole_sums:

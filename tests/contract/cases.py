@@ -180,7 +180,7 @@ def _memory(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
         (BLOOM, "fp32", fsdp),
         (GPT2, "bf16", dataclasses.replace(fsdp, grad_sync="last", zero_stage=2)),
         (BLOOM, "fp32", zero),
-        (GPT2, "bf16", dataclasses.replace(zero, offload="optimizer", prefetch=2)),
+        (GPT2, "bf16", dataclasses.replace(zero, offload="optimizer", prefetch=1)),
         (BLOOM, "fp32", dataclasses.replace(zero, offload="optimizer", zero_stage=2, overlap="on")),
         (GPT2, "bf16", dataclasses.replace(zero, offload="optimizer", zero_stage=1, grad_sync="last")),
     ]

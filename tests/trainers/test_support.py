@@ -90,6 +90,13 @@ def test_nothing_that_the_contract_runs_is_refused(world_size: int) -> None:
         ({}, {"offload": "optimizer"}, GPUS, "FSDP2 offloads weights and gradients along with the states"),
         ({"compute_precision": "fp16"}, {"offload": "all"}, GPUS, "an fp16 loss scale is kept on the device"),
         ({}, {**ZERO_1, "zero_stage": 2, "grad_sync": "every", "offload": "all"}, GPUS, "at stage 3 alone"),
+        (
+            {"state_precision": "bf16"},
+            {**ZERO_1, "offload": "optimizer"},
+            GPUS,
+            "offloaded states in bf16 with its own compiled CPU Adam alone",
+        ),
+        ({}, {"prefetch": 2}, GPUS, "prefetch 2 reaches beyond the 2 blocks of gpt2"),
         ({}, {**ZERO_1, "overlap": "on"}, GPUS, "reduces all gradients after the backward pass, got overlap on"),
         (
             {},

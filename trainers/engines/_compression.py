@@ -6,10 +6,10 @@ make half as small, travel whole. Torch's hook waits for the device once a bucke
 """
 
 import sys
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch.distributed import GradBucket
+from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -32,7 +32,8 @@ class Compression:
                 process_group=None,
                 matrix_approximation_rank=recipe.powersgd_rank,
                 start_powerSGD_iter=sys.maxsize,
-                orthogonalization_epsilon=1e-8,  # a matrix without gradients has columns of zeros
+                # A matrix without gradients has columns of zeros. Torch annotates its default, 0.
+                orthogonalization_epsilon=cast(Any, 1e-8),
             )
             module.register_comm_hook(self._state, powerSGD_hook)
         elif recipe.compression == "bf16":

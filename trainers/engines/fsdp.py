@@ -5,7 +5,7 @@
 
 import contextlib
 from collections.abc import Generator, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -79,7 +79,7 @@ class FsdpEngine(TorchEngine):
         return contextlib.nullcontext()
 
     def _whole(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(self._device).full_tensor() if isinstance(tensor, DTensor) else tensor
+        return cast(DTensor, tensor.to(self._device)).full_tensor() if isinstance(tensor, DTensor) else tensor
 
     def _clip(self, limit: float) -> torch.Tensor:
         if self._layout.offload == "none":
