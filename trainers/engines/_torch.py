@@ -2,6 +2,7 @@
 
 import abc
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -51,6 +52,13 @@ def set_matmul_precision(recipe: Recipe) -> None:
 def matmul_precision() -> str:
     """ "tf32" or "fp32": how products of fp32 matrices are done now."""
     return "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+def set_host_threads(layout: Layout, device: torch.device) -> None:
+    """Gives a rank whose optimizer steps on the host its share of the node's cores; Ray's workers have one thread."""
+    if layout.offload != "none" and device.type == "cuda":
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
@@ -119,6 +127,7 @@ class TorchEngine(abc.ABC):
 
     def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
         set_matmul_precision(recipe)
+        set_host_threads(layout, device)
         self._recipe, self._layout, self._device = recipe, layout, device
         self._grad_accum = 1
         self._syncs: list[bool] = []

@@ -48,6 +48,7 @@ from trainers.engines._torch import (
     matmul_precision,
     optimizer_in_effect,
     plain_name,
+    set_host_threads,
     set_matmul_precision,
     state_dtype,
 )
@@ -91,6 +92,7 @@ class DeepSpeedEngine:
 
     def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
         set_matmul_precision(recipe)
+        set_host_threads(layout, device)
         self._recipe, self._layout, self._device = recipe, layout, device
         self._linear = F.linear  # stage 3 replaces it for the whole process
         config = engine_config(recipe, layout)
