@@ -45,7 +45,7 @@ def bloom7b() -> Space:
 _FSDP: dict[str, Any] = {"engine": "fsdp", "zero_stage": 3, "compile": "block", "grad_sync": "every"}
 _ZERO_1: dict[str, Any] = {"engine": "deepspeed", "zero_stage": 1, "compile": "block"}
 _ZERO_2: dict[str, Any] = {"engine": "deepspeed", "zero_stage": 2, "compile": "block"}
-_ZERO_3: dict[str, Any] = {"engine": "deepspeed", "zero_stage": 3}
+_ZERO_3: dict[str, Any] = {"engine": "deepspeed", "zero_stage": 3, "compile": "none"}
 _KINDS: dict[str, dict[str, Any]] = {
     "fsdp": _FSDP,
     "fsdp_sync_last": {**_FSDP, "grad_sync": "last"},
@@ -79,6 +79,6 @@ def bloom7b_kinds() -> Space:
         name="bloom7b_kinds",
         summary="BLOOM 7b1, 20 named points: hybrid sharding, prefetch, offload, overlap and buckets, one at a time",
         recipe=bloom7b().recipe,
-        axes={"attention": ("flex",), "loss": ("chunked",)},
+        axes={"attention": ("flex",), "loss": ("chunked",), **{axis: (value,) for axis, value in _FSDP.items()}},
         points=tuple(Point(name=name, micro_batch=2, layout=layout) for name, layout in _KINDS.items()),
     )
