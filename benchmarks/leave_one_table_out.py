@@ -12,8 +12,9 @@ import numpy as np
 
 from platform.cost_model.columns import from_rows
 from platform.cost_model.predict import predict
+from platform.cost_model.rows import read_rows
 from platform.cost_model.scoring import merged
-from platform.cost_model.table import Run, interpret, read_rows
+from platform.cost_model.table import Run, interpret
 
 
 def residuals(path: Path) -> np.ndarray:

@@ -56,6 +56,8 @@ class Loop:
         self._running: tuple[Job, str] | None = None
         self._deaths: Counter[tuple[str, int]] = Counter()
         self._finals = Finals(candidates, settings.rules) if settings.rules else None
+        self._reserve_s = 0.0
+        """Seconds of a budget that the search leaves to the final runs."""
         self._finals_first = history.finals_begun
         """An earlier session was cut in its final runs: a winner comes before further candidates."""
         self._unstarted = 0
@@ -176,8 +178,11 @@ class Loop:
         self.history.extend(self._tail.read())
 
     def _search_job(self) -> Job | None:
+        whole_s = self.spending.whole_s
+        if self._finals is not None and math.isfinite(whole_s):
+            self._reserve_s = self._finals.reserve_s(self.history, self._costs, whole_s)
         self.why_ended = self.why_ended or self.spending.why_over(
-            trials=self._searched, trial_s=self.history.trial_s, reserve_s=self._reserve_s()
+            trials=self._searched, trial_s=self.history.trial_s, reserve_s=self._reserve_s
         )
         if self.why_ended:
             return None
@@ -237,7 +242,7 @@ class Loop:
             self._finals.again(given.key)
 
     def _job(self, candidate: Candidate, rungs: tuple[BatchPoint, ...], final: FinalTrial | None = None) -> Job:
-        left_s = self.spending.time_left_s() - (final.leave_s if final else self._reserve_s())
+        left_s = self.spending.time_left_s() - (final.leave_s if final else self._reserve_s)
         return make_job(
             candidate,
             rungs,
@@ -250,10 +255,6 @@ class Loop:
     @property
     def _costs(self) -> Costs:
         return Costs(trial_s=self.history.trial_s, timing=self.settings.timing)
-
-    def _reserve_s(self) -> float:
-        """Seconds of a budget that the search leaves to the final runs."""
-        return self._finals.reserve_s(self.history, self._costs, self.spending.whole_s) if self._finals else 0.0
 
     def _give_up(self, job: Job, known: Sequence[Measurement], reason: str) -> None:
         done = {m.batch for m in known}

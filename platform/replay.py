@@ -21,8 +21,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from platform.cost_model.rows import read_rows
 from platform.cost_model.scoring import merged
-from platform.cost_model.table import Run, interpret, read_rows
+from platform.cost_model.table import Run, interpret
 from platform.errors import InputError
 from platform.replaying.play import NAMES, Figures, Played, figures, make, play, to_json
 from platform.replaying.recorded import Cell, cells

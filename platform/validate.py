@@ -22,8 +22,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from platform.cost_model.rows import Row, read_rows
 from platform.cost_model.scoring import Scored, Scores, cells_of, constant_mfu, merged, score_table, scores
-from platform.cost_model.table import Row, Run, interpret, read_rows
+from platform.cost_model.table import Run, interpret
 from platform.errors import InputError
 
 JSON_KEYS = (

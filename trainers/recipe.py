@@ -66,6 +66,8 @@ class Recipe:
         for field in ("seq_len", "global_batch"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
+            if getattr(self, field) > 10**12:
+                raise ValueError(f"{field} must be at most 10^12, got {getattr(self, field)}")
         for field in ("learning_rate", "epsilon"):
             if not getattr(self, field) > 0:
                 raise ValueError(f"{field} must be above 0, got {getattr(self, field)}")

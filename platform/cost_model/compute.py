@@ -20,7 +20,7 @@ from platform.cost_model.columns import (
     widens_gelu,
 )
 
-__all__ = ["COMPILE", "LayerSeconds", "head_s", "host_layer_s", "layer_seconds", "matmul_s", "optimizer_s"]
+__all__ = ["COMPILE", "LayerSeconds", "head_s", "layer_seconds", "matmul_s", "optimizer_s"]
 
 TILE_COLUMNS = 128
 """Columns of the tile that one unit computes (NVIDIA, "Matrix Multiplication Background User's Guide", section 4.1);
@@ -32,7 +32,7 @@ FLASH_HALF_LENGTH = 256
 
 # Element-wise passes of one block's forward pass, in reads and writes of one value; backward passes cost 1.8 times
 # that (each reads the gradient besides). Counted from Megatron-LM's fused kernels: a norm reads and writes (2 of them),
-# bias + dropout + residual reads two, writes one (2). The activation's own are `columns.activation_passes`.
+# bias + dropout + residual reads two, writes one (2). The activation's own are `values.activation_passes`.
 FUSED_REPLICATED = 10.4
 FUSED_SHUFFLE = 2.0
 ROTARY_PASSES = 4.0
@@ -61,23 +61,6 @@ the sustained one, and no more FLOP/s than kernels without wide loads reach on a
 project (16,384 x 768 and 8,192 x 4,096, in three directions): 95 to 150 TFLOP/s at an odd width, 240 to 290 at one of 2
 or 4, 610 to 800 at one of 8. The share at odd widths is A100's: padding 50,257 to 50,304 shortened nanoGPT's step by a
 quarter (github.com/karpathy/nanoGPT); that at even widths is an estimate."""
-
-LAUNCH_S = 7e-6
-"""Host time of one kernel launch through PyTorch's dispatcher (arXiv 2104.04473 leaves it out; PyTorch's own
-benchmarks give 5 to 10 us)."""
-BLOCKED_LAUNCH_S = 20e-6
-"""The same where the host waits for the kernel first (CUDA_LAUNCH_BLOCKING=1): launch, wake-up and dispatch, none of it
-hidden. BigScience's 200B model on 80 and 160 A100 lost 6 and 0 % by it, 43 and 0 us a launch
-(train/tr11-176B-ml/chronicles-prequel.md, "dealing with JZ hanging")."""
-FUSED_LAUNCHES = 20.0
-EAGER_LAUNCHES = 90.0
-"""Launches of one block's forward pass; the backward pass has twice as many."""
-GRADIENT_HOOK_S = 0.1e-3
-"""Host time of one parameter's gradient hook in DeepSpeed's stages 0 to 2, 12 a block: ZeRO-0 takes 17 ms more a step
-than plain autocast for GPT-2 small on an H200 (this project)."""
-GATHER_HOST_S = 0.45e-3
-"""Host time of one parameter-holding module's fetch or release under ZeRO-3's hooks: 87 ms more a step than ZeRO-2 for
-GPT-2 small on an H200 (this project), over 74 modules and 3 passes."""
 
 
 def _efficiency(c: Columns, rows: Array, width: Array, depth: Array) -> Array:
@@ -217,7 +200,7 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     # Selective: Megatron-LM repeats the attention core (arXiv 2205.05198, section 5), as fused attention does anyway;
     # This project's engines keep what products and fused attention give, and repeat the rest (`engines/_kernels.py`).
     core = np.where(columns.flash > 0, 0.0, attention)
-    selective = core + np.where(columns.engine < 3, passes, 0.0)
+    selective = core + np.where(columns.engine < 3, passes + (1 - columns.kept_checkpoints) * products, 0.0)
     whole = whole * checkpointed_share(columns)
     # Under a budget the compiler makes the cheapest values again first: an estimate, not measured yet.
     cheapest = (1 - columns.budget) ** 2 * forward
@@ -283,17 +266,6 @@ def head_s(columns: Columns) -> tuple[Array, Array]:
     lookup = np.where(columns.pp > 1, 0.0, table * columns.compute_bytes * (1 + 3 * columns.tied) / bandwidth)
     weights = _weight_traffic_s(columns, table)
     return forward + traffic, backward + traffic + lookup + weights + sums / bandwidth
-
-
-def host_layer_s(columns: Columns) -> tuple[Array, Array]:
-    """Host seconds (forward, backward) to launch one block's kernels: the floor under small micro-batches."""
-    launches = np.where(columns.fused > 0, FUSED_LAUNCHES, EAGER_LAUNCHES)
-    forward = launches * np.where(columns.blocking > 0, BLOCKED_LAUNCH_S, LAUNCH_S)
-    # FSDP2's hooks cost about 0.15 ms a unit and pass; ZeRO-3 hooks every module: six a block.
-    hooks = np.where(columns.engine == 1, 0.15e-3, 0.0)
-    hooks = np.where((columns.engine == 2) & (columns.zero_stage == 3), 6 * GATHER_HOST_S, hooks)
-    gradient_hooks = np.where((columns.engine == 2) & (columns.zero_stage < 3), 12 * GRADIENT_HOOK_S, 0.0)
-    return forward + hooks, 2 * forward + 2 * hooks + gradient_hooks
 
 
 def optimizer_s(columns: Columns, parameters: Array) -> Array:

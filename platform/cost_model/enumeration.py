@@ -4,13 +4,11 @@ import dataclasses
 
 import numpy as np
 
-from platform.cost_model.columns import (
-    COMPILE,
-    ENGINES,
-    FIELDS,
+from platform.cost_model.columns import COMPILE, ENGINES, FIELDS, Array, Columns
+from platform.cost_model.hardware import ClusterSpec
+from platform.cost_model.values import (
+    PREFETCH,
     ROUNDING,
-    Array,
-    Columns,
     activation_passes,
     checkpointing_values,
     cluster_values,
@@ -20,7 +18,6 @@ from platform.cost_model.columns import (
     loss_kind,
     recipe_values,
 )
-from platform.cost_model.hardware import ClusterSpec
 from trainers.recipe import Recipe
 
 ENGINE_STAGES = (
@@ -155,13 +152,15 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
     state, compute = fixed["state_bytes"], fixed["compute_bytes"]
     fixed |= {
         "offload": 0,
-        "prefetch": 0,
+        "blocks_ahead": 0,
+        "overlaps": 0,
         "checkpoint_blocks": 1,
         "kept_checkpoints": 1,
         "dropout": 0,
         "blocking": 0,
         "wide_softmax": float(model.architecture != "gpt2"),
         "rounding": ROUNDING["expandable"],
+        "prefetch": PREFETCH["current"],
     }
     per_logit = [
         logit_bytes(loss_kind(bool(cut), COMPILE[code]), compute) for cut, code in zip(chunked, compiled, strict=True)
@@ -176,9 +175,8 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
         "engine": engine,
         "zero_stage": kept_stage,
         "dp": kept_dp,
-        "shard": np.where(kept_stage > 0, kept_dp, 1.0),
-        "reshard": np.where(kept_stage > 0, kept_dp, 1.0),
-        "overlaps": (kept_stage == 3).astype(np.float64),
+        "shard": np.where(kept_stage > 0, kept_dp * kept["cp"], 1.0),
+        "reshard": np.where(kept_stage > 0, kept_dp * kept["cp"], 1.0),
         "sequence_parallel": (kept["tp"] > 1).astype(np.float64),
         "sync_every": np.array([float(sync == "every") for _, _, sync in axes.engine_stages])[kept_combo],
         "bucket_bytes": buckets[engine.astype(np.int64)],

@@ -18,6 +18,9 @@ from typing import Any
 from platform.errors import InputError
 from trainers.cluster import Cluster
 
+LABEL_SHARE = 0.988
+"""What the driver reports in GiB of the GB on the label: 79.1 of 80, 139.8 of 141, 31.7 of 32."""
+_NEAR = 0.2
 PLAIN_SHARE = 0.85
 """Of the fp32 peak, sustained: those units draw less power than the matrix units."""
 _CPU = re.compile(r"\b(xeon|epyc|ryzen|neoverse|graviton|core\(tm\)|cpu|x86_64|aarch64)\b", re.IGNORECASE)
@@ -169,16 +172,27 @@ def word_on(text: str) -> str | None:
 def find_device_by_memory(name: str, memory_gb: float | None) -> Device:
     """As `find_device`; a stated memory that is far off picks the sister of the same family that has it ("A100", 40).
 
+    A name that says the socket ("H100-SXM", 96) stays with it: where no sister has that memory, the device has it.
+
     Raises:
         InputError: no such device.
     """
     device = find_device(name)
-    if memory_gb is None or abs(memory_gb / device.memory_gib - 1) < 0.2:
+    if memory_gb is None or abs(memory_gb / device.memory_gib - 1) < _NEAR:
         return device
-    family = device.name.split("-")[0]
-    sisters = [find_device(each) for each in device_names() if each.split("-")[0] == family]
+    entries = _catalogue()["devices"]
+    family, link = device.name.split("-")[0], entries[device.name]["link"]
+    says_socket = re.search(r"sxm|pcie|nvl", name, re.IGNORECASE) is not None
+    sisters = [
+        find_device(each)
+        for each, entry in entries.items()
+        if each.split("-")[0] == family and (entry["link"] == link or not says_socket)
+    ]
     nearest = min(sisters, key=lambda sister: abs(sister.memory_gib - memory_gb))
-    return nearest if abs(memory_gb / nearest.memory_gib - 1) < 0.2 else device
+    if abs(memory_gb / nearest.memory_gib - 1) < _NEAR:
+        return nearest
+    alike = says_socket and 0.5 < memory_gb / device.memory_gib < 2
+    return dataclasses.replace(device, memory_gib=memory_gb * LABEL_SHARE) if alike else device
 
 
 def find_node(text: str, device: str) -> str | None:

@@ -1,8 +1,7 @@
 """Peak memory of the largest rank, by phase, from columns; and the sound floor that the search prunes by.
 
-Sources: bytes of states by stage: ZeRO (arXiv 1910.02054, section 3.1); activations of a block: arXiv 2205.05198,
-section 4.1, tensor by tensor; micro-batches in flight: arXiv 2104.04473, section 2.2. What engines hold besides was
-read in their code and checked with torch's FSDPMemTracker.
+Sources: activations of a block: arXiv 2205.05198, section 4.1, tensor by tensor; micro-batches in flight: arXiv
+2104.04473, section 2.2. What engines hold of parameters and gradients is `holdings`.
 """
 
 import dataclasses
@@ -10,7 +9,6 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from platform.cost_model import compression
 from platform.cost_model.columns import (
     CHUNK_LOGITS,
     Array,
@@ -20,23 +18,20 @@ from platform.cost_model.columns import (
     is_autocast,
     widens_gelu,
 )
+from platform.cost_model.holdings import per_parameter, table_gradient, unit_copies
 from platform.cost_model.lower_bound import GIB, LowerBound, lower_bound, lower_bound_gib
-from platform.cost_model.step_time import DDP, DEEPSPEED, FSDP, rank_parameters, stages_of
+from platform.cost_model.step_time import DEEPSPEED, rank_parameters, stages_of
 
 __all__ = ["PHASES", "LowerBound", "PeakMemory", "lower_bound", "lower_bound_gib", "peak_memory"]
 
 PHASES = ("loss", "block_backward", "end_of_backward", "optimizer")
-BLOCK_BACKWARD, OPTIMIZER = 1, 3
+BLOCK_BACKWARD = 1
 
 EAGER_SCORE_BYTES = 4.0
 """Of an attention score besides the probabilities: the fp32 softmax that eager attention saves."""
-LIVE_PARAMETERS = 1e9
-"""DeepSpeed's `stage3_max_live_parameters`."""
-SUB_GROUP = 1e9
-"""DeepSpeed's `sub_group_size`: parameters whose gradients ZeRO-3 casts at once."""
 FRAGMENTATION = 0.10
 """Reserved over allocated at the peak: blocks are rounded up and split (PyTorch's caching allocator). What of it cannot
-be given back is `columns.ROUNDING`."""
+be given back is `values.ROUNDING`."""
 COMMUNICATOR_GIB = 0.6
 """Buffers of one NCCL communicator: send and receive buffers of three protocols, 9 MiB a
 channel and direction, some 30 channels (NCCL, `NCCL_BUFFSIZE` and `NCCL_LL128_BUFFSIZE`)."""
@@ -100,111 +95,17 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     products = 4 * c.hidden + 2 * c.kv_width + (1 + c.gated) * c.ffn
     kept = np.where(
         (c.checkpointing == 1) & (c.engine <= DEEPSPEED),
-        residual * c.hidden / split + c.compute_bytes * products / c.tp,
+        residual * c.hidden / split + c.compute_bytes * products * c.kept_checkpoints / c.tp,
         replicated + sharded + kept_scores,
     )
     return tokens * kept, tokens * residual * c.hidden / split, transient
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class _PerParameter:
-    """Bytes a parameter of one rank's share of the model."""
-
-    resident: Array
-    held_gradients: Array
-    final_gradients: Array
-    step_copies: Array
-    """Flat copies while the optimizer steps."""
-
-
-def _per_parameter(c: Columns) -> _PerParameter:
-    """Bytes by engine and stage. `c.shard` ranks share what the stage shards."""
-    sb, cb, moments = c.state_bytes, c.compute_bytes, c.moments
-    on_device = np.where(c.offload > 0, 0.0, 1.0)
-    accumulates = c.grad_accum > 1
-    fsdp = c.engine == FSDP
-    zero_1, zero_2, zero_3 = (np.where(c.zero_stage >= stage, c.shard, 1.0) for stage in (1, 2, 3))
-    masters = np.where(sb > cb, sb, np.where((c.engine == DEEPSPEED) & (c.zero_stage >= 1), sb, 0.0))
-
-    # Whole weights in the states' type, gradients beside them: DDP, and what computes as DDP does.
-    whole = (c.engine == DDP) | is_autocast(c)
-    params = np.where(whole, sb, np.where(fsdp, 0.0, cb / zero_3)) * np.where(c.offload == 2, 0.0, 1.0)
-    states = np.where(
-        whole, sb * moments, np.where(fsdp, sb * (1 + moments) / c.shard, (masters + sb * moments) / zero_1)
-    )
-    # Low-precision engines hold gradients in the type in which they are summed (fp32 under "bf16 with fp32 sums").
-    summed = np.where(c.engine >= DEEPSPEED, np.maximum(c.gradient_bytes, cb), sb)
-    unsharded_sum = fsdp & (c.sync_every == 0) & accumulates
-    shards = sb / c.shard * on_device
-    gradients = np.where(fsdp, np.where(unsharded_sum, sb, shards), np.where(whole, sb, summed / zero_2))
-    # Whole sums in a wider type stand beside the low-precision gradients of the current micro-batch.
-    beside = (c.engine >= DEEPSPEED) & ~whole & (summed > cb) & (c.zero_stage <= 1)
-    gradients = gradients + np.where(beside, cb, 0.0)
-    held = np.where(accumulates | whole | beside, gradients, 0.0)
-    final = np.where(fsdp, sb / c.shard, gradients)
-    casts = (c.engine == DEEPSPEED) & (sb > cb) & ~whole
-    # The step flattens this rank's gradients, stage 3 a sub-group at a time; sums in 16 bits are cast to fp32 as well.
-    # fp32 sums of 16-bit products stand in one flat tensor from the start, that the optimizer takes as it is
-    # (`stage_1_and_2.py`, `_build_compact_grad_partition_buffer`; `bf16_optimizer.py`); fp32 throughout is flattened.
-    owned = np.maximum(c.layers * c.layer_parameters / c.tp / c.pp / c.shard, 1.0)
-    flat = np.where(
-        c.zero_stage == 3,
-        sb * np.minimum(SUB_GROUP / owned, 1.0) / zero_3,
-        np.where(summed >= sb, 0.0, (cb + sb) / zero_1),
-    )
-    copies = np.where(casts, flat, 0.0)
-    alike = (c.engine == DEEPSPEED) & (sb == cb) & ((c.zero_stage == 1) | (c.zero_stage == 2)) & (c.pp == 1)
-    copies = np.where(alike, sb / zero_1, copies)
-    return _PerParameter(
-        resident=params + states * on_device + compression.held_bytes(c),
-        held_gradients=held * np.where((c.offload > 0) & (c.engine == DEEPSPEED), 0.0, 1.0),
-        final_gradients=final * on_device,
-        step_copies=copies * on_device,
-    )
-
-
-def _unit_copies(c: Columns, root: Array, logits: Array) -> tuple[Array, Array, Array]:
-    """Bytes of unsharded copies (at the loss, in a block's backward, at the end of backward).
-
-    FSDP2 keeps the root unit (embeddings) through the forward pass and gathers one block ahead; a backward unit has
-    its parameters, their gradients and the fp32 input of the reduction. ZeRO-3 keeps up to a set number of gathered
-    parameters. Autocast caches the cast weights; DeepSpeed leaves it before the loss, where only the head's stays, so
-    that with checkpointing the end of the forward pass, with logits of 2 bytes, may hold more than the loss.
+def _instants(c: Columns) -> Iterator[tuple[int, int, Array, MemoryParts]]:
+    """(rank, phase, bytes of single tensors larger than any before them, bytes held) of each instant that may be the
+    peak: four phases on the first, a middle and the last stage of a pipeline. Stages that do not exist hold nothing.
     """
-    cb, sb = c.compute_bytes, c.state_bytes
-    block = c.layer_parameters / c.tp
-    whole = c.layers * block / c.pp
-    gathers = (c.shard > 1) | (cb != sb)
-    fsdp = (c.engine == FSDP) & gathers
-    ahead = np.maximum(c.prefetch, 1.0)
-    # Between the passes each rank of a smaller group has its part of every block.
-    between = np.where(c.reshard < c.shard, whole / c.reshard, 0.0)
-    kept = np.where(c.zero_stage == 2, whole, (1 + ahead) * block + between)
-    zero_3 = (c.engine == DEEPSPEED) & (c.zero_stage == 3) & (c.shard > 1)
-    live = np.minimum(np.minimum(LIVE_PARAMETERS, whole + root), np.maximum(2 * block, root)) * cb
-    wished = np.minimum((1 + c.prefetch) * block + root, whole + root) * cb
-    live = np.where(c.prefetch > 0, wished, live)
-    autocast = np.where(is_autocast(c) & (c.fused == 0), cb * whole, 0.0)
-    before_loss = np.maximum(autocast - logits * (1 - cb / c.logit_bytes), 0.0) + np.where(autocast > 0, root * cb, 0.0)
-    leaves = (c.engine == DEEPSPEED) & (c.checkpointing == 2)
-    at_loss = np.where(leaves, before_loss, autocast)
-    loss = np.where(fsdp, (root + np.where(c.zero_stage == 2, whole, between)) * cb, np.where(zero_3, live, at_loss))
-    unit = np.where(
-        fsdp,
-        (root + kept) * cb + block * (cb + sb),
-        np.where(zero_3, live + block * cb, np.where(leaves & (autocast > 0), (root + block) * cb, autocast)),
-    )
-    # The root's reduction comes last: parameters, gradients and, unless one rank reduces in place, their fp32 copy.
-    end = np.where(fsdp, root * (cb + sb + np.where(c.shard > 1, cb, 0.0)), np.where(zero_3, live, 0.0))
-    end = end + compression.passing_bytes(c)
-    return loss, unit, end
-
-
-def _instants(c: Columns) -> Iterator[tuple[int, int, MemoryParts]]:
-    """(rank, phase, bytes held) of each instant that may be the peak: four phases on the first, a middle and the last
-    stage of a pipeline. Stages that do not exist hold nothing.
-    """
-    per = _per_parameter(c)
+    per = per_parameter(c)
     stages = stages_of(c)
     everything, kept_input, transient = _block_bytes(c)
     saved = np.maximum(c.budget * everything, kept_input)
@@ -250,25 +151,33 @@ def _instants(c: Columns) -> Iterator[tuple[int, int, MemoryParts]]:
         (np.where(c.pp > 2, 1.0, 0.0), stages.largest * block, stages.largest, in_flight - 1.0, nothing, root * 0.0),
         (np.where(piped, 1.0, 0.0), stages.last * block + head_parameters, stages.last, np.ones(()), logits, root),
     )
-    for rank, (exists, parameters, layers, flight, loss, own_root) in enumerate(ranks):
+    table = table_gradient(c)
+    copies_of = unit_copies(c, [(own_root, loss) for *_, loss, own_root in ranks])
+    for rank, ((exists, parameters, layers, flight, loss, _), (at_loss, at_block, at_end)) in enumerate(
+        zip(ranks, copies_of, strict=True)
+    ):
         if rank and not np.any(exists):
             continue
-        at_loss, at_block, at_end = _unit_copies(c, own_root, loss)
         owned_here = parameters * exists
         resident, held = owned_here * per.resident, owned_here * per.held_gradients
         final = owned_here * per.final_gradients
         activations = flight * (layers * kept + buffers) * exists
         common = buckets * exists
+        lookup = nothing if rank == 1 else table * exists
+        step_copies = owned_here * per.step_copies
+        # While one micro-batch ends its backward pass, the others in flight keep what they saved.
+        others = np.maximum(flight - 1, 0.0) * layers * kept * exists
         held_parts = (
-            (held, at_loss * exists + common, activations, loss * exists),
-            (held, at_block * exists + common, activations + again * exists, nothing),
-            (np.maximum(final, held), at_end * exists + common, nothing, nothing),
-            (final, owned_here * per.step_copies, nothing, nothing),
+            (held, at_loss * exists + common, activations, loss * exists, nothing),
+            (held, at_block * exists + common, activations + again * exists, nothing, nothing),
+            (np.maximum(final, held), at_end * exists + common + lookup, others, nothing, lookup),
+            (final, step_copies, nothing, nothing, step_copies),
         )
-        for phase, (gradients, copies, saved_values, logit_bytes) in enumerate(held_parts):
+        for phase, (gradients, copies, saved_values, logit_bytes, large) in enumerate(held_parts):
             yield (
                 rank,
                 phase,
+                large,
                 MemoryParts(
                     states=resident,
                     gradients=gradients,
@@ -294,15 +203,17 @@ def outside_gib(values: Mapping[str, float]) -> float:
 def peak_memory(c: Columns) -> PeakMemory:
     """The largest instant of each row."""
     best = code = cached = np.zeros(c.shape)
-    backward = nothing = np.zeros(())
-    for rank, phase, parts in _instants(c):
+    backward = np.zeros(())
+    for rank, phase, large, parts in _instants(c):
         total = parts.total
-        code = np.where(total > best, float(4 * rank + phase), code)
-        best = np.maximum(total, best)
-        # The step's flat copies find no room in the cached blocks of activations, each a segment of its own.
-        backward = parts.total if phase == BLOCK_BACKWARD else backward
-        copies = parts.copies if phase == OPTIMIZER else nothing
-        cached = np.maximum(cached, np.where(copies > 0, np.maximum(backward, total - copies) + copies, 0.0))
+        higher = total > best
+        code = np.where(higher, float(4 * rank + phase), code)
+        best = np.where(higher, total, best)
+        if phase <= BLOCK_BACKWARD:
+            backward = total
+        elif np.any(large):
+            # Large tensors find no room among cached blocks of activations, each a segment of its own.
+            cached = np.maximum(cached, np.where(large > 0, np.maximum(backward, total - large) + large, 0.0))
     allocated = best / GIB
     outside = c.context_gib + COMMUNICATOR_GIB * num_groups(dp=c.dp, tp=c.tp, pp=c.pp, cp=c.cp)
     return PeakMemory(
@@ -318,7 +229,7 @@ def peak_parts(c: Columns) -> MemoryParts:
     """GiB of each kind at the peak, for the few rows that are shown."""
     peak = peak_memory(c)
     sums = {field.name: np.zeros(c.shape) for field in dataclasses.fields(MemoryParts)}
-    for rank, phase, parts in _instants(c):
+    for rank, phase, _, parts in _instants(c):
         here = (peak.phase == phase) & (peak.binding_rank == rank)
         for name in sums:
             sums[name] = np.where(here, getattr(parts, name) / GIB, sums[name])

@@ -18,7 +18,7 @@ BASE_SIGMA = 0.075
 """Log deviation of compute alone: what kernels, clocks and software versions change."""
 SHARE_SIGMA = {"host_s": 0.4, "tensor_s": 0.4, "pipeline_s": 0.5, "bubble_s": 0.25, "data_s": 0.6, "optimizer_s": 0.4}
 """Log deviation of each other part of a step, weighted with its share."""
-ZERO_3_SIGMA = 0.35
+ZERO_3_SIGMA = 0.30
 """Of DeepSpeed's stage 3, whose prefetching differs most between versions."""
 MEMORY_SIGMA = 0.06
 CHUNK = 16384
@@ -62,7 +62,7 @@ def expected_s(median_s: Array, low_s: Array, high_s: Array) -> Array:
 def normal_cdf(values: Array) -> Array:
     """The standard normal distribution function, by the logistic approximation of Bowling et al. (2009), error 1e-4."""
     bounded = np.clip(values, -8.0, 8.0)
-    return 1.0 / (1.0 + np.exp(-(1.5976 * bounded + 0.07056 * bounded**3)))
+    return 1.0 / (1.0 + np.exp(-bounded * (1.5976 + 0.07056 * bounded * bounded)))
 
 
 def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:

@@ -5,9 +5,10 @@ import dataclasses
 import numpy as np
 
 from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwidth
-from platform.cost_model.columns import Array, Columns, checkpointed_share
+from platform.cost_model.columns import Array, Columns, checkpointed_share, wraps_optimizer
 from platform.cost_model.compression import squeezing_s
-from platform.cost_model.compute import BANDWIDTH_SHARE, head_s, host_layer_s, layer_seconds, optimizer_s
+from platform.cost_model.compute import BANDWIDTH_SHARE, head_s, layer_seconds, optimizer_s
+from platform.cost_model.host import INSTRUCTIONS_S, STEP_HOST_S, host_layer_s
 
 DDP, FSDP, DEEPSPEED, MEGATRON = range(4)
 
@@ -16,17 +17,12 @@ OVERLAP_SLOWDOWN = 0.18
 Ampere's 108 units while it lasts (NCCL, `NCCL_MAX_CTAS`; arXiv 2304.11277, section 5.3, for the effect)."""
 ZERO_3_GATHERS = 12.0
 """Collectives of one block and pass under ZeRO-3, which gathers parameter by parameter (a GPT block has 12)."""
-ZERO_3_OVERLAP = 0.25
-"""Share of ZeRO-3's communication that hides behind compute: prefetching stops at every module whose order it has not
-traced, and frees memory with a synchronisation (DeepSpeed, `partitioned_param_coordinator.py`)."""
 PAGEABLE_BANDWIDTH = 4e9
 """Bytes a second between device and pageable host memory: `checkpoint_in_cpu` copies there and back without pinning and
 waits (DeepSpeed, `activation_checkpointing/checkpointing.py`); PCIe 3 gives 12e9 to pinned memory, a third to this."""
 PINNED_BANDWIDTH = 12e9
 """Bytes a second between a device and pinned host memory, each way: PCIe 3 with 16 lanes, as in ZeRO-Offload (arXiv
 2101.06840, section 4); later buses have two and four times that."""
-STEP_HOST_S = 5e-3
-"""Host time of one optimizer step: clipping's synchronisation, learning rate, zeroing."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,13 +100,14 @@ def step_time(columns: Columns) -> StepTime:
     m = c.grad_accum
     send = _send_s(c, boundary)
     # Two exchanges a micro-batch and virtual stage, of activations and of gradients.
-    pipeline = np.where(c.pp > 1, 2 * (m + c.pp - 1) * send * c.virtual_stages, 0.0)
+    instructions = np.where(c.engine == DEEPSPEED, INSTRUCTIONS_S, 0.0)
+    pipeline = np.where(c.pp > 1, (m + c.pp - 1) * (2 * send * c.virtual_stages + instructions), 0.0)
     bubble = np.where(c.pp > 1, (through - slot) / c.virtual_stages, 0.0)
 
     data = _data_s(c, stages, slot, layer.backward * slot_layers + head_backward)
     owned, _ = rank_parameters(c, stages)
     sharded = np.where((c.zero_stage >= 1) | (c.engine == FSDP), c.shard, 1.0)
-    optimizer = optimizer_s(c, owned / sharded) + STEP_HOST_S + np.where(c.engine == DEEPSPEED, STEP_HOST_S, 0.0)
+    optimizer = optimizer_s(c, owned / sharded) + STEP_HOST_S + np.where(wraps_optimizer(c), STEP_HOST_S, 0.0)
 
     tensor_total = m * slot_layers * tensor
     host_total = m * slot_layers * waits
@@ -194,27 +191,28 @@ def _data_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> Array:
     (arXiv 2304.11277, section 3.3).
     """
     owned, blocks = rank_parameters(c, stages)
-    inner = c.tp * c.cp
-    in_node = np.clip(np.floor(c.devices_per_node / inner), 1, c.dp)
-    group = np.where((c.engine == FSDP) | (c.zero_stage == 3), c.shard, c.dp)
+    # Gradients are exchanged by all ranks that hold the same parameters, those of context parallelism included.
+    dp = c.dp * c.cp
+    in_node = np.clip(np.floor(c.devices_per_node / c.tp), 1, dp)
+    group = np.where((c.engine == FSDP) | (c.zero_stage == 3), c.shard, dp)
     shard_in_node = np.minimum(in_node, group)
     args = _links(c)
-    bandwidth = ring_bandwidth(c.dp, in_node, *args)
-    latency = np.where(c.dp > in_node, c.inter_latency, c.intra_latency)
+    bandwidth = ring_bandwidth(dp, in_node, *args)
+    latency = np.where(dp > in_node, c.inter_latency, c.intra_latency)
     gradient_bytes = owned * c.gradient_bytes * c.compression
     m = c.grad_accum
 
     syncs = np.where((c.engine == DEEPSPEED) & (c.zero_stage >= 2), m, np.where(c.sync_every > 0, m, 1.0))
     num_buckets = np.maximum(np.ceil(gradient_bytes / np.maximum(c.bucket_bytes, 1.0)), 1.0)
-    bucket = all_reduce_s(gradient_bytes / num_buckets, c.dp, in_node, bandwidth, latency)
+    bucket = all_reduce_s(gradient_bytes / num_buckets, dp, in_node, bandwidth, latency)
     reduced = num_buckets * bucket
     # Torch's PowerSGD hook waits for the device after each bucket: nothing of it hides.
     overlaps = (c.engine == DDP) & (c.factor_rank == 0)
     hidden = np.where(overlaps, np.minimum(reduced - bucket, backward), 0.0)
     plain = syncs * (reduced - hidden * (1 - OVERLAP_SLOWDOWN) + squeezing_s(c, owned, c.bandwidth * BANDWIDTH_SHARE))
     # Stages 1 and 2 scatter and gather: as many bytes as an all-reduce, the gather in the parameters' type.
-    scatter = num_buckets * gather_s(gradient_bytes / num_buckets, c.dp, in_node, bandwidth, latency)
-    gathered = gather_s(owned * c.compute_bytes, c.dp, in_node, bandwidth, latency)
+    scatter = num_buckets * gather_s(gradient_bytes / num_buckets, dp, in_node, bandwidth, latency)
+    gathered = gather_s(owned * c.compute_bytes, dp, in_node, bandwidth, latency)
     # `BF16_Optimizer`, stage 1 with sums wider than the products, all-reduces whole sums and steps its part of them.
     whole_sums = (c.engine == DEEPSPEED) & (c.zero_stage == 1) & (c.gradient_bytes > c.compute_bytes)
     beside = (c.overlaps > 0) & ~whole_sums
@@ -244,7 +242,7 @@ def _data_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> Array:
     scatter_unit = units * gather_s(
         per_layer * c.gradient_bytes / units, group, shard_in_node, unit_bandwidth, unit_latency
     )
-    replicas = c.dp / group
+    replicas = dp / group
     replicas_in_node = np.clip(np.floor(in_node / group), 1.0, replicas)
     across = all_reduce_s(
         per_layer * c.gradient_bytes / group,
@@ -261,12 +259,10 @@ def _data_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> Array:
     reduce_times = np.where((c.sync_every > 0) | (c.engine == DEEPSPEED), 1.0, 1.0 / m)
     talk = layers * (gathered + reduce_times * (scatter_unit + across))
     ends = (owned - blocks) * (2 * c.compute_bytes + c.gradient_bytes) / unit_bandwidth * (group - 1) / group
-    hidden = np.minimum(talk, slot) * np.where(
-        c.engine == DEEPSPEED, np.where(c.overlaps > 0, ZERO_3_OVERLAP, 0.0), 1 - OVERLAP_SLOWDOWN
-    )
+    hidden = np.minimum(talk, slot) * np.where(c.engine == DEEPSPEED, c.prefetch, 1 - OVERLAP_SLOWDOWN)
     exposed = talk - hidden + gather + scatter_unit
     units_s = np.where((group > 1) | (c.offload == 2), m * exposed + ends, 0.0)
 
     data = np.where((c.zero_stage >= 1) & (c.zero_stage <= 2), sharded, plain)
     data = np.where((c.engine == FSDP) | (c.zero_stage == 3), units_s, data)
-    return np.where((c.dp > 1) | (c.offload == 2), data, 0.0)
+    return np.where((dp > 1) | (c.offload == 2), data, 0.0)

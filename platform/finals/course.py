@@ -75,7 +75,8 @@ class Finals:
         """
         for recipe in self._recipes:
             runs = self._repeats_left(recipe, history)
-            if runs and left_s >= costs.trial_s + self._closing_s(history, costs, anew=recipe):
+            enough = math.isinf(left_s) or left_s >= costs.trial_s + self._closing_s(history, costs, anew=recipe)
+            if runs and enough:
                 run, point = runs[0], runs[0].point
                 return FinalTrial(recipe=recipe, layout=point.layout, rungs=(point.batch,), repeat=run.repeat)
             if (trial := self._closing(recipe, history, costs)) is not None:

@@ -54,6 +54,20 @@ class PointRuns:
         return interval(self.speeds) if len(self.speeds) > 1 else None
 
     @property
+    def all(self) -> tuple[Measurement, ...]:
+        """The search's run, and those after it."""
+        return (*((self.search,) if self.search else ()), *self.runs)
+
+    @property
+    def typical(self) -> Measurement:
+        """The run of median speed; where one of them failed, that one."""
+        lost = [run for run in self.decisive if run.outcome is not Outcome.OK]
+        if lost:
+            return lost[-1]
+        middle = statistics.median_low(speed_of(run) for run in self.decisive)
+        return next(run for run in self.decisive if speed_of(run) == middle)
+
+    @property
     def shown(self) -> Measurement:
         """The run that stands for the point: the one of longest accumulation, the one in the middle among equals."""
         longest = max(run.measured_grad_accum for run in self.decisive)

@@ -4,28 +4,33 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import platform.finals.gate as gates  # pyright takes `from platform import` for the standard module
+from platform.finals.ranking import PointRuns, points
 from platform.reports.batches import batch_rows
 from platform.reports.text import degrees, options, sharding
-from platform.study.history import History
+from platform.study.history import History, by_recipe
 from trainers.measurement import Measurement, Outcome, days_for_tokens
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 def tables(history: History) -> dict[str, Rows]:
-    """File name -> rows: what was measured, best first; what was never run; numerics gates; recipes that differ in
-    their batch.
+    """File name -> rows: what was measured, a row a point, best first; each run of those run again; what was never
+    run; numerics gates; recipes that differ in their batch.
     """
     assert history.header is not None
     tokens = history.header.tokens
     tried = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
-    tried.sort(key=lambda each: (each.recipe.id, each.outcome is not Outcome.OK, -(each.tokens_per_s or 0.0)))
+    found = [point for group in by_recipe(tried).values() for point in points(group)]
+    found.sort(key=lambda each: (each.typical.recipe.id, not each.speeds, -(each.typical.tokens_per_s or 0.0)))
     left = [each for each in history.measurements if each.outcome is Outcome.SKIPPED]
-    found: dict[str, Rows] = {"measurements.json": [_measured(each, tokens) for each in tried]}
-    found["skipped.json"] = [_skipped(each) for each in left]
-    found["gates.json"] = _gates(history)
-    found["global_batches.json"] = batch_rows(history.measurements)
-    return {name: rows for name, rows in found.items() if rows}
+    made: dict[str, Rows] = {
+        "measurements.json": [_of_point(each, tokens) for each in found],
+        "runs.json": [_measured(run, tokens) for each in found if each.runs for run in each.all],
+        "skipped.json": [_skipped(each) for each in left],
+        "gates.json": _gates(history),
+        "global_batches.json": batch_rows(history.measurements),
+    }
+    return {name: rows for name, rows in made.items() if rows}
 
 
 def _gates(history: History) -> Rows:
@@ -77,6 +82,12 @@ def _skipped(measurement: Measurement) -> dict[str, Any]:
     point = _point(measurement)
     first = {name: point.pop(name) for name in ("layout", "micro_batch")}
     return {**first, "reason": measurement.reason, **point}
+
+
+def _of_point(point: PointRuns, tokens: float) -> dict[str, Any]:
+    row = _measured(point.typical, tokens)
+    del row["repeat"]
+    return {**row, "runs": len(point.runs), "std_tokens_per_s": point.std_tokens_per_s}
 
 
 def _measured(measurement: Measurement, tokens: float) -> dict[str, Any]:

@@ -1,20 +1,20 @@
 """The table a person reads: best first, what failed after it with its reason, fitted to the terminal's width."""
 
-import dataclasses
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.measure import Measurement as Extent
 from rich.table import Table, box
 from rich.text import Text
 
-from platform.finals.ranking import winner
+from platform.finals.ranking import PointRuns, points, ranked
 from platform.reports import text
-from platform.reports.summary import cost_for_tokens, shortfall_gib
+from platform.reports.columns import Column, columns_of, flat, narrow, outcome
+from platform.reports.summary import shortfall_gib
 from platform.study.history import by_recipe
 from trainers.cluster import Cluster
-from trainers.measurement import Measurement, Outcome, days_for_tokens
+from trainers.measurement import Measurement, Outcome
 
 STYLES = {
     Outcome.OK: "",
@@ -25,17 +25,6 @@ STYLES = {
 """How rows look by outcome; what is not here is a failure and red."""
 _MOST_SKIPPED = 6
 """Reasons for skipping that are listed; the rest is counted."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class _Column:
-    title: str
-    cell: Callable[[Measurement], str]
-    drop: int = 0
-    """When it goes where the width does not do: 1 first, 0 never."""
-    point: bool = False
-    """Whether it says what was run (for failures too), not what came out."""
-    left: bool = False
 
 
 def render(
@@ -52,7 +41,9 @@ def render(
     """
     screen, stream = console(width=width, color=color)
     for group in by_recipe(measurements).values():
-        _render_recipe(screen, group, cluster, _columns(cluster, tokens, price_per_gpu_h))
+        found = points(group)
+        columns = columns_of(cluster, tokens, price_per_gpu_h, {each.typical.id: each for each in found if each.runs})
+        _render_recipe(screen, found, cluster, columns)
     return as_text(stream)
 
 
@@ -77,8 +68,10 @@ def as_text(stream: io.StringIO) -> str:
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
-def _render_recipe(console: Console, group: Sequence[Measurement], cluster: Cluster, columns: list[_Column]) -> None:
-    best = winner(group)
+def _render_recipe(console: Console, found: Sequence[PointRuns], cluster: Cluster, columns: list[Column]) -> None:
+    first = next(iter(ranked(run for point in found for run in point.all)), None)
+    best = first and first.typical
+    group = [point.typical for point in found]
     ran = [each for each in group if each.tokens_per_s is not None]
     failed = [each for each in group if each.tokens_per_s is None and each.outcome is not Outcome.SKIPPED]
     skipped = [each for each in group if each.outcome is Outcome.SKIPPED and each.tokens_per_s is None]
@@ -99,69 +92,23 @@ def _render_recipe(console: Console, group: Sequence[Measurement], cluster: Clus
     if failed:
         console.print()
         console.print(_failures(columns, failed, cluster))
+    if again := [point for point in found if point.runs]:
+        console.print()
+        console.print("Run again in fresh processes")
+        console.print(_runs(sorted(again, key=lambda point: -(point.median_tokens_per_s or 0.0))))
     console.print()
-    for line in (*_skipped_lines(skipped), *_notes(ran, best, gone)):
+    for line in (*_skipped_lines(skipped), *_notes(ran, best, gone, [flat(column.title) for column in columns])):
         console.print(line)
     console.print()
 
 
-def _columns(cluster: Cluster, tokens: float, price_per_gpu_h: float | None) -> list[_Column]:
-    def percent(share: float | None) -> str:
-        return "" if share is None else f"{100 * share:.1f}"
-
-    def tilde(each: Measurement) -> str:
-        return "~" if each.step_time_derived else ""
-
-    def days(each: Measurement) -> str:
-        return text.figure(days_for_tokens(tokens, each.tokens_per_s)) + tilde(each) if each.tokens_per_s else ""
-
-    def cost(each: Measurement) -> str:
-        if not each.tokens_per_s or price_per_gpu_h is None:
-            return ""
-        return text.figure(cost_for_tokens(tokens, each.tokens_per_s, each.num_devices, price_per_gpu_h)) + tilde(each)
-
-    priced = [] if price_per_gpu_h is None else [_Column(title="cost", cell=cost, drop=11)]
-    device = "GPU" if cluster.device_kind == "cuda" else "worker"
-    return [
-        _Column(title=f"{device}s", cell=lambda m: str(m.num_devices), drop=4, point=True),
-        _Column(title="engine", cell=lambda m: m.layout.engine, point=True, left=True),
-        _Column(title="sharding", cell=lambda m: text.sharding(m.layout), point=True, left=True),
-        _Column(title="degrees", cell=lambda m: text.degrees(m.layout), drop=9, point=True, left=True),
-        _Column(title="precision", cell=lambda m: m.recipe.compute_precision, drop=1, point=True, left=True),
-        _Column(title="checkp.", cell=lambda m: m.layout.checkpointing, point=True, left=True),
-        _Column(title="options", cell=lambda m: text.options(m.layout), point=True, left=True),
-        _Column(title="seq.", cell=lambda m: str(m.recipe.seq_len), drop=1, point=True),
-        _Column(title="MBS", cell=lambda m: str(m.batch.micro_batch), point=True),
-        _Column(title="GAS", cell=lambda m: str(m.batch.grad_accum), drop=7, point=True),
-        _Column(title="global\nbatch", cell=lambda m: str(m.recipe.global_batch), drop=1, point=True),
-        _Column(title="step\ns", cell=lambda m: text.figure(m.step_time_s) + tilde(m), drop=6),
-        _Column(title="tokens\n/s", cell=lambda m: text.figure(m.tokens_per_s) + tilde(m)),
-        _Column(title=f"tokens/s\n/{device}", cell=lambda m: text.figure(m.tokens_per_s_per_gpu) + tilde(m), drop=8),
-        _Column(title="±%", cell=_spread, drop=5),
-        _Column(title=f"TFLOP/s\n/{device}", cell=lambda m: text.figure(m.model_tflops_per_gpu) + tilde(m), drop=10),
-        _Column(title="% of\npeak", cell=lambda m: percent(m.share_of_matmul_peak), drop=3),
-        _Column(title="util.\n%", cell=lambda m: text.figure(m.utilization_pct), drop=2),
-        _Column(title="GiB", cell=lambda m: text.figure(m.peak_allocated_gib)),
-        _Column(title=f"days for\n{text.count(tokens)}", cell=days, drop=11),
-        *priced,
-        _Column(title="outcome", cell=_outcome, left=True),
-    ]
-
-
-def _narrow(columns: Sequence[_Column]) -> list[_Column]:
-    """The layout in one column that may be folded over lines, in place of one for each of its parts."""
-    parts = {"engine", "sharding", "degrees", "checkp.", "options"}
-    rest = [column for column in columns if column.title not in parts]
-    return [_Column(title="layout", cell=lambda m: m.layout.label, point=True, left=True), *rest]
-
-
 def _fit(
     console: Console,
-    columns: list[_Column],
+    columns: list[Column],
     rows: Sequence[Measurement],
     ran: Sequence[Measurement],
     best: Measurement | None,
-) -> tuple[list[_Column], list[str], list[str]]:
+) -> tuple[list[Column], list[str], list[str]]:
     """Columns that fit the width, what is said once for all rows instead, and the titles left out.
 
     First what is the same in every row leaves the table, then the least telling figures, and on a narrow terminal the
@@ -175,21 +122,21 @@ def _fit(
         values = {column.cell(row) for row in rows}
         if len(values) == 1:
             columns = [each for each in columns if each is not column]
-            same.append(f"{_flat(column.title)} {values.pop()}")
-    for attempt in (columns, _narrow(columns)):
+            same.append(f"{flat(column.title)} {values.pop()}")
+    for attempt in (columns, narrow(columns)):
         columns, gone = attempt, []
         for column in sorted((each for each in attempt if each.drop), key=lambda each: each.drop):
             if _width(console, columns, ran, best) <= console.width:
                 break
             columns = [each for each in columns if each is not column]
-            gone.append(_flat(column.title))
+            gone.append(flat(column.title))
         # Half of the figures gone is worse than a layout over two lines.
         if _width(console, columns, ran, best) <= console.width and len(gone) <= 4:
             break
     return columns, same, gone
 
 
-def _width(console: Console, columns: Sequence[_Column], ran: Sequence[Measurement], best: Measurement | None) -> int:
+def _width(console: Console, columns: Sequence[Column], ran: Sequence[Measurement], best: Measurement | None) -> int:
     extent = Extent.get(console, console.options.update(width=1000), _table(columns, ran, best))
     if columns[0].title == "layout":
         longest = max((len(row.layout.label) for row in ran), default=0)
@@ -197,7 +144,7 @@ def _width(console: Console, columns: Sequence[_Column], ran: Sequence[Measureme
     return extent.maximum
 
 
-def _table(columns: Sequence[_Column], rows: Sequence[Measurement], best: Measurement | None) -> Table:
+def _table(columns: Sequence[Column], rows: Sequence[Measurement], best: Measurement | None) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     for column in columns:
         fold = column.title == "layout"
@@ -218,7 +165,7 @@ def _table(columns: Sequence[_Column], rows: Sequence[Measurement], best: Measur
     return table
 
 
-def _failures(columns: Sequence[_Column], rows: Sequence[Measurement], cluster: Cluster) -> Table:
+def _failures(columns: Sequence[Column], rows: Sequence[Measurement], cluster: Cluster) -> Table:
     """What was tried and gave no figure: the point's columns, then the reason in the room that figures leave."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     point = [column for column in columns if column.point]
@@ -234,9 +181,38 @@ def _failures(columns: Sequence[_Column], rows: Sequence[Measurement], cluster: 
     table.add_column("outcome", no_wrap=True)
     table.add_column("reason", min_width=20, overflow="fold")
     for row in rows:
-        cells = [*(column.cell(row) for column in point), _outcome(row), short_reason(row, cluster)]
+        cells = [*(column.cell(row) for column in point), outcome(row), short_reason(row, cluster)]
         table.add_row(*(Text(cell) for cell in cells), style=STYLES.get(row.outcome, "red"))
     return table
+
+
+def _runs(found: Sequence[PointRuns]) -> Table:
+    """The tokens/s of every run of the points that have several, the search's own first."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
+    table.add_column("layout", overflow="fold", min_width=20)
+    table.add_column("MBS\nx GAS", no_wrap=True)
+    table.add_column("search", justify="right", no_wrap=True)
+    table.add_column("runs 1, 2, ...: tokens/s", overflow="fold", min_width=12)
+    for title in ("median", "95 %\n±%"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for point in found:
+        shown, median = point.shown, point.median_tokens_per_s
+        low, high = point.interval_tokens_per_s or (0.0, 0.0)
+        table.add_row(
+            Text(shown.layout.label),
+            f"{shown.batch.micro_batch} x {shown.batch.grad_accum}",
+            "" if point.search is None else _speed(point.search),
+            "  ".join(map(_speed, point.runs)),
+            text.figure(median),
+            f"{100 * (high - low) / (2 * median):.1f}" if high and median else "",
+        )
+    return table
+
+
+def _speed(run: Measurement) -> str:
+    if run.tokens_per_s is None or run.outcome is not Outcome.OK:
+        return run.outcome.value
+    return text.figure(run.tokens_per_s) + ("~" if run.step_time_derived else "")
 
 
 def short_reason(measurement: Measurement, cluster: Cluster) -> str:
@@ -272,7 +248,9 @@ def _skipped_lines(skipped: Sequence[Measurement]) -> list[str]:
     return [*lines, f"  and {left} more, see --json"] if left else lines
 
 
-def _notes(ran: Sequence[Measurement], best: Measurement | None, gone: Sequence[str]) -> list[str]:
+def _notes(
+    ran: Sequence[Measurement], best: Measurement | None, gone: Sequence[str], shown: Sequence[str]
+) -> list[str]:
     notes: list[str] = []
     if best is not None:
         notes.append("* the winner")
@@ -280,6 +258,11 @@ def _notes(ran: Sequence[Measurement], best: Measurement | None, gone: Sequence[
         if row.outcome is not Outcome.OK and row.reason:
             point = f"{row.layout.label}, MBS {row.batch.micro_batch}"
             notes.append(f"Not counted: {point}: {row.outcome.value}, {' '.join(row.reason.split())}")
+    if any(column == "std %" for column in shown):
+        notes.append(
+            "runs: in fresh processes; the row is the one of median speed, std % their standard deviation, 95 % ±%"
+            " half the interval of their mean."
+        )
     if any(row.step_time_derived for row in ran):
         notes.append("~ derived from the parts of a step with fewer micro-steps")
     legend = {
@@ -295,17 +278,3 @@ def _notes(ran: Sequence[Measurement], best: Measurement | None, gone: Sequence[
     if gone:
         notes.append(f"Left out at this width: {', '.join(gone)}.")
     return notes
-
-
-def _spread(measurement: Measurement) -> str:
-    low, high, step = measurement.step_time_low_s, measurement.step_time_high_s, measurement.step_time_s
-    return "" if low is None or high is None or not step else f"{100 * (high - low) / (2 * step):.1f}"
-
-
-def _outcome(measurement: Measurement) -> str:
-    run = f" (run {measurement.repeat})" if measurement.repeat else ""
-    return f"{measurement.outcome.value}{run}"
-
-
-def _flat(title: str) -> str:
-    return title.replace("\n", " ").replace(" /", "/")

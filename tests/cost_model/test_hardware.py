@@ -99,6 +99,10 @@ def test_a_stated_memory_picks_the_sister() -> None:
     assert find_device_by_memory("V100", 16).name == "V100-16GB"
     assert find_device_by_memory("A100", 80).name == find_device_by_memory("A100", None).name == "A100-80GB"
     assert find_device_by_memory("H200", 80).name == "H200"
+    # A name that says its socket stays with it.
+    assert find_device_by_memory("H100", 96).name == find_device_by_memory("H100-SXM-80GB", 96).name == "H100-SXM-96GB"
+    odd = find_device_by_memory("H100-PCIe-80GB", 60)
+    assert (odd.name, odd.memory_gib) == ("H100-PCIe", pytest.approx(59.3, abs=0.1))
 
 
 def test_a_study_s_own_devices() -> None:

@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from platform.cost_model.columns import Columns, from_points
+from platform.cost_model.columns import Columns
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.memory import lower_bound_gib, peak_memory, peak_parts
+from platform.cost_model.predict import predict
+from platform.cost_model.values import from_points
 from tests.cost_model.points import BLOOM_7B1, GPT2, GPT_39B, fsdp, point
 from trainers.codec import to_json
 from trainers.layout import BatchPoint, Layout
@@ -24,6 +26,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def peak(columns: Columns) -> float:
     return float(peak_memory(columns).allocated_gib[0])
+
+
+def fits(columns: Columns) -> bool:
+    return bool(predict(columns).fits[0])
 
 
 def test_torchs_tracker_agrees_within_five_percent() -> None:
@@ -161,9 +167,10 @@ def test_flat_copies_of_the_step_find_no_room_among_cached_activations() -> None
     copies = (2 + 4) / 2 * (12 * columns.layer_parameters[0] + columns.embedding_parameters[0]) / 8 / 2**30
     outside = float(found.device_gib[0] - 1.1 * (found.allocated_gib[0] + copies))
     assert 0 < outside < 5
-    # fp32 sums stand in one flat tensor already.
+    # fp32 sums stand in one flat tensor already; `BF16_Optimizer` casts the table's gradient to add it to them.
     whole = peak_memory(columns)
-    assert float(whole.device_gib[0] - 1.1 * whole.allocated_gib[0]) == pytest.approx(outside)
+    cast = 51200 * 8192 / 8 * 4 / 2**30
+    assert float(whole.device_gib[0] - 1.1 * (whole.allocated_gib[0] + cast)) == pytest.approx(outside)
 
 
 def test_chunks_compilers_and_fused_attention_save_what_they_should() -> None:
@@ -171,6 +178,29 @@ def test_chunks_compilers_and_fused_attention_save_what_they_should() -> None:
     assert peak(point(fsdp(attention="flex"), cluster="H200", micro_batch=4)) < plain - 50
     assert peak(point(fsdp(loss="chunked"), cluster="H200", micro_batch=4)) < plain - 7
     assert peak(point(fsdp(compile="model"), cluster="H200", micro_batch=4)) < plain
+
+
+def test_a_compiled_block_under_autocast_saves_the_casts_of_its_weights() -> None:
+    """As the partitioner of AOTAutograd has it (torch 2.13, a BLOOM block on CPU): its four weights, 2 bytes each."""
+    casts = 30 * 12 * 4096**2 * 2 / 2**30
+    layout = Layout(engine="ddp", attention="flex", loss="chunked", compile="block")
+    saves = point(layout, cluster="H200", micro_batch=2, grad_accum=256)
+    pure = dataclasses.replace(saves, engine=np.array([1.0]), zero_stage=np.array([3.0]))
+    kept = peak_parts(saves).copies[0] - peak_parts(pure).copies[0]
+    assert float(kept) == pytest.approx(casts, rel=0.2)
+    # One H200 ran out of memory here; with selective checkpointing, which casts again, the same fitted at 125.5 GiB.
+    assert not fits(saves)
+    again = point(dataclasses.replace(layout, checkpointing="selective"), cluster="H200", micro_batch=2, grad_accum=256)
+    assert peak(again) == pytest.approx(125.5, rel=0.02) and fits(again)
+
+
+def test_zero_3_holds_one_gradient_not_a_blocks() -> None:
+    """The 530B model of arXiv 2104.04473, table 2: a block's gradients would be 9.4 GiB."""
+    wide = dataclasses.replace(GPT_39B, hidden_size=20480, num_heads=128, num_layers=105, ffn_size=81920)
+    layout = Layout(engine="deepspeed", zero_stage=3, grad_sync="every", dp_shard=640, checkpointing="full")
+    copies = float(peak_parts(point(layout, cluster="80x8xA100", model=wide, micro_batch=4)).copies[0])
+    largest = 20480 * 81920 * 2 / 2**30
+    assert 3 * largest < copies < 3 * largest + 2
 
 
 def test_parts_add_up_to_the_peak() -> None:

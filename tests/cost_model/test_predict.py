@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import search_spaces
-from platform.cost_model.columns import FIELDS, from_points
+from platform.cost_model.columns import FIELDS
 from platform.cost_model.enumeration import ENGINE_STAGES, Axes, enumerate_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.predict import CHUNK, normal_cdf, predict
+from platform.cost_model.values import from_points
 from platform.plans.layouts import best_plan, layout_at
 from tests.cost_model.points import GPT_39B, fsdp, point
 from trainers.layout import BatchPoint, Layout

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 
 from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwidth
-from platform.cost_model.columns import LOGIT_BYTES, Columns
+from platform.cost_model.columns import ENGINES, LOGIT_BYTES, Columns
 from platform.cost_model.compute import head_s, layer_seconds, matmul_s
 from platform.cost_model.hardware import find_device
+from platform.cost_model.host import INSTRUCTIONS_S
+from platform.cost_model.rows import read_rows
 from platform.cost_model.scoring import merged, score_table, scores
 from platform.cost_model.step_time import StepTime, stages_of, step_time
-from platform.cost_model.table import interpret, read_rows
+from platform.cost_model.table import interpret
+from platform.cost_model.values import PREFETCH
 from tests.cost_model.points import GPT2, GPT_39B, TABLES, fsdp, point
 from trainers.layout import Layout
 
@@ -93,12 +96,16 @@ def test_stages_send_each_value_once_there_and_back() -> None:
     layout = Layout(engine="deepspeed", zero_stage=1, dp_shard=8, pp=8)
     alone = point(layout, cluster="8x8xA100", model=GPT_39B, grad_accum=64)
     sent = 2048 * 8192 * 2 / (160e9 / 8)
-    expected = 2 * (64 + 7) * (sent + 40e-6)
+    instructions = (64 + 7) * INSTRUCTIONS_S
+    expected = 2 * (64 + 7) * (sent + 40e-6) + instructions
     assert float(step_time(alone).pipeline_s[0]) == pytest.approx(expected)
+    megatron = changed(alone, engine=float(ENGINES.index("megatron")))
+    assert float(step_time(megatron).pipeline_s[0]) == pytest.approx(expected - instructions)
     split = point(dataclasses.replace(layout, tp=8, dp_shard=1), cluster="8x8xA100", model=GPT_39B, grad_accum=64)
-    assert float(step_time(split).pipeline_s[0]) == pytest.approx(2 * (64 + 7) * (sent / 8 + 40e-6))
+    parts = 2 * (64 + 7) * (sent / 8 + 40e-6) + instructions
+    assert float(step_time(split).pipeline_s[0]) == pytest.approx(parts)
     gathering = float(step_time(changed(split, sequence_parallel=0.0)).pipeline_s[0])
-    assert 2 * (64 + 7) * (sent / 8 + 40e-6) < gathering < expected
+    assert parts < gathering < expected
 
 
 def test_copies_of_gradients_and_weights_cost_their_traffic() -> None:
@@ -259,3 +266,28 @@ def test_eager_attention_and_stepwise_gelu_cost_what_they_move() -> None:
         for layer in (layer_seconds(point(layout, cluster="H200", state_precision="bf16")),)
     )
     assert 30 * (eager - fused) == pytest.approx(0.110, rel=0.15)
+
+
+def test_hooks_on_gradients_are_deepspeeds_optimizers() -> None:
+    """Stage 0 under autocast steps torch's optimizer; stage 1 takes a hook a parameter and its own step besides."""
+    layouts = (
+        Layout(engine="ddp"),
+        Layout(engine="deepspeed", zero_stage=0),
+        Layout(engine="deepspeed", zero_stage=1),
+    )
+    plain, stage_0, stage_1 = (
+        total(point(layout, cluster="1xH200", model=GPT2, seq_len=128, micro_batch=32)) for layout in layouts
+    )
+    assert stage_0 == pytest.approx(plain)
+    assert stage_1 - stage_0 > 12e-3
+
+
+def test_zero_3_fetches_ahead_today_and_gradients_go_over_context_parallel_ranks() -> None:
+    layout = Layout(engine="deepspeed", zero_stage=3, grad_sync="every", dp_shard=16)
+    today = point(layout, cluster="2x8xA100", model=GPT_39B)
+    before = changed(today, prefetch=PREFETCH["2021"])
+    assert float(step_time(before).data_s[0]) > 1.5 * float(step_time(today).data_s[0])
+    split = point(dataclasses.replace(layout, dp_shard=4, cp=4), cluster="2x8xA100", model=GPT_39B)
+    assert float(split.shard[0]) == 16
+    alone = dataclasses.replace(Layout(engine="ddp"), cp=16)
+    assert float(step_time(point(alone, cluster="2x8xA100", model=GPT_39B)).data_s[0]) > 0

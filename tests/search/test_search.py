@@ -253,7 +253,7 @@ class TestAWholeSearch:
 
 
 def in_mlflow(folder: Path, run: Run) -> None:
-    """One parent, one child for each measurement that is not skipped, each with its outcome."""
+    """One parent, one child for each measurement that is not skipped, with its outcome, and one for each gate."""
     import mlflow
 
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder / 'studies' / 'mlflow.db'}")
@@ -262,8 +262,11 @@ def in_mlflow(folder: Path, run: Run) -> None:
     runs = client.search_runs([experiment.experiment_id], max_results=1000)
     (parent,) = [each for each in runs if "mlflow.parentRunId" not in each.data.tags]
     assert (parent.data.tags["study"], parent.info.status) == ("whole", "FINISHED")
-    children = {each.data.tags["measurement_id"]: each for each in runs if each is not parent}
+    children = {each.data.tags["entry_id"]: each for each in runs if each is not parent}
     assert len(children) == len(runs) - 1, "no measurement has two runs"
+    for gate in [each for each, child in children.items() if "measurement_id" not in child.data.tags]:
+        assert "gate_loss" in children.pop(gate).data.metrics
+    assert len(runs) - 1 - len(children) == len(run.history.gates)
     assert set(children) == {each.id for each in run.measured}
     for each in run.measured:
         child = children[each.id]

@@ -80,6 +80,30 @@ def test_layouts_that_differ_look_different(width: int) -> None:
     assert "grad+opt" in flat or "stage 2" in flat
 
 
+AGAIN = (
+    *(measurement(tokens_per_s=speed, repeat=n) for n, speed in enumerate((43000.0, 41000.0, 41100.0, 41300.0))),
+    measurement(tokens_per_s=41200.0, repeat=4, measured_grad_accum=128),
+    *(measurement(on=layout(prefetch=2), tokens_per_s=speed, repeat=n) for n, speed in enumerate((42000.0, 40000.0))),
+    measurement(on=layout(prefetch=3), tokens_per_s=39000.0),
+    measurement(on=layout(prefetch=4), tokens_per_s=38000.0),
+    oom(on=layout(prefetch=4), repeat=1),
+)
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_point_has_one_row_and_its_runs_a_table_of_their_own(width: int) -> None:
+    text = _render(*AGAIN, width=width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    points, runs = text.split("Run again in fresh processes")
+    rows = [line for line in points.splitlines() if re.search(r"\bok( \*)?$", line)]
+    assert [re.findall(r"\d\d,\d{3}", row)[0] for row in rows] == ["41,100", "40,000", "39,000"], "medians of the runs"
+    assert re.search(r"\b4 +0\.3\b", rows[0]) and "oom (run 1)" in points
+    for figure in ("43,000", "41,000", "41,100", "41,300", "41,200", "42,000", "40,000", "38,000", "oom"):
+        assert figure in runs, figure
+    assert "39,000" not in runs, "it was run once"
+    assert re.search(r"41,100 +0\.5$", runs, re.M), "half of the interval over four runs"
+
+
 def test_each_recipe_has_its_own_table_and_winner() -> None:
     other = Recipe(model=RECIPE.model, seq_len=1024, global_batch=512)
     text = _render(measurement(), measurement(recipe=other, tokens_per_s=90000.0), width=200)

@@ -1,0 +1,81 @@
+"""Rows of a measured table as text, and the numbers and words in them."""
+
+import csv
+import pathlib
+from collections.abc import Mapping
+
+from platform.errors import InputError
+
+Row = Mapping[str, str]
+
+NEEDED = (
+    "model", "layers", "hidden", "heads", "vocab", "seq_len", "gpu", "gpus", "tp", "pp", "strategy", "micro_batch",
+    "activation_ckpt", "precision", "status",
+)  # fmt: skip
+_LARGEST = 1e9
+"""No count, size, time or rate of a table is larger, nor smaller than its inverse."""
+
+
+def read_rows(path: pathlib.Path) -> list[Row]:
+    """The rows of a table.
+
+    Raises:
+        InputError: no such file, or it lacks columns that the model needs.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            rows = list(reader)
+            header = reader.fieldnames or ()
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"cannot read table {path}: {error}") from None
+    missing = [name for name in NEEDED if name not in header]
+    if missing:
+        raise InputError(f"table {path} lacks the columns {', '.join(missing)}; docs/table.md has the whole header")
+    return [{name: (value or "").strip() for name, value in row.items() if name is not None} for row in rows]
+
+
+def number(row: Row, name: str) -> float | None:
+    """The number in column `name`, None where nothing is stated.
+
+    Raises:
+        ValueError: no number, or none that a run can have.
+    """
+    text = row.get(name, "")
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"{name} is {_short(text)}, not a number") from None
+    # Products of a few of them stay far within what a float holds.
+    if not 0 <= value <= _LARGEST or 0 < value < 1 / _LARGEST:
+        raise ValueError(f"{name} is {_short(text)}, not a number from 0 to {_LARGEST:g}")
+    return value
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:40]}...")
+
+
+def whole_number(row: Row, name: str) -> int | None:
+    """As `number`, and a whole one."""
+    value = number(row, name)
+    if value is not None and value % 1:
+        raise ValueError(f"{name} is {value:g}, not a whole number")
+    return None if value is None else int(value)
+
+
+def wanted(row: Row, name: str) -> int:
+    """As `whole`, stated and at least 1."""
+    value = whole_number(row, name)
+    if value is None:
+        raise ValueError(f"{name} not stated")
+    if value < 1:
+        raise ValueError(f"{name} is {value}, below 1")
+    return value
+
+
+def words(row: Row) -> str:
+    """Source and notes, in small letters."""
+    return " ".join(row.get(name, "") for name in ("source", "notes")).lower()

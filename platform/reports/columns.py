@@ -1,0 +1,105 @@
+"""The columns of the table a person reads: what was run, then what came out."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+from platform.finals.ranking import PointRuns
+from platform.reports import text
+from platform.reports.summary import cost_for_tokens
+from trainers.cluster import Cluster
+from trainers.measurement import Measurement, Outcome, days_for_tokens
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    """One column: its title, and its cell for each row."""
+
+    title: str
+    cell: Callable[[Measurement], str]
+    drop: int = 0
+    """When it goes where the width does not do: 1 first, 0 never."""
+    point: bool = False
+    """Whether it says what was run (for failures too), not what came out."""
+    left: bool = False
+
+
+def columns_of(
+    cluster: Cluster, tokens: float, price_per_gpu_h: float | None, runs: Mapping[str, PointRuns]
+) -> list[Column]:
+    """All columns. `runs` are the points that were run again, by the id of the run that stands for each."""
+
+    def percent(share: float | None) -> str:
+        return "" if share is None else f"{100 * share:.1f}"
+
+    def tilde(each: Measurement) -> str:
+        return "~" if each.step_time_derived else ""
+
+    def days(each: Measurement) -> str:
+        return text.figure(days_for_tokens(tokens, each.tokens_per_s)) + tilde(each) if each.tokens_per_s else ""
+
+    def cost(each: Measurement) -> str:
+        if not each.tokens_per_s or price_per_gpu_h is None:
+            return ""
+        return text.figure(cost_for_tokens(tokens, each.tokens_per_s, each.num_devices, price_per_gpu_h)) + tilde(each)
+
+    def std(each: Measurement) -> str:
+        point = runs.get(each.id)
+        if point is None or point.std_tokens_per_s is None:
+            return ""
+        return f"{100 * point.std_tokens_per_s / (point.median_tokens_per_s or 1.0):.1f}"
+
+    again = [
+        Column(title="runs", cell=lambda m: str(len(runs[m.id].runs)) if m.id in runs else "", drop=12),
+        Column(title="std\n%", cell=std, drop=12),
+    ]
+    priced = [] if price_per_gpu_h is None else [Column(title="cost", cell=cost, drop=11)]
+    device = "GPU" if cluster.device_kind == "cuda" else "worker"
+    return [
+        Column(title=f"{device}s", cell=lambda m: str(m.num_devices), drop=4, point=True),
+        Column(title="engine", cell=lambda m: m.layout.engine, point=True, left=True),
+        Column(title="sharding", cell=lambda m: text.sharding(m.layout), point=True, left=True),
+        Column(title="degrees", cell=lambda m: text.degrees(m.layout), drop=9, point=True, left=True),
+        Column(title="precision", cell=lambda m: m.recipe.compute_precision, drop=1, point=True, left=True),
+        Column(title="checkp.", cell=lambda m: m.layout.checkpointing, point=True, left=True),
+        Column(title="options", cell=lambda m: text.options(m.layout), point=True, left=True),
+        Column(title="seq.", cell=lambda m: str(m.recipe.seq_len), drop=1, point=True),
+        Column(title="MBS", cell=lambda m: str(m.batch.micro_batch), point=True),
+        Column(title="GAS", cell=lambda m: str(m.batch.grad_accum), drop=7, point=True),
+        Column(title="global\nbatch", cell=lambda m: str(m.recipe.global_batch), drop=1, point=True),
+        Column(title="step\ns", cell=lambda m: text.figure(m.step_time_s) + tilde(m), drop=6),
+        Column(title="tokens\n/s", cell=lambda m: text.figure(m.tokens_per_s) + tilde(m)),
+        Column(title=f"tokens/s\n/{device}", cell=lambda m: text.figure(m.tokens_per_s_per_gpu) + tilde(m), drop=8),
+        Column(title="±%", cell=_spread, drop=5),
+        *(again if runs else []),
+        Column(title=f"TFLOP/s\n/{device}", cell=lambda m: text.figure(m.model_tflops_per_gpu) + tilde(m), drop=10),
+        Column(title="% of\npeak", cell=lambda m: percent(m.share_of_matmul_peak), drop=3),
+        Column(title="util.\n%", cell=lambda m: text.figure(m.utilization_pct), drop=2),
+        Column(title="GiB", cell=lambda m: text.figure(m.peak_allocated_gib)),
+        Column(title=f"days for\n{text.count(tokens)}", cell=days, drop=11),
+        *priced,
+        Column(title="outcome", cell=outcome, left=True),
+    ]
+
+
+def narrow(columns: Sequence[Column]) -> list[Column]:
+    """The layout in one column that may be folded over lines, in place of one for each of its parts."""
+    parts = {"engine", "sharding", "degrees", "checkp.", "options"}
+    rest = [column for column in columns if column.title not in parts]
+    return [Column(title="layout", cell=lambda m: m.layout.label, point=True, left=True), *rest]
+
+
+def _spread(measurement: Measurement) -> str:
+    low, high, step = measurement.step_time_low_s, measurement.step_time_high_s, measurement.step_time_s
+    return "" if low is None or high is None or not step else f"{100 * (high - low) / (2 * step):.1f}"
+
+
+def outcome(measurement: Measurement) -> str:
+    """The outcome; of a point that was lost in one of its runs, in which."""
+    lost = measurement.repeat and measurement.outcome is not Outcome.OK
+    run = f" (run {measurement.repeat})" if lost else ""
+    return f"{measurement.outcome.value}{run}"
+
+
+def flat(title: str) -> str:
+    """A column's title on one line."""
+    return title.replace("\n", " ").replace(" /", "/")

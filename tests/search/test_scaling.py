@@ -1,0 +1,152 @@
+"""`--gpus 1,2`: a study for each number of devices, their comparison with its cost, and going on with what was cut.
+
+A fake backend plays the trials; options, studies, journals and reports are real. `test_search.py` runs real trials.
+"""
+
+import contextlib
+import csv
+import json
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import platform.session as session  # pyright takes `from platform import` for the standard module
+import platform.tune as tune
+from platform.cluster import Place
+from platform.loop import Loop
+from platform.search import main
+from platform.study.study import read
+from tests.search.backend import CLUSTER, Backend, Clock, result
+from tests.search.session import write_space
+from trainers.job import Job
+from trainers.layout import BatchPoint
+from trainers.measurement import Measurement, days_for_tokens
+
+SPEEDS = {1: 1000.0, 2: 1600.0}
+"""Tokens/s of all devices, by their number."""
+TOKENS, PRICE = 1e9, 2.5
+
+
+class Played:
+    """Sessions whose trials are played; `cut` ends one after a trial on so many devices, as Ctrl-C does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cut: int | None = None
+        self.jobs: list[Job] = []
+
+    def run(self, loop: Loop, driver_ip: str) -> None:
+        backend = Backend(loop.study, Clock(), self.play)
+        while (job := backend.step(loop)) is not None:
+            self.jobs.append(job)
+            if job.layout.world_size == self.cut:
+                raise KeyboardInterrupt
+
+    def play(self, job: Job, batch: BatchPoint) -> Measurement:
+        slower = 1.0 if job.layout.checkpointing == "none" else 0.8
+        return result(job, batch, slower * SPEEDS[job.layout.world_size])
+
+    def search(self, *argv: str) -> int:
+        self.jobs.clear()
+        return main([*argv, "--studies", str(self.folder / "studies"), "--json"])
+
+    @property
+    def ran(self) -> list[int]:
+        """Devices of each trial."""
+        return [job.layout.world_size for job in self.jobs]
+
+
+@pytest.fixture
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
+    @contextlib.contextmanager
+    def here(*_: object, **__: object) -> Generator[Place]:
+        yield Place(cluster=CLUSTER, cpus_per_worker=1.0, driver_ip="127.0.0.1")
+
+    @contextlib.contextmanager
+    def no_recorder(journal: Path) -> Generator[str]:
+        yield "none"
+
+    class NoMirror:
+        """MLflow makes a database in seconds; `tests/mirror` has it."""
+
+        look = ""
+
+        def __init__(self, *_: object) -> None: ...
+        def start(self) -> "NoMirror":
+            return self
+
+        def close(self, timeout_s: float) -> str:
+            return ""
+
+    made = Played(tmp_path)
+    monkeypatch.setattr(session, "connected", here)
+    monkeypatch.setattr(session, "Mirror", NoMirror)
+    monkeypatch.setattr(tune, "recorder", no_recorder)
+    monkeypatch.setattr(tune, "run", made.run)
+    return made
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> str:
+    """A space of two layouts of one rung, for a global batch that one and two devices share evenly."""
+    axes = {"checkpointing": ("none", "full"), "engine": ("ddp",)}
+    return str(write_space(tmp_path / "pair.py", axes=axes, micro_batches=(1,)))
+
+
+def _said(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_each_number_has_a_winner_with_days_efficiency_and_cost(
+    played: Played, space: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = (space, "--name", "s", "--gpus", "1,2", "--tokens", str(TOKENS), "--price-per-gpu-h", str(PRICE))
+    assert played.search(*argv, "--searcher", "sweep") == 0
+    assert played.ran == [1, 1, 2, 2]
+    rows = _said(capsys)["scaling"]
+    assert [(row["gpus"], row["study"], row["tokens_per_s"]) for row in rows] == [
+        (1, "s-1gpu", 1000.0),
+        (2, "s-2gpu", 1600.0),
+    ]
+    for row in rows:
+        days = days_for_tokens(TOKENS, SPEEDS[row["gpus"]])
+        assert row["days"] == pytest.approx(days) and row["gpu_days"] == pytest.approx(days * row["gpus"])
+        assert row["cost"] == pytest.approx(days * 24 * row["gpus"] * PRICE)
+        assert row["efficiency"] == pytest.approx({1: 1.0, 2: 0.8}[row["gpus"]])
+        assert row["winner"]["layout"]["checkpointing"] == "none"
+    folder = played.folder / "studies" / "s"
+    table = list(csv.DictReader((folder / "scaling.csv").open()))
+    assert [float(each["cost"]) for each in table] == [row["cost"] for row in rows]
+    assert (folder / "scaling.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_group_goes_on_with_what_is_missing_of_it(
+    played: Played, space: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = (space, "--name", "s", "--gpus", "1,2", "--searcher", "sweep", "--price-per-gpu-h", str(PRICE))
+    played.cut = 1
+    assert played.search(*argv) == session.INTERRUPTED
+    said = capsys.readouterr()
+    assert played.ran == [1] and [row["gpus"] for row in json.loads(said.out)["scaling"]] == [1]
+    assert "Go on with all of them: python -m platform.search --resume s" in said.err
+
+    for refused in (("--gpus", "1"), ("--price-per-gpu-h", "3")):
+        assert played.search("--resume", "s", *refused) == 2 and not played.jobs
+        assert f"a resumed study keeps {refused[0]}" in capsys.readouterr().err
+
+    played.cut = 2
+    assert played.search("--resume", "s") == session.INTERRUPTED
+    assert played.ran == [1, 2], "the layout that was not run, then the number that was not begun"
+    capsys.readouterr()
+    played.cut = None
+    assert played.search("--resume", "s") == 0
+    assert played.ran == [2]
+    rows = _said(capsys)["scaling"]
+    assert [(row["gpus"], row["tokens_per_s"], row["cost"] is not None) for row in rows] == [
+        (1, 1000.0, True),
+        (2, 1600.0, True),
+    ], "the price is kept"
+    found = [read(played.folder / "studies" / f"s-{count}gpu")[0] for count in (1, 2)]
+    assert [(len(each.measurements), each.sessions) for each in found] == [(2, 3), (2, 2)]
