@@ -17,10 +17,10 @@ OPTIONS ?=
 # What to test: make test TESTS=tests/search_spaces
 TESTS ?=
 
-.PHONY: help setup search test check format clean
+.PHONY: help setup search test test-faults check format clean
 
 help: ## what there is
-	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 setup: $(STAMP) ## the environment in .venv, exact versions from constraints.txt
 
@@ -37,8 +37,11 @@ $(STAMP): $(CONSTRAINTS) pyproject.toml scripts/install_pth.py
 search: $(STAMP) ## measure which layout trains bloom7b fastest here
 	$(BIN)/python -m platform.search $(SPACE) $(OPTIONS)
 
-test: $(STAMP) ## all tests
-	$(BIN)/python -m pytest $(TESTS)
+test: $(STAMP) ## all tests but the heaviest
+	$(BIN)/python -m pytest -m 'not heavy' $(TESTS)
+
+test-faults: $(STAMP) ## what goes wrong, each for real: the heaviest tests too
+	$(BIN)/python -m pytest tests/faults
 
 check: $(STAMP) ## lint, format, types, spelling
 	$(BIN)/ruff check

@@ -55,6 +55,10 @@ class Place:
     """Address of the driver's node: the Tune side of every trial is pinned there."""
     software: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     """Versions on the nodes that figures depend on (driver, torch, NCCL); unlike ones side by side."""
+    head: str = ""
+    """The cluster's head as HOST:PORT."""
+    is_local: bool = False
+    """Whether it is a Ray of this process's own, which ends with it."""
 
     @property
     def has_gpus(self) -> bool:
@@ -105,7 +109,8 @@ def connected(
         raise ClusterError(f"Ray could not be {'started' if local else 'reached'}: {_first_line(error)}") from error
     try:
         with contextlib.nullcontext() if local else waiting.for_gpus(num_gpus, wait_s):
-            yield _survey(ray, cpu_workers)
+            head = ray.get_runtime_context().gcs_address
+            yield dataclasses.replace(_survey(ray, cpu_workers), head=head, is_local=local)
     except RayError as error:  # a node without NVML, an actor that never came up, a head that is gone
         said = _first_line(getattr(error, "cause", None) or error)
         raise ClusterError(f"Ray failed with {type(error).__name__}: {said}") from error

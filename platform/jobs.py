@@ -58,6 +58,7 @@ def make_job(
         repeat=repeat,
         is_last=final is not None and final.is_last,
         gate=final and final.gate,
+        profile=final and final.profile,
         incumbent_tokens_per_s=best and best.tokens_per_s,
         known_memory=_memory_points(history.measured(candidate.key)) if not repeat else (),
         cap_gib=settings.cap_gib,

@@ -3,14 +3,15 @@
 import dataclasses
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
+import platform.policy as policy  # pyright takes `from platform import` for the standard module
 from platform.budget import Budget, Spending
 from platform.finals.costs import Costs
 from platform.finals.course import Finals, FinalTrial
 from platform.finals.ranking import winner
 from platform.jobs import Settings, given_up, make_job
+from platform.policy import Kind, Next
 from platform.searchers import Searcher
 from platform.study.history import key_of
 from platform.study.study import Study
@@ -19,11 +20,6 @@ from trainers.job import Job
 from trainers.journal import Measured, TrialEnd, TrialStart, TrialState
 from trainers.layout import BatchPoint
 from trainers.measurement import ENDS_LADDER, Measurement
-
-MOST_ATTEMPTS = 2
-"""Trials a candidate gets in a session when they die without a verdict; so does each final run."""
-MOST_UNSTARTED = 3
-"""Trials in a row whose workers never started, after which the cluster is at fault and the session ends."""
 
 
 class Loop:
@@ -54,13 +50,14 @@ class Loop:
         self._searched = 0
         """Trials of the search in this session."""
         self._running: tuple[Job, str] | None = None
-        self._deaths: Counter[tuple[str, int]] = Counter()
+        self._ends: list[policy.Ended] = []
+        self._suspects: list[Measurement] = []
+        """Given up since a trial last ran well: they are blamed once another one shows that the cluster works."""
         self._finals = Finals(candidates, settings.rules) if settings.rules else None
         self._reserve_s = 0.0
         """Seconds of a budget that the search leaves to the final runs."""
         self._finals_first = history.finals_begun
         """An earlier session was cut in its final runs: a winner comes before further candidates."""
-        self._unstarted = 0
         self._asked: Candidate | None = None
         """What the searcher gave last."""
         self.fault = ""
@@ -87,7 +84,7 @@ class Loop:
         job = self._final_job() if self._finals_first else None
         if job is None:
             self._finals_first = False
-            job = self._search_job() or self._final_job()
+            job = self._search_job() or self._final_job() or self._profile_job()
         if job is None:
             return None
         key = f"{job.recipe.id}-{job.layout.id}"
@@ -99,6 +96,7 @@ class Loop:
                 layout=job.layout,
                 micro_batches=tuple(batch.micro_batch for batch in job.rungs),
                 repeat=job.repeat,
+                profiles=job.profile,
             )
         )
         self._running = (job, key)
@@ -106,72 +104,71 @@ class Loop:
         self.spending.begin(job.layout.world_size)
         return job
 
-    def ended(self, *, state: TrialState, reason: str, started: bool = True) -> None:
-        """Takes the end of the running trial.
+    def ended(
+        self,
+        *,
+        state: TrialState,
+        reason: str,
+        started: bool = True,
+        rank: int | None = None,
+        nodes: Sequence[str] = (),
+        lost: Collection[str] = (),
+    ) -> None:
+        """Takes the end of the running trial, which ran on `nodes`, by rank; those that are `lost` answer no more.
 
-        `state` is "interrupted" where time ran out before its ladder's end, "failed" where its process is gone. Without
-        a verdict in the journal that is a silent death. A trial whose workers never `started` says nothing of its
-        layout: a node is gone or taken. It stays to be run.
+        `state` is "interrupted" where time ran out before its ladder's end, "failed" where its process is gone: that of
+        `rank`, if that is known. What follows is `platform.policy`'s to say: without a verdict in the journal it was a
+        silent death, and a trial whose workers never `started` stays to be run.
         """
         assert self._running is not None, "no trial is running"
         job, key = self._running
         self._running = None
         wall_s, gpu_s = self.spending.end()
         self.refresh()
-        if not started:
-            self._not_started(job, key, wall_s, reason)
-            return
-        self._unstarted = 0
         known = [m for m in self.history.measured(key, job.repeat) if m.trial_id == job.trial_id]
         verdict = next((m for m in known if m.outcome in ENDS_LADDER), None)
-        silent = state == "failed" and verdict is None and bool(job.rungs)
-        self._deaths[key, job.repeat] += silent
-        if silent and self._deaths[key, job.repeat] >= MOST_ATTEMPTS:
-            self._give_up(job, known, reason)
-            silent = False
-        elif silent:
-            self._give_again(job)
+        outcome = verdict and verdict.outcome
+        kind = policy.kind_of(state, outcome, started=started, lost=bool(lost), measures=bool(job.rungs))
         if state == "failed" and verdict is not None:
-            reason = verdict.reason  # what follows a verdict, such as the end of its processes, is not the cause
+            # What follows a verdict, such as the end of its processes, is not the cause.
+            reason, rank = verdict.reason, verdict.rank
+        reason = reason or ("its workers did not start" if not started else "")
+        node = next(iter(lost), "") or (nodes[rank] if rank is not None and rank < len(nodes) else "")
+        self._ends.append(policy.Ended(key=(key, job.repeat), kind=kind, node=node, reason=reason))
+        follows = policy.follows(self._ends)
+        if follows is Next.AGAIN:
+            self._give_again(job)
+        elif follows is Next.GIVEN_UP:
+            self._give_up(job, known, reason)
+        elif not kind.unexplained:
+            self._blame_suspects()
+        self.fault = policy.fault(self._ends)
+        self.why_ended = self.fault or self.why_ended
+        missing = follows is Next.AGAIN or state == "interrupted" or any(key_of(each) == key for each in self._suspects)
         self.study.record(
             TrialEnd(
                 trial_id=job.trial_id,
                 key=key,
-                state="interrupted" if silent or state == "interrupted" else "done",
+                state="failed" if kind is Kind.UNSTARTED else "interrupted" if missing else "done",
                 wall_s=wall_s,
                 gpu_s=gpu_s,
                 reason=reason,
+                fault="" if kind is Kind.RAN else kind,
+                node=node,
             )
         )
         self.refresh()
+        if kind is Kind.UNSTARTED:
+            return
         for measurement in self._finals.barred(self.history) if self._finals else ():
             self.study.record(Measured(measurement=measurement))
         self.refresh()
         candidate, asked = self._candidates.get(key), self._asked
-        if candidate is None or job.repeat or silent or not job.rungs:
+        if candidate is None or job.repeat or follows is Next.AGAIN or not job.rungs:
             return
         # Asked again, the searcher gives it again: the rungs between the last that ran and the first that did not.
         if state == "interrupted" or asked is None or asked.key != key or not self.history.missing(asked):
             self._tell(candidate)
-
-    def _not_started(self, job: Job, key: str, wall_s: float, reason: str) -> None:
-        reason = reason or "its workers did not start"
-        self.study.record(
-            TrialEnd(
-                trial_id=job.trial_id,
-                key=key,
-                state="failed",
-                wall_s=wall_s,
-                gpu_s=wall_s * job.layout.world_size,
-                reason=reason,
-            )
-        )
-        self.refresh()
-        self._give_again(job)
-        self._unstarted += 1
-        if self._unstarted >= MOST_UNSTARTED:
-            self.fault = f"{self._unstarted} trials in a row did not start, the last one with: {reason}"
-            self.why_ended = self.fault
 
     def refresh(self) -> None:
         """Reads what running trials have written since."""
@@ -185,6 +182,7 @@ class Loop:
             trials=self._searched, trial_s=self.history.trial_s, reserve_s=self._reserve_s
         )
         if self.why_ended:
+            self._blame_suspects()
             return None
         while (candidate := self._searcher.suggest()) is not None:
             if not self._searcher.whole_ladders:
@@ -195,6 +193,7 @@ class Loop:
                 self._asked = candidate
                 return self._job(candidate, rungs)
             self._tell(candidate)
+        self._blame_suspects()
         if (job := self._refining_job()) is not None:
             return job
         self.why_ended = self._searcher.why_stopped
@@ -231,6 +230,19 @@ class Loop:
         trial = self._finals.next(self.history, left_s, self._costs)
         if trial is None:
             return None
+        return self._job_of(trial)
+
+    def _profile_job(self) -> Job | None:
+        """The next winner's profile, where profiles are asked for: it comes after all else, and where that is done."""
+        if self._finals is None or self.spending.time_left_s() <= self.history.trial_s:
+            return None
+        if self._finals.next(self.history) is not None:
+            return None  # there was no time for it
+        trial = self._finals.profile(self.history)
+        return None if trial is None else self._job_of(trial)
+
+    def _job_of(self, trial: FinalTrial) -> Job:
+        assert self._finals is not None
         self._finals.given(trial)
         micro_batches = tuple(batch.micro_batch for batch in trial.rungs)
         candidate = Candidate(recipe=trial.recipe, layout=trial.layout, micro_batches=micro_batches)
@@ -238,7 +250,9 @@ class Loop:
 
     def _give_again(self, job: Job) -> None:
         if self._finals is not None and (job.repeat or not job.rungs):
-            given = FinalTrial(recipe=job.recipe, layout=job.layout, rungs=job.rungs, repeat=job.repeat)
+            given = FinalTrial(
+                recipe=job.recipe, layout=job.layout, rungs=job.rungs, repeat=job.repeat, profile=job.profile
+            )
             self._finals.again(given.key)
 
     def _job(self, candidate: Candidate, rungs: tuple[BatchPoint, ...], final: FinalTrial | None = None) -> Job:
@@ -257,7 +271,22 @@ class Loop:
         return Costs(trial_s=self.history.trial_s, timing=self.settings.timing)
 
     def _give_up(self, job: Job, known: Sequence[Measurement], reason: str) -> None:
+        """Blames the layout where the cluster is known to work; else once that is known."""
         done = {m.batch for m in known}
-        batch = next((each for each in job.rungs if each not in done), job.rungs[-1])
-        if batch not in done:
-            self.study.record(Measured(measurement=given_up(job, batch, reason)))
+        batch = next((each for each in job.rungs if each not in done), None)
+        if batch is None:
+            return
+        failed = given_up(job, batch, reason)
+        if job.repeat:  # a final run: the point itself ran before
+            self.study.record(Measured(measurement=failed))
+            return
+        self._suspects.append(failed)
+        candidate = self._candidates.get(key_of(failed))
+        if candidate is not None:
+            self._searcher.update(candidate, (*self.history.measured(candidate.key), failed))
+
+    def _blame_suspects(self) -> None:
+        for each in self._suspects:
+            self.study.record(Measured(measurement=each))
+        self._suspects.clear()
+        self.refresh()

@@ -23,7 +23,7 @@ __all__ = ["Mirror", "check_uri", "default_uri", "shown_uri"]
 _POLL_S = 0.5
 _LONGEST_PAUSE_S = 15.0
 _LAST_TRY_S = 3.0
-_FILES = ("layout*.json", "ds_config*.json", "measurements.csv", "measurements.parquet", "*.png")
+_FILES = ("layout*.json", "ds_config*.json", "measurements.csv", "measurements.parquet", "*.png", "trace-*.json.gz")
 
 
 class Mirror:

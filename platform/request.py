@@ -60,6 +60,8 @@ class Request:
     every_point: bool
     """Whether the space's named points are measured exactly as they stand, none of them cut short."""
     price_per_gpu_h: float | None
+    profile: bool
+    """Whether the winner is profiled at the end; not kept: a study may be resumed for it."""
     argv: tuple[str, ...]
     """The kept options as arguments, paths absolute, for the journal."""
 
@@ -97,6 +99,8 @@ def read_request(options: argparse.Namespace) -> Request:
     Raises:
         InputError: no such space, axis, value, file or data; one sentence.
     """
+    if options.profile and options.dry_run:
+        raise InputError("--profile profiles the winner's run, and --dry-run runs nothing: leave out one of them")
     fixed = read_layout(Path(options.layout).expanduser()) if options.layout else None
     try:
         space = None if options.space is None else search_spaces.load(options.space)
@@ -131,6 +135,7 @@ def read_request(options: argparse.Namespace) -> Request:
         steps=options.steps,
         every_point=options.all,
         price_per_gpu_h=options.price_per_gpu_h,
+        profile=options.profile,
         argv=kept_arguments(options),
     )
 

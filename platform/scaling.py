@@ -17,6 +17,7 @@ from platform.reports.show import table_width
 from platform.reports.summary import winners
 from platform.reports.text import plural
 from platform.request import Request, kept_arguments, read_request, resumed
+from platform.signals import interruptible
 from platform.study.history import History
 from platform.study.several import Several, is_several, member, read_several, write_several
 from platform.study.study import Study, fresh_name, is_study, read
@@ -44,7 +45,7 @@ def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     requests = {count: read_request(each[count]) for count in several.counts}
     first = requests[several.counts[0]]
     code, fault, gpu_s = 1, "", 0.0
-    with session.connection(options, first, several.counts[-1]) as place, session.interruptible():
+    with session.connection(options, first, several.counts[-1]) as place, interruptible():
         probe = kept.find(studies, place)
         for count, request in requests.items():
             try:

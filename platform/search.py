@@ -48,6 +48,8 @@ def parser() -> argparse.ArgumentParser:
     )
     every = "measure the space's named points exactly as they stand, each with its --repeats, cutting none short"
     add("--all", action="store_true", help=every)
+    profiled = "profile the winner at the end: tell where its step goes, and keep a trace"
+    add("--profile", action="store_true", help=profiled)
     add("--max-trials", type=_count, metavar="N", help="search with at most N trials; the final runs come after")
     add("--time-budget-s", type=_amount, metavar="S", help="stop after S seconds")
     add("--gpu-s", type=_amount, metavar="S", help="stop after S device seconds")

@@ -1,17 +1,19 @@
 """One session of a study, from the options to the exit code."""
 
 import argparse
-import contextlib
+import functools
 import os
 import shlex
-import signal
+import shutil
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import platform.checkout as checkout  # pyright takes `from platform import` for the standard module
+import platform.head as head
+import platform.leftovers as leftovers
 import platform.searchers as searchers
 from platform.budget import Budget
 from platform.cluster import CPU_WORKERS, Place, connected
@@ -28,6 +30,7 @@ from platform.reports.progress import followed, say
 from platform.reports.show import show
 from platform.reports.text import duration, plural
 from platform.request import Request, read_request, resumed
+from platform.signals import interruptible
 from platform.study.folder import default_folder
 from platform.study.history import History
 from platform.study.study import Study, check_name, fresh_name
@@ -58,13 +61,15 @@ def search(
     began_s = time.monotonic()
     studies = Path(options.studies).expanduser().absolute()
     uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(studies))
-    study, history = None, History()
+    study, history, left = None, History(), None
     try:
         if options.resume is not None:
             if options.name is not None and options.name != options.resume:
                 raise InputError(f"--resume {options.resume} goes on under its own name: leave out --name")
             study, history, said = Study.resume(studies, options.resume)
             if said:
+                say(said)
+            if (left := leftovers.noted(study.path)) and (said := leftovers.sweep(left)):
                 say(said)
             assert history.header is not None
             options = resumed(options, history.header.argv, parser)
@@ -92,20 +97,31 @@ def search(
             else:
                 study.record(_header(study.name, subject, searcher=request.searcher, uri=uri))
             mirror = Mirror(study.path, uri, study.from_start()).start()
-            code, fault = _run(study, subject, place, _budget(options, subject.space), began_s)
-        _, history = study.follow()
-        files = write_results(study.path, history)
-        if said := mirror.close(MIRROR_CLOSE_S):
-            say(said)
-        if shown:
-            show(history, files, as_object=options.json)
-        say(f"The search took {duration(history.wall_s)}, {history.gpu_s:.0f} device seconds. {mirror.look}")
+            as_object = options.json if shown else None
+            tell = functools.partial(_tell, study, mirror, as_object=as_object, profile=options.profile)
+            budget = _budget(options, subject.space)
+            code, fault = _run(study, subject, place, budget, began_s, left=left, tell=tell)
+        leftovers.forget(study.path)
+        tell()
         if fault:
             raise ClusterError(fault)
         return code
     finally:
         if study is not None:
             study.close()
+
+
+def _tell(study: Study, mirror: Mirror, *, as_object: bool | None, profile: bool) -> None:
+    """Writes and shows what a session that ended has: as a table, as one JSON object, or (None) not at all."""
+    _, history = study.follow()
+    files = write_results(study.path, history)
+    if said := mirror.close(MIRROR_CLOSE_S):
+        say(said)
+    if profile and (said := _not_profiled(history)):
+        say(said)
+    if as_object is not None:
+        show(history, files, as_object=as_object)
+    say(f"The search took {duration(history.wall_s)}, {history.gpu_s:.0f} device seconds. {mirror.look}")
 
 
 def connection(
@@ -177,8 +193,21 @@ def _budget(options: argparse.Namespace, space: Space) -> Budget:
     return given
 
 
-def _run(study: Study, subject: Subject, place: Place, budget: Budget, began_s: float) -> tuple[int, str]:
-    """Searches, and writes how the session ended: its exit code, and what every trial failed with ("" for nothing)."""
+def _run(
+    study: Study,
+    subject: Subject,
+    place: Place,
+    budget: Budget,
+    began_s: float,
+    *,
+    left: leftovers.Note | None = None,
+    tell: Callable[[], None] = lambda: None,
+) -> tuple[int, str]:
+    """Searches, and writes how the session ended: its exit code, and what every trial failed with ("" for nothing).
+
+    What an earlier driver `left` on the cluster is swept first. `tell` shows what was measured where this function does
+    not return: the process ends in it when the cluster's head is gone.
+    """
     known = {measurement.id for measurement in study.follow()[1].measurements}
     for measurement in subject.plan.skipped:
         if measurement.id not in known:
@@ -187,8 +216,27 @@ def _run(study: Study, subject: Subject, place: Place, budget: Budget, began_s: 
 
     loop: Loop | None = None
     code, fault, left_out = 0, "", ""
+
+    def end(code: int) -> None:
+        gpu_s = loop.spending.gpu_s if loop is not None else 0.0
+        study.record(End(exit_code=code, wall_s=time.monotonic() - began_s, gpu_s=gpu_s, left_out=left_out))
+
+    def lost(said: str) -> None:
+        """Ends the process: calls into Ray block from now on, until Ray ends it without a word."""
+        try:
+            end(ClusterError.exit_code)
+            tell()
+            say(f"cluster fault: {said}; {_kept(study)}")
+        finally:
+            sys.stdout.flush()
+            os._exit(ClusterError.exit_code)
+
+    scratch = leftovers.scratch_folder()
     try:
-        with tune.recorder(study.journal) as name:
+        leftovers.note(study.path, tune.own(is_local=place.is_local, scratch=scratch))
+        if left and (said := tune.sweep(left)):
+            say(said)
+        with head.watched(place.head, lost), tune.recorder(study.journal) as name:
             loop = Loop(
                 study=study,
                 candidates=subject.plan.candidates,
@@ -208,21 +256,34 @@ def _run(study: Study, subject: Subject, place: Place, budget: Budget, began_s: 
                 spent_s=time.monotonic() - began_s,
             )
             with sampled(study.path), followed(*study.follow(), loop.spending, total=len(subject.plan.candidates)):
-                tune.run(loop, driver_ip=place.driver_ip)
-        say(f"Ended: {loop.why_ended}.")
+                tune.run(loop, driver_ip=place.driver_ip, scratch=scratch)
+        if loop.fault:
+            code, fault = ClusterError.exit_code, f"{loop.fault}; {_kept(study)}"
+        else:
+            say(f"Ended: {loop.why_ended}.")
         if left_out := loop.left_out:
             say(f"Final runs left out: {left_out}.")
-        if loop.fault:
-            code = ClusterError.exit_code
-            say(f"What was measured is kept; once the cluster is well again, go on with: {how_to(RESUME, study.path)}")
     except KeyboardInterrupt:
         code = INTERRUPTED
         say(f"Interrupted. What was measured is kept; go on with: {how_to(RESUME, study.path)}")
-    gpu_s = loop.spending.gpu_s if loop is not None else 0.0
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
     if not code:
         code, fault = _verdict(study.follow()[1])
-    study.record(End(exit_code=code, wall_s=time.monotonic() - began_s, gpu_s=gpu_s, left_out=left_out))
+    end(code)
     return code, fault
+
+
+def _kept(study: Study) -> str:
+    return f"what was measured is kept: once the cluster is well again, go on with {how_to(RESUME, study.path)}"
+
+
+def _not_profiled(history: History) -> str:
+    """Why a winner has no profile; "" where each has one, and where there is no winner."""
+    if all(history.profile_of(best) is not None for best in winners(history.measurements).values()):
+        return ""
+    why = history.profile_failure() or "no time was left for it"
+    return f"The winner was not profiled: {why}. --resume with --profile tries again."
 
 
 def how_to(command: str, path: Path) -> str:
@@ -240,13 +301,3 @@ def _verdict(history: History) -> tuple[int, str]:
     if tried and all(each.outcome in (Outcome.FAILED, Outcome.HUNG) for each in tried):
         return ClusterError.exit_code, f"every trial failed, the last one with: {tried[-1].reason}"
     return 1, ""
-
-
-@contextlib.contextmanager
-def interruptible() -> Generator[None]:
-    """SIGTERM ends a search as Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -79,6 +79,7 @@ class Subject:
         return Rules(
             repeats=self.space.repeats if self.request.repeats is None else self.request.repeats,
             finalists=None if every else FINALISTS,
+            profile=self.request.profile,
             # As many sequences as go evenly over any data-parallel degree.
             gate=dataclasses.replace(size, sequences=math.ceil(size.sequences / devices) * devices),
         )

@@ -3,9 +3,8 @@
 import contextlib
 import io
 import logging
-import tempfile
 import uuid
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +15,10 @@ from ray.tune.search import Searcher as TuneSearcher
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from platform.head import error_of
+from platform.leftovers import Note
 from platform.loop import Loop
+from platform.reports.text import plural
 from trainers.codec import to_json
 from trainers.recorder import Recorder
 from trainers.trial import run_trial
@@ -36,36 +38,57 @@ def recorder(journal: Path) -> Generator[str]:
         ray.kill(actor)
 
 
-def run(loop: Loop, *, driver_ip: str) -> None:
-    """Runs the loop's jobs one after another until it gives no more.
+def own(*, is_local: bool, scratch: Path) -> Note:
+    """What this driver has of its own, for a later one to sweep if this one is killed."""
+    context = ray.get_runtime_context()
+    return Note(
+        ray_session=cast(Any, ray)._private.worker.global_worker.node.get_session_dir_path() if is_local else "",
+        cluster=context.get_session_name(),
+        job_id=context.get_job_id(),
+        scratch=str(scratch),
+    )
+
+
+def sweep(left: Note) -> str:
+    """Takes away what a killed driver left on this cluster; a sentence on it, "" for nothing.
+
+    Its actors end with their driver, on Ray's own account; so should its placement groups.
+    """
+    if left.cluster != ray.get_runtime_context().get_session_name():
+        return ""
+    removed = _remove_groups(left.job_id, keep_tune=False)
+    return f"Swept what the killed search left on the cluster: {plural(removed, 'placement group')}." if removed else ""
+
+
+def run(loop: Loop, *, driver_ip: str, scratch: Path) -> None:
+    """Runs the loop's jobs one after another until it gives no more; `scratch` is a folder for Tune's own files.
 
     Raises:
         KeyboardInterrupt: the user asked to stop; workers are taken down with the connection to Ray.
     """
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     logging.getLogger("ray.train").setLevel(logging.CRITICAL)
-    with tempfile.TemporaryDirectory(prefix="layout-search-") as scratch:
-        # A head that was started with no CPUs, as large clusters have it, could never place a tenth of one.
-        cpu = 0.1 if _cpus_of(driver_ip) >= 1 else 0.0
-        trainable = ray.tune.with_resources(run_trial, {"CPU": cpu, f"node:{driver_ip}": 0.001})
-        tuner = ray.tune.Tuner(
-            trainable,
-            param_space={"storage": f"{scratch}/train"},
-            tune_config=ray.tune.TuneConfig(
-                search_alg=_Bridge(loop),
-                num_samples=-1,
-                max_concurrent_trials=1,
-                reuse_actors=True,  # the Tune side of a trial takes 5 s to import Train: once is enough
-            ),
-            run_config=ray.tune.RunConfig(
-                name="tune",
-                storage_path=scratch,
-                verbose=0,
-                failure_config=ray.tune.FailureConfig(max_failures=0, fail_fast=False),
-            ),
-        )
-        with contextlib.redirect_stdout(io.StringIO()):  # standard output belongs to the table and to --json
-            tuner.fit()
+    # A head that was started with no CPUs, as large clusters have it, could never place a tenth of one.
+    cpu = 0.1 if _cpus_of(driver_ip) >= 1 else 0.0
+    trainable = ray.tune.with_resources(run_trial, {"CPU": cpu, f"node:{driver_ip}": 0.001})
+    tuner = ray.tune.Tuner(
+        trainable,
+        param_space={"storage": f"{scratch}/train"},
+        tune_config=ray.tune.TuneConfig(
+            search_alg=_Bridge(loop),
+            num_samples=-1,
+            max_concurrent_trials=1,
+            reuse_actors=True,  # the Tune side of a trial takes 5 s to import Train: once is enough
+        ),
+        run_config=ray.tune.RunConfig(
+            name="tune",
+            storage_path=str(scratch),
+            verbose=0,
+            failure_config=ray.tune.FailureConfig(max_failures=0, fail_fast=False),
+        ),
+    )
+    with contextlib.redirect_stdout(io.StringIO()):  # standard output belongs to the table and to --json
+        tuner.fit()
 
 
 def _cpus_of(ip: str) -> float:
@@ -95,17 +118,24 @@ class _Bridge(TuneSearcher):
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         told = result or {}
-        _remove_left_over_groups()
+        _remove_groups(ray.get_runtime_context().get_job_id())
         state = "failed" if error or "state" not in told else told["state"]
-        started = state != "failed" or self._started()
-        self._loop.ended(state=state, reason=told.get("reason", ""), started=started)
+        standing = self._standing() if state == "failed" else None
+        nodes, lost = _nodes(standing["nodes"] if standing else []) if state == "failed" else ([], [])
+        self._loop.ended(
+            state=state,
+            reason=told.get("reason", ""),
+            started=state != "failed" or standing is not None,
+            rank=told.get("rank"),
+            nodes=nodes,
+            lost=lost,
+        )
 
-    def _started(self) -> bool:
-        """Whether a worker of the running trial ever spoke."""
+    def _standing(self) -> dict[str, Any] | None:
+        """Where the running trial stands; None where no worker of it ever spoke."""
         assert self._loop.running is not None
         recorder = cast(Any, ray.get_actor(self._loop.settings.recorder))
-        found = cast(dict[str, Any] | None, ray.get(recorder.standing.remote(self._loop.running.trial_id), timeout=60))
-        return found is not None
+        return cast(dict[str, Any] | None, ray.get(recorder.standing.remote(self._loop.running.trial_id), timeout=60))
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: a study resumes from its journal."""
@@ -114,15 +144,35 @@ class _Bridge(TuneSearcher):
         """Nothing: see `save`."""
 
 
-def _remove_left_over_groups() -> None:
-    """Takes down the workers' placement group of the trial that just ended, where Train left it: see `trainers.trial`.
+def _nodes(ids: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The addresses of the nodes of these ids, and of those that answer no more; without ids, of all that are gone.
 
-    Neither Tune nor Train names its groups. Tune's are told by the node they ask for: its process goes on to the next
-    trial. The last four bytes of a group's id are its job's.
+    Asked at the node's own port: the cluster notes a dead node only after some seconds.
     """
-    job_id = ray.get_runtime_context().get_job_id()
+    table: dict[str, dict[str, Any]] = {each["NodeID"]: each for each in ray.nodes()}
+    back = {each["NodeManagerAddress"] for each in table.values() if each["Alive"]}
+    whole = [each for each in table.values() if each["Alive"] or each["NodeManagerAddress"] not in back]
+    asked = [table[each] for each in ids if each in table] if ids else whole
+    lost = [
+        each["NodeManagerAddress"]
+        for each in asked
+        if not each["Alive"] or error_of(each["NodeManagerAddress"], each["NodeManagerPort"])
+    ]
+    return [table[each]["NodeManagerAddress"] if each in table else "" for each in ids], list(dict.fromkeys(lost))
+
+
+def _remove_groups(job_id: str, *, keep_tune: bool = True) -> int:
+    """Takes down the placement groups of a job, those of Tune's side aside where they are to be kept; how many.
+
+    Of a trial that just ended that is the workers' group, where Train left it: see `trainers.trial`. Neither Tune nor
+    Train names its groups. Tune's are told by the node they ask for: its process goes on to the next trial. The last
+    four bytes of a group's id are its job's.
+    """
+    removed = 0
     for group_id, group in ray.util.placement_group_table().items():
         of_tune = any(name.startswith("node:") for bundle in group["bundles"].values() for name in bundle)
-        if group["state"] != "REMOVED" and group_id.endswith(job_id) and not of_tune:
+        if group["state"] != "REMOVED" and group_id.endswith(job_id) and not (of_tune and keep_tune):
             with contextlib.suppress(Exception):
                 ray.util.remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(group_id))))
+                removed += 1
+    return removed

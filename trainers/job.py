@@ -67,6 +67,8 @@ class Job:
     """Whether it is a winner's last run: the largest accumulation that `Timing` allows, for `winner_s`."""
     gate: GateSize | None = None
     """Where given, the curves of the numerics gate are recorded before anything is measured."""
+    profile: BatchPoint | None = None
+    """Where given, this point is profiled, and nothing is measured."""
     incumbent_tokens_per_s: float | None = None
     """The recipe's best so far: a rung that cannot reach it is stopped as `slow`. None in runs after the search."""
     known_memory: tuple[MemoryPoint, ...] = ()

@@ -16,6 +16,7 @@ from trainers.cluster import Cluster
 from trainers.codec import UNLIKE, from_json, to_json
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement
+from trainers.profiling.sums import Sums
 from trainers.recipe import Recipe
 
 SCHEMA = 1
@@ -88,9 +89,11 @@ class TrialStart:
     recipe: Recipe
     layout: Layout
     micro_batches: tuple[int, ...]
-    """None where only the numerics gate is run, as its reference."""
+    """None where a trial runs the numerics gate alone, as its reference, or profiles."""
     repeat: int = 0
     """Above 0 for a final run of one point."""
+    profiles: BatchPoint | None = None
+    """The point that the trial profiles, in place of measuring."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,6 +138,30 @@ class GateCurves:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Profile:
+    """Where a step of one point goes, as torch.profiler saw it on one rank in a trial of its own."""
+
+    kind: ClassVar[str] = "profile"
+    at: str = ""
+    trial_id: str
+    recipe: Recipe
+    layout: Layout
+    batch: BatchPoint
+    device_kind: str
+    """"cuda": what ran on the device; "cpu": the operations of the worker's threads."""
+    rank: int = 0
+    num_steps: int
+    """Steps that `sums` is the mean of."""
+    measured_grad_accum: int
+    """Micro-steps of these; `sums` is brought to a step of the point's own accumulation."""
+    sums: Sums
+    trace: str = ""
+    """Name of the Chrome trace in the study's folder; "" where it was too large to be kept."""
+    trace_mib: float
+    """Its size, compressed."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TrialEnd:
     """A trial is over.
 
@@ -152,6 +179,10 @@ class TrialEnd:
     gpu_s: float
     """Wall seconds times devices."""
     reason: str = ""
+    fault: str = ""
+    """What kind of failure it was, as `platform.policy` has them; "" where it ran to its end."""
+    node: str = ""
+    """Address of the node that it failed on, where that is known."""
 
     def __post_init__(self) -> None:
         if self.state not in get_args(TrialState):
@@ -180,7 +211,7 @@ class End:
     """What of the final runs a budget left no time for."""
 
 
-Line = StudyHeader | Peak | TrialStart | RungStart | Measured | GateCurves | TrialEnd | Resume | End
+Line = StudyHeader | Peak | TrialStart | RungStart | Measured | GateCurves | Profile | TrialEnd | Resume | End
 
 _KINDS: dict[str, type[Line]] = {kind.kind: kind for kind in get_args(Line)}
 

@@ -4,6 +4,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from trainers import journal
@@ -21,6 +22,7 @@ class Recorder:
         self._path = journal_path
         self._lock = threading.Lock()
         self._standing: dict[str, dict[str, Any]] = {}
+        self._nodes: dict[str, list[str]] = {}
         self._done: dict[str, set[BatchPoint]] = {}
         self._ended: set[str] = set()
 
@@ -38,6 +40,15 @@ class Recorder:
         with self._lock:
             journal.record(self._path, from_json(journal.GateCurves, curves))
 
+    def profile(self, profile: dict[str, Any], trace: bytes) -> None:
+        """Keeps a profile's compressed trace beside the journal, unless it is empty, then writes the profile."""
+        entry = from_json(journal.Profile, profile)
+        if trace:
+            entry = dataclasses.replace(entry, trace=f"trace-{entry.trial_id}.json.gz")
+            (Path(self._path).parent / entry.trace).write_bytes(trace)
+        with self._lock:
+            journal.record(self._path, entry)
+
     def stand(self, trial_id: str, phase: str, batch: dict[str, Any] | None, allowed_s: float) -> None:
         """Notes that a trial entered `phase` and promises news within `allowed_s`."""
         with self._lock:
@@ -46,16 +57,23 @@ class Recorder:
                 start = journal.RungStart(trial_id=trial_id, batch=from_json(BatchPoint, batch), deadline_s=allowed_s)
                 journal.record(self._path, start)
 
+    def place(self, trial_id: str, nodes: list[str]) -> None:
+        """Notes Ray's id of each rank's node."""
+        with self._lock:
+            self._nodes[trial_id] = nodes
+
     def promise(self, trial_id: str, allowed_s: float) -> None:
         """Sets a standing trial's time for news anew, without a line in the journal."""
         with self._lock:
             self._standing[trial_id]["until"] = time.monotonic() + allowed_s
 
     def standing(self, trial_id: str) -> dict[str, Any] | None:
-        """Phase, batch and `overdue_s` (negative while in time) of a trial, None before its first word."""
+        """Phase, batch, `nodes` by rank and `overdue_s` (negative: in time) of a trial, None before its first word."""
         with self._lock:
             found = self._standing.get(trial_id)
-            return None if found is None else {**found, "overdue_s": time.monotonic() - found["until"]}
+            if found is None:
+                return None
+            return {**found, "nodes": self._nodes.get(trial_id, []), "overdue_s": time.monotonic() - found["until"]}
 
     def measured(self, trial_id: str, measurement: dict[str, Any], rungs: Sequence[dict[str, Any]] = ()) -> str:
         """Writes a measurement; returns its outcome, or "known" where a failure has nothing to add.

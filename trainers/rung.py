@@ -98,6 +98,10 @@ class Rung:
             self._run(1, accum, watch_s=None if step else self._w.job.first_step_s)
         return self._losses, self._norms
 
+    def window(self, steps: int) -> None:
+        """Runs `steps` optimizer steps in a row, as a timed window does."""
+        self._run(steps, self._batch.grad_accum)
+
     def _steps_per_window(self, step_s: float) -> int:
         timing = self._w.job.timing
         # A winner's last run is longer, not cut into more windows.

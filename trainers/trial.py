@@ -33,7 +33,7 @@ def run_trial(config: Mapping[str, Any]) -> None:
     started_s, kills = time.monotonic(), node.oom_kills()
     over = threading.Event()  # the process goes on to the next trial
     threading.Thread(target=_watch, args=(job, recorder, started_s, over), daemon=True).start()
-    state, reason = "done", ""
+    state, reason, rank = "done", "", None
     try:
         if _trainer(job, config["storage"]).fit().return_value:
             state, reason = "interrupted", "the time budget ended before the ladder did"
@@ -42,9 +42,10 @@ def run_trial(config: Mapping[str, Any]) -> None:
         raised, dead = _by_rank(error, oom_kills=node.oom_kills() - kills)
         verdict = classify(raised, dead=dead, otherwise=one_line(getattr(error, "controller_failure", error)))
         state, reason = _write(job, recorder, verdict)
+        rank = verdict.rank
     finally:
         over.set()
-    ray.tune.report({"state": state, "reason": reason, "wall_s": time.monotonic() - started_s})
+    ray.tune.report({"state": state, "reason": reason, "rank": rank, "wall_s": time.monotonic() - started_s})
 
 
 class _Trainer(TorchTrainer):

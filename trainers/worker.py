@@ -11,6 +11,7 @@ import ray
 import torch
 import torch.distributed as dist
 
+import trainers.profiling.run as profiling
 from trainers import conditions, data, engines, matmul_peak
 from trainers.codec import from_json, to_json
 from trainers.device import Clock, CpuClock, CpuMeter, CudaClock, CudaMeter, Meter
@@ -58,7 +59,7 @@ class Worker:
         self.recorder = ray.get_actor(job.recorder)
         self.watchdog = Watchdog(floor_s=job.hang_floor_s, on_hang=self._hung)
         self.phase = "init"
-        self.batch: BatchPoint = job.rungs[0] if job.rungs else gate_batch(job)
+        self.batch: BatchPoint = job.rungs[0] if job.rungs else job.profile or gate_batch(job)
         self.matmul_peak_tflops = job.matmul_peak_tflops
 
     def clock(self) -> Clock:
@@ -76,6 +77,9 @@ class Worker:
         job, late = self.job, False
         self._stand("init", None, 2 * job.first_step_s)
         self.watchdog.beat("init", allowed_s=job.first_step_s)
+        nodes = self.gather(ray.get_runtime_context().get_node_id())
+        if self.rank == 0:
+            ray.get(self.recorder.place.remote(job.trial_id, nodes))
         if self.matmul_peak_tflops is None:
             self._measure_peaks()
         source = data.source(job.recipe)
@@ -85,6 +89,9 @@ class Worker:
         startup_s = time.perf_counter() - self.started_s
         if job.gate is not None:
             self._run_gate(engine, job.gate)
+        if job.profile is not None:
+            self._stand("profile", None, 2 * deadline_s(job, job.first_step_s, self.watchdog.allowance_s))
+            profiling.run(self, engine, source, job.profile)
         known = list(job.known_memory)
         for number, batch in enumerate(job.rungs):
             late = any(self.gather(job.stop_at_unix_s is not None and time.time() > job.stop_at_unix_s))

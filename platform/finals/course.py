@@ -30,11 +30,13 @@ class Rules:
     """Points that have them; None for all that ran."""
     gate: GateSize | None = None
     """The numerics gate; None for none."""
+    profile: bool = False
+    """Whether the winner is profiled at the end, in a trial of its own."""
 
     def num_trials(self, num_points: int) -> int:
         """Trials that a recipe with so many points has at most after its search, where no winner is overtaken."""
         finalists = num_points if self.finalists is None else min(self.finalists, num_points)
-        return self.repeats * finalists + 1 + bool(self.gate)
+        return self.repeats * finalists + 1 + bool(self.gate) + self.profile
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,11 +52,13 @@ class FinalTrial:
     gate: GateSize | None = None
     leave_s: float = 0.0
     """Seconds of a budget that must be left when its rung begins: for the rung, and for the gate's reference."""
+    profile: BatchPoint | None = None
+    """The point to profile; then there are no rungs."""
 
     @property
-    def key(self) -> tuple[str, str, tuple[BatchPoint, ...], int]:
+    def key(self) -> tuple[str, str, tuple[BatchPoint, ...], int, BatchPoint | None]:
         """What tells it from the others."""
-        return self.recipe.id, self.layout.id, self.rungs, self.repeat
+        return self.recipe.id, self.layout.id, self.rungs, self.repeat, self.profile
 
 
 class Finals:
@@ -83,13 +87,26 @@ class Finals:
                 return trial
         return None
 
+    def profile(self, history: History) -> FinalTrial | None:
+        """The profile of the first winner that has none, where profiles are asked for: after all else is settled."""
+        for recipe in self._recipes if self.rules.profile else ():
+            best = winner(_of(recipe, history))
+            if best is None or history.profile_of(best) is not None:
+                continue
+            trial = FinalTrial(recipe=recipe, layout=best.layout, rungs=(), profile=best.batch)
+            if trial.key not in self._given:
+                return trial
+        return None
+
     def reserve_s(self, history: History, costs: Costs, whole_s: float) -> float:
         """Seconds of a budget of `whole_s` that a search leaves to the final trials that would follow now.
 
-        All that the winners have to go through, up to half of the budget; with the finalists' runs, up to a third.
+        All that the winners have to go through, up to half of the budget; with the finalists' runs and a profile, up
+        to a third.
         """
         closing_s = self._closing_s(history, costs)
-        runs_s = costs.trial_s * sum(len(self._repeats_left(recipe, history)) for recipe in self._recipes)
+        runs = sum(len(self._repeats_left(recipe, history)) for recipe in self._recipes)
+        runs_s = costs.trial_s * (runs + (self.profile(history) is not None))
         return max(min(closing_s, whole_s / 2), min(closing_s + runs_s, whole_s / 3))
 
     def left_out(self, history: History) -> str:
@@ -225,7 +242,9 @@ class Finals:
         }
         if gate is None or (gate.steps, gate.sequences) in ran:
             return None
-        tried = {trial.layout for trial in self._given.values() if trial.recipe == recipe and not trial.rungs}
+        tried = {
+            trial.layout for trial in self._given.values() if trial.recipe == recipe and trial.gate and not trial.rungs
+        }
         order = gates.references(recipe, self._candidates, history.measurements)
         left = [layout for layout in order if layout not in tried and layout != best.layout]
         return left[0] if left and len(tried) < MOST_REFERENCES else None

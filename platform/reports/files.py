@@ -67,7 +67,8 @@ def read_layout(path: Path) -> LayoutFile:
 
 
 def write_results(folder: Path, history: History) -> list[Path]:
-    """Write the table and the winners into the study's folder, in place of what an earlier session left; the paths.
+    """Write the table and the winners into the study's folder, in place of what an earlier session left; the paths,
+    those of traces besides.
 
     Raises:
         InputError: a file cannot be written.
@@ -85,7 +86,8 @@ def write_results(folder: Path, history: History) -> list[Path]:
     pictures: list[Path] = []
     for number, recipe in enumerate(header.recipes):
         pictures += draw(groups.get(recipe.id, []), header.cluster, folder, _suffix(number, recipe))
-    return [table, parquet, *_write_winners(folder, header.recipes, best), *pictures]
+    traces = [folder / profile.trace for profile in history.profiles if profile.trace]
+    return [table, parquet, *_write_winners(folder, header.recipes, best), *pictures, *traces]
 
 
 def _suffix(number: int, recipe: Recipe) -> str:

@@ -94,7 +94,7 @@ def _ladder(progress: Progress) -> Text:
     if progress.layout is None:
         return line
     if not progress.ladder:
-        line.append("numerics gate")
+        line.append("profile" if progress.profiles else "numerics gate")
     elif progress.batch is None:
         line.append("starting; ")
     line.append("micro-batch " if progress.ladder else "")

@@ -49,6 +49,8 @@ class Progress:
     """What is searched, and on what."""
     ladder: tuple[int, ...] = ()
     """The running trial's micro-batches."""
+    profiles: bool = False
+    """Whether the running trial profiles, in place of measuring."""
     rungs: Mapping[int, Outcome] = dataclasses.field(default_factory=dict[int, Outcome])
     """Micro-batch -> outcome of the running trial's finished rungs."""
     running_s: float = 0.0
@@ -73,9 +75,8 @@ def progress_line(progress: Progress) -> str:
     of = "" if progress.num_trials is None or progress.trial > progress.num_trials else f"/{progress.num_trials}"
     parts = [f"trial {progress.trial}{of}"]
     if progress.layout is not None:
-        rung = (
-            "starting" if progress.batch is None else f"MBS {progress.batch.micro_batch} x {progress.batch.grad_accum}"
-        )
+        starting = "to be profiled" if progress.profiles else "starting"
+        rung = starting if progress.batch is None else f"MBS {progress.batch.micro_batch} x {progress.batch.grad_accum}"
         parts[0] += f": {progress.layout.label}, {rung}"
     parts.append(f"best: {best_point(progress.incumbent)}")
     parts.append(_outcomes(progress.outcomes))
@@ -270,6 +271,7 @@ class _Follower:
             gpu_left_s=max(0.0, gpu_left_s) if math.isfinite(gpu_left_s) else None,
             title=f"{header.name}: {header.recipes[0].label}, on {header.cluster.label}" if header else "",
             ladder=trial.micro_batches if trial else (),
+            profiles=trial is not None and trial.profiles is not None,
             rungs=dict(self._rungs),
             running_s=time.monotonic() - self._trial_started_s,
             to_go=self._to_go(),

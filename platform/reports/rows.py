@@ -6,6 +6,7 @@ from typing import Any
 import platform.finals.gate as gates  # pyright takes `from platform import` for the standard module
 from platform.finals.ranking import PointRuns, points
 from platform.reports.batches import batch_rows
+from platform.reports.profile import profile_rows
 from platform.reports.text import degrees, options, sharding
 from platform.study.history import History, by_recipe
 from trainers.measurement import Measurement, Outcome, days_for_tokens
@@ -15,7 +16,8 @@ Rows = Sequence[Mapping[str, Any]]
 
 def tables(history: History) -> dict[str, Rows]:
     """File name -> rows: what was measured, a row a point, best first; each run of those run again; what was never
-    run; numerics gates; recipes that differ in their batch.
+    run; numerics gates; recipes that differ in their batch; where the
+    winners' steps go.
     """
     assert history.header is not None
     tokens = history.header.tokens
@@ -29,6 +31,7 @@ def tables(history: History) -> dict[str, Rows]:
         "skipped.json": [_skipped(each) for each in left],
         "gates.json": _gates(history),
         "global_batches.json": batch_rows(history.measurements),
+        "profile.json": profile_rows(history),
     }
     return {name: rows for name, rows in made.items() if rows}
 

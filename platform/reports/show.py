@@ -11,6 +11,7 @@ from pathlib import Path
 from platform.reports.batches import render_batches
 from platform.reports.forecast import forecaster_of
 from platform.reports.lessons import lessons
+from platform.reports.profile_table import render_profiles
 from platform.reports.summary import as_json, verdicts
 from platform.reports.terminal import render
 from platform.study.history import History
@@ -43,6 +44,7 @@ def show(history: History, files: Sequence[Path], *, as_object: bool) -> None:
     )
     print(told, end="")
     print(render_batches(history.measurements, width=width, color=color), end="")
+    print(render_profiles(history, width=width, color=color), end="")
     for sentence in [*verdicts(history), *lessons(history, forecaster_of(header))]:
         print(textwrap.fill(sentence, width, break_long_words=False, break_on_hyphens=False))
     print("Files:")

@@ -7,6 +7,7 @@ from typing import Any
 
 import platform.finals.gate as gates  # pyright takes `from platform import` for the standard module
 from platform.finals.ranking import PointRuns, comparisons, points, ranked, speed_of, winner, winners
+from platform.reports.profile import profile_json
 from platform.reports.text import count, figure
 from platform.study.history import History, by_recipe
 from trainers.cluster import Cluster
@@ -171,10 +172,12 @@ def as_json(history: History) -> dict[str, Any]:
             "recipe": _recipe_json(recipe),
             "winner": told(best[recipe.id]) if recipe.id in best else None,
             **_evidence_json(best.get(recipe.id), groups.get(recipe.id, []), history),
+            "profile": profile_json(history, best.get(recipe.id)),
         }
         for recipe in header.recipes
     ]
-    first = each_recipe[0] if each_recipe else {"recipe": None, "winner": None, **_evidence_json(None, [], history)}
+    nothing = {"recipe": None, "winner": None, **_evidence_json(None, [], history), "profile": None}
+    first = each_recipe[0] if each_recipe else nothing
     tried = [each for each in measurements if each.outcome is not Outcome.SKIPPED]
     left = [each for each in measurements if each.outcome is Outcome.SKIPPED]
     return finite(

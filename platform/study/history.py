@@ -6,7 +6,19 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from search_spaces.space import Candidate
-from trainers.journal import End, GateCurves, Line, Measured, Peak, Resume, RungStart, StudyHeader, TrialEnd, TrialStart
+from trainers.journal import (
+    End,
+    GateCurves,
+    Line,
+    Measured,
+    Peak,
+    Profile,
+    Resume,
+    RungStart,
+    StudyHeader,
+    TrialEnd,
+    TrialStart,
+)
 from trainers.measurement import ENDS_LADDER, Measurement, Outcome
 
 
@@ -19,6 +31,8 @@ class History:
         self.peaks: list[Peak] = []
         self.gates: list[GateCurves] = []
         """Curves of the numerics gate, in the journal's order."""
+        self.profiles: list[Profile] = []
+        """Where the steps of winners go, in the journal's order."""
         self.end: End | None = None
         """The last session's end; None while a session runs and after one that was killed."""
         self.sessions = 0
@@ -70,6 +84,8 @@ class History:
                 self.peaks.append(entry)
             case GateCurves():
                 self.gates.append(entry)
+            case Profile():
+                self.profiles.append(entry)
             case TrialStart():
                 self._starts[entry.trial_id] = self._open[entry.trial_id] = entry
                 self._starts_of[_key(entry)].append(entry)
@@ -183,6 +199,20 @@ class History:
         """Micro-batches of the candidate's trials that ended as done."""
         ends = ((start, self._ends.get(start.trial_id)) for start in self._starts_of.get(key, ()))
         return {each for start, end in ends if end and end.state == "done" for each in start.micro_batches}
+
+    def profile_of(self, measurement: Measurement) -> Profile | None:
+        """The last profile of the point that was measured."""
+        point = (measurement.recipe, measurement.layout, measurement.batch)
+        found = (each for each in reversed(self.profiles) if (each.recipe, each.layout, each.batch) == point)
+        return next(found, None)
+
+    def profile_failure(self) -> str:
+        """Why the last trial that was to profile left nothing; "" where there was none, or it left a profile."""
+        last = next((start for start in reversed(self._starts.values()) if start.profiles is not None), None)
+        if last is None or any(each.trial_id == last.trial_id for each in self.profiles):
+            return ""
+        end = self._ends.get(last.trial_id)
+        return end.reason or "it ended without a word" if end else "it was cut short"
 
     def lost(self, key: str, micro_batch: int) -> int:
         """How often the rung was begun and left nothing: the process that ran it was killed."""

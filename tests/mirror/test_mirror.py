@@ -5,11 +5,9 @@ import json
 import math
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,48 +16,14 @@ from mlflow import MlflowClient
 from platform.errors import InputError
 from platform.mirror import Mirror, default_uri
 from platform.mlflow_runs import Runs
-from platform.reports.files import write_results
 from platform.study.study import Study, read
 from platform.system_metrics import SAMPLES
-from tests.mirror.conftest import Serve
-from tests.samples import header, layout, measurement, miniature, oom, skipped
-from trainers.journal import End, GateCurves, Measured, Resume, RungStart
+from tests.mirror.studies import POINTS, runs_of, wait_for, write
+from tests.samples import header, layout, measurement, miniature, skipped
+from trainers.journal import End, GateCurves, Measured, Resume
 from trainers.layout import Layout
-from trainers.measurement import Measurement
 
 ROOT = Path(__file__).parents[2]
-POINTS = (
-    measurement(
-        losses=(12.0, float("nan"), float("inf")), grad_norms=(float("inf"), float("nan"), 2.0), step_time_derived=True
-    ),
-    measurement(micro_batch=2, tokens_per_s=50000.0, on=layout(checkpointing="full")),
-    oom(micro_batch=4),
-)
-
-
-def _write(studies: Path, name: str, *measurements: Measurement, end: int | None = 0) -> Path:
-    """A study with these measurements; the path of its folder."""
-    with Study.create(studies, name) as study:
-        study.record(header(name))
-        for each in measurements:
-            study.record(RungStart(trial_id=each.trial_id, batch=each.batch, deadline_s=60))
-            study.record(Measured(measurement=each))
-        if end is not None:
-            study.record(End(exit_code=end, wall_s=10, gpu_s=40))
-        write_results(study.path, read(study.path)[0])
-        return study.path
-
-
-def _runs(uri: str, name: str):
-    """The study's parent run and its children, as anyone would ask for them."""
-    client = MlflowClient(tracking_uri=uri)
-    experiment = client.get_experiment_by_name("bloom7b")
-    assert experiment is not None
-    found = client.search_runs([experiment.experiment_id], f"tags.study = '{name}'", max_results=1000)
-    parents = [run for run in found if "mlflow.parentRunId" not in run.data.tags]
-    assert len(parents) == 1, parents
-    children = [run for run in found if run.data.tags.get("mlflow.parentRunId") == parents[0].info.run_id]
-    return client, parents[0], children
 
 
 def test_a_study_is_mirrored_in_full(
@@ -67,13 +31,13 @@ def test_a_study_is_mirrored_in_full(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     before = dict(os.environ)
-    folder = _write(studies, "full", *POINTS, skipped(micro_batch=8))
+    folder = write(studies, "full", *POINTS, skipped(micro_batch=8))
     uri = default_uri(studies)
     assert Mirror(folder, uri).start().close(60) == ""
     assert dict(os.environ) == before
     assert sorted(each.name for each in tmp_path.iterdir()) == ["my studies"]
 
-    client, parent, children = _runs(uri, "full")
+    client, parent, children = runs_of(uri, "full")
     assert parent.info.status == "FINISHED" and parent.info.run_name == "full"
     experiment = client.get_experiment(parent.info.experiment_id)
     assert experiment.artifact_location == (store.parent / "mlflow-artifacts").as_uri()
@@ -139,7 +103,7 @@ def test_a_winner_s_gate_and_its_reference_are_runs_with_their_curves(studies: P
     uri = default_uri(studies)
     for _ in range(2):
         assert Mirror(study.path, uri).start().close(60) == ""
-    client, parent, children = _runs(uri, "gated")
+    client, parent, children = runs_of(uri, "gated")
     gates = {run.data.tags["gate"]: run for run in children if "gate" in run.data.tags}
     assert len(children) == 4 and set(gates) == {"layout", "reference"}
     assert gates["reference"].info.run_name == f"numerics gate, reference: {plain.label}"
@@ -156,7 +120,7 @@ def test_a_winner_s_gate_and_its_reference_are_runs_with_their_curves(studies: P
 
 
 def test_the_machine_s_samples_are_the_study_s_system_metrics_once(studies: Path) -> None:
-    folder = _write(studies, "sampled", *POINTS[:1])
+    folder = write(studies, "sampled", *POINTS[:1])
     began_ms = 1_790_000_000_000
     lines = [{"at_ms": began_ms + 5000 * n, "system/cpu_utilization_percentage": float(n)} for n in range(1500)]
     samples = folder / SAMPLES
@@ -165,7 +129,7 @@ def test_the_machine_s_samples_are_the_study_s_system_metrics_once(studies: Path
     assert Mirror(folder, uri).start().close(60) == ""
     samples.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert Mirror(folder, uri).start().close(60) == ""
-    client, parent, _ = _runs(uri, "sampled")
+    client, parent, _ = runs_of(uri, "sampled")
     found = client.get_metric_history(parent.info.run_id, "system/cpu_utilization_percentage")
     assert [(each.step, each.timestamp, each.value) for each in found] == [
         (n, began_ms + 5000 * n, float(n)) for n in range(1500)
@@ -173,10 +137,10 @@ def test_the_machine_s_samples_are_the_study_s_system_metrics_once(studies: Path
 
 
 def test_mirroring_again_and_after_a_resume_makes_nothing_twice(studies: Path) -> None:
-    folder = _write(studies, "again", *POINTS[:2], end=130)
+    folder = write(studies, "again", *POINTS[:2], end=130)
     uri = default_uri(studies)
     assert Mirror(folder, uri).start().close(60) == ""
-    assert _runs(uri, "again")[1].info.status == "KILLED"
+    assert runs_of(uri, "again")[1].info.status == "KILLED"
     study, _, _ = Study.resume(studies, "again")
     with study:
         study.record(Resume())
@@ -185,7 +149,7 @@ def test_mirroring_again_and_after_a_resume_makes_nothing_twice(studies: Path) -
         study.record(End(exit_code=0, wall_s=10, gpu_s=40))
     for _ in range(2):
         assert Mirror(folder, uri).start().close(60) == ""
-    client, parent, children = _runs(uri, "again")
+    client, parent, children = runs_of(uri, "again")
     assert parent.info.status == "FINISHED"
     assert sorted(run.data.tags["measurement_id"] for run in children) == sorted(each.id for each in POINTS)
     (first,) = [run for run in children if run.data.tags["measurement_id"] == POINTS[0].id]
@@ -193,7 +157,7 @@ def test_mirroring_again_and_after_a_resume_makes_nothing_twice(studies: Path) -
 
 
 def test_a_run_that_was_begun_is_completed_and_one_made_twice_is_removed(studies: Path) -> None:
-    folder = _write(studies, "begun", *POINTS[:2])
+    folder = write(studies, "begun", *POINTS[:2])
     uri = default_uri(studies)
     entry = read(folder)[0].header
     assert entry is not None
@@ -203,7 +167,7 @@ def test_a_run_that_was_begun_is_completed_and_one_made_twice_is_removed(studies
     begun._new(POINTS[1], at)
     begun._new(POINTS[1], at)
     assert Mirror(folder, uri).start().close(60) == ""
-    _, _, children = _runs(uri, "begun")
+    _, _, children = runs_of(uri, "begun")
     assert sorted(run.data.tags["measurement_id"] for run in children) == sorted(each.id for each in POINTS[:2])
     assert {run.info.status for run in children} == {"FINISHED"}
     assert all("tokens_per_s" in run.data.metrics for run in children)
@@ -220,18 +184,18 @@ time.sleep(120)
 
 def test_a_killed_mirror_is_taken_up_where_it_was(studies: Path) -> None:
     many = [measurement(on=layout(bucket_mib=n + 1), tokens_per_s=1000.0 + n) for n in range(40)]
-    folder = _write(studies, "killed", *many)
+    folder = write(studies, "killed", *many)
     uri = default_uri(studies)
     process = subprocess.Popen([sys.executable, "-c", MIRRORING, str(folder), uri], cwd=ROOT)
     client = MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name("bloom7b")
     assert experiment is not None
-    _wait_for(lambda: len(client.search_runs([experiment.experiment_id], "tags.study = 'killed'")) >= 8)
+    wait_for(lambda: len(client.search_runs([experiment.experiment_id], "tags.study = 'killed'")) >= 8)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert 7 <= len(_runs(uri, "killed")[2]) < 40
+    assert 7 <= len(runs_of(uri, "killed")[2]) < 40
     assert Mirror(folder, uri).start().close(60) == ""
-    _, _, children = _runs(uri, "killed")
+    _, _, children = runs_of(uri, "killed")
     assert sorted(run.data.tags["measurement_id"] for run in children) == sorted(each.id for each in many)
     assert {run.info.status for run in children} == {"FINISHED"}
 
@@ -243,7 +207,7 @@ def test_a_miniature_says_so_everywhere(studies: Path) -> None:
         study.record(Measured(measurement=small))
     uri = default_uri(studies)
     assert Mirror(study.path, uri).start().close(60) == ""
-    _, parent, (child,) = _runs(uri, "mini")
+    _, parent, (child,) = runs_of(uri, "mini")
     assert parent.info.run_name == "mini (miniature)" and parent.data.tags["miniature"] == "true"
     assert parent.info.status == "KILLED"
     assert str(child.info.run_name).endswith("(miniature)") and child.data.tags["miniature"] == "true"
@@ -255,106 +219,13 @@ def test_a_study_that_never_began_has_nothing_to_mirror(studies: Path) -> None:
 
 
 def test_a_second_mirror_of_one_study_stands_back(studies: Path) -> None:
-    folder = _write(studies, "two", POINTS[0], end=None)
+    folder = write(studies, "two", POINTS[0], end=None)
     uri = default_uri(studies)
     first = Mirror(folder, uri).start()
     time.sleep(0.3)
     assert Mirror(folder, uri).start().close(30).startswith("Another process")
     assert first.close(60) == ""
-    assert len(_runs(uri, "two")[2]) == 1
-
-
-def test_an_unreachable_server_costs_the_search_nothing_and_is_said(studies: Path, closed_port: int) -> None:
-    with Study.create(studies, "away") as study:
-        study.record(header("away"))
-        began = time.monotonic()
-        mirror = Mirror(study.path, f"http://me:secret@127.0.0.1:{closed_port}").start()
-        for each in POINTS:
-            study.record(Measured(measurement=each))
-        assert time.monotonic() - began < 0.5
-        time.sleep(1)
-        began = time.monotonic()
-        sentence = mirror.close(3)
-        assert time.monotonic() - began < 3.5
-    assert "lacks 3 of 3 measurements (connection refused)" in sentence
-    assert f"python -m platform.report away --studies {studies}" in sentence
-    assert "secret" not in sentence and "\n" not in sentence
-    assert len(read(study.path)[0].measurements) == 3
-
-
-def test_a_server_that_never_answers_delays_the_end_by_no_more_than_its_limit(studies: Path) -> None:
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        folder = _write(studies, "silent", POINTS[0])
-        mirror = Mirror(folder, f"http://127.0.0.1:{silent.getsockname()[1]}").start()
-        began = time.monotonic()
-        assert "lacks 1 of 1 measurement " in mirror.close(1)
-        assert time.monotonic() - began < 1.5
-
-
-def test_a_server_that_comes_late_and_stops_for_a_while_gets_everything_once(
-    studies: Path, closed_port: int, serve: Serve, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
-    uri = f"http://127.0.0.1:{closed_port}"
-    with Study.create(studies, "late") as study:
-        study.record(header("late"))
-        mirror = Mirror(study.path, uri).start()
-        study.record(Measured(measurement=POINTS[0]))
-        server = serve()
-        _wait_for(lambda: mirror.mirrored == {POINTS[0].id})
-        os.killpg(server.pid, signal.SIGSTOP)  # requests time out here from now on, and are carried out there later
-        study.record(Measured(measurement=POINTS[1]))
-        time.sleep(4)
-        assert mirror.mirrored == {POINTS[0].id}
-        os.killpg(server.pid, signal.SIGCONT)
-        study.record(Measured(measurement=POINTS[2]))
-        study.record(End(exit_code=0, wall_s=10, gpu_s=40))
-        write_results(study.path, read(study.path)[0])
-        _wait_for(lambda: len(mirror.mirrored) == 3)
-        assert mirror.close(60) == ""
-    client, parent, children = _runs(uri, "late")
-    assert parent.info.status == "FINISHED"
-    assert sorted(run.data.tags["measurement_id"] for run in children) == sorted(each.id for each in POINTS)
-    assert "layout.json" in {each.path for each in client.list_artifacts(parent.info.run_id)}
-    (first,) = [run for run in children if run.data.tags["measurement_id"] == POINTS[0].id]
-    assert len(client.get_metric_history(first.info.run_id, "loss")) == 3
-    assert capfd.readouterr().out == ""  # standard output is for the result alone
-
-
-def test_a_server_that_stops_before_the_end_gets_the_rest_later(studies: Path, closed_port: int, serve: Serve) -> None:
-    uri = f"http://127.0.0.1:{closed_port}"
-    server = serve()
-    with Study.create(studies, "cut") as study:
-        study.record(header("cut"))
-        mirror = Mirror(study.path, uri).start()
-        study.record(Measured(measurement=POINTS[0]))
-        _wait_for(lambda: mirror.mirrored == {POINTS[0].id})
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
-        study.record(Measured(measurement=POINTS[1]))
-        (study.path / SAMPLES).write_text('{"at_ms": 1790000000000, "system/cpu_utilization_percentage": 7.0}\n')
-        study.record(End(exit_code=0, wall_s=10, gpu_s=40))
-        write_results(study.path, read(study.path)[0])
-        time.sleep(1)
-        began = time.monotonic()
-        said = mirror.close(30)
-        assert "lacks 1 of 2 measurements (connection refused)" in said and "platform.report cut" in said
-        assert time.monotonic() - began < 4
-    serve()
-    assert Mirror(study.path, uri).start().close(60) == ""
-    client, parent, children = _runs(uri, "cut")
-    assert parent.info.status == "FINISHED" and parent.data.metrics["system/cpu_utilization_percentage"] == 7.0
-    assert sorted(run.data.tags["measurement_id"] for run in children) == sorted(each.id for each in POINTS[:2])
-    assert "heat-map.png" in {each.path for each in client.list_artifacts(parent.info.run_id)}
-
-
-def _wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 90
-    while not condition():
-        assert time.monotonic() < until, "it did not happen within 90 s"
-        time.sleep(0.1)
+    assert len(runs_of(uri, "two")[2]) == 1
 
 
 def test_an_unknown_scheme_is_refused_before_anything_starts(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from search_spaces.space import Candidate
 from tests.samples import SMALL, layout, measurement
 from trainers.cluster import Cluster
 from trainers.job import Job
-from trainers.journal import GateCurves, Measured, RungStart, TrialState
+from trainers.journal import GateCurves, Measured, Profile, RungStart, TrialState
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement, Outcome
+from trainers.profiling.sums import Sums
 from trainers.recipe import Recipe
 
 RECIPE = Recipe(model=SMALL, seq_len=32, global_batch=16, compute_precision="fp32")
@@ -108,6 +109,8 @@ class Backend:
         self.gate_s = 0.0
         self.losses: Callable[[Job], tuple[float, ...] | None] = lambda job: (2.0, 1.0)
         """Of a layout's numerics gate; None where it does not fit."""
+        self.profiles = True
+        """Whether profiling gives something."""
         self.jobs: list[Job] = []
 
     def begin(self, job: Job) -> tuple[TrialState, str]:
@@ -130,6 +133,22 @@ class Backend:
                 is_reference=not job.rungs,
             )
             self.study.record(curves)
+        if job.profile is not None:
+            if not self.profiles:
+                return "failed", "no kernel was seen"
+            self.study.record(
+                Profile(
+                    trial_id=job.trial_id,
+                    recipe=job.recipe,
+                    layout=job.layout,
+                    batch=job.profile,
+                    device_kind="cpu",
+                    num_steps=3,
+                    measured_grad_accum=3,
+                    sums=Sums(matmul_s=1.0),
+                    trace_mib=1.0,
+                )
+            )
         for batch in job.rungs:
             found = self.play(job, batch)
             if isinstance(found, TimeOut):

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,11 @@ _GONE_S = 60.0
 """What everything that a session started may take to be gone after its end; a worker that only starts notices late."""
 _LATE = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 """After a SIGKILL of the driver these two wait a minute for their Ray, by Ray's own setting. They hold nothing."""
-_ENVIRONMENT = {
+ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))},
     "CUDA_VISIBLE_DEVICES": "",  # two CPU workers, on machines with GPUs too
 }
+"""Without what the shell has set for Ray and MLflow."""
 
 SPACE = """
 from search_spaces.space import Space
@@ -100,22 +101,35 @@ class Ended:
 class Session:
     """A search that runs. Use it with `with`: what it left running is ended then, and nothing else."""
 
-    def __init__(self, log: Path, journal: Path, *argv: str) -> None:
+    def __init__(
+        self,
+        log: Path,
+        journal: Path,
+        *argv: str,
+        environment: Mapping[str, str] | None = None,
+        before: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`environment` is added to its own, and `before` is called in its process before it is the search."""
         log.mkdir(parents=True)
         self.log = log
         self.journal = journal
         self._seen: set[psutil.Process] = set()
         command = [sys.executable, "-m", "platform.search", *argv]
+
+        def first() -> None:
+            # A shell starts what runs in its background with SIGINT ignored, and children inherit that.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            before()
+
         with (log / "out").open("w") as out, (log / "err").open("w") as err:
             self.process = subprocess.Popen(
                 command,
                 cwd=ROOT,
-                env=_ENVIRONMENT,
+                env={**ENVIRONMENT, **(environment or {})},
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
-                # A shell starts what runs in its background with SIGINT ignored, and children inherit that.
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+                preexec_fn=first,
             )
 
     def __enter__(self) -> "Session":
@@ -127,7 +141,7 @@ class Session:
             self.process.kill()
             self.process.wait()
         for each in self._seen:
-            if _lives(each):
+            if lives(each):
                 each.kill()
 
     def family(self) -> list[psutil.Process]:
@@ -139,12 +153,12 @@ class Session:
         self._seen.update(found)
         return found
 
-    def workers(self) -> list[psutil.Process]:
-        """The train workers of the running trial, in the order of their start."""
+    def workers(self, kinds: Collection[str] = ("RayTrainWorker",)) -> list[psutil.Process]:
+        """The train workers of the running trial, or its actors of other kinds, in the order of their start."""
         found: list[psutil.Process] = []
         for each in self.family():
             try:
-                if "RayTrainWorker" in each.cmdline()[0]:
+                if any(kind in each.cmdline()[0] for kind in kinds):
                     found.append(each)
             except (psutil.Error, IndexError):
                 continue
@@ -183,7 +197,7 @@ class Session:
             self.family()
             time.sleep(0.3)
         until_s = time.monotonic() + _GONE_S
-        while left := [each for each in self._seen if _lives(each) and each.name() not in _LATE]:
+        while left := [each for each in self._seen if lives(each) and each.name() not in _LATE]:
             assert time.monotonic() < until_s, f"processes were left behind: {left}"
             time.sleep(0.1)
         return Ended(code=self.process.returncode, out=self.text("out"), err=self.text("err"))
@@ -193,8 +207,8 @@ class Session:
         return (self.log / stream).read_text()
 
 
-def _lives(process: psutil.Process) -> bool:
-    """Not so where it only waits for its parent to note its end."""
+def lives(process: psutil.Process) -> bool:
+    """Whether it runs: not so where it only waits for its parent to note its end."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -313,3 +313,8 @@ class TestStudies:
         assert "Line 3 of" in said[0] and "the rest is used" in said[0]
         kept = json.loads((known / "journal.rejected.jsonl").read_text())
         assert kept["text"] == '{"kind":"measurement","schema":1,"meas'
+
+
+def test_a_dry_run_has_nothing_to_profile(refused: Refused) -> None:
+    said = refused("gpt2", "--dry-run", "--profile")
+    assert said == "--profile profiles the winner's run, and --dry-run runs nothing: leave out one of them"

@@ -327,3 +327,47 @@ class TestRefinement:
         backend.play = self.up_to(7)
         backend.run(make(tuple(dataclasses.replace(each, refine=False) for each in self.WITHIN)))
         assert len(backend.jobs) == 1
+
+
+class TestProfiling:
+    """`--profile`: the winner has one more trial, which measures nothing."""
+
+    RULES = Rules(repeats=0, profile=True)
+
+    def test_each_winner_is_profiled_once_after_all_else(self, make: Make, backend: Backend, study: Study) -> None:
+        backend.play = TestConfirming.derived
+        backend.run(make(candidates(RECIPE, OTHER), rules=self.RULES))
+        assert [bool(job.rungs) for job in backend.jobs] == [True] * 8 + [False] * 2
+        last = backend.jobs[-2:]
+        assert [(job.recipe, job.layout) for job in last] == [(RECIPE, LAYOUTS[0]), (OTHER, LAYOUTS[0])]
+        assert [job.profile and job.profile.micro_batch for job in last] == [4, 4]
+        history = history_of(study)
+        assert [(each.recipe, each.batch) for each in history.profiles] == [(job.recipe, job.profile) for job in last]
+        assert len(history.measurements) == 20 and not history.profile_failure()
+        backend.run(make(candidates(RECIPE, OTHER), rules=self.RULES))
+        assert len(backend.jobs) == 10, "a resumed study does not profile again"
+
+    def test_a_finished_study_is_profiled_when_it_is_asked_for(self, make: Make, backend: Backend) -> None:
+        backend.run(make(rules=CONFIRM))
+        assert backend.order == WHOLE
+        backend.run(make(rules=self.RULES))
+        assert backend.order == [*WHOLE, (LAYOUTS[0], ())]
+
+    def test_one_that_fails_costs_the_winner_nothing(self, make: Make, backend: Backend, study: Study) -> None:
+        backend.profiles = False
+        backend.run(make(rules=self.RULES))
+        assert backend.order == [*WHOLE, (LAYOUTS[0], ())], "tried once in a session"
+        history = history_of(study)
+        best = winner(history.measurements)
+        assert best is not None and best.layout == LAYOUTS[0] and not history.profiles
+        assert history.profile_failure() == "no kernel was seen"
+        backend.profiles = True
+        backend.run(make(rules=self.RULES))
+        assert len(history_of(study).profiles) == 1 and not history_of(study).profile_failure()
+
+    def test_beside_the_gate_s_reference_of_the_same_layout(self, make: Make, backend: Backend, study: Study) -> None:
+        """The plainest layout ran the gate for the first winner, fails it, and wins: it is profiled all the same."""
+        backend.play = lambda job, batch: result(job, batch, 1000.0 - 100.0 * LAYOUTS.index(job.layout))
+        backend.losses = lambda job: (2.0, 1.0 + 0.1 * (job.layout != LAYOUTS[2]))
+        backend.run(make(rules=dataclasses.replace(self.RULES, gate=GateSize(steps=2, sequences=8))))
+        assert [each.layout for each in history_of(study).profiles] == [LAYOUTS[2]]

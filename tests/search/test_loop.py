@@ -294,12 +294,54 @@ class TestFailures:
         assert backend.order[:3] == [(LAYOUTS[0], (1, 2, 4)), (LAYOUTS[0], (2, 4)), (LAYOUTS[0], (2, 4))]
         assert [outcome for _, outcome in outcomes(study)] == [Outcome.OK] * 9
 
-    def test_a_study_where_every_trial_dies_ends(self, make: Make, backend: Backend, study: Study) -> None:
+    def test_a_study_where_every_trial_dies_ends_and_blames_no_layout(
+        self, make: Make, backend: Backend, study: Study
+    ) -> None:
+        backend.play = lambda job, batch: Died(reason="the node is ill")
+        loop = make(rules=CONFIRM)
+        backend.run(loop)
+        assert backend.order == [WHOLE[0], WHOLE[0], WHOLE[1]]
+        assert loop.fault == loop.why_ended and "3 trials in a row ended without a word" in loop.fault
+        assert not outcomes(study) and not history_of(study).finished
+        study.record(Resume())
+        backend.play = fast
+        backend.run(make())
+        assert backend.order[3:] == WHOLE, "the cluster is well again: all are run"
+
+    def test_a_layout_that_died_twice_is_blamed_once_another_one_ran(
+        self, make: Make, backend: Backend, study: Study
+    ) -> None:
+        backend.play = lambda job, batch: Died() if job.layout == LAYOUTS[0] else fast(job, batch)
+        loop = make()
+        for _ in range(2):
+            backend.step(loop)
+        assert not outcomes(study)
+        backend.step(loop)
+        assert (1, Outcome.FAILED) in outcomes(study) and len(outcomes(study)) == 4
+        backend.run(loop)
+        assert backend.order == [WHOLE[0], *WHOLE] and not loop.fault
+
+    def test_the_only_layout_that_died_twice_is_blamed_at_the_end(
+        self, make: Make, backend: Backend, study: Study
+    ) -> None:
         backend.play = lambda job, batch: Died()
-        backend.run(make(rules=CONFIRM))
-        assert len(backend.jobs) == 6
-        assert [outcome for _, outcome in outcomes(study)] == [Outcome.FAILED] * 3
-        assert all(each.reason for each in history_of(study).measurements)
+        loop = make(candidates()[:1])
+        backend.run(loop)
+        assert outcomes(study) == [(1, Outcome.FAILED)] and len(backend.jobs) == 2 and not loop.fault
+
+    def test_a_trial_whose_node_is_lost_is_run_again_three_times(
+        self, make: Make, backend: Backend, study: Study
+    ) -> None:
+        loop = make()
+        for number in range(3):
+            assert loop.next_job() is not None
+            loop.ended(state="failed", reason="gone", nodes=("10.0.0.1", "10.0.0.2"), lost=["10.0.0.2"])
+            assert bool(loop.fault) == (number == 2)
+        assert loop.fault == (
+            "3 trials in a row ended without a word of their workers, all on node 10.0.0.2, the last one with: gone"
+        )
+        ends = [each for each in Tail(study.journal).read() if isinstance(each, TrialEnd)]
+        assert {(each.state, each.fault, each.node) for each in ends} == {("interrupted", "node lost", "10.0.0.2")}
 
     def test_trials_that_never_start_end_the_session_and_stay_to_be_run(
         self, make: Make, backend: Backend, study: Study

@@ -1,19 +1,12 @@
-"""Whole searches on two CPU workers, as a user starts them: run to the end, interrupted, killed, resumed, hurt.
-
-Three studies are run, each once for all that is looked at in it. Everything starts a Ray of its own.
-"""
+"""Whole searches on two CPU workers, as a user starts them, run to the end. What hurts them is in `tests/faults`."""
 
 import dataclasses
+import gzip
 import json
 import math
-import re
-import shlex
-import signal
 from collections import Counter
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import psutil
 import pytest
 
 import search_spaces
@@ -21,78 +14,18 @@ from platform.planning import make_plan
 from platform.report import main as report
 from platform.reports.files import read_layout
 from platform.reports.table import read_csv
-from platform.study.history import History
-from platform.study.journal import Tail
 from platform.study.parquet import read_parquet
-from platform.study.study import read
-from tests.search.session import Ended, Session, write_space
+from tests.search.session import write_space
+from tests.search.studies import Run, nothing_twice, sessions_of, start
 from trainers.cluster import Cluster
-from trainers.journal import End, Line, Measured, Peak, Resume, RungStart, StudyHeader, TrialEnd, TrialStart
-from trainers.measurement import Measurement, Outcome
+from trainers.journal import End, Peak, Resume, RungStart, StudyHeader, TrialEnd, TrialStart
+from trainers.measurement import Outcome
+from trainers.profiling.trace import step_sums
 
 pytestmark = [pytest.mark.ray, pytest.mark.search, pytest.mark.timeout(1200)]
 
 CAP_GIB = 0.32
-SLOW = {"hidden_size": 256, "vocab_size": 8192, "seq_len": 512}
-"""A model whose steps take half a second: a test can do something in the middle of a rung."""
-IN_ORDER = ("--searcher", "sweep")
-"""Layouts one after another, so that a test knows which one it hurts."""
 HALF_A_LINE = '{"kind":"measurement","schema":1,"measureme'
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
-    """A study after some sessions."""
-
-    path: Path
-    sessions: tuple[Ended, ...]
-
-    @property
-    def history(self) -> History:
-        return read(self.path, last=True)[0]
-
-    @property
-    def measured(self) -> tuple[Measurement, ...]:
-        """What ran, in the order of the journal."""
-        return tuple(each for each in self.history.measurements if each.outcome is not Outcome.SKIPPED)
-
-    def lines(self) -> list[Line]:
-        """Every readable line of the journal."""
-        return Tail(self.path / "journal.jsonl").read(last=True)
-
-
-def sessions_of(lines: Sequence[Line]) -> list[list[Line]]:
-    """The lines of each session."""
-    found: list[list[Line]] = []
-    for line in lines:
-        if isinstance(line, (StudyHeader, Resume)):
-            found.append([])
-        found[-1].append(line)
-    return found
-
-
-def nothing_twice(run: Run) -> None:
-    """No measurement is there twice, and no rung that was finished began again."""
-    ids = [line.measurement.id for line in run.lines() if isinstance(line, Measured)]
-    assert len(ids) == len(set(ids))
-    keys = {each.trial_id: each.key for each in run.history.trials}
-    done: set[tuple[str, int, int]] = set()
-    repeats: dict[str, int] = {
-        line.measurement.trial_id: line.measurement.repeat for line in run.lines() if isinstance(line, Measured)
-    }
-    for line in run.lines():
-        if isinstance(line, RungStart):
-            rung = (keys[line.trial_id], line.batch.micro_batch, repeats.get(line.trial_id, 0))
-            assert rung not in done, f"{rung} was finished and began again"
-        elif isinstance(line, Measured) and line.measurement.trial_id in keys:
-            each = line.measurement
-            done.add((keys[each.trial_id], each.batch.micro_batch, each.repeat))
-
-
-def start(folder: Path, name: str, number: int, *argv: str) -> Session:
-    """One more session of the study `name` in `folder`."""
-    places = ("--studies", str(folder / "studies"), "--address", "local")
-    return Session(folder / f"log-{name}-{number}", folder / "studies" / name / "journal.jsonl", *argv, *places)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +45,8 @@ def whole(folder: Path) -> Run:
         micro_batches=(1, 4),
         axes={"tp": (1, 2), "zero_stage": (0, 3), "engine": ("ddp", "fsdp")},
     )
-    argv = (str(space), "--name", "whole", "--device-memory-gib", str(CAP_GIB), "--json", "--tokens", "1e9")
+    given = ("--device-memory-gib", str(CAP_GIB), "--tokens", "1e9", "--profile", "--json")
+    argv = (str(space), "--name", "whole", *given)
     with start(folder, "whole", 1, *argv) as session:
         return Run(path=folder / "studies" / "whole", sessions=(session.end(),))
 
@@ -140,7 +74,7 @@ class TestAWholeSearch:
         said = whole.sessions[0].object
         assert set(said) == {
             *("study", "space", "recipe", "winner", "tie", "miniature", "cluster", "tokens", "measurements"),
-            *("price_per_gpu_h", "comparisons", "runs", "gate"),
+            *("price_per_gpu_h", "comparisons", "runs", "gate", "profile"),
             *("skipped", "recipes", "wall_s", "gpu_s"),
         }
         assert (said["study"], said["space"], said["miniature"], said["tokens"]) == ("whole", "capped", False, 1e9)
@@ -196,6 +130,26 @@ class TestAWholeSearch:
         confirmed = [each for each in whole.measured if each.repeat]
         assert 1 <= len(confirmed) <= 2 and all(each.batch.micro_batch == 1 for each in confirmed)
         assert len({each.id for each in confirmed}) == len(confirmed)
+
+    def test_the_winner_was_profiled_in_a_trial_of_its_own(self, folder: Path, whole: Run) -> None:
+        """Its parts add up, what the model has is there, and the kept trace gives the same sums again."""
+        said = whole.sessions[0].object["profile"]
+        (profile,) = whole.history.profiles
+        winner, sums = whole.sessions[0].object["winner"], profile.sums
+        assert (profile.layout.id, profile.batch.micro_batch) == (
+            winner["layout"]["id"],
+            winner["batch"]["micro_batch"],
+        )
+        assert profile.trial_id not in {each.trial_id for each in whole.measured}
+        for part in (sums.matmul_s, sums.attention_s, sums.loss_s, sums.optimizer_s, sums.other_s):
+            assert 0 < part < sums.wall_s
+        assert sums.communication_exposed_s + sums.communication_hidden_s > 0
+        assert sums.loss_s > sums.matmul_s, "a vocabulary of 8192 over a width of 32"
+        assert said["wall_s"] == pytest.approx(sums.wall_s) and said["trace"] == profile.trace
+        with gzip.open(whole.path / profile.trace) as file:
+            again = step_sums(json.load(file), grad_accum=profile.batch.grad_accum)
+        assert again == sums
+        assert 0 < profile.trace_mib < 5
 
     def test_progress_is_told_on_standard_error(self, whole: Run) -> None:
         lines = whole.sessions[0].err.splitlines()
@@ -276,161 +230,6 @@ def in_mlflow(folder: Path, run: Run) -> None:
         speed = math.nan if each.tokens_per_s is None else each.tokens_per_s
         assert child.data.metrics["tokens_per_s"] == pytest.approx(speed, nan_ok=True)
         assert child.data.params["engine"] == each.layout.engine
-
-
-@pytest.fixture(scope="module")
-def cut(folder: Path) -> Run:
-    """Ctrl-C in a rung, SIGKILL of the driver in another, then left alone."""
-    space = write_space(folder / "short.py", axes={"engine": ("ddp",), "checkpointing": ("none", "full")}, **SLOW)
-    with start(folder, "cut", 1, str(space), "--name", "cut", *IN_ORDER) as session:
-        session.wait_for("the second rung", lambda lines: in_rung(lines, trial=1, micro_batch=2))
-        session.interrupt()
-        first = session.end()
-    with start(folder, "cut", 2, "--resume", "cut") as session:
-        session.wait_for("the second layout's first rung", lambda lines: in_rung(lines, trial=3, micro_batch=1))
-        session.kill()
-        second = session.end()
-    words = how_to_resume(first)
-    with start(folder, "cut", 3, *words, "--gpu-s", "3600") as session:
-        third = session.end()
-    return Run(path=folder / "studies" / "cut", sessions=(first, second, third))
-
-
-def in_rung(lines: Sequence[Line], *, trial: int, micro_batch: int) -> bool:
-    """Whether the study's `trial`-th trial is in that rung."""
-    trials = [line.trial_id for line in lines if isinstance(line, TrialStart)]
-    rungs = [(line.trial_id, line.batch.micro_batch) for line in lines if isinstance(line, RungStart)]
-    return len(trials) == trial and (trials[-1], micro_batch) in rungs
-
-
-def how_to_resume(ended: Ended) -> list[str]:
-    """The arguments of the command that an interrupted search gives."""
-    said = next(line for line in ended.err.splitlines() if line.startswith("Interrupted."))
-    return shlex.split(said.partition("python -m platform.search ")[2])
-
-
-class TestCutShort:
-    """One study in three sessions."""
-
-    def test_exit_codes(self, cut: Run) -> None:
-        assert [each.code for each in cut.sessions] == [130, -signal.SIGKILL, 0], cut.sessions[2].err
-
-    def test_ctrl_c_says_how_to_go_on_and_ends_the_journal(self, cut: Run) -> None:
-        first, _, _ = sessions_of(cut.lines())
-        assert isinstance(first[-1], End) and first[-1].exit_code == 130 and first[-1].gpu_s > 0
-        assert "go on with: python -m platform.search --resume cut" in cut.sessions[0].err
-        assert "Traceback" not in cut.sessions[0].err
-        assert "Fastest for tiny" in cut.sessions[0].out, "what was measured is shown"
-
-    def test_the_kill_left_no_last_line(self, cut: Run) -> None:
-        _, second, third = sessions_of(cut.lines())
-        assert not any(isinstance(line, End) for line in second) and isinstance(third[-1], End)
-
-    def test_what_was_durable_is_kept_and_nothing_is_measured_twice(self, cut: Run) -> None:
-        nothing_twice(cut)
-        of_search = [each for each in cut.measured if not each.repeat]  # a winner that checkpoints runs its gate after
-        assert [(each.batch.micro_batch, each.outcome) for each in of_search] == [
-            *((1, Outcome.OK), (2, Outcome.OK)),
-            *((1, Outcome.OK), (2, Outcome.OK)),
-        ]
-
-    def test_each_session_ran_what_was_missing(self, cut: Run) -> None:
-        left = {candidate: [1, 2] for candidate in ("none", "full")}
-        for number, lines in enumerate(sessions_of(cut.lines())):
-            if number:
-                kept, layouts = 4 - sum(map(len, left.values())), sum(map(bool, left.values()))
-                said = re.search(r"Kept (\d) .* something is left to run of (\d)", cut.sessions[number].err)
-                assert said is not None and (int(said[1]), int(said[2])) == (kept, layouts)
-            for line in lines:
-                if isinstance(line, TrialStart) and any(left.values()):
-                    assert list(line.micro_batches) == left[line.layout.checkpointing]
-                elif isinstance(line, Measured) and not line.measurement.repeat:
-                    left[line.measurement.layout.checkpointing].remove(line.measurement.batch.micro_batch)
-        assert not any(left.values())
-
-    def test_both_cuts_came_in_the_middle_of_a_rung(self, cut: Run) -> None:
-        for lines in sessions_of(cut.lines())[:2]:
-            rest = [line for line in lines if not isinstance(line, End)]
-            assert isinstance(rest[-1], RungStart)
-
-    def test_the_last_session_shows_all_of_it(self, cut: Run) -> None:
-        out = cut.sessions[2].out
-        assert len(re.findall(r" ok( \*)?$", out, re.MULTILINE)) == 4 and "Fastest for tiny" in out
-
-
-@pytest.fixture(scope="module")
-def hurt(folder: Path) -> Run:
-    """One layout's worker is killed once, the next one's is stopped, the third one's is killed twice."""
-    space = write_space(
-        folder / "hurt.py",
-        axes={"engine": ("ddp",), "bucket_mib": (0, 8, 16)},
-        micro_batches=(2,),
-        hang_floor_s=4.0,
-        first_step_s=60.0,
-        **SLOW,
-    )
-    with start(folder, "hurt", 1, str(space), "--name", "hurt", *IN_ORDER) as session:
-        kill_in_rung(session, 1)
-        session.wait_for("the second layout's rung", lambda lines: num_rungs(lines) == 3)
-        worker = session.workers()[-1]
-        session.wait_for("timed steps", after_cpu_s(worker, 1.5))
-        worker.suspend()
-        kill_in_rung(session, 4)
-        kill_in_rung(session, 5)
-        return Run(path=folder / "studies" / "hurt", sessions=(session.end(),))
-
-
-def kill_in_rung(session: Session, number: int) -> None:
-    """SIGKILL to a worker of the study's rung of that number, as soon as it has begun."""
-    session.wait_for(f"rung {number}", lambda lines: num_rungs(lines) == number)
-    session.workers()[-1].kill()
-
-
-def num_rungs(lines: Sequence[Line]) -> int:
-    """Rungs begun so far."""
-    return sum(isinstance(line, RungStart) for line in lines)
-
-
-def after_cpu_s(worker: psutil.Process, seconds: float) -> Callable[[Sequence[Line]], bool]:
-    """True once the worker computed for so long from now: beyond a rung's first step, which may take minutes."""
-
-    def spent_s() -> float:
-        times = worker.cpu_times()
-        return times.user + times.system
-
-    before_s = spent_s()
-    return lambda lines: spent_s() - before_s > seconds
-
-
-class TestHurt:
-    """Trials that something outside them ends."""
-
-    def test_the_study_goes_on(self, hurt: Run) -> None:
-        assert hurt.sessions[0].code == 0, hurt.sessions[0].err
-        found = [(each.layout.bucket_mib, each.outcome) for each in hurt.measured]
-        assert found == [(0, Outcome.OK), (8, Outcome.HUNG), (16, Outcome.FAILED)]
-        nothing_twice(hurt)
-
-    def test_a_layout_whose_worker_was_killed_gets_another_trial(self, hurt: Run) -> None:
-        ends = [line for line in hurt.lines() if isinstance(line, TrialEnd)]
-        assert [end.state for end in ends] == ["interrupted", "done", "done", "interrupted", "done"]
-        assert all(re.search(r"the process of rank [01] died: ", ends[place].reason) for place in (0, 3, 4))
-        assert len(hurt.history.finished) == 3
-
-    def test_a_second_death_is_recorded_with_its_rank(self, hurt: Run) -> None:
-        assert re.search(r"the process of rank [01] died: .*exit", hurt.measured[2].reason)
-
-    def test_a_stopped_worker_is_recorded_as_a_hang(self, hurt: Run) -> None:
-        hung = hurt.measured[1]
-        assert hung.layout.bucket_mib == 8 and hung.rank in (0, 1)
-        assert f"rank {hung.rank} stood still for" in hung.reason
-        (end,) = [line for line in hurt.lines() if isinstance(line, TrialEnd) and line.trial_id == hung.trial_id]
-        assert end.reason == hung.reason, "not the death of the process, which the watchdog ended"
-
-    def test_all_of_it_is_shown(self, hurt: Run) -> None:
-        err, out = hurt.sessions[0].err, hurt.sessions[0].out
-        assert "failed: DDP" in err and "hung: DDP" in err and "Traceback" not in err
-        assert "Fastest for tiny" in out and "hung" in out
 
 
 class TestNothingFits:

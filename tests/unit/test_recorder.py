@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from platform.study.journal import Tail
-from tests.samples import RECIPE, layout, measurement
+from tests.samples import RECIPE, layout, measurement, profile
 from trainers.codec import to_json
-from trainers.journal import Measured, RungStart
+from trainers.journal import Measured, Profile, RungStart
 from trainers.layout import BatchPoint
 from trainers.measurement import Measurement, Outcome
 from trainers.recorder import Recorder
@@ -84,3 +84,12 @@ def test_a_promise_moves_the_deadline_and_writes_no_line(recorder: Recorder, jou
     assert before["overdue_s"] >= 5.0 and after["overdue_s"] < -990.0
     assert (after["phase"], after["batch"]) == ("rung", to_json(RUNGS[1]))
     assert [type(line) for line in Tail(journal).read()] == [RungStart]
+
+
+def test_a_trace_lies_beside_the_journal_that_names_it(recorder: Recorder, journal: Path) -> None:
+    recorder.profile(to_json(profile(trial_id="t7", trace="")), b"packed")
+    recorder.profile(to_json(profile(trial_id="t8", trace="")), b"")
+    named = [line.trace for line in Tail(journal).read() if isinstance(line, Profile)]
+    assert named == ["trace-t7.json.gz", ""]
+    assert (journal.parent / named[0]).read_bytes() == b"packed"
+    assert not (journal.parent / "trace-t8.json.gz").exists()

@@ -5,6 +5,7 @@
 import argparse
 import contextlib
 import dataclasses
+import sys
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -21,6 +22,7 @@ from platform.cluster import Place
 from platform.dry_run import print_dry_run
 from platform.errors import ClusterError, InputError
 from platform.finals.course import Rules
+from platform.leftovers import Note
 from platform.loop import Loop
 from platform.planning import TRIAL_S, Plan, make_plan
 from platform.reports.summary import verdicts
@@ -28,15 +30,17 @@ from platform.search import main, parser
 from platform.study.history import History
 from platform.study.study import Study, read
 from platform.subject import Subject
-from tests.samples import header
+from tests.samples import header, measurement, profile
 from tests.search.backend import CLUSTER, LAYOUTS, RECIPE, Backend, Clock, Play, candidates, fast, out_of_memory, result
 from trainers.cluster import Cluster
 from trainers.job import Timing
+from trainers.journal import Line, Measured, TrialEnd, TrialStart
 from trainers.measurement import Outcome
 
 ONE_NODE = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=8)
 TWO_NODES = dataclasses.replace(ONE_NODE, num_nodes=2, devices_per_node=4)
-Run = Callable[[Callable[[Backend, Loop], object]], tuple[int, str, History]]
+Played = Callable[[Backend, Loop], object]
+Run = Callable[..., tuple[int, str, History]]
 PLACE = Place(cluster=CLUSTER, cpus_per_worker=1.0, driver_ip="127.0.0.1")
 
 
@@ -101,7 +105,8 @@ class TestBudget:
 def _subject() -> Subject:
     plan = make_plan(candidates(), (), CLUSTER, None)
     space = dataclasses.replace(search_spaces.load("gpt2"), recipe=RECIPE)
-    request = cast(Any, SimpleNamespace(searcher="sweep", seed=0, tokens=1e9, steps=None, repeats=0, every_point=False))
+    asked: dict[str, Any] = {"searcher": "sweep", "seed": 0, "tokens": 1e9, "steps": None, "repeats": 0}
+    request = cast(Any, SimpleNamespace(**asked, every_point=False, profile=False))
     return Subject(request=request, space=space, cluster=CLUSTER, cap_gib=None, plan=plan)
 
 
@@ -116,12 +121,14 @@ class TestEnd:
         def no_recorder(journal: Path) -> Generator[str]:
             yield "none"
 
-        def ran(play: Callable[[Backend, Loop], object]) -> tuple[int, str, History]:
+        def ran(play: Played, watch: Callable[..., object] = lambda *_: None) -> tuple[int, str, History]:
             with Study.create(tmp_path, "made-up") as study:
                 study.record(header("made-up", recipes=(RECIPE,), cluster=CLUSTER))
                 backend = Backend(study, Clock())
                 monkeypatch.setattr(tune, "recorder", no_recorder)
-                monkeypatch.setattr(tune, "run", lambda loop, driver_ip: play(backend, loop))
+                monkeypatch.setattr(tune, "own", lambda **_: Note())
+                monkeypatch.setattr(tune, "run", lambda loop, **_: play(backend, loop))
+                monkeypatch.setattr(session.head, "watched", lambda *told: contextlib.nullcontext(watch(*told)))
                 code, fault = session._run(study, _subject(), PLACE, Budget(), time.monotonic())
                 return code, fault, read(study.path)[0]
 
@@ -158,6 +165,25 @@ class TestEnd:
         assert "Final runs left out: the reference of the numerics gate." in capsys.readouterr().err
         assert any("left out for want of time: the reference" in said for said in verdicts(history))
 
+    def test_a_head_that_is_gone_ends_it_with_code_3(
+        self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """By the end of the process, which the rest of it cannot be waited for."""
+        calls: list[Callable[[str], None]] = []
+        monkeypatch.setattr(session.os, "_exit", sys.exit)
+
+        def play(backend: Backend, loop: Loop) -> None:
+            assert loop.next_job() is not None
+            calls[0]("the head is gone")
+
+        with pytest.raises(SystemExit) as exited:
+            run(play, lambda address, lost: calls.append(lost))
+        assert exited.value.code == ClusterError.exit_code
+        history = read(tmp_path / "made-up")[0]
+        assert history.end is not None and history.end.exit_code == ClusterError.exit_code
+        said = capsys.readouterr().err
+        assert "cluster fault: the head is gone; what was measured is kept" in said and "--resume made-up" in said
+
     def test_an_interrupted_trial_counts_up_to_the_end(self, run: Run) -> None:
         def play(backend: Backend, loop: Loop) -> None:
             assert loop.next_job() is not None
@@ -182,3 +208,14 @@ def test_a_refused_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(session, "connected", refuse)
     assert main(["gpt2", "--studies", str(tmp_path / "studies")]) == error.exit_code
     assert list(tmp_path.iterdir()) == []
+
+
+def test_it_says_why_a_winner_has_no_profile() -> None:
+    best, at = measurement(), "2026-01-01T00:00:00+00:00"
+    known: list[Line] = [header(at=at), Measured(at=at, measurement=best)]
+    assert session._not_profiled(History(known)).startswith("The winner was not profiled: no time was left for it.")
+    of: dict[str, Any] = {"trial_id": "t9", "key": "k"}
+    start = TrialStart(at=at, recipe=best.recipe, layout=best.layout, micro_batches=(), profiles=best.batch, **of)
+    end = TrialEnd(at=at, state="done", wall_s=1.0, gpu_s=4.0, reason="no kernel was seen", **of)
+    assert "not profiled: no kernel was seen. --resume" in session._not_profiled(History([*known, start, end]))
+    assert session._not_profiled(History([*known, start, dataclasses.replace(profile(best), at=at), end])) == ""

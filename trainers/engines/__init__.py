@@ -10,6 +10,8 @@ from trainers.recipe import Recipe
 if TYPE_CHECKING:
     import torch
 
+    from trainers.models import Model
+
 _REGISTRY = {
     "ddp": "trainers.engines.ddp:DdpEngine",
     "fsdp": "trainers.engines.fsdp:FsdpEngine",
@@ -27,6 +29,11 @@ class Engine(Protocol):
 
     def __init__(self, recipe: Recipe, layout: Layout, device: "torch.device") -> None:
         """Builds the model on the meta device, lays it out, fills the weights (see `trainers.weights`)."""
+        ...
+
+    @property
+    def model(self) -> "Model":
+        """The model as it was built: its modules are those that run."""
         ...
 
     def set_grad_accum(self, grad_accum: int) -> None:

@@ -155,6 +155,10 @@ class TorchEngine(abc.ABC):
     def _whole(self, tensor: torch.Tensor) -> torch.Tensor:
         """The full tensor behind a local or sharded one."""
 
+    @property
+    def model(self) -> Model:
+        return self._model
+
     def set_grad_accum(self, grad_accum: int) -> None:
         self._grad_accum = grad_accum
         self._syncs, self._last_syncs = [], []

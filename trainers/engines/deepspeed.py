@@ -132,6 +132,10 @@ class DeepSpeedEngine:
             value = weights.draw(plain_name(name), shape, seed=self._recipe.seed, std=std, device=self._device)
             safe_set_full_fp32_param(parameter, value)
 
+    @property
+    def model(self) -> Model:
+        return self._model
+
     def set_grad_accum(self, grad_accum: int) -> None:
         self._engine.set_train_batch_size(grad_accum * self._engine.dp_world_size)
 

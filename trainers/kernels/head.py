@@ -15,6 +15,8 @@ from torch import nn
 
 from trainers.kernels.compiled import static
 from trainers.layout import Loss
+from trainers.profiling.kinds import LOSS
+from trainers.ranges import named
 
 CHUNK_LOGITS = 2**30
 """Logits of one chunk at most: 2 GiB in 16 bits, 4,096 rows of BLOOM's vocabulary."""
@@ -162,7 +164,9 @@ def loss_of(module: nn.Module, head: nn.Module, tokens: torch.Tensor) -> torch.T
     """Mean loss of int64 [micro_batch, seq_len + 1] tokens by `module`, whose head is `head`; holds no logits after."""
     given, labels = tokens[:, :-1], tokens[:, 1:]
     if not isinstance(head, LossHead):
-        return causal_lm_loss(module(given).logits, labels)
+        logits = module(given).logits
+        with named(LOSS):
+            return causal_lm_loss(logits, labels)
     with head.told(labels):
         return module(given).logits
 

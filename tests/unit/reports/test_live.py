@@ -1,5 +1,6 @@
 """The live view: what a frame shows at any width, and that a terminal is drawn on and given back."""
 
+import dataclasses
 import os
 import pty
 import re
@@ -13,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from platform.reports.live import frame
-from platform.reports.progress import Progress, count_outcomes
+from platform.reports.progress import Progress, count_outcomes, progress_line
 from tests.samples import layout, measurement, oom
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Outcome
@@ -64,6 +65,14 @@ def test_it_says_how_the_search_stands(width: int) -> None:
         "model     error so far 6 %",
     ):  # fmt: skip
         assert words in text, f"{words} in {text}"
+
+
+def test_trials_that_measure_nothing_say_what_they_are_for() -> None:
+    bare = dataclasses.replace(PROGRESS, ladder=(), rungs={}, batch=None)
+    assert any(line.strip() == "numerics gate; 14 s" for line in drawn(bare, width=80))
+    profiling = dataclasses.replace(bare, profiles=True)
+    assert any(line.strip() == "profile; 14 s" for line in drawn(profiling, width=80))
+    assert ", to be profiled | " in progress_line(profiling)
 
 
 def test_a_low_terminal_shows_fewer_of_the_last_outcomes() -> None:

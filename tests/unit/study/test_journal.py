@@ -12,7 +12,7 @@ import pytest
 
 from platform.errors import InputError
 from platform.study.journal import REJECTED, Tail, set_aside
-from tests.samples import RECIPE, header, layout, measurement
+from tests.samples import RECIPE, header, layout, measurement, profile
 from trainers.journal import (
     SCHEMA,
     End,
@@ -41,6 +41,7 @@ ENTRIES: list[Line] = [
     Measured(measurement=measurement()),
     TrialEnd(trial_id="t1", key="r-l", state="done", wall_s=10.0, gpu_s=40.0),
     Resume(argv=("search", "--resume", "x")),
+    profile(),
     End(exit_code=0, wall_s=12.0, gpu_s=40.0),
 ]
 

@@ -1,0 +1,167 @@
+"""What a killed driver may leave, known by the ids that it wrote down, and swept when its study is resumed.
+
+A driver notes in its study's folder what is its own on this machine and on the cluster, and takes the note away when
+it ends in order. A Ray of its own is known by its session's folder: a process is of it that names the folder in its
+command or has a file in it open. On a cluster that others use too, only the study's own job is touched.
+"""
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+
+from platform.reports.text import plural
+from platform.study.replace import replacing
+from trainers.codec import from_json, to_json
+
+NOTE = "running.json"
+SCRATCH = "layout-search-"
+"""How the name of a driver's temporary folder begins."""
+_SHARED_MEMORY = Path("/dev/shm")
+_GONE_S = 10.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Note:
+    """What a running driver has of its own."""
+
+    host: str = dataclasses.field(default_factory=socket.gethostname)
+    boot: str = dataclasses.field(default_factory=lambda: boot())
+    """Of the machine: process ids of an earlier start of it mean nothing."""
+    ray_session: str = ""
+    """The folder of a Ray of its own; "" on a cluster that was there before."""
+    cluster: str = ""
+    """Ray's name of the cluster's session: a cluster that is started anew, at the same address, has another one."""
+    job_id: str = ""
+    """Ray's id of the driver's job, in hex."""
+    scratch: str = ""
+    """Its temporary folder."""
+
+
+def note(study: Path, running: Note) -> None:
+    """Writes it into the study's folder.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    with replacing(study / NOTE) as part:
+        part.write_text(json.dumps(to_json(running)) + "\n", encoding="utf-8")
+
+
+def forget(study: Path) -> None:
+    """Takes the note away: the driver ends in order."""
+    (study / NOTE).unlink(missing_ok=True)
+
+
+def noted(study: Path) -> Note | None:
+    """What a driver that was killed noted, None where the last one ended in order; asked with the study's lock held."""
+    try:
+        return from_json(Note, json.loads((study / NOTE).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return None
+
+
+def sweep(left: Note) -> str:
+    """Takes away what the killed driver left on this machine; a sentence on it, "" where there was nothing."""
+    if (left.host, left.boot) != (socket.gethostname(), boot()):
+        return ""
+    found: list[str] = []
+    if left.ray_session:
+        processes, entries = _sweep_session(Path(left.ray_session))
+        found += [f"{processes} process{'' if processes == 1 else 'es'}"] if processes else []
+        found += [plural(entries, "shared-memory segment")] if entries else []
+    scratch = Path(left.scratch)
+    if scratch.name.startswith(SCRATCH) and scratch.is_dir() and scratch.stat().st_uid == os.getuid():
+        shutil.rmtree(scratch, ignore_errors=True)
+        found.append("a temporary folder")
+    return f"Swept what the killed search left on this machine: {', '.join(found)}." if found else ""
+
+
+def scratch_folder() -> Path:
+    """A new temporary folder of this driver's."""
+    return Path(tempfile.mkdtemp(prefix=SCRATCH))
+
+
+def of_session(session: Path) -> list[psutil.Process]:
+    """This user's processes of the Ray whose session has that folder; not this one."""
+    if not session.name.startswith("session_"):
+        return []
+    mine = (process for process in psutil.process_iter() if process.pid != os.getpid())
+    return [process for process in mine if _is_of(process, str(session))]
+
+
+def shared_memory(processes: Iterable[psutil.Process]) -> set[Path]:
+    """The entries of shared memory that the processes have open or mapped."""
+    found: set[Path] = set()
+    for process in processes:
+        held = _open_files(process.pid)
+        try:
+            held += re.findall(rf"{_SHARED_MEMORY}/.*", Path(f"/proc/{process.pid}/maps").read_text())
+        except OSError:
+            continue
+        found |= {path for each in held if (path := Path(each)).parent == _SHARED_MEMORY and path.exists()}
+    return found
+
+
+def _sweep_session(session: Path) -> tuple[int, int]:
+    """Ends the processes of a Ray session and removes their shared memory; how many of each there were."""
+    processes = of_session(session)
+    pids = {process.pid for process in processes}
+    entries = shared_memory(processes) | _named_by_pid(_pids_in_logs(session) - set(psutil.pids()) | pids)
+    others = shared_memory(each for each in psutil.process_iter() if each.pid not in pids) if entries else set[Path]()
+    for process in processes:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(processes, timeout=_GONE_S)
+    for entry in entries - others:
+        entry.unlink(missing_ok=True)
+    return len(processes), len(entries - others)
+
+
+def _is_of(process: psutil.Process, session: str) -> bool:
+    try:
+        if process.uids().real != os.getuid() or process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        told = any(session in each for each in process.cmdline())
+    except psutil.Error:
+        return False
+    return told or any(each.startswith(f"{session}/") for each in _open_files(process.pid))
+
+
+def _open_files(pid: int) -> list[str]:
+    found: list[str] = []
+    try:
+        for each in Path(f"/proc/{pid}/fd").iterdir():
+            found.append(str(each.readlink()))
+    except OSError:  # it ended, or is another user's
+        return found
+    return found
+
+
+def _pids_in_logs(session: Path) -> set[int]:
+    """Processes that the session ever had: Ray names a worker's log by its process."""
+    names = (each.name for each in (session / "logs").glob("worker-*"))
+    return {int(found[1]) for name in names if (found := re.search(r"-(\d+)\.(?:out|err)$", name))}
+
+
+def _named_by_pid(pids: set[int]) -> set[Path]:
+    """Shared memory that torch names by the process that made it."""
+    names = ((each, re.match(r"torch_(\d+)_", each.name)) for each in _SHARED_MEMORY.glob("torch_*"))
+    return {path for path, found in names if found and int(found[1]) in pids}
+
+
+def boot() -> str:
+    """The id of this machine's present start, "" where it has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,120 @@
+"""What the end of a trial means: whether its layout is tried again, and when the cluster is at fault. Pure.
+
+How a trial can end, and what follows:
+
+| kind | what is known | trials that follow |
+|---|---|---|
+| ran | the ladder came to its end, by memory, loss or time too | none is needed |
+| failed, hung | a rank, or its watchdog, said what it was | none: the layout's own failure is a result |
+| died | a process is gone and nobody says why | one more; after the second death the layout is `failed` |
+| node lost | a node that the trial ran on is gone | three more: the layout had no part in it |
+| unstarted | no worker ever spoke | any number: nothing of the layout ran |
+
+The last three say that the cluster may be at fault, and where they come one after another it is: the session ends.
+"""
+
+import dataclasses
+import enum
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+
+from trainers.journal import TrialState
+from trainers.measurement import Outcome
+
+
+class Kind(enum.StrEnum):
+    """How a trial ended."""
+
+    RAN = "ran"
+    FAILED = "failed"
+    HUNG = "hung"
+    DIED = "died"
+    NODE_LOST = "node lost"
+    UNSTARTED = "unstarted"
+
+    @property
+    def unexplained(self) -> bool:
+        """Whether the layout may have had no part in it."""
+        return self in (Kind.DIED, Kind.NODE_LOST, Kind.UNSTARTED)
+
+
+class Next(enum.Enum):
+    """What follows for the layout of a trial that ended."""
+
+    SETTLED = "what was recorded stands"
+    AGAIN = "it gets another trial"
+    GIVEN_UP = "it is recorded as failed"
+
+
+RETRIES: dict[Kind, float] = {Kind.DIED: 1, Kind.NODE_LOST: 3, Kind.UNSTARTED: float("inf")}
+"""Further trials that a layout gets in a session, and so does each final run, after ends of a kind; others get none."""
+IN_A_ROW = 3
+"""Unexplained ends one after another, of two layouts at least or of trials that never ran, that blame the cluster."""
+WINDOW = 10
+MOST_OF_WINDOW = 8
+"""Ends of any bad kind among the last `WINDOW` trials that blame the cluster, or what is installed on it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """The end of one trial of a session."""
+
+    key: tuple[str, int]
+    """The candidate's, and which of its runs it was."""
+    kind: Kind
+    node: str = ""
+    """The node that it failed on, "" where that is not known."""
+    reason: str = ""
+
+
+def kind_of(state: TrialState, outcome: Outcome | None, *, started: bool, lost: bool, measures: bool) -> Kind:
+    """The kind of a trial's end.
+
+    `state` is what its processes say, `outcome` what ended its ladder (None for nothing), `started` whether a worker
+    spoke, `lost` whether a node of it is gone. One that `measures` nothing only runs the numerics gate.
+    """
+    if not started:
+        return Kind.UNSTARTED
+    if outcome is Outcome.FAILED or outcome is Outcome.HUNG:
+        return Kind(outcome.value)
+    if state != "failed" or outcome is not None:
+        return Kind.RAN
+    return Kind.NODE_LOST if lost else Kind.DIED if measures else Kind.FAILED
+
+
+def follows(ends: Sequence[Ended]) -> Next:
+    """What follows for the layout of the last of a session's `ends`."""
+    last = ends[-1]
+    if last.kind not in RETRIES:
+        return Next.SETTLED
+    times = sum(each.key == last.key and each.kind is last.kind for each in ends)
+    return Next.AGAIN if times <= RETRIES[last.kind] else Next.GIVEN_UP
+
+
+def fault(ends: Sequence[Ended]) -> str:
+    """Why the cluster is at fault, after a session's `ends` so far; "" where it is not.
+
+    One layout that dies again and again is to blame itself: processes that died count where two layouts met that.
+    """
+    row = list(itertools.takewhile(lambda each: each.kind.unexplained, reversed(ends)))
+    apart = len({each.key for each in row}) > 1 or all(each.kind is not Kind.DIED for each in row)
+    if len(row) >= IN_A_ROW and apart:
+        kinds = {each.kind for each in row}
+        how = "did not start" if kinds == {Kind.UNSTARTED} else "ended without a word of their workers"
+        return f"{len(row)} trials in a row {how}{_where(row)}, the last one with: {row[0].reason}"
+    window = ends[-WINDOW:]
+    bad = [each for each in window if each.kind is not Kind.RAN]
+    if len(bad) >= MOST_OF_WINDOW:
+        rate = f"{len(bad)} of the last {len(window)} trials failed"
+        return f"{rate}{_where(bad)}, the last one with: {bad[-1].reason}"
+    return ""
+
+
+def _where(bad: Sequence[Ended]) -> str:
+    """The node that most of them failed on, where one stands out."""
+    found = Counter(each.node for each in bad if each.node).most_common(1)
+    if not found or 2 * found[0][1] <= len(bad):
+        return ""
+    (node, count), total = found[0], len(bad)
+    return f", {'all' if count == total else f'{count} of them'} on node {node}"

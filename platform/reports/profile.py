@@ -1,0 +1,106 @@
+"""Where the winner's step goes: as profiled, beside what the cost model predicted of the same parts."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from platform.cost_model.step_time import StepTime
+from platform.finals.ranking import winner
+from platform.reports.forecast import forecaster_of
+from platform.study.history import History, by_recipe
+from trainers.codec import to_json
+from trainers.journal import Profile
+from trainers.measurement import Measurement
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One line of the table. Seconds of a step."""
+
+    name: str
+    measured_s: float
+    predicted_s: float | None = None
+    """By the cost model; None where it has no such part, or does not know the device."""
+    inside: bool = False
+    """Whether it is a part of the line above that is not itself inside."""
+    beside: bool = False
+    """Whether it runs beside the other parts, and does not count in their sum."""
+
+
+def parts_of(profile: Profile, predicted: StepTime | None = None) -> list[Part]:
+    """The lines, in the table's order; `predicted` has one row."""
+    sums = profile.sums
+
+    def model(*names: str) -> float | None:
+        return None if predicted is None else sum(float(getattr(predicted, name)[0]) for name in names)
+
+    idle = "idle" if profile.device_kind == "cuda" else "idle (Python, waiting)"
+    return [
+        Part(name="compute", measured_s=sums.compute_s, predicted_s=model("compute_s")),
+        Part(name="matmul", measured_s=sums.matmul_s, inside=True),
+        Part(name="attention", measured_s=sums.attention_s, inside=True),
+        Part(name="loss, with the head", measured_s=sums.loss_s, inside=True),
+        Part(name="other (norms, activations, copies)", measured_s=sums.other_s, inside=True),
+        Part(name="optimizer", measured_s=sums.optimizer_s, predicted_s=model("optimizer_s")),
+        Part(
+            name="communication, exposed",
+            measured_s=sums.communication_exposed_s,
+            predicted_s=model("tensor_s", "pipeline_s", "data_s"),
+        ),
+        Part(name=idle, measured_s=sums.idle_s, predicted_s=model("host_s", "bubble_s")),
+        Part(name="a step", measured_s=sums.wall_s, predicted_s=model("total_s")),
+        Part(name="communication, hidden", measured_s=sums.communication_hidden_s, beside=True),
+    ]
+
+
+def profiled(history: History) -> Iterator[tuple[Measurement, Profile]]:
+    """Each recipe's winner that was profiled, with its profile."""
+    for group in by_recipe(history.measurements).values():
+        best = winner(group)
+        found = None if best is None else history.profile_of(best)
+        if best is not None and found is not None:
+            yield best, found
+
+
+def predicted_step(history: History, best: Measurement) -> StepTime | None:
+    """What the cost model says of the winner's step; None where it does not know the device."""
+    assert history.header is not None
+    prediction = forecaster_of(history.header).of([best])
+    return None if prediction is None else prediction.step
+
+
+def profile_rows(history: History) -> list[Mapping[str, Any]]:
+    """The same as plain rows, for MLflow's pages."""
+    return [
+        {
+            "part": part.name,
+            "of": "compute" if part.inside else "",
+            "ms": 1e3 * part.measured_s,
+            "share": part.measured_s / max(profile.sums.wall_s, 1e-12),
+            "predicted_ms": None if part.predicted_s is None else 1e3 * part.predicted_s,
+            "layout": profile.layout.label,
+            "recipe": profile.recipe.id,
+            "trace": profile.trace,
+        }
+        for best, profile in profiled(history)
+        for part in parts_of(profile, predicted_step(history, best))
+    ]
+
+
+def profile_json(history: History, best: Measurement | None) -> dict[str, Any] | None:
+    """What `--json` says of the winner's profile; None where it has none."""
+    profile = None if best is None else history.profile_of(best)
+    if best is None or profile is None:
+        return None
+    predicted = predicted_step(history, best)
+    return {
+        **to_json(profile.sums),
+        "wall_s": profile.sums.wall_s,
+        "rank": profile.rank,
+        "num_steps": profile.num_steps,
+        "measured_grad_accum": profile.measured_grad_accum,
+        "trace": profile.trace,
+        "predicted": None
+        if predicted is None
+        else {field.name: float(getattr(predicted, field.name)[0]) for field in dataclasses.fields(predicted)},
+    }

@@ -1,0 +1,185 @@
+"""What each trial of a running search held, by ids of its own, and what of it outlived the trial.
+
+Held are the trial's processes (its train workers, their controller, and all that descends from them), the entries of
+shared memory that these have open, GPU memory by NVML, and the placement groups of its workers. While a trial runs a
+thread notes them once a second; when the next trial measures, nothing noted of the one before may be left.
+"""
+
+import contextlib
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import psutil
+from ray._private.internal_api import get_state_from_address
+
+from platform.leftovers import shared_memory
+from platform.study.journal import Tail
+from tests.search.session import Session, lives
+from trainers.journal import End, Line, RungStart, TrialEnd, TrialStart
+
+KINDS = ("RayTrainWorker", "TrainController")
+"""Ray's names for the actors of one trial."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """Something that a trial holds on this machine or of its cluster."""
+
+    kind: str
+    id: str
+    process: psutil.Process | None = dataclasses.field(default=None, compare=False)
+
+    def is_left(self, groups: Iterable[str]) -> bool:
+        """Whether it is still there; `groups` are the cluster's placement groups."""
+        match self.kind:
+            case "process":
+                return self.process is not None and lives(self.process)
+            case "shared memory":
+                return Path(self.id).exists()
+            case "GPU memory":
+                return self.id in _gpu_pids()
+            case _:
+                return self.id in groups
+
+
+class Accounts:
+    """Follows a search from another thread; use it with `with`. `left` is what the trials left behind."""
+
+    def __init__(
+        self,
+        journal: Path,
+        processes: Callable[[], Iterable[psutil.Process]],
+        groups: Callable[[], set[str]] = set,
+    ) -> None:
+        """`processes` gives those of the running trial, `groups` the ids of its cluster's placement groups."""
+        self.left: list[str] = []
+        self.held: dict[str, set[Held]] = {}
+        """Of every trial so far, all that it ever held."""
+        self._tail = Tail(journal)
+        self._processes, self._groups = processes, groups
+        self._running = ""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> "Accounts":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        while not self._over.wait(1):
+            self.look()
+
+    def look(self) -> None:
+        """Notes what the running trial holds, and what is left of others where it began to measure."""
+        for line in self._tail.read():
+            self._take(line)
+        if self._running:
+            self.held[self._running] |= self._now()
+
+    def _take(self, line: Line) -> None:
+        match line:
+            case TrialStart():
+                self._running = line.trial_id
+                self.held[line.trial_id] = set()
+            case RungStart():
+                self._settle(but=line.trial_id)
+            case TrialEnd():
+                self._running = ""
+            case End():  # written before its Ray ends
+                self._running = ""
+                self._over.set()
+            case _:
+                pass
+
+    def _settle(self, but: str) -> None:
+        groups = self._groups()
+        for trial_id, held in self.held.items():
+            if trial_id != but:
+                left = {each for each in held if each.is_left(groups)}
+                self.left += [f"{trial_id} left {each.kind} {each.id}" for each in sorted(left, key=lambda e: e.id)]
+                held -= left  # said once
+
+    def _now(self) -> set[Held]:
+        actors = list(self._processes())
+        family = set(actors)
+        for each in actors:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                family |= set(each.children(recursive=True))
+        found = {Held(kind="process", id=f"{each.pid} ({_name(each)})", process=each) for each in family}
+        found |= {Held(kind="shared memory", id=str(each)) for each in shared_memory(family)}
+        found |= {Held(kind="GPU memory", id=pid) for pid in _gpu_pids() & {str(each.pid) for each in family}}
+        return found | {Held(kind="placement group", id=each) for each in self._groups()}
+
+
+def of(session: Session, groups: Callable[[], set[str]] = set) -> Accounts:
+    """The accounts of a search that was started as a session."""
+    return Accounts(session.journal, lambda: session.workers(KINDS), groups)
+
+
+def groups_of(session: Session) -> Callable[[], set[str]]:
+    """Asks the Ray that a session started for itself for its placement groups; it must let anybody in."""
+
+    def groups() -> set[str]:
+        addresses = list(_addresses(session))
+        if not addresses:
+            return set()
+        # Anew each time: a client that is kept waits a minute for a Ray that has ended, and then ends its process.
+        state = get_state_from_address(addresses[0])
+        try:
+            table: dict[str, Any] = state.placement_group_table()
+        finally:
+            state.disconnect()
+        return {group_id for group_id, group in table.items() if group["state"] != "REMOVED" and not _is_tune_s(group)}
+
+    return groups
+
+
+def _is_tune_s(group: dict[str, Any]) -> bool:
+    """Tune's own group, told by the node that it asks for, goes on to the next trial."""
+    return any(name.startswith("node:") for bundle in group["bundles"].values() for name in bundle)
+
+
+def _addresses(session: Session) -> Iterable[str]:
+    for each in session.family():
+        with contextlib.suppress(psutil.Error):
+            yield from (word.partition("=")[2] for word in each.cmdline() if word.startswith("--gcs-address="))
+
+
+def _name(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return " ".join(process.cmdline()[:2])[:60]
+    return "?"
+
+
+def _gpu_pids() -> set[str]:
+    """Processes that have memory of a GPU, by NVML; none where there is no GPU."""
+    import pynvml
+
+    found: set[str] = set()
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return found
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        running: Any = pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByIndex(index))
+        found |= {str(each.pid) for each in running if each.usedGpuMemory}
+    return found
+
+
+def gone(processes: Iterable[psutil.Process], within_s: float) -> bool:
+    """Whether all of them end in that time."""
+    until_s = time.monotonic() + within_s
+    waiting = list(processes)
+    while waiting := [each for each in waiting if lives(each)]:
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(0.1)
+    return True

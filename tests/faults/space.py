@@ -1,0 +1,40 @@
+"""A space whose every layout meets another fault: `test_worker.py` hurts them by name."""
+
+from search_spaces.space import Point, Space
+from trainers.recipe import Recipe
+from trainers.spec import ModelSpec
+
+_DDP = ("hang", "dies twice", "memory of one rank", "memory of the host")
+_LAYOUTS = {name: {"engine": "ddp", "bucket_mib": 8 * place} for place, name in enumerate(_DDP)}
+_LAYOUTS["compile that never ends"] = {"engine": "ddp", "compile": "block"}
+_LAYOUTS["no import"] = {"engine": "deepspeed"}
+
+
+def space() -> Space:
+    """Two workers and steps of half a second: a test can do something in the middle of a rung."""
+    model = ModelSpec(
+        name="tiny",
+        architecture="gpt2",
+        num_layers=1,
+        hidden_size=256,
+        num_heads=2,
+        vocab_size=8192,
+        max_positions=512,
+    )
+    points = [Point(name=name, micro_batch=2, layout=layout) for name, layout in _LAYOUTS.items()]
+    points += [
+        Point(name="loss", micro_batch=2, layout={"engine": "ddp"}, recipe={"learning_rate": 1e30}),
+        Point(name="killed after a rung", micro_batch=1, layout={"engine": "ddp", "bucket_mib": 64}),
+        Point(name="and the next", micro_batch=2, layout={"engine": "ddp", "bucket_mib": 64}),
+    ]
+    return Space(
+        name="hurt",
+        summary="layouts that are hurt",
+        recipe=Recipe(model=model, seq_len=512, global_batch=4, compute_precision="fp32", learning_rate=1e-3),
+        axes={},
+        points=tuple(points),
+        repeats=0,
+        num_workers=2,
+        hang_floor_s=4.0,
+        first_step_s=30.0,
+    )

@@ -1,0 +1,176 @@
+"""The driver interrupted, killed, and resumed: nothing measured is lost, and what a kill leaves is swept."""
+
+import dataclasses
+import fcntl
+import json
+import os
+import pty
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from platform.leftovers import NOTE, of_session
+from tests.faults import leaks
+from tests.search.session import ROOT, Ended, write_space
+from tests.search.studies import IN_ORDER, SLOW, Run, in_rung, nothing_twice, sessions_of, start
+from trainers.journal import End, Measured, RungStart, TrialStart
+from trainers.measurement import Outcome
+
+pytestmark = [pytest.mark.ray, pytest.mark.search, pytest.mark.timeout(900)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Cut(Run):
+    """The study, and what its killed driver left."""
+
+    before: int
+    """Processes of its Ray session that outlived the killed driver: two wait a minute, by Ray's own setting."""
+    swept: bool
+    """Whether these and the driver's temporary folder were gone when the first trial of the next session began."""
+    left: tuple[str, ...]
+    """What trials of that session left behind."""
+
+
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory: pytest.TempPathFactory) -> Cut:
+    """Ctrl-C in a rung, SIGKILL of the driver in another, then left alone."""
+    folder = tmp_path_factory.mktemp("a study cut")
+    space = write_space(folder / "short.py", axes={"engine": ("ddp",), "checkpointing": ("none", "full")}, **SLOW)
+    with start(folder, "cut", 1, str(space), "--name", "cut", *IN_ORDER) as session:
+        session.wait_for("the second rung", lambda lines: in_rung(lines, trial=1, micro_batch=2))
+        session.interrupt()
+        first = session.end()
+    with start(folder, "cut", 2, "--resume", "cut") as session:
+        session.wait_for("the second layout's first rung", lambda lines: in_rung(lines, trial=3, micro_batch=1))
+        left = json.loads((session.journal.parent / NOTE).read_text())
+        session.kill()
+        second = session.end()
+        scratch, ray_session = Path(left["scratch"]), Path(left["ray_session"])
+        assert scratch.is_dir(), "else there is nothing to sweep"
+        before = len(of_session(ray_session))
+        third = start(folder, "cut", 3, *how_to_resume(first), "--gpu-s", "3600")
+        with third as session, leaks.of(session) as accounts:
+            session.wait_for("a fourth trial", lambda lines: sum(isinstance(line, TrialStart) for line in lines) == 4)
+            swept = not of_session(ray_session) and not scratch.exists()
+            last = session.end()
+    return Cut(
+        path=folder / "studies" / "cut",
+        sessions=(first, second, last),
+        before=before,
+        swept=swept,
+        left=tuple(accounts.left),
+    )
+
+
+def how_to_resume(ended: Ended) -> list[str]:
+    """The arguments of the command that an interrupted search gives."""
+    said = next(line for line in ended.err.splitlines() if line.startswith("Interrupted."))
+    return shlex.split(said.partition("python -m platform.search ")[2])
+
+
+class TestCutShort:
+    """One study in three sessions."""
+
+    def test_exit_codes(self, cut: Cut) -> None:
+        assert [each.code for each in cut.sessions] == [130, -signal.SIGKILL, 0], cut.sessions[2].err
+
+    def test_ctrl_c_says_how_to_go_on_and_ends_the_journal(self, cut: Cut) -> None:
+        first, _, _ = sessions_of(cut.lines())
+        assert isinstance(first[-1], End) and first[-1].exit_code == 130 and first[-1].gpu_s > 0
+        assert "go on with: python -m platform.search --resume cut" in cut.sessions[0].err
+        assert "Traceback" not in cut.sessions[0].err
+        assert "Fastest for tiny" in cut.sessions[0].out, "what was measured is shown"
+
+    def test_the_kill_left_no_last_line(self, cut: Cut) -> None:
+        _, second, third = sessions_of(cut.lines())
+        assert not any(isinstance(line, End) for line in second) and isinstance(third[-1], End)
+
+    def test_what_was_durable_is_kept_and_nothing_is_measured_twice(self, cut: Cut) -> None:
+        nothing_twice(cut)
+        of_search = [each for each in cut.measured if not each.repeat]  # a winner that checkpoints runs its gate after
+        assert [(each.batch.micro_batch, each.outcome) for each in of_search] == [
+            *((1, Outcome.OK), (2, Outcome.OK)),
+            *((1, Outcome.OK), (2, Outcome.OK)),
+        ]
+
+    def test_each_session_ran_what_was_missing(self, cut: Cut) -> None:
+        left = {candidate: [1, 2] for candidate in ("none", "full")}
+        for number, lines in enumerate(sessions_of(cut.lines())):
+            if number:
+                kept, layouts = 4 - sum(map(len, left.values())), sum(map(bool, left.values()))
+                said = re.search(r"Kept (\d) .* something is left to run of (\d)", cut.sessions[number].err)
+                assert said is not None and (int(said[1]), int(said[2])) == (kept, layouts)
+            for line in lines:
+                if isinstance(line, TrialStart) and any(left.values()):
+                    assert list(line.micro_batches) == left[line.layout.checkpointing]
+                elif isinstance(line, Measured) and not line.measurement.repeat:
+                    left[line.measurement.layout.checkpointing].remove(line.measurement.batch.micro_batch)
+        assert not any(left.values())
+
+    def test_both_cuts_came_in_the_middle_of_a_rung(self, cut: Cut) -> None:
+        for lines in sessions_of(cut.lines())[:2]:
+            rest = [line for line in lines if not isinstance(line, End)]
+            assert isinstance(rest[-1], RungStart)
+
+    def test_the_last_session_shows_all_of_it(self, cut: Cut) -> None:
+        out = cut.sessions[2].out
+        assert len(re.findall(r" ok( \*)?$", out, re.MULTILINE)) == 4 and "Fastest for tiny" in out
+
+    def test_what_the_killed_driver_left_is_swept_and_said(self, cut: Cut) -> None:
+        assert cut.swept and not cut.left
+        said = next(line for line in cut.sessions[2].err.splitlines() if line.startswith("Swept"))
+        assert re.search(
+            r"Swept what the killed search left on this machine: \d+ process.*, a temporary folder\.", said
+        )
+        assert not (cut.path / NOTE).exists(), "the last session ended in order"
+        assert not any("Swept" in each.err for each in cut.sessions[:2])
+
+
+HUNG_UP = """
+import sys, time
+from platform.reports.progress import say
+from platform.signals import interruptible
+
+with interruptible():
+    try:
+        print("ready", flush=True)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        say("Interrupted.")  # nobody is there to read it
+        open(sys.argv[1], "w").write("in order")
+"""
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_terminal_that_is_closed_ends_a_search_in_order_unless_it_ignores_that(tmp_path: Path, ignored: bool) -> None:
+    """As `nohup` does, which is there for searches that outlive their terminal."""
+    ours, theirs = pty.openpty()
+
+    def first() -> None:
+        fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+
+    command = [sys.executable, "-c", HUNG_UP, str(tmp_path / "ended")]
+    process = subprocess.Popen(
+        command, cwd=ROOT, start_new_session=True, preexec_fn=first, stdin=theirs, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    try:
+        said = b""
+        while not said.endswith(b"\n"):
+            said += os.read(ours, 100)
+        os.close(ours)
+        if ignored:
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(1)
+        else:
+            assert process.wait(20) == 0 and (tmp_path / "ended").read_text() == "in order"
+    finally:
+        process.kill()
+        process.wait()

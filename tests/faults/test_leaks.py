@@ -1,0 +1,71 @@
+"""The accounting itself: a leak that is planted is found, and a trial without one is not accused."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from platform.study.study import Study
+from tests.faults.leaks import Accounts, gone
+from tests.samples import header
+from tests.search.backend import LAYOUTS, RECIPE
+from trainers.journal import RungStart, TrialEnd, TrialStart
+from trainers.layout import BatchPoint
+
+WORKER = """
+import subprocess, sys, time
+held = open(sys.argv[1], "w")
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def _begin(study: Study, number: int) -> None:
+    trial_id, batch = f"t{number}", BatchPoint.of(RECIPE, LAYOUTS[0], 1)
+    start = TrialStart(trial_id=trial_id, key="k", recipe=RECIPE, layout=LAYOUTS[0], micro_batches=(1,))
+    study.record(start)
+    study.record(RungStart(trial_id=trial_id, batch=batch, deadline_s=60))
+
+
+@pytest.mark.parametrize("planted", [True, False])
+def test_a_planted_leak_of_each_kind_is_found(tmp_path: Path, planted: bool) -> None:
+    entry = Path(f"/dev/shm/layout-search-test-{os.getpid()}")
+    groups = {"a1b2"}
+    worker = subprocess.Popen([sys.executable, "-c", WORKER, str(entry)], stdout=subprocess.PIPE, text=True)
+    assert worker.stdout is not None
+    child = psutil.Process(int(worker.stdout.readline()))
+    try:
+        with Study.create(tmp_path, "leaky") as study:
+            study.record(header("leaky", recipes=(RECIPE,)))
+            accounts = Accounts(
+                study.journal, lambda: [psutil.Process(worker.pid)] if worker.poll() is None else [], lambda: groups
+            )
+            _begin(study, 1)
+            accounts.look()
+            worker.kill()
+            worker.wait()
+            if not planted:
+                child.kill()
+                entry.unlink()
+                groups.clear()
+                assert gone([child], 10)
+            study.record(TrialEnd(trial_id="t1", key="k", state="done", wall_s=1, gpu_s=2))
+            assert accounts.left == []
+            _begin(study, 2)
+            accounts.look()
+        kinds = {each.kind for each in accounts.held["t1"]} | {"process"}
+        assert kinds == {"process", "shared memory", "placement group"} or planted
+        found = [each.rpartition(" left ")[2] for each in accounts.left]
+        expected = [f"shared memory {entry}", f"process {child.pid}", "placement group a1b2"]
+        assert len(found) == (3 if planted else 0), found
+        assert all(any(each.startswith(want) for each in found) for want in expected) == planted
+    finally:
+        entry.unlink(missing_ok=True)
+        for each in (worker, child):
+            if each.pid and psutil.pid_exists(each.pid):
+                each.kill()
+        worker.wait()

@@ -1,0 +1,238 @@
+"""One search in which nearly every trial is hurt in another way, for real: what is said, recorded, kept and left."""
+
+import dataclasses
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from search_spaces import load
+from search_spaces.space import Candidate
+from tests.faults import leaks
+from tests.faults.memory_group import MemoryGroup
+from tests.search.session import Session
+from tests.search.studies import IN_ORDER, Run, after_cpu_s, nothing_twice, start
+from trainers.journal import End, Line, Measured, RungStart, TrialEnd, TrialStart
+from trainers.measurement import Measurement, Outcome
+
+pytestmark = [pytest.mark.ray, pytest.mark.search, pytest.mark.timeout(900)]
+
+SPACE = Path(__file__).with_name("space.py")
+RAN = (Outcome.OK, Outcome.SLOW)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Hurt(Run):
+    """The study, with what its trials held and left."""
+
+    accounts: leaks.Accounts
+    host_ran_out: bool
+
+    def of(self, name: str) -> list[Measurement]:
+        """What the journal has of the layout that the space calls so."""
+        return [each for each in self.measured if _name(each.recipe.id, each.layout.id) == name]
+
+    def ends(self, name: str) -> list[TrialEnd]:
+        """How the trials of that layout ended."""
+        of = {each.trial_id for each in self.history.trials if _name(each.recipe.id, each.layout.id) == name}
+        return [line for line in self.lines() if isinstance(line, TrialEnd) and line.trial_id in of]
+
+
+def _candidates() -> dict[tuple[str, str], Candidate]:
+    return {(each.recipe.id, each.layout.id): each for each in load(str(SPACE)).candidates(2)[0]}
+
+
+def _name(recipe_id: str, layout_id: str) -> str:
+    return _candidates()[recipe_id, layout_id].name.split(", ")[0]
+
+
+@pytest.fixture(scope="module")
+def hurt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hurt]:
+    """The study, run to its end."""
+    folder = tmp_path_factory.mktemp("hurt")
+    environment = {
+        **_never_compiles(folder / "compiler"),
+        **_cannot_import(folder / "packages", "deepspeed"),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "MLFLOW_TRACKING_URI": "http://127.0.0.1:1",  # where nobody listens
+        "RAY_AUTH_MODE": "disabled",  # so that this process may ask the search's Ray for its placement groups
+    }
+    with MemoryGroup(f"layout-search-test-{os.getpid()}") as group:
+        argv = (str(SPACE), "--name", "hurt", *IN_ORDER)
+        with (
+            start(folder, "hurt", 1, *argv, environment=environment, before=group.join) as session,
+            leaks.of(session, leaks.groups_of(session)) as accounts,
+        ):
+            _hurt(session, group)
+            ended = session.end()
+        yield Hurt(path=folder / "studies" / "hurt", sessions=(ended,), accounts=accounts, host_ran_out=group.exists)
+
+
+def _never_compiles(folder: Path) -> dict[str, str]:
+    """A C++ compiler that waits for ever."""
+    folder.mkdir()
+    compiler = folder / "c++"
+    compiler.write_text("#!/bin/sh\nsleep 3600\n")
+    compiler.chmod(0o755)
+    return {"CXX": str(compiler)}
+
+
+def _cannot_import(folder: Path, package: str) -> dict[str, str]:
+    """A package that is installed, and that misses a library of the system's."""
+    (folder / package).mkdir(parents=True)
+    (folder / package / "__init__.py").write_text("import ctypes\n\nctypes.CDLL('libnot-here.so.1')\n")
+    return {"PYTHONPATH": str(folder)}
+
+
+def _hurt(session: Session, group: MemoryGroup) -> None:
+    """Follows the journal and hurts each layout as its name says, each once."""
+    in_a_step: list[tuple[str, Callable[[psutil.Process], object]]] = [
+        ("hang", psutil.Process.suspend),
+        ("dies twice", psutil.Process.kill),
+        ("dies twice", psutil.Process.kill),
+        ("memory of one rank", _take_memory),
+        *([("memory of the host", lambda _: group.run_out())] if group.exists else []),
+    ]
+    after_a_rung = ["killed after a rung"]
+    names: dict[str, str] = {}
+    seen: list[Line] = []
+    while in_a_step or after_a_rung:
+        for line in session.wait_for("the next line", lambda lines: lines[len(seen) :]):
+            seen.append(line)
+            if isinstance(line, TrialStart):
+                names[line.trial_id] = _name(line.recipe.id, line.layout.id)
+            elif isinstance(line, Measured) and names.get(line.measurement.trial_id) in after_a_rung:
+                after_a_rung.clear()
+                session.workers()[-1].kill()
+            elif isinstance(line, RungStart):
+                for each in in_a_step:
+                    if each[0] == names[line.trial_id]:
+                        in_a_step.remove(each)
+                        worker = session.workers()[-1]
+                        session.wait_for("timed steps", after_cpu_s(worker, 1.5))
+                        each[1](worker)
+                        break
+
+
+def _take_memory(worker: psutil.Process) -> None:
+    """Leaves one rank next to nothing beyond the least that it had in half a second."""
+    least_kib = min(_data_kib(worker.pid) for _ in range(25) if not time.sleep(0.02))
+    worker.rlimit(psutil.RLIMIT_DATA, ((least_kib + 8 * 1024) * 1024, -1))
+
+
+def _data_kib(pid: int) -> int:
+    found = re.search(r"^VmData:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1])
+
+
+class TestTheStudy:
+    """What holds whatever happened."""
+
+    def test_it_goes_on_to_its_end(self, hurt: Hurt) -> None:
+        (ended,) = hurt.sessions
+        assert ended.code == 0, ended.err
+        last = hurt.lines()[-1]
+        assert isinstance(last, End) and last.exit_code == 0
+        assert "Traceback" not in ended.err
+        assert "Fastest for tiny" in ended.out
+
+    def test_every_layout_has_its_verdict_and_nothing_was_measured_twice(self, hurt: Hurt) -> None:
+        assert {_name(each.recipe.id, each.layout.id) for each in hurt.measured} == {
+            each.name.split(", ")[0] for each in _candidates().values()
+        }
+        nothing_twice(hurt)
+
+    def test_mlflow_s_absence_is_said_at_its_end(self, hurt: Hurt) -> None:
+        count = len(hurt.measured)
+        said = f"MLflow at http://127.0.0.1:1 lacks {count} of {count} measurements (connection refused)"
+        assert said in hurt.sessions[0].err
+
+    def test_nothing_of_any_trial_is_left(self, hurt: Hurt) -> None:
+        assert hurt.accounts.left == []
+        kinds = [{each.kind for each in held} for held in hurt.accounts.held.values()]
+        assert len(kinds) >= 10 and all("process" in each for each in kinds)
+        assert all("placement group" in each for each in kinds)
+
+
+class TestKilled:
+    """A worker that gets SIGKILL: its layout has one more trial."""
+
+    def test_just_after_a_rung(self, hurt: Hurt) -> None:
+        """What was measured before is kept, and not run again."""
+        first, second = hurt.ends("killed after a rung")
+        assert (first.state, second.state) == ("interrupted", "done")
+        found = hurt.of("killed after a rung")
+        assert [(each.batch.micro_batch, each.trial_id) for each in found] == [
+            (1, first.trial_id),
+            (2, second.trial_id),
+        ]
+        assert all(each.outcome in RAN for each in found)
+        (again,) = [each for each in hurt.history.trials if each.trial_id == second.trial_id]
+        assert again.micro_batches == (2,)
+
+    def test_twice_in_a_step(self, hurt: Hurt) -> None:
+        (failed,) = hurt.of("dies twice")
+        assert failed.outcome is Outcome.FAILED and re.search(r"the process of rank [01] died: .*exit", failed.reason)
+        assert [(each.state, each.fault) for each in hurt.ends("dies twice")] == [("interrupted", "died")] * 2
+        assert "failed: DDP" in hurt.sessions[0].err
+
+    def test_its_node_is_told(self, hurt: Hurt) -> None:
+        nodes = {each.node for each in hurt.ends("dies twice")}
+        assert len(nodes) == 1 and re.fullmatch(r"\d+\.\d+\.\d+\.\d+", nodes.pop())
+
+
+class TestHung:
+    """Trials that stand still."""
+
+    def test_a_stopped_rank(self, hurt: Hurt) -> None:
+        (hung,) = hurt.of("hang")
+        assert hung.outcome is Outcome.HUNG and f"rank {hung.rank} stood still for" in hung.reason
+        (end,) = hurt.ends("hang")
+        assert (end.state, end.fault) == ("done", "hung")
+        assert end.reason == hung.reason, "not the death of the process, which the watchdog ended"
+        assert "hung: DDP" in hurt.sessions[0].err and "hung" in hurt.sessions[0].out
+
+    def test_a_compile_that_never_ends(self, hurt: Hurt) -> None:
+        (hung,) = hurt.of("compile that never ends")
+        assert hung.outcome is Outcome.HUNG and hung.layout.compile == "block"
+        assert re.search(r"stood still for 3\d s at micro-step 0 of step 0", hung.reason)
+
+
+class TestMemory:
+    """Memory that runs out for one."""
+
+    def test_of_one_rank_of_two(self, hurt: Hurt) -> None:
+        (found,) = hurt.of("memory of one rank")
+        assert found.outcome is Outcome.OOM and found.rank in (0, 1), found.reason
+        assert f"rank {found.rank} asked for" in found.reason
+        (end,) = hurt.ends("memory of one rank")
+        assert (end.state, end.fault) == ("done", "")
+        assert "oom: DDP" in hurt.sessions[0].err
+
+    def test_of_the_host(self, hurt: Hurt) -> None:
+        if not hurt.host_ran_out:
+            pytest.skip("this machine allows no memory control group of one's own")
+        (found,) = hurt.of("memory of the host")
+        assert found.outcome is Outcome.OOM, found.reason
+        assert "was killed because host memory ran out" in found.reason
+
+
+class TestItsOwnFault:
+    """What a layout or its environment is to blame for itself: recorded, and not tried again."""
+
+    def test_a_loss_that_is_no_number(self, hurt: Hurt) -> None:
+        (found,) = hurt.of("loss")
+        assert found.outcome is Outcome.DIVERGED and "the loss was nan at step" in found.reason
+        assert len(hurt.ends("loss")) == 1
+
+    def test_a_worker_that_cannot_import(self, hurt: Hurt) -> None:
+        (found,) = hurt.of("no import")
+        assert found.outcome is Outcome.FAILED and "libnot-here.so.1" in found.reason
+        (end,) = hurt.ends("no import")
+        assert (end.state, end.fault) == ("done", "failed")
+        assert "failed: ZeRO-0" in hurt.sessions[0].err and "libnot-here.so.1" in hurt.sessions[0].err

@@ -1,0 +1,55 @@
+# pyright: basic
+"""Studies to be mirrored, and what MLflow has of them."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from mlflow import MlflowClient
+
+from platform.reports.files import write_results
+from platform.study.study import Study, read
+from tests.samples import header, layout, measurement, oom
+from trainers.journal import End, Measured, RungStart
+from trainers.measurement import Measurement
+
+POINTS = (
+    measurement(
+        losses=(12.0, float("nan"), float("inf")), grad_norms=(float("inf"), float("nan"), 2.0), step_time_derived=True
+    ),
+    measurement(micro_batch=2, tokens_per_s=50000.0, on=layout(checkpointing="full")),
+    oom(micro_batch=4),
+)
+
+
+def write(studies: Path, name: str, *measurements: Measurement, end: int | None = 0) -> Path:
+    """A study with these measurements; the path of its folder."""
+    with Study.create(studies, name) as study:
+        study.record(header(name))
+        for each in measurements:
+            study.record(RungStart(trial_id=each.trial_id, batch=each.batch, deadline_s=60))
+            study.record(Measured(measurement=each))
+        if end is not None:
+            study.record(End(exit_code=end, wall_s=10, gpu_s=40))
+        write_results(study.path, read(study.path)[0])
+        return study.path
+
+
+def runs_of(uri: str, name: str):
+    """The study's parent run and its children, as anyone would ask for them."""
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name("bloom7b")
+    assert experiment is not None
+    found = client.search_runs([experiment.experiment_id], f"tags.study = '{name}'", max_results=1000)
+    parents = [run for run in found if "mlflow.parentRunId" not in run.data.tags]
+    assert len(parents) == 1, parents
+    children = [run for run in found if run.data.tags.get("mlflow.parentRunId") == parents[0].info.run_id]
+    return client, parents[0], children
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Waits until it holds."""
+    until = time.monotonic() + 90
+    while not condition():
+        assert time.monotonic() < until, "it did not happen within 90 s"
+        time.sleep(0.1)

@@ -1,0 +1,59 @@
+"""The arithmetic of a time line: whatever overlaps, the parts add up to the wall time."""
+
+import random
+
+import pytest
+
+from trainers.profiling.sums import COMPUTE, FIELDS, Busy, Kind, Sums, sum_between, whole_step
+
+KINDS: tuple[Kind, ...] = (*COMPUTE, "communication")
+
+
+def busy(kind: Kind, start_s: float, end_s: float) -> Busy:
+    return Busy(start_s=start_s, end_s=end_s, kind=kind)
+
+
+def by_millisecond(pieces: list[Busy], start: int, end: int) -> dict[str, int]:
+    """The same sums the slow way: each millisecond by itself."""
+    found = dict.fromkeys(FIELDS, 0)
+    for moment in range(start, end):
+        kinds = {each.kind for each in pieces if each.start_s <= moment < each.end_s}
+        compute = next((kind for kind in COMPUTE if kind in kinds), None)
+        if compute is not None:
+            found[f"{compute}_s"] += 1
+            found["communication_hidden_s"] += "communication" in kinds
+        else:
+            found["communication_exposed_s" if "communication" in kinds else "idle_s"] += 1
+    return found
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_time_line_adds_up(seed: int) -> None:
+    draw = random.Random(seed)
+    pieces: list[Busy] = []
+    for _ in range(draw.randrange(40)):
+        start = draw.randrange(100)
+        pieces.append(busy(draw.choice(KINDS), start, start + draw.randrange(20)))
+    start, end = sorted(draw.sample(range(120), 2))
+    found = sum_between(pieces, start, end)
+    assert {name: getattr(found, name) for name in FIELDS} == by_millisecond(pieces, start, end)
+    assert found.wall_s == end - start
+
+
+def test_communication_is_hidden_only_beside_compute() -> None:
+    found = sum_between([busy("communication", 1, 5), busy("matmul", 3, 4), busy("matmul", 3.5, 6)], 0, 8)
+    assert found == Sums(matmul_s=3, communication_exposed_s=2, communication_hidden_s=2, idle_s=3)
+
+
+def test_two_streams_are_one_device() -> None:
+    found = sum_between([busy("other", 0, 4), busy("attention", 2, 6), busy("optimizer", 5, 7)], 0, 7)
+    assert found == Sums(other_s=2, attention_s=4, optimizer_s=1)
+
+
+def test_a_whole_step_has_the_middle_as_often_as_it_takes() -> None:
+    first, middle, last = Sums(matmul_s=5), Sums(matmul_s=3, idle_s=1), Sums(matmul_s=3, communication_exposed_s=2)
+    step = whole_step([first, middle, last], Sums(optimizer_s=7), 10)
+    assert step == Sums(matmul_s=5 + 8 * 3 + 3, idle_s=8, communication_exposed_s=2, optimizer_s=7)
+    assert whole_step([first, last], Sums(optimizer_s=7), 2) == first + last + Sums(optimizer_s=7)
+    with pytest.raises(ValueError, match="from 3 at least, got 2"):
+        whole_step([first, last], Sums(), 4)

@@ -1,0 +1,99 @@
+"""Studies that tests run in one session or several, and what must hold of all of them."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from platform.study.history import History
+from platform.study.journal import Tail
+from platform.study.study import read
+from tests.search.session import Ended, Session
+from trainers.journal import Line, Measured, Resume, RungStart, StudyHeader, TrialStart
+from trainers.measurement import Measurement, Outcome
+
+SLOW = {"hidden_size": 256, "vocab_size": 8192, "seq_len": 512}
+"""A model whose steps take half a second: a test can do something in the middle of a rung."""
+IN_ORDER = ("--searcher", "sweep")
+"""Layouts one after another, so that a test knows which one it hurts."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """A study after some sessions."""
+
+    path: Path
+    sessions: tuple[Ended, ...]
+
+    @property
+    def history(self) -> History:
+        return read(self.path, last=True)[0]
+
+    @property
+    def measured(self) -> tuple[Measurement, ...]:
+        """What ran, in the order of the journal."""
+        return tuple(each for each in self.history.measurements if each.outcome is not Outcome.SKIPPED)
+
+    def lines(self) -> list[Line]:
+        """Every readable line of the journal."""
+        return Tail(self.path / "journal.jsonl").read(last=True)
+
+
+def sessions_of(lines: Sequence[Line]) -> list[list[Line]]:
+    """The lines of each session."""
+    found: list[list[Line]] = []
+    for line in lines:
+        if isinstance(line, (StudyHeader, Resume)):
+            found.append([])
+        found[-1].append(line)
+    return found
+
+
+def nothing_twice(run: Run) -> None:
+    """No measurement is there twice, and no rung that was finished began again."""
+    ids = [line.measurement.id for line in run.lines() if isinstance(line, Measured)]
+    assert len(ids) == len(set(ids))
+    keys = {each.trial_id: each.key for each in run.history.trials}
+    done: set[tuple[str, int, int]] = set()
+    repeats: dict[str, int] = {
+        line.measurement.trial_id: line.measurement.repeat for line in run.lines() if isinstance(line, Measured)
+    }
+    for line in run.lines():
+        if isinstance(line, RungStart):
+            rung = (keys[line.trial_id], line.batch.micro_batch, repeats.get(line.trial_id, 0))
+            assert rung not in done, f"{rung} was finished and began again"
+        elif isinstance(line, Measured) and line.measurement.trial_id in keys:
+            each = line.measurement
+            done.add((keys[each.trial_id], each.batch.micro_batch, each.repeat))
+
+
+def start(folder: Path, name: str, number: int, *argv: str, address: str = "local", **how: Any) -> Session:
+    """One more session of the study `name` in `folder`; `how` as `Session` has it."""
+    places = ("--studies", str(folder / "studies"), "--address", address)
+    log, journal = folder / f"log-{name}-{number}", folder / "studies" / name / "journal.jsonl"
+    return Session(log, journal, *argv, *places, **how)
+
+
+def in_rung(lines: Sequence[Line], *, trial: int, micro_batch: int) -> bool:
+    """Whether the study's `trial`-th trial is in that rung."""
+    trials = [line.trial_id for line in lines if isinstance(line, TrialStart)]
+    rungs = [(line.trial_id, line.batch.micro_batch) for line in lines if isinstance(line, RungStart)]
+    return len(trials) == trial and (trials[-1], micro_batch) in rungs
+
+
+def num_rungs(lines: Sequence[Line]) -> int:
+    """Rungs begun so far."""
+    return sum(isinstance(line, RungStart) for line in lines)
+
+
+def after_cpu_s(worker: psutil.Process, seconds: float) -> Callable[[Sequence[Line]], bool]:
+    """True once the worker computed for so long from now: beyond a rung's first step, which may take minutes."""
+
+    def spent_s() -> float:
+        times = worker.cpu_times()
+        return times.user + times.system
+
+    before_s = spent_s()
+    return lambda lines: spent_s() - before_s > seconds

@@ -1,0 +1,76 @@
+"""What a piece of a trace is: by the named range that it lies in first, then by the names of operations and kernels.
+
+Names are those of torch 2.11 to 2.13 on CPUs, and of cuBLAS, CUTLASS, NCCL, FlashAttention and Inductor on CUDA.
+"""
+
+import functools
+import re
+from collections.abc import Sequence
+
+from trainers.profiling.sums import Kind
+
+MICRO_STEP, OPTIMIZER_STEP = "layout: micro-step", "layout: optimizer step"
+"""Ranges that cut a step into its parts; `run` lays them around the engine's own."""
+LOSS, ATTENTION = "layout: loss", "layout: attention"
+"""Ranges of modules, where these are not compiled: compiled code knows no ranges."""
+
+COMPILED = "## Call CompiledFxGraph"
+"""Begins the name of the range around a compiled graph. On a CPU its fused loops have no names of their own."""
+
+_TALKS = re.compile(r"nccl|rccl|^gloo:|_shot_all_reduce|multimem", re.IGNORECASE)
+_OPTIMIZES = re.compile(r"^Optimizer\.|multi_tensor_apply.*adam|_fused_adam", re.IGNORECASE)
+_LOSES = re.compile(r"cross_?entropy|nll_?loss|log_?softmax|logsumexp", re.IGNORECASE)
+_ATTENDS = re.compile(r"scaled_?dot_?product|flash|fmha|sdpa|flex_attention|softmax", re.IGNORECASE)
+_MULTIPLIES = re.compile(r"(aten|mkl|mkldnn|onednn)::_?(mkl_|scaled_)?(addmm|mm|addmv|mv|linear|matmul)(_\w+)?")
+_MULTIPLIES_BATCHES = re.compile(r"aten::(bmm|baddbmm)(_\w+)?")
+_PRODUCT_KERNEL = re.compile(
+    r"gemm|gemv|nvjet|cutlass|xmma|cublas|splitk|s\d+_tensorop|triton_tem_fused_\w*mm", re.IGNORECASE
+)
+_OPERATION = re.compile(r"(?!autograd::|torch::|c10d::|_c10d_functional::|profiler::)[a-z_][a-z0-9_]*::\w")
+"""Of a dispatcher's library, those left out that only wait for others or stand around them."""
+
+
+def computes(operation: str) -> bool:
+    """Whether a CPU's operation is itself work, and not only a frame around such, a wait, or Python."""
+    return _is_operation(operation) or operation.startswith(COMPILED)
+
+
+def kind_of(kernel: str, around: Sequence[str], *, forward: Sequence[str] = (), is_head: bool = False) -> Kind:
+    """The kind of a kernel, or of a piece of a CPU's operation.
+
+    `around` are the names of all that encloses the place where it was launched, the innermost last; `forward` the same
+    of the forward operation of which this is the backward pass. `is_head` says that it is a product over the
+    vocabulary.
+    """
+    if _TALKS.search(kernel) or any(name.startswith("gloo:") for name in around):
+        return "communication"
+    told = {_told(name) for name in (kernel, *around)}
+    if OPTIMIZER_STEP in around or "optimizer" in told:
+        return "optimizer"
+    if LOSS in around or LOSS in forward or is_head or "loss" in told:
+        return "loss"
+    inner = next((name for name in reversed(around) if _is_operation(name)), "")
+    if _MULTIPLIES.fullmatch(inner):
+        return "matmul"
+    if ATTENTION in around or ATTENTION in forward or _MULTIPLIES_BATCHES.fullmatch(inner):
+        return "attention"
+    if "attention" in told:
+        return "attention"
+    return "matmul" if _PRODUCT_KERNEL.search(kernel) else "other"
+
+
+@functools.cache  # a trace has few names, each of them a thousand times
+def _told(name: str) -> Kind | None:
+    """What a name says of all that it encloses; None for most names."""
+    kinds: dict[Kind, re.Pattern[str]] = {"optimizer": _OPTIMIZES, "loss": _LOSES, "attention": _ATTENDS}
+    return next((kind for kind, pattern in kinds.items() if pattern.search(name)), None)
+
+
+@functools.cache
+def _is_operation(name: str) -> bool:
+    return _OPERATION.match(name) is not None
+
+
+def is_product(operation: str) -> bool:
+    """Whether an operation is a plain (not a batched) matrix product."""
+    return _MULTIPLIES.fullmatch(operation) is not None

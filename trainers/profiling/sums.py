@@ -1,0 +1,111 @@
+"""Seconds of a device's time line by kind. Overlaps are counted once, so the parts add up to the wall time."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+Kind = Literal["matmul", "attention", "loss", "optimizer", "other", "communication"]
+
+COMPUTE: tuple[Kind, ...] = ("matmul", "attention", "loss", "optimizer", "other")
+"""Where several of them run at once, on different streams, the time is the first one's."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Busy:
+    """Something that ran on the device, or on a CPU worker, from `start_s` to `end_s`."""
+
+    start_s: float
+    end_s: float
+    kind: Kind
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Sums:
+    """Seconds by kind. All but `communication_hidden_s` add up to `wall_s`."""
+
+    matmul_s: float = 0.0
+    """Products with weights, the head's excepted."""
+    attention_s: float = 0.0
+    """Between the products with its weights: scores, softmax, values."""
+    loss_s: float = 0.0
+    """The head's products and the cross-entropy."""
+    optimizer_s: float = 0.0
+    """Clipping, the step and clearing gradients."""
+    other_s: float = 0.0
+    """Norms, activations, embeddings, residual sums, casts and copies."""
+    communication_exposed_s: float = 0.0
+    """Communication while nothing of the above ran."""
+    idle_s: float = 0.0
+    """Nothing ran at all."""
+    communication_hidden_s: float = 0.0
+    """Communication beside the compute above."""
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds from beginning to end."""
+        return self.compute_s + self.optimizer_s + self.communication_exposed_s + self.idle_s
+
+    @property
+    def compute_s(self) -> float:
+        """Seconds of computing, the optimizer excepted."""
+        return self.matmul_s + self.attention_s + self.loss_s + self.other_s
+
+    def __add__(self, other: "Sums") -> "Sums":
+        return Sums(**{name: getattr(self, name) + getattr(other, name) for name in FIELDS})
+
+    def times(self, factor: float) -> "Sums":
+        """Every part times `factor`."""
+        return Sums(**{name: factor * getattr(self, name) for name in FIELDS})
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Sums))
+
+
+def sum_between(busy: Iterable[Busy], start_s: float, end_s: float) -> Sums:
+    """The sums of what ran from `start_s` to `end_s`; pieces are cut at both."""
+    marks: list[tuple[float, int, Kind]] = []
+    for each in busy:
+        first, last = max(each.start_s, start_s), min(each.end_s, end_s)
+        if last > first:
+            marks.append((first, 1, each.kind))
+            marks.append((last, -1, each.kind))
+    marks.sort(key=lambda mark: mark[0])
+    found: dict[str, float] = dict.fromkeys(FIELDS, 0.0)
+    running = Counter[Kind]()
+    before_s = start_s
+    for at_s, change, kind in marks:
+        span_s = at_s - before_s
+        if span_s > 0:
+            compute = next((each for each in COMPUTE if running[each]), None)
+            talks = running["communication"] > 0
+            if compute is not None:
+                found[f"{compute}_s"] += span_s
+                found["communication_hidden_s"] += span_s if talks else 0.0
+            else:
+                found["communication_exposed_s" if talks else "idle_s"] += span_s
+        running[kind] += change
+        before_s = at_s
+    found["idle_s"] += max(0.0, end_s - before_s)
+    return Sums(**found)
+
+
+def mean(several: Sequence[Sums]) -> Sums:
+    """The mean of one or more."""
+    return sum(several[1:], several[0]).times(1 / len(several))
+
+
+def whole_step(micro_steps: Sequence[Sums], optimizer: Sums, grad_accum: int) -> Sums:
+    """A step of `grad_accum` micro-steps from those of a shorter one: as `trainers.ladder.step_time_s` derives it.
+
+    The first micro-step and the last are counted once, the mean of those between as often as it takes.
+
+    Raises:
+        ValueError: more micro-steps are asked for, and there is none between the first and the last.
+    """
+    if grad_accum == len(micro_steps):
+        return sum(micro_steps, optimizer)
+    if len(micro_steps) < 3:
+        raise ValueError(f"a step of {grad_accum} micro-steps is derived from 3 at least, got {len(micro_steps)}")
+    middle = mean(micro_steps[1:-1]).times(grad_accum - 2)
+    return micro_steps[0] + middle + micro_steps[-1] + optimizer

@@ -1,0 +1,198 @@
+"""Reads the Chrome trace of torch.profiler: what ran on the device, of what kind, in which part of a step.
+
+On CUDA it is what CUPTI saw of the device; a kernel's launch, told by its correlation id, says which operations and
+ranges it belongs to. On a CPU it is the operations themselves: a moment is the innermost operation's, of whichever
+thread, and what lies in none of them (Python, autograd's own work, waiting) is idle, or communication while gloo talks.
+"""
+
+import bisect
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from trainers.profiling.kinds import MICRO_STEP, OPTIMIZER_STEP, computes, is_product, kind_of
+from trainers.profiling.sums import Busy, Kind, Sums, mean, sum_between, whole_step
+
+_HOST = frozenset({"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver"})
+_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class _Span:
+    """Something on a thread of the host. Times in seconds."""
+
+    name: str
+    start_s: float
+    end_s: float
+    event: Mapping[str, Any]
+    parent: "_Span | None" = None
+    forward: "_Span | None" = None
+    """The forward operation of which this is the backward node."""
+
+
+def step_sums(trace: Mapping[str, Any], *, grad_accum: int, head_widths: frozenset[int] = frozenset()) -> Sums:
+    """Where one step of `grad_accum` micro-steps goes: the mean over the trace's steps, the first one left out.
+
+    The first one began on an idle device and under a profiler that was only starting. Products with an operand of a
+    size in `head_widths` are the head's; that is for code whose head no range can name.
+
+    Raises:
+        ValueError: the trace holds fewer than two whole steps.
+    """
+    events: Sequence[Mapping[str, Any]] = trace["traceEvents"]
+    threads = _threads(events)
+    spans = [span for thread in threads for span in thread]
+    _link(events, spans)
+    ranges = sorted(
+        (span for span in spans if span.name in (MICRO_STEP, OPTIMIZER_STEP)), key=lambda span: span.start_s
+    )
+    on_device = [event for event in events if event.get("ph") == "X" and event.get("cat") in _DEVICE]
+    if on_device and ranges:
+        busy, edges = _of_device(on_device, spans, ranges, head_widths)
+    else:
+        busy = [piece for thread in threads for piece in _of_thread(thread, head_widths)]
+        edges = [span.start_s for span in ranges]
+        edges += [span.end_s for span in ranges[-1:]]
+    steps: list[Sums] = []
+    micro_steps: list[Sums] = []
+    for number, span in enumerate(ranges):
+        part = sum_between(busy, edges[number], edges[number + 1])
+        if span.name == MICRO_STEP:
+            micro_steps.append(part)
+        else:
+            steps.append(whole_step(micro_steps, part, grad_accum))
+            micro_steps = []
+    if len(steps) < 2:
+        raise ValueError(f"the trace holds {len(steps)} whole steps: 2 at least are wanted, the first is left out")
+    return mean(steps[1:])
+
+
+def has_kernels(trace: Mapping[str, Any]) -> bool:
+    """Whether the trace saw a device at work."""
+    return any(event.get("cat") == "kernel" for event in trace["traceEvents"])
+
+
+def _threads(events: Sequence[Mapping[str, Any]]) -> list[list[_Span]]:
+    """The host's spans by thread, in the order of their starts, each knowing the one around it."""
+    threads: dict[tuple[Any, Any], list[_Span]] = {}
+    for event in events:
+        if event.get("ph") == "X" and event.get("cat") in _HOST:
+            start_s = event["ts"] / 1e6
+            span = _Span(name=event["name"], start_s=start_s, end_s=start_s + event["dur"] / 1e6, event=event)
+            threads.setdefault((event["pid"], event["tid"]), []).append(span)
+    for thread in threads.values():
+        thread.sort(key=lambda span: (span.start_s, -span.end_s))
+        stack: list[_Span] = []
+        for span in thread:
+            while stack and stack[-1].end_s <= span.start_s:
+                stack.pop()
+            span.parent = stack[-1] if stack else None
+            stack.append(span)
+    return list(threads.values())
+
+
+def _link(events: Sequence[Mapping[str, Any]], spans: Sequence[_Span]) -> None:
+    """Ties backward nodes to their forward operations, by the arrows that the profiler draws between them."""
+    ends: dict[Any, dict[str, tuple[Any, float]]] = {}
+    for event in events:
+        if event.get("cat") == "fwdbwd":
+            ends.setdefault(event["id"], {})[event["ph"]] = (event["tid"], event["ts"])
+    at = {(span.event["tid"], span.event["ts"]): span for span in spans}
+    for arrow in ends.values():
+        forward, backward = (at.get(arrow[end]) if end in arrow else None for end in ("s", "f"))
+        if forward is not None and backward is not None:
+            backward.forward = forward
+
+
+def _around(span: _Span | None) -> list[_Span]:
+    """The span and all that enclose it, the innermost last."""
+    found: list[_Span] = []
+    while span is not None:
+        found.append(span)
+        span = span.parent
+    return found[::-1]
+
+
+def _kind(kernel: str, span: _Span | None, head_widths: frozenset[int]) -> Kind:
+    around = _around(span)
+    node = next((each.forward for each in reversed(around) if each.forward is not None), None)
+    return kind_of(
+        kernel,
+        [each.name for each in around],
+        forward=[each.name for each in _around(node)],
+        is_head=any(is_product(each.name) and _has_width(each, head_widths) for each in around),
+    )
+
+
+def _has_width(span: _Span, widths: frozenset[int]) -> bool:
+    shapes: Any = span.event.get("args", {}).get("Input Dims", ())
+    return bool(widths) and any(size in widths for shape in shapes for size in shape if isinstance(size, int))
+
+
+def _of_thread(thread: Sequence[_Span], head_widths: frozenset[int]) -> Iterator[Busy]:
+    """What a CPU's thread did: each moment is that of the innermost span."""
+    pieces: list[tuple[float, float, _Span]] = []
+    stack: list[_Span] = []
+    reached_s = 0.0
+
+    def until(moment_s: float) -> None:
+        nonlocal reached_s
+        if stack and moment_s > reached_s:
+            pieces.append((reached_s, moment_s, stack[-1]))
+        reached_s = max(reached_s, moment_s)
+
+    for span in thread:
+        while stack and stack[-1].end_s <= span.start_s:
+            until(stack[-1].end_s)
+            stack.pop()
+        until(span.start_s)
+        stack.append(span)
+    while stack:
+        until(stack[-1].end_s)
+        stack.pop()
+
+    @functools.cache
+    def kind(span: _Span) -> Kind | None:
+        found = _kind(span.name, span, head_widths)
+        return found if computes(span.name) or found == "communication" else None
+
+    for start_s, end_s, span in pieces:
+        found = kind(span)
+        if found is not None:
+            yield Busy(start_s=start_s, end_s=end_s, kind=found)
+
+
+def _of_device(
+    on_device: Sequence[Mapping[str, Any]],
+    spans: Sequence[_Span],
+    ranges: Sequence[_Span],
+    head_widths: frozenset[int],
+) -> tuple[list[Busy], list[float]]:
+    """What the device did, and where each range began on it, the end of the last one besides.
+
+    A range begins with the first piece of compute that was launched in it: communication may be launched ahead. What
+    is launched after the last one (losses are read) is no part of a step.
+    """
+    launches = {
+        span.event.get("args", {}).get("correlation"): span for span in spans if span.event["cat"].startswith("cuda_")
+    }
+    starts_s = [span.start_s for span in ranges]
+    busy: list[Busy] = []
+    began_s: dict[int, float] = {}
+    last_s = 0.0
+    for event in on_device:
+        launch = launches.get(event.get("args", {}).get("correlation"))
+        kind = _kind(event["name"], launch, head_widths)
+        start_s, end_s = event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6
+        busy.append(Busy(start_s=start_s, end_s=end_s, kind=kind))
+        if launch is None or launch.start_s <= ranges[-1].end_s:
+            last_s = max(last_s, end_s)
+        if launch is not None and kind != "communication":
+            number = bisect.bisect_right(starts_s, launch.start_s) - 1
+            began_s[number] = min(start_s, began_s.get(number, start_s))
+    edges: list[float] = []
+    for number in range(len(ranges)):
+        least_s = edges[-1] if edges else 0.0
+        edges.append(max(least_s, began_s.get(number, least_s)))
+    return busy, [*edges, max([last_s, *edges[-1:]])]
