@@ -16,9 +16,13 @@ from search_spaces.transformers_config import space_of_config
 
 _REGISTRY = {
     "bloom7b": "search_spaces.bloom7b:bloom7b",
+    "bloom7b_kinds": "search_spaces.bloom7b:bloom7b_kinds",
     "gpt2": "search_spaces.gpt2:gpt2",
     "gpt2_xl": "search_spaces.gpt2:gpt2_xl",
+    "gpt2_xl_compressed": "search_spaces.gpt2:gpt2_xl_compressed",
     "gpt2_zero": "search_spaces.gpt2:gpt2_zero",
+    "gpt2_fsdp": "search_spaces.gpt2:gpt2_fsdp",
+    "gpt2_128": "search_spaces.gpt2:gpt2_128",
 }
 
 

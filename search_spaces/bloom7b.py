@@ -1,9 +1,10 @@
 """BLOOM 7b1 (https://huggingface.co/bigscience/bloom-7b1): the model whose layouts the first users compared by hand."""
 
 import dataclasses
+from typing import Any
 
 from search_spaces.miniature import stand_in
-from search_spaces.space import Space
+from search_spaces.space import Point, Space
 from trainers.recipe import Recipe
 from trainers.spec import ModelSpec
 
@@ -39,3 +40,45 @@ def bloom7b() -> Space:
         micro_batches=(1, 2, 4, 8, 16),
     )
     return dataclasses.replace(space, miniature=stand_in(space))
+
+
+_FSDP: dict[str, Any] = {"engine": "fsdp", "zero_stage": 3, "compile": "block", "grad_sync": "every"}
+_ZERO_1: dict[str, Any] = {"engine": "deepspeed", "zero_stage": 1, "compile": "block"}
+_ZERO_2: dict[str, Any] = {"engine": "deepspeed", "zero_stage": 2, "compile": "block"}
+_ZERO_3: dict[str, Any] = {"engine": "deepspeed", "zero_stage": 3, "compile": "none"}
+_KINDS: dict[str, dict[str, Any]] = {
+    "fsdp": _FSDP,
+    "fsdp_sync_last": {**_FSDP, "grad_sync": "last"},
+    "fsdp_kept": {**_FSDP, "zero_stage": 2},
+    "fsdp_hybrid_2": {**_FSDP, "dp_shard": 2},
+    "fsdp_reshard_2": {**_FSDP, "reshard": 2},
+    "fsdp_prefetch_1": {**_FSDP, "prefetch": 1},
+    "fsdp_prefetch_2": {**_FSDP, "prefetch": 2},
+    "fsdp_prefetch_4": {**_FSDP, "prefetch": 4},
+    "fsdp_offload": {**_FSDP, "offload": "all"},
+    "zero1": _ZERO_1,
+    "zero1_offload": {**_ZERO_1, "offload": "optimizer"},
+    "zero2": _ZERO_2,
+    "zero2_overlap": {**_ZERO_2, "overlap": "on"},
+    "zero2_bucket_256": {**_ZERO_2, "bucket_mib": 256},
+    "zero2_offload": {**_ZERO_2, "offload": "optimizer"},
+    "zero3": _ZERO_3,
+    "zero3_no_overlap": {**_ZERO_3, "overlap": "off"},
+    "zero3_prefetch_2": {**_ZERO_3, "prefetch": 2},
+    "zero3_offload_optimizer": {**_ZERO_3, "offload": "optimizer"},
+    "zero3_offload": {**_ZERO_3, "offload": "all"},
+}
+
+
+def bloom7b_kinds() -> Space:
+    """One change at a time from full sharding: what each data-parallel kind costs or brings, at micro-batch 2.
+
+    In a search of `bloom7b` any of them is an axis of `--set`, as in `--set prefetch=0,1,2`.
+    """
+    return Space(
+        name="bloom7b_kinds",
+        summary="BLOOM 7b1, 20 named points: hybrid sharding, prefetch, offload, overlap and buckets, one at a time",
+        recipe=bloom7b().recipe,
+        axes={"attention": ("flex",), "loss": ("chunked",), **{axis: (value,) for axis, value in _FSDP.items()}},
+        points=tuple(Point(name=name, micro_batch=2, layout=layout) for name, layout in _KINDS.items()),
+    )

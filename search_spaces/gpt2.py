@@ -30,6 +30,9 @@ GPT2_XL = ModelSpec(
 )
 """1,557,611,200 parameters."""
 
+GPT2_XXL = dataclasses.replace(GPT2_XL, name="gpt2-xxl", num_layers=96)
+"""3.0 B parameters: twice the layers of GPT-2 XL."""
+
 
 def gpt2() -> Space:
     """GPT-2 124M: 1.9 GiB of fp32 weights, gradients and states fit everywhere, so plain replicas come first."""
@@ -91,4 +94,84 @@ def gpt2_zero() -> Space:
             for stage, precision in itertools.product((0, 1, 2, 3), ("fp16", "fp32"))
         ),
         num_workers=1,
+    )
+
+
+def gpt2_xl_compressed() -> Space:
+    """DDP with gradients exchanged whole, in bf16 and as PowerSGD's factors: each a recipe with a winner of its own.
+
+    One micro-step a step where the ladder reaches 16 on four devices, so that the exchange weighs.
+    """
+    base = gpt2_xl()
+    recipe = dataclasses.replace(base.recipe, global_batch=64)
+    return Space(
+        name="gpt2_xl_compressed",
+        summary="GPT-2 XL 1.6B, sequence 1024, global batch 64: DDP with plain, bf16 and PowerSGD gradients",
+        recipe=recipe,
+        further_recipes=tuple(
+            dataclasses.replace(recipe, compression=name)
+            for name in ("bf16", "powersgd_1", "powersgd_4", "powersgd_32")
+        ),
+        axes={
+            "bucket_mib": (0, 100),
+            "engine": ("ddp",),
+            "attention": ("sdpa",),
+            "compile": ("block",),
+            "loss": ("chunked",),
+        },
+        micro_batches=(4, 8, 16),
+        refine=False,
+    )
+
+
+_FSDP = {
+    "xl_baseline": (GPT2_XL, {}, (1, 2, 4, 7, 8, 9)),
+    "xl_checkpointing": (GPT2_XL, {"checkpointing": "full"}, (8, 16, 32, 64)),
+    "xl_prefetch": (GPT2_XL, {"checkpointing": "full", "prefetch": 1}, (64,)),
+    "xxl_checkpointing": (GPT2_XXL, {"checkpointing": "full"}, (8, 16, 32)),
+}
+
+
+def gpt2_fsdp() -> Space:
+    """The rows of a Lightning report on four V100 of 16 GB: full sharding, length 128, one micro-step a step, AMP.
+
+    With `--device-memory-gib 16` they end where theirs did; iteration times are what compares.
+    """
+    return Space(
+        name="gpt2_fsdp",
+        summary="GPT-2 XL and XXL, length 128, four GPUs: 14 named points of FSDP2 with and without checkpointing",
+        recipe=Recipe(model=GPT2_XL, seq_len=128, global_batch=4, compute_precision="fp16"),
+        axes={"engine": ("fsdp",), "zero_stage": (3,), "attention": ("eager",)},
+        points=tuple(
+            Point(
+                name=f"{name}_bs{micro_batch}",
+                micro_batch=micro_batch,
+                recipe={"model": model, "global_batch": 4 * micro_batch},
+                layout=layout,
+            )
+            for name, (model, layout, micro_batches) in _FSDP.items()
+            for micro_batch in micro_batches
+        ),
+        num_workers=4,
+    )
+
+
+def gpt2_128() -> Space:
+    """The same models and length to their best: ladders up to the first out-of-memory error, kernels and prefetch."""
+    recipe = Recipe(model=GPT2_XL, seq_len=128, global_batch=4096)
+    return Space(
+        name="gpt2_128",
+        summary="GPT-2 XL and XXL, length 128, global batch 4096: FSDP2 with kernels, checkpointing and prefetch",
+        recipe=recipe,
+        further_recipes=(dataclasses.replace(recipe, model=GPT2_XXL),),
+        axes={
+            "attention": ("sdpa",),
+            "compile": ("block", "none"),
+            "loss": ("chunked", "plain"),
+            "checkpointing": ("none", "selective", "full"),
+            "prefetch": (0, 1),
+            "zero_stage": (3, 2),
+            "engine": ("fsdp",),
+        },
+        micro_batches=tuple(2**power for power in range(10)),
     )

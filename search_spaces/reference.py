@@ -5,7 +5,7 @@ They are spaces like any other, only not listed by `names`: a search of them wan
 
 import dataclasses
 
-from search_spaces.gpt2 import GPT2_XL
+from search_spaces.gpt2 import GPT2_XXL
 from search_spaces.space import Space
 from trainers.recipe import Recipe
 from trainers.spec import ModelSpec
@@ -35,8 +35,6 @@ TR3M_1B3 = ModelSpec(
     embedding_norm=True,
 )
 """BigScience's 1.3B baseline with a norm after the embedding."""
-GPT2_XXL = dataclasses.replace(GPT2_XL, name="gpt2-xxl", num_layers=96)
-"""3.0 B parameters: twice the layers of GPT-2 XL."""
 
 
 def _gpt(name: str, num_layers: int, hidden_size: int, num_heads: int, max_positions: int = 2048) -> ModelSpec:

@@ -125,7 +125,8 @@ def _one_of_each(kind: type, known: dict[str, Any], item: Any) -> Any:
 def identity(value: Any) -> str:
     """12 hex digits of SHA-256 over the canonical JSON of what defines `value`.
 
-    Fields declared with `metadata={"cosmetic": True}` (names, notes) are left out, so renaming changes nothing.
+    Fields declared with `metadata={"cosmetic": True}` (names, notes) are left out, so renaming changes nothing; so are
+    those with `metadata={"later": True}` at their default, so that a new field leaves what stands in journals its name.
     """
     text = json.dumps([type(value).__name__, _defining(value)], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -137,5 +138,6 @@ def _defining(value: Any) -> Any:
             field.name: _defining(getattr(value, field.name))
             for field in dataclasses.fields(value)
             if not field.metadata.get("cosmetic")
+            and not (field.metadata.get("later") and getattr(value, field.name) == field.default)
         }
     return to_json(value)

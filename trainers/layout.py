@@ -9,9 +9,10 @@ from trainers.recipe import Recipe
 
 EngineName = Literal["ddp", "fsdp", "deepspeed"]
 GradSync = Literal["every", "last"]
-Checkpointing = Literal["none", "selective", "every_4", "every_2", "full"]
+Checkpointing = Literal["none", "selective", "every_4", "every_2", "full", "budget_75", "budget_50", "budget_25"]
 Offload = Literal["none", "optimizer", "all"]
 Attention = Literal["eager", "sdpa", "flex"]
+Overlap = Literal["default", "on", "off"]
 Loss = Literal["plain", "chunked"]
 Compile = Literal["none", "block", "model"]
 
@@ -23,6 +24,7 @@ _NAMES = {
     "checkpointing": get_args(Checkpointing),
     "offload": get_args(Offload),
     "attention": get_args(Attention),
+    "overlap": get_args(Overlap),
     "loss": get_args(Loss),
     "compile": get_args(Compile),
 }
@@ -51,13 +53,21 @@ class Layout:
     grad_sync: GradSync = "last"
     """Whether gradients are reduced after "every" micro-step or only after the "last" one of a step."""
     checkpointing: Checkpointing = "none"
-    """What is computed again in the backward pass: nothing, all but products and attention of every block, or all of
-    every fourth, every second or every block."""
+    """What is computed again in the backward pass: nothing, all but products and attention of every block, all of every
+    fourth, every second or every block, or what a compiler finds cheapest to keep no more than that share (per cent)
+    of what it would keep by itself."""
     offload: Offload = "none"
     bucket_mib: int = 0
     """Size of a gradient bucket; 0 for the engine's own default."""
+    overlap: Overlap = dataclasses.field(default="default", metadata={"later": True})
+    """Whether DeepSpeed's stages 1 to 3 communicate beside their computing; by default stage 3 alone does."""
     prefetch: int = 0
-    """How many units FSDP2 gathers ahead explicitly; 0 for its own order."""
+    """How many blocks FSDP2, or DeepSpeed's stage 3, gathers ahead; 0 for the engine's own choice.
+
+    Stage 3 then keeps no more parameters gathered than these, one block's and those outside the blocks.
+    """
+    reshard: int = dataclasses.field(default=0, metadata={"later": True})
+    """Ranks that FSDP2's stage 3 spreads a block's parameters over between its two passes; 0 for all of `dp_shard`."""
     attention: Attention = "eager"
     loss: Loss = "plain"
     """Over all logits at once, or "chunked": over some rows at a time, gradients along with them."""
@@ -71,7 +81,7 @@ class Layout:
         for axis in AXES:
             if getattr(self, axis) < 1:
                 raise ValueError(f"{axis} must be at least 1, got {getattr(self, axis)}")
-        for field in ("bucket_mib", "prefetch"):
+        for field in ("bucket_mib", "prefetch", "reshard"):
             if getattr(self, field) < 0:
                 raise ValueError(f"{field} must not be negative, got {getattr(self, field)}")
         stages = _STAGES[self.engine]
@@ -93,8 +103,26 @@ class Layout:
             raise ValueError(
                 f"DeepSpeed ZeRO-{self.zero_stage} reduces gradients at the last micro-step: grad_sync must be 'last'"
             )
-        if self.prefetch and self.engine != "fsdp":
-            raise ValueError(f"prefetch is an axis of fsdp, got prefetch {self.prefetch} with {self.engine}")
+        gathers = self.engine == "fsdp" or (self.engine == "deepspeed" and self.zero_stage == 3)
+        if self.prefetch and not gathers:
+            raise ValueError(
+                f"prefetch is an axis of fsdp and of deepspeed at stage 3, got prefetch {self.prefetch} with"
+                f" {self.engine} at stage {self.zero_stage}"
+            )
+        if self.reshard and (self.engine, self.zero_stage) != ("fsdp", 3):
+            raise ValueError(
+                f"reshard is an axis of fsdp at stage 3, got reshard {self.reshard} with {self.engine} at stage"
+                f" {self.zero_stage}"
+            )
+        if self.reshard and (not 1 < self.reshard < self.dp_shard or self.dp_shard % self.reshard):
+            raise ValueError(
+                f"reshard must divide dp_shard {self.dp_shard} and lie between 1 and it, got {self.reshard}"
+            )
+        if self.overlap != "default" and (self.engine != "deepspeed" or not self.zero_stage):
+            raise ValueError(
+                f"overlap is an axis of deepspeed at stages 1 to 3, got overlap {self.overlap} with {self.engine} at"
+                f" stage {self.zero_stage}"
+            )
 
     @property
     def id(self) -> str:
@@ -114,7 +142,12 @@ class Layout:
     @property
     def checkpoint_every(self) -> int:
         """Distance between checkpointed blocks, of which the first one is the first; 0 for none."""
-        return {"none": 0, "every_4": 4, "every_2": 2}.get(self.checkpointing, 1)
+        return {"none": 0, "every_4": 4, "every_2": 2, "selective": 1, "full": 1}.get(self.checkpointing, 0)
+
+    @property
+    def activation_budget(self) -> float:
+        """Share of its activations that compiled code may keep: 1 unless `checkpointing` is a budget."""
+        return activation_budget(self.checkpointing)
 
     @property
     def label(self) -> str:
@@ -128,19 +161,32 @@ class Layout:
             parts.append(f"sync {self.grad_sync}")
         if self.checkpointing != "none":
             word = {"every_4": "every fourth", "every_2": "every second"}.get(self.checkpointing, self.checkpointing)
-            parts.append(f"{word} block checkpointed" if self.checkpoint_every > 1 else f"{word} checkpointing")
+            if self.activation_budget < 1:
+                parts.append(f"{self.activation_budget:.0%} of activations kept")
+            else:
+                parts.append(f"{word} block checkpointed" if self.checkpoint_every > 1 else f"{word} checkpointing")
         if self.offload != "none":
             parts.append(f"offload {self.offload}")
         if self.bucket_mib:
             parts.append(f"buckets {self.bucket_mib} MiB")
+        if self.overlap != "default":
+            parts.append(f"overlap {self.overlap}")
         if self.prefetch:
             parts.append(f"prefetch {self.prefetch}")
+        if self.reshard:
+            parts.append(f"reshard to {self.reshard}")
         parts.append(self.attention)
         if self.loss != "plain":
             parts.append(f"{self.loss} loss")
         if self.compile != "none":
             parts.append(f"compile {self.compile}")
         return ", ".join(parts)
+
+
+def activation_budget(checkpointing: str) -> float:
+    """`Layout.activation_budget` by the word alone."""
+    name, _, percent = checkpointing.partition("_")
+    return int(percent) / 100 if name == "budget" else 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,9 @@ from trainers.spec import ModelSpec
 Optimizer = Literal["adamw", "adafactor"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 StatePrecision = Literal["fp32", "bf16"]
-Compression = Literal["none", "bf16", "powersgd"]
+Compression = Literal[
+    "none", "bf16", "powersgd_1", "powersgd_2", "powersgd_4", "powersgd_8", "powersgd_16", "powersgd_32"
+]
 
 STREAM = "stream"
 """The value of `Recipe.data` that means the seeded, learnable stream."""
@@ -38,7 +40,8 @@ class Recipe:
     state_precision: StatePrecision = "fp32"
     """Type of master weights, optimizer states and gradients' sums, over micro-steps and over ranks."""
     compression: Compression = "none"
-    """What gradients are squeezed into before they are exchanged."""
+    """What DDP's gradients are squeezed into before they are exchanged: bf16, or PowerSGD's factors of that rank
+    (arXiv 1905.13727) from the second optimizer step on."""
     learning_rate: float = 1e-4
     weight_decay: float = 0.1
     beta1: float = 0.9
@@ -83,6 +86,12 @@ class Recipe:
     def id(self) -> str:
         """Hash of what defines the recipe."""
         return _identity(self)
+
+    @property
+    def powersgd_rank(self) -> int:
+        """Rank of the factors that PowerSGD exchanges; 0 where gradients are not factored."""
+        name, _, rank = self.compression.partition("_")
+        return int(rank) if name == "powersgd" else 0
 
     @property
     def tokens_per_step(self) -> int:

@@ -13,7 +13,8 @@ def refusal(recipe: Recipe, layout: Layout, cluster: Cluster) -> str | None:
     reasons = (
         *_of_cluster(recipe, layout, cluster),
         *_of_recipe(recipe, layout),
-        *_of_layout(layout),
+        *(_of_offload(recipe, layout, cluster) if layout.offload != "none" else ()),
+        *_of_layout(recipe, layout),
         *_of_model(recipe.model),
     )
     return reasons[0] if reasons else None
@@ -66,16 +67,68 @@ def _of_recipe(recipe: Recipe, layout: Layout) -> Iterator[str]:
             " choose zero_stage 1, 2 or 3, engine ddp or fsdp, or state_precision fp32"
         )
     if recipe.compression != "none":
-        yield f"no engine compresses gradients to {recipe.compression} yet: choose compression none"
+        yield from _of_compression(recipe, layout)
 
 
-def _of_layout(layout: Layout) -> Iterator[str]:
+def _of_offload(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[str]:
+    offload, stage = layout.offload, layout.zero_stage
+    if cluster.device_kind == "cpu":
+        yield f"offload {offload} moves states to host memory, where a CPU's are already: choose none"
+    if layout.engine == "ddp" or (layout.engine == "deepspeed" and stage == 0):
+        what = "DDP" if layout.engine == "ddp" else "DeepSpeed stage 0"
+        yield f"{what} keeps everything on the device, got offload {offload}: choose none, or an engine that shards"
+    if layout.engine == "fsdp" and offload == "optimizer":
+        yield "FSDP2 offloads weights and gradients along with the states, got offload optimizer: choose all or none"
+    if layout.engine == "fsdp" and recipe.compute_precision == "fp16":
+        yield (
+            "an fp16 loss scale is kept on the device, FSDP2's offloaded gradients are not:"
+            " choose compute_precision bf16 or offload none"
+        )
+    if layout.engine == "deepspeed" and recipe.state_precision == "bf16":
+        yield (
+            "DeepSpeed keeps offloaded states in bf16 with its own compiled CPU Adam alone, which is not used here:"
+            " choose state_precision fp32, engine fsdp, or offload none"
+        )
+    if layout.engine == "deepspeed" and 0 < stage < 3 and offload == "all":
+        yield f"DeepSpeed offloads parameters at stage 3 alone, got offload all at stage {stage}: choose optimizer"
+
+
+def _of_compression(recipe: Recipe, layout: Layout) -> Iterator[str]:
+    if layout.engine != "ddp":
+        yield (
+            f"gradients are compressed by hooks that DDP alone has, got compression {recipe.compression} with"
+            f" {layout.engine}: choose engine ddp or compression none"
+        )
+    if recipe.compression == "bf16" and recipe.state_precision == "bf16":
+        yield "bf16 states exchange bf16 gradients already: choose compression none or state_precision fp32"
+    if recipe.powersgd_rank and recipe.compute_precision == "fp16":
+        yield (
+            "an fp16 gradient that overflows would stay in PowerSGD's error feedback for ever:"
+            " choose compute_precision bf16 or fp32, or compression bf16 or none"
+        )
+    if recipe.powersgd_rank and layout.grad_sync == "every":
+        yield (
+            "PowerSGD at every micro-step approximates other sums than at the last one, which is another recipe:"
+            " choose grad_sync last"
+        )
+
+
+def _of_layout(recipe: Recipe, layout: Layout) -> Iterator[str]:
     for axis in ("tp", "pp", "cp"):
         if getattr(layout, axis) > 1:
             yield f"no engine has {axis} yet, got {axis} {getattr(layout, axis)}: set it to 1"
-    if layout.offload != "none":
-        yield f"no engine offloads yet, got offload {layout.offload}: choose none"
+    if layout.prefetch >= recipe.model.num_layers:
+        yield (
+            f"prefetch {layout.prefetch} reaches beyond the {recipe.model.num_layers} blocks of {recipe.model.name}:"
+            " choose less"
+        )
     yield from _of_kernels(layout)
+    whole_sums = recipe.compute_precision == "bf16" and recipe.state_precision == "fp32" and layout.offload == "none"
+    if layout.overlap != "default" and layout.zero_stage == 1 and whole_sums:
+        yield (
+            "DeepSpeed stage 1 in bf16 with fp32 states reduces all gradients after the backward pass, got overlap"
+            f" {layout.overlap}: choose default, or another zero_stage"
+        )
     if layout.bucket_mib and layout.engine == "fsdp":
         yield f"FSDP2 reduces a block at a time and has no buckets, got bucket_mib {layout.bucket_mib}: set it to 0"
     if layout.bucket_mib and layout.engine == "deepspeed" and layout.zero_stage == 0:
@@ -94,6 +147,11 @@ def _of_kernels(layout: Layout) -> Iterator[str]:
         yield (
             f"a model compiled whole has sdpa or eager attention and the plain loss, got {layout.attention} and"
             f" {layout.loss}: choose compile block"
+        )
+    if layout.activation_budget < 1 and layout.compile == "none":
+        yield (
+            "an activation budget is for a compiler to keep, got compile none:"
+            f" choose compile block or another checkpointing than {layout.checkpointing}"
         )
     if layout.checkpointing == "selective" and layout.attention == "flex" and layout.compile == "none":
         yield (

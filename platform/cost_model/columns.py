@@ -15,7 +15,7 @@ Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 ENGINES = ("ddp", "fsdp", "deepspeed", "megatron")
-CHECKPOINTING = ("none", "selective", "full", "every_4", "every_2")
+CHECKPOINTING = ("none", "selective", "full", "every_4", "every_2", "budget_75", "budget_50", "budget_25")
 OFFLOAD = ("none", "optimizer", "all")
 COMPILE = ("none", "block", "model")
 
@@ -65,12 +65,20 @@ class Columns:
     sequence_parallel: Array
     sync_every: Array
     checkpointing: Array
-    """Index into `CHECKPOINTING`, "full" for some blocks as for all."""
+    """Index into `CHECKPOINTING`, "full" for some blocks as for all, "none" for a budget."""
     checkpoint_every: Array
     """Distance between fully checkpointed blocks; 1 for all of them."""
+    budget: Array
+    """Share of a block's activations that compiled code keeps; 1 without a budget."""
     offload: Array
     """Index into `OFFLOAD`."""
     bucket_bytes: Array
+    overlaps: Array
+    """1 where DeepSpeed's stages 1 and 2 communicate beside their computing."""
+    blocks_ahead: Array
+    """Blocks gathered ahead by wish; 0 for the engine's own choice."""
+    reshard: Array
+    """Ranks that hold a block between its two passes; `shard` where all of them do."""
     checkpoint_blocks: Array
     """Blocks that one full checkpoint spans: one input is kept for them, and they are recomputed together."""
     kept_checkpoints: Array
@@ -106,6 +114,8 @@ class Columns:
     """Share of ZeRO-3's communication that hides behind compute; see `values.PREFETCH`."""
     compression: Array
     """Share of a gradient's bytes that is exchanged."""
+    factor_rank: Array
+    """Rank of PowerSGD's factors; 0 where gradients are not factored."""
 
     matmul_flops: Array
     """Sustained rate of large products: peak of the precision x the device's share."""

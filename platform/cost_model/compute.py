@@ -202,13 +202,15 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     core = np.where(columns.flash > 0, 0.0, attention)
     selective = core + np.where(columns.engine < 3, passes + (1 - columns.kept_checkpoints) * products, 0.0)
     whole = whole * checkpointed_share(columns)
+    # Under a budget the compiler makes the cheapest values again first: an estimate, not measured yet.
+    cheapest = (1 - columns.budget) ** 2 * forward
     return LayerSeconds(
         forward=forward,
         backward=products_backward
         + attention_backward
         + passes_backward
         + _weight_traffic_s(columns, columns.layer_parameters / tp),
-        again=np.where(columns.checkpointing == 2, whole, np.where(columns.checkpointing == 1, selective, 0.0)),
+        again=np.where(columns.checkpointing == 2, whole, np.where(columns.checkpointing == 1, selective, cheapest)),
     )
 
 

@@ -152,6 +152,8 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
     state, compute = fixed["state_bytes"], fixed["compute_bytes"]
     fixed |= {
         "offload": 0,
+        "blocks_ahead": 0,
+        "overlaps": 0,
         "checkpoint_blocks": 1,
         "kept_checkpoints": 1,
         "dropout": 0,
@@ -174,6 +176,7 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
         "zero_stage": kept_stage,
         "dp": kept_dp,
         "shard": np.where(kept_stage > 0, kept_dp * kept["cp"], 1.0),
+        "reshard": np.where(kept_stage > 0, kept_dp * kept["cp"], 1.0),
         "sequence_parallel": (kept["tp"] > 1).astype(np.float64),
         "sync_every": np.array([float(sync == "every") for _, _, sync in axes.engine_stages])[kept_combo],
         "bucket_bytes": buckets[engine.astype(np.int64)],

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from platform.cost_model.columns import Array, Columns, checkpointed_share, is_autocast
+from platform.cost_model.compression import held_bytes, passing_bytes
 from platform.cost_model.step_time import DDP, DEEPSPEED, FSDP
 
 LIVE_PARAMETERS = 1e9
@@ -47,7 +48,8 @@ def per_parameter(c: Columns) -> PerParameter:
     # Low-precision engines hold gradients in the type in which they are summed (fp32 under "bf16 with fp32 sums").
     summed = np.where(c.engine >= DEEPSPEED, np.maximum(c.gradient_bytes, cb), sb)
     unsharded_sum = fsdp & (c.sync_every == 0) & accumulates
-    gradients = np.where(fsdp, np.where(unsharded_sum, sb, sb / c.shard), np.where(whole, sb, summed / zero_2))
+    shards = sb / c.shard * on_device
+    gradients = np.where(fsdp, np.where(unsharded_sum, sb, shards), np.where(whole, sb, summed / zero_2))
     # Whole sums in a wider type stand beside the low-precision gradients of the current micro-batch.
     beside = (c.engine >= DEEPSPEED) & ~whole & (summed > cb) & (c.zero_stage <= 1)
     gradients = gradients + np.where(beside, cb, 0.0)
@@ -66,9 +68,8 @@ def per_parameter(c: Columns) -> PerParameter:
     copies = np.where(casts, flat, 0.0)
     alike = (c.engine == DEEPSPEED) & (sb == cb) & ((c.zero_stage == 1) | (c.zero_stage == 2)) & (c.pp == 1)
     copies = np.where(alike, sb / zero_1, copies)
-    powersgd = np.where(c.compression < 0.1, sb, 0.0)  # the error feedback is a whole gradient
     return PerParameter(
-        resident=params + states * on_device + powersgd,
+        resident=params + states * on_device + held_bytes(c),
         held_gradients=held * np.where((c.offload > 0) & (c.engine == DEEPSPEED), 0.0, 1.0),
         final_gradients=final * on_device,
         step_copies=copies * on_device,
@@ -88,8 +89,10 @@ def unit_copies(c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[tu
     block = c.layer_parameters / c.tp
     whole = c.layers * block / c.pp
     fsdp = (c.engine == FSDP) & ((c.shard > 1) | (cb != sb))
-    keeps = np.where(c.zero_stage == 2, whole, 0.0)
-    unit = np.where(c.zero_stage == 2, whole, 2 * block) * cb + block * (cb + sb)
+    # Between the passes each rank of a smaller group has its part of every block.
+    keeps = np.where(c.zero_stage == 2, whole, np.where(c.reshard < c.shard, whole / c.reshard, 0.0))
+    ahead = np.maximum(c.blocks_ahead, 1.0)
+    unit = np.where(c.zero_stage == 2, whole, (1 + ahead) * block + keeps) * cb + block * (cb + sb)
     zero_3 = (c.engine == DEEPSPEED) & (c.zero_stage == 3) & (c.shard > 1)
     # It reduces each gradient as it comes, and copies what it gathered for a module into place.
     largest = c.ffn * c.hidden / c.tp * cb
@@ -97,9 +100,12 @@ def unit_copies(c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[tu
     repeated = np.where(c.checkpointing == 2, checkpointed_share(c), np.where(c.checkpointing == 1, 1.0, 0.0))
     autocast = np.where(is_autocast(c), cb * whole * np.where(c.fused > 0, 1 - repeated, 1.0), 0.0)
     leaves = (c.engine == DEEPSPEED) & (c.checkpointing == 2) & (autocast > 0)
+    passing = passing_bytes(c)
     later = np.where(c.shard > 1, 2 * cb, cb) + sb
     for root, logits in ranks:
         live = np.minimum(np.minimum(LIVE_PARAMETERS, whole + root), np.maximum(2 * block, root)) * cb
+        wished = np.minimum((1 + c.blocks_ahead) * block + root, whole + root) * cb
+        live = np.where(c.blocks_ahead > 0, wished, live)
         before_loss = np.maximum(autocast - logits * (1 - cb / c.logit_bytes), 0.0) + root * cb
         gathered = np.where(fsdp, (root + keeps) * cb, live)
         in_block = np.where(fsdp, root * cb + unit, np.maximum(live, largest) + 2 * largest)
@@ -108,7 +114,7 @@ def unit_copies(c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[tu
             np.where(gathers, gathered, np.where(leaves, before_loss, autocast)),
             np.where(gathers, in_block, np.where(leaves, (root + block) * cb, autocast)),
             # The root's reduction comes last: parameters, gradients and, unless one rank reduces in place, their copy.
-            np.where(fsdp, root * later, np.where(zero_3, live, 0.0)),
+            np.where(fsdp, root * later, np.where(zero_3, live, passing)),
         )
 
 

@@ -87,6 +87,7 @@ def _state_bytes(recipe: Recipe, layout: Layout, batch: BatchPoint) -> _StateByt
         copies = compute if compute < state and layout.compile == "none" and layout.checkpointing == "none" else 0.0
         resident = 0.0 if layout.offload == "all" else state
         resident += 0.0 if layout.offload != "none" else moments
+        resident += state if recipe.powersgd_rank else 0.0  # the error feedback
         if layout.offload != "none":
             held = state = 0.0
         return _StateBytes(resident=resident, held_gradients=held, final_gradients=state, block_copies=copies)
@@ -142,7 +143,8 @@ def _activation_bytes(recipe: Recipe, layout: Layout, batch: BatchPoint) -> tupl
     if layout.attention == "eager" and layout.compile == "none" and layout.cp == 1:
         probabilities = float(model.num_heads) * recipe.seq_len
     one_block = tokens * size * (width + probabilities)
-    every = layout.checkpoint_every
+    # A compiler under a budget may keep no more than a checkpoint does.
+    every = layout.checkpoint_every if layout.activation_budget == 1 else 1
     checkpointed = -(-model.num_layers // every) if every else 0
     kept = checkpointed * tokens * size * model.hidden_size + (model.num_layers - checkpointed) * one_block
     return kept / layout.pp, one_block

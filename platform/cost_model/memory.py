@@ -107,11 +107,12 @@ def _instants(c: Columns) -> Iterator[tuple[int, int, Array, MemoryParts]]:
     """
     per = per_parameter(c)
     stages = stages_of(c)
-    saved, kept_input, transient = _block_bytes(c)
+    everything, kept_input, transient = _block_bytes(c)
+    saved = np.maximum(c.budget * everything, kept_input)
     full = c.checkpointing == 2
     share = np.where(full, checkpointed_share(c), 0.0)
     kept = share * kept_input * c.kept_checkpoints / c.checkpoint_blocks + (1 - share) * saved
-    again = np.where(full, saved * c.checkpoint_blocks - kept_input, 0.0) + transient
+    again = np.where(full, saved * c.checkpoint_blocks - kept_input, 0.0) + transient + everything - saved
     tokens = c.micro_batch * c.seq_len / c.cp
     boundary = tokens * c.hidden * c.compute_bytes
     width = c.vocab / c.tp
@@ -131,7 +132,8 @@ def _instants(c: Columns) -> Iterator[tuple[int, int, Array, MemoryParts]]:
     block = c.layer_parameters / c.tp
     head_parameters = np.where(c.tied > 0, c.embedding_parameters, c.table_parameters) / c.tp
     bucket = np.minimum(c.bucket_bytes / np.maximum(c.gradient_bytes, 1.0), owned) * c.gradient_bytes
-    buckets = np.where((c.engine == DEEPSPEED) & (c.dp > 1), bucket * np.where(c.zero_stage > 1, 2.0, 1.0), 0.0)
+    num_buckets = np.where((c.zero_stage > 1) | (c.overlaps > 0), 2.0, 1.0)
+    buckets = np.where((c.engine == DEEPSPEED) & (c.dp > 1), bucket * num_buckets, 0.0)
     # Stage 3 makes its bucket at the start, whole, whatever the model and the ranks; on a CPU, pages that nobody writes
     # take no memory.
     whole_bucket = np.where(c.units > 1, c.bucket_bytes, bucket)

@@ -6,7 +6,8 @@ import numpy as np
 
 from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwidth
 from platform.cost_model.columns import Array, Columns, checkpointed_share, wraps_optimizer
-from platform.cost_model.compute import head_s, layer_seconds, optimizer_s
+from platform.cost_model.compression import squeezing_s
+from platform.cost_model.compute import BANDWIDTH_SHARE, head_s, layer_seconds, optimizer_s
 from platform.cost_model.host import INSTRUCTIONS_S, STEP_HOST_S, host_layer_s
 
 DDP, FSDP, DEEPSPEED, MEGATRON = range(4)
@@ -19,6 +20,9 @@ ZERO_3_GATHERS = 12.0
 PAGEABLE_BANDWIDTH = 4e9
 """Bytes a second between device and pageable host memory: `checkpoint_in_cpu` copies there and back without pinning and
 waits (DeepSpeed, `activation_checkpointing/checkpointing.py`); PCIe 3 gives 12e9 to pinned memory, a third to this."""
+PINNED_BANDWIDTH = 12e9
+"""Bytes a second between a device and pinned host memory, each way: PCIe 3 with 16 lanes, as in ZeRO-Offload (arXiv
+2101.06840, section 4); later buses have two and four times that."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -202,43 +206,63 @@ def _data_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> Array:
     num_buckets = np.maximum(np.ceil(gradient_bytes / np.maximum(c.bucket_bytes, 1.0)), 1.0)
     bucket = all_reduce_s(gradient_bytes / num_buckets, dp, in_node, bandwidth, latency)
     reduced = num_buckets * bucket
-    hidden = np.where(c.engine == DDP, np.minimum(reduced - bucket, backward), 0.0)
-    plain = syncs * (reduced - hidden * (1 - OVERLAP_SLOWDOWN))
+    # Torch's PowerSGD hook waits for the device after each bucket: nothing of it hides.
+    overlaps = (c.engine == DDP) & (c.factor_rank == 0)
+    hidden = np.where(overlaps, np.minimum(reduced - bucket, backward), 0.0)
+    plain = syncs * (reduced - hidden * (1 - OVERLAP_SLOWDOWN) + squeezing_s(c, owned, c.bandwidth * BANDWIDTH_SHARE))
     # Stages 1 and 2 scatter and gather: as many bytes as an all-reduce, the gather in the parameters' type.
     scatter = num_buckets * gather_s(gradient_bytes / num_buckets, dp, in_node, bandwidth, latency)
     gathered = gather_s(owned * c.compute_bytes, dp, in_node, bandwidth, latency)
     # `BF16_Optimizer`, stage 1 with sums wider than the products, all-reduces whole sums and steps its part of them.
     whole_sums = (c.engine == DEEPSPEED) & (c.zero_stage == 1) & (c.gradient_bytes > c.compute_bytes)
-    sharded = syncs * np.where(whole_sums, reduced, scatter) + gathered
+    beside = (c.overlaps > 0) & ~whole_sums
+    hidden = np.where(beside, np.minimum(scatter * (1 - 1 / num_buckets), backward), 0.0) * (1 - OVERLAP_SLOWDOWN)
+    sharded = syncs * (np.where(whole_sums, reduced, scatter) - hidden) + gathered
 
     unit_bandwidth = ring_bandwidth(group, shard_in_node, *args)
     unit_latency = np.where(group > shard_in_node, c.inter_latency, c.intra_latency)
     per_layer = c.layer_parameters / c.tp
     units = np.where(c.engine == DEEPSPEED, ZERO_3_GATHERS, 1.0)
     gather = units * gather_s(per_layer * c.compute_bytes / units, group, shard_in_node, unit_bandwidth, unit_latency)
+    # What lies on the host comes up first: FSDP2's shards as they are stored, DeepSpeed's in the products' type.
+    stored = np.where(c.engine == FSDP, c.state_bytes, c.compute_bytes)
+    from_host = np.where(c.offload == 2, per_layer / group * stored / PINNED_BANDWIDTH, 0.0)
+    gather = gather + from_host
+    # The second gathering may stay in a smaller group of neighbours.
+    few = np.where(c.reshard < group, c.reshard, group)
+    few_in_node = np.minimum(in_node, few)
+    near = gather_s(
+        per_layer * c.compute_bytes,
+        few,
+        few_in_node,
+        ring_bandwidth(few, few_in_node, *args),
+        np.where(few > few_in_node, c.inter_latency, c.intra_latency),
+    )
+    second = np.where(few < group, near, gather)
     scatter_unit = units * gather_s(
         per_layer * c.gradient_bytes / units, group, shard_in_node, unit_bandwidth, unit_latency
     )
     replicas = dp / group
+    replicas_in_node = np.clip(np.floor(in_node / group), 1.0, replicas)
     across = all_reduce_s(
         per_layer * c.gradient_bytes / group,
         replicas,
-        np.minimum(replicas, 1.0),
-        c.inter_bandwidth / c.devices_per_node,
-        c.inter_latency,
+        replicas_in_node,
+        ring_bandwidth(replicas, replicas_in_node, *args),
+        np.where(replicas > replicas_in_node, c.inter_latency, c.intra_latency),
     )
     layers = blocks / per_layer
     # FSDP2 keeps a block gathered from its recomputation to its backward pass; ZeRO-3 releases each module after every
     # pass of it, so that recomputing loads it once more (arXiv 2104.07857, section 4.1).
     again = np.where((c.engine == DEEPSPEED) & (c.checkpointing == 2), checkpointed_share(c), 0.0)
-    gathers = np.where(c.zero_stage == 3, 2.0 + again, 1.0 / m)
+    gathered = np.where(c.zero_stage == 3, (1.0 + again) * gather + second, gather / m)
     reduce_times = np.where((c.sync_every > 0) | (c.engine == DEEPSPEED), 1.0, 1.0 / m)
-    talk = layers * (gathers * gather + reduce_times * (scatter_unit + across))
+    talk = layers * (gathered + reduce_times * (scatter_unit + across))
     ends = (owned - blocks) * (2 * c.compute_bytes + c.gradient_bytes) / unit_bandwidth * (group - 1) / group
     hidden = np.minimum(talk, slot) * np.where(c.engine == DEEPSPEED, c.prefetch, 1 - OVERLAP_SLOWDOWN)
     exposed = talk - hidden + gather + scatter_unit
-    units_s = np.where(group > 1, m * exposed + ends, 0.0)
+    units_s = np.where((group > 1) | (c.offload == 2), m * exposed + ends, 0.0)
 
     data = np.where((c.zero_stage >= 1) & (c.zero_stage <= 2), sharded, plain)
     data = np.where((c.engine == FSDP) | (c.zero_stage == 3), units_s, data)
-    return np.where(dp > 1, data, 0.0)
+    return np.where((dp > 1) | (c.offload == 2), data, 0.0)

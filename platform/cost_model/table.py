@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 
 from platform.cost_model.columns import CHECKPOINTING, ENGINES
+from platform.cost_model.compression import compression_values
 from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device_by_memory, find_node
 from platform.cost_model.memory import outside_gib
 from platform.cost_model.rows import Row, number, wanted, whole_number, words
@@ -199,6 +200,9 @@ def _values(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, float
         "engine": ENGINES.index(engine),
         "zero_stage": stage,
         "shard": shard,
+        "overlaps": 0,
+        "blocks_ahead": 0,
+        "reshard": shard,
         "dp": dp,
         "tp": tp,
         "pp": pp,
@@ -232,7 +236,7 @@ def _values(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, float
         "state_bytes": state_bytes,
         "moments": moments_of(row, model, pp),
         "gradient_bytes": gradient_bytes,
-        "compression": {"bf16": 0.5, "powersgd": 0.02}.get(row.get("compression", ""), 1.0),
+        **compression_values(model, row.get("compression", "")),
     }
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from platform.cost_model.columns import CHECKPOINTING, ENGINES, LOGIT_BYTES, OFFLOAD, Columns, from_rows
+from platform.cost_model.compression import compression_values
 from platform.cost_model.hardware import PLAIN_SHARE, ClusterSpec
-from trainers.layout import BatchPoint, Layout
+from trainers.layout import BatchPoint, Layout, activation_budget
 from trainers.recipe import Recipe
 from trainers.spec import ModelSpec
 
@@ -50,7 +51,7 @@ def recipe_values(recipe: Recipe) -> dict[str, float]:
         "compute_bytes": compute,
         "state_bytes": 2 if recipe.state_precision == "bf16" else 4,
         "moments": 2 if recipe.optimizer == "adamw" else 0,
-        "compression": {"none": 1.0, "bf16": 0.5, "powersgd": 0.02}[recipe.compression],
+        **compression_values(recipe.model, recipe.compression),
     }
 
 
@@ -71,6 +72,9 @@ def layout_values(recipe: Recipe, layout: Layout) -> dict[str, float]:
         "sync_every": float(layout.grad_sync == "every"),
         **checkpointing_values(layout.checkpointing),
         "offload": OFFLOAD.index(layout.offload),
+        "overlaps": float(layout.overlap == "on" and layout.zero_stage < 3),
+        "blocks_ahead": layout.prefetch,
+        "reshard": (layout.reshard or layout.dp_shard) * layout.cp,
         "bucket_bytes": layout.bucket_mib * 2.0**20 or default_bucket_bytes(layout.engine, state, compute),
         "checkpoint_blocks": 1.0,
         "kept_checkpoints": 1.0,
@@ -84,7 +88,7 @@ def layout_values(recipe: Recipe, layout: Layout) -> dict[str, float]:
         "dropout": 0.0,
         "blocking": 0.0,
         "rounding": ROUNDING["expandable"],
-        "prefetch": PREFETCH["current"],
+        "prefetch": 0.0 if layout.overlap == "off" else PREFETCH["current"],
         # Every engine of ours reduces and sums in the states' type.
         "gradient_bytes": state,
     }
@@ -93,7 +97,9 @@ def layout_values(recipe: Recipe, layout: Layout) -> dict[str, float]:
 def checkpointing_values(name: str) -> dict[str, float]:
     """A word of `CHECKPOINTING` as columns."""
     every = {"every_4": 4.0, "every_2": 2.0}.get(name, 1.0)
-    return {"checkpointing": min(CHECKPOINTING.index(name), 2), "checkpoint_every": every}
+    budget = activation_budget(name)
+    kind = min(CHECKPOINTING.index(name), 2) if budget == 1 else 0
+    return {"checkpointing": kind, "checkpoint_every": every, "budget": budget}
 
 
 def flash_share(architecture: str, attention: str) -> float:

@@ -17,6 +17,15 @@ TOLERANCES: dict[Precision, tuple[float, float]] = {
     "fp16": (5e-3, 3e-2),
 }
 """Largest relative difference of loss and of gradient norm, those of the contract test (`tests/contract`)."""
+POWERSGD_TOLERANCES = (1e-2, 0.3)
+"""PowerSGD's factors begin as random numbers, drawn bucket by bucket, and a kernel that gives gradients in another
+order fills buckets otherwise: over the contract test's 20 steps another seed moves losses by up to 0.5 % and norms by
+up to 17 % at rank 1 (0.2 and 5 % at rank 4)."""
+
+
+def tolerances(recipe: Recipe) -> tuple[float, float]:
+    """How far loss and gradient norm may be from the reference's."""
+    return POWERSGD_TOLERANCES if recipe.powersgd_rank else TOLERANCES[recipe.compute_precision]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +63,7 @@ def compare(reference: GateCurves, curves: GateCurves) -> Verdict:
 
     Steps at which either gradient norm is not finite are left out of the norm's error: fp16 scaling skips them.
     """
-    loss_tolerance, norm_tolerance = TOLERANCES[curves.recipe.compute_precision]
+    loss_tolerance, norm_tolerance = tolerances(curves.recipe)
     pairs = zip(reference.grad_norms, curves.grad_norms, strict=True)
     return Verdict(
         layout=curves.layout,

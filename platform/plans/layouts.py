@@ -130,7 +130,7 @@ def layout_at(columns: Columns, row: int, *, attention: str) -> Layout:
         pp=int(value("pp")),
         cp=int(value("cp")),
         grad_sync="every" if value("sync_every") else "last",
-        checkpointing=_checkpointing(value("checkpointing"), value("checkpoint_every")),  # type: ignore[arg-type]
+        checkpointing=_checkpointing(*map(value, ("checkpointing", "checkpoint_every", "budget"))),  # type: ignore[arg-type]
         attention=attention if value("flash") else "eager",  # type: ignore[arg-type]
         loss="chunked" if value("chunked_loss") else "plain",
         compile=("model" if whole else "block") if value("fused") else "none",  # type: ignore[arg-type]
@@ -138,12 +138,15 @@ def layout_at(columns: Columns, row: int, *, attention: str) -> Layout:
 
 
 def _refused(columns: Columns, attention: str) -> "np.ndarray":
-    """Rows that `trainers.support` refuses for their kernels, where fused attention is `attention`."""
+    """Rows that `trainers.support` refuses for kernels or compression, where fused attention is `attention`."""
     compiled = columns.fused > 0
     zero_3 = (columns.engine == ENGINES.index("deepspeed")) & (columns.zero_stage == 3)
     fsdp = columns.engine == ENGINES.index("fsdp")
     hidden = (columns.checkpointing == CHECKPOINTING.index("selective")) & (columns.flash > 0) & (attention == "flex")
-    return np.broadcast_to((compiled & (zero_3 | (_whole(columns) & fsdp))) | (hidden & ~compiled), columns.shape)
+    alone = (columns.budget < 1) & ~compiled
+    kernels = alone | (compiled & (zero_3 | (_whole(columns) & fsdp))) | (hidden & ~compiled)
+    uncompressed = (columns.engine != ENGINES.index("ddp")) | ((columns.factor_rank > 0) & (columns.sync_every > 0))
+    return np.broadcast_to(kernels | ((columns.compression < 1) & uncompressed), columns.shape)
 
 
 def _whole(columns: Columns) -> "np.ndarray":
@@ -151,8 +154,10 @@ def _whole(columns: Columns) -> "np.ndarray":
     return (columns.fused > 0) & (columns.chunked_loss == 0) & (columns.logit_bytes == LOGIT_BYTES["compiled"])
 
 
-def _checkpointing(code: float, every: float) -> str:
-    """The layout's word of both columns."""
+def _checkpointing(code: float, every: float, budget: float) -> str:
+    """The layout's word of these columns."""
+    if budget < 1:
+        return f"budget_{100 * budget:.0f}"
     return f"every_{every:.0f}" if every > 1 else CHECKPOINTING[int(code)]
 
 
@@ -204,7 +209,7 @@ def best_plan(
 def _fastest_rows(columns: Columns, prediction: Prediction, fits: "np.ndarray") -> "np.ndarray":
     """The fitting row of each layout with the least expected time, the least of all first."""
     names = ("engine", "zero_stage", "tp", "pp", "cp", "sync_every", "checkpointing", "checkpoint_every")
-    names += ("flash", "fused", "chunked_loss", "logit_bytes")
+    names += ("budget", "flash", "fused", "chunked_loss", "logit_bytes")
     rows = np.flatnonzero(fits)
     if not len(rows):
         return rows

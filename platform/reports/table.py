@@ -185,8 +185,12 @@ def _notes(measurement: Measurement) -> Iterable[str]:
         yield f"fsdp stage {layout.zero_stage}"
     if layout.bucket_mib:
         yield f"buckets of {layout.bucket_mib} MiB"
+    if layout.overlap != "default":
+        yield f"overlap {layout.overlap}"
     if layout.prefetch:
         yield f"prefetch {layout.prefetch}"
+    if layout.reshard:
+        yield f"reshard to {layout.reshard}"
     if measurement.reason:
         yield " ".join(measurement.reason.split())
 

@@ -77,6 +77,10 @@ def options(layout: Layout) -> str:
         parts.append(f"offload {layout.offload}")
     if layout.bucket_mib:
         parts.append(f"buckets {layout.bucket_mib} MiB")
+    if layout.overlap != "default":
+        parts.append(f"overlap {layout.overlap}")
     if layout.prefetch:
         parts.append(f"prefetch {layout.prefetch}")
+    if layout.reshard:
+        parts.append(f"reshard to {layout.reshard}")
     return ", ".join(parts)

@@ -77,10 +77,18 @@ class Case:
             parts.insert(1, recipe.optimizer)
         if recipe.state_precision != "fp32":
             parts.insert(1, f"{recipe.state_precision} states")
+        if recipe.compression != "none":
+            parts.insert(1, recipe.compression)
         return ", ".join([*parts, self.fault] if self.fault else parts)
 
 
-def recipe(model: ModelSpec, precision: str = "fp32", optimizer: str = "adamw", states: str = "fp32") -> Recipe:
+def recipe(
+    model: ModelSpec,
+    precision: str = "fp32",
+    optimizer: str = "adamw",
+    states: str = "fp32",
+    compression: str = "none",
+) -> Recipe:
     """The recipe of the contract: clipping bites, the optimizer decays."""
     return Recipe(
         model=model,
@@ -89,6 +97,7 @@ def recipe(model: ModelSpec, precision: str = "fp32", optimizer: str = "adamw", 
         compute_precision=precision,  # type: ignore[arg-type]
         optimizer=optimizer,  # type: ignore[arg-type]
         state_precision=states,  # type: ignore[arg-type]
+        compression=compression,  # type: ignore[arg-type]
         learning_rate=1e-3,
         seed=7,
     )
@@ -133,7 +142,7 @@ def _kernels(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
     zero = Layout(engine="deepspeed", zero_stage=1, dp_shard=2)
     zero_3 = dataclasses.replace(zero, zero_stage=3, grad_sync="every")
     zero_0 = dataclasses.replace(zero, zero_stage=0, dp_shard=1, dp_replicate=2)
-    made: list[tuple[ModelSpec, str, Layout, dict[str, str]]] = [
+    made: list[tuple[ModelSpec, str, Layout, dict[str, str | int]]] = [
         (BLOOM, "fp32", ddp, {"attention": "sdpa", "loss": "chunked", "checkpointing": "selective"}),
         (GPT2, "bf16", ddp, {"attention": "flex", "loss": "chunked", "checkpointing": "every_2"}),
         (BLOOM, "bf16", ddp, {"attention": "flex", "loss": "chunked", "compile": "block", "checkpointing": "full"}),
@@ -145,14 +154,35 @@ def _kernels(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
             fsdp,
             {"attention": "sdpa", "loss": "chunked", "compile": "block", "checkpointing": "selective"},
         ),
-        (BLOOM, "fp32", zero_3, {"attention": "sdpa", "loss": "chunked", "checkpointing": "every_2"}),
-        (GPT2, "bf16", zero_3, {"attention": "flex", "loss": "chunked"}),
+        (BLOOM, "fp32", zero_3, {"attention": "sdpa", "loss": "chunked", "checkpointing": "every_2", "prefetch": 1}),
+        (GPT2, "bf16", zero_3, {"attention": "flex", "loss": "chunked", "overlap": "off"}),
         (GPT2, "bf16", zero_0, {"attention": "sdpa", "loss": "chunked", "checkpointing": "selective"}),
-        (BLOOM, "bf16", zero, {"attention": "flex", "loss": "chunked", "compile": "block"}),
+        (
+            BLOOM,
+            "bf16",
+            zero,
+            {"attention": "flex", "loss": "chunked", "compile": "block", "checkpointing": "budget_50"},
+        ),
     ]
     return [
         (model, precision, dataclasses.replace(layout, **kernels))  # type: ignore[arg-type]
         for model, precision, layout, kernels in made
+    ]
+
+
+def _memory(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
+    """Offload in each engine that has it; on a CPU it moves nothing, but the code that steps is the host's."""
+    if world_size != 2:
+        return []
+    fsdp = Layout(engine="fsdp", zero_stage=3, dp_shard=2, offload="all", grad_sync="every")
+    zero = Layout(engine="deepspeed", zero_stage=3, dp_shard=2, offload="all", grad_sync="every")
+    return [
+        (BLOOM, "fp32", fsdp),
+        (GPT2, "bf16", dataclasses.replace(fsdp, grad_sync="last", zero_stage=2)),
+        (BLOOM, "fp32", zero),
+        (GPT2, "bf16", dataclasses.replace(zero, offload="optimizer", prefetch=1)),
+        (BLOOM, "fp32", dataclasses.replace(zero, offload="optimizer", zero_stage=2, overlap="on")),
+        (GPT2, "bf16", dataclasses.replace(zero, offload="optimizer", zero_stage=1, grad_sync="last")),
     ]
 
 
@@ -173,8 +203,10 @@ def cases(world_size: int) -> list[Case]:
         stages = ENGINES[layout.engine]
         main = layout.grad_sync == stages[layout.zero_stage][-1]
         plain = layout.checkpointing == "none"
-        # sdpa and prefetch ride along on GPT-2: they must not change the mathematics either.
+        # sdpa, prefetch and reshard ride along on GPT-2: they must not change the mathematics either.
         sdpa = dataclasses.replace(layout, attention="sdpa", prefetch=1 if layout.engine == "fsdp" else 0)
+        if layout.engine == "fsdp" and layout.zero_stage == 3 and layout.dp_shard == 4:
+            sdpa = dataclasses.replace(sdpa, reshard=2)
         if world_size != 2:
             if main and plain:
                 add(BLOOM, "fp32", layout, 2)
@@ -191,6 +223,11 @@ def cases(world_size: int) -> list[Case]:
             add_recipe(recipe(BLOOM, optimizer="adafactor"), layout, 1, climbs=True)
         if plain and (layout.engine, layout.zero_stage) != ("deepspeed", 0) and (main or layout.zero_stage == 3):
             add_recipe(recipe(BLOOM, "bf16", states="bf16"), layout, 2)
-    for model, precision, layout in _kernels(world_size):
+        if layout.engine == "ddp" and plain:
+            add_recipe(recipe(BLOOM, compression="bf16"), layout, 1 if main else 2, climbs=main)
+        if layout.engine == "ddp" and main and plain:
+            for climbs in (False, True):
+                add_recipe(recipe(BLOOM, compression="powersgd_4"), layout, 1 if climbs else 2, climbs=climbs)
+    for model, precision, layout in (*_kernels(world_size), *_memory(world_size)):
         add(model, precision, layout, 2)
     return found

@@ -21,6 +21,8 @@ FSDP = Layout(engine="fsdp", zero_stage=3, prefetch=1)
 ZERO = Layout(engine="deepspeed", zero_stage=2, grad_sync="every", bucket_mib=7)
 ADAMW = recipe(BLOOM)
 ADAFACTOR = recipe(BLOOM, optimizer="adafactor")
+POWERSGD = recipe(BLOOM, compression="powersgd_4")
+BF16_SUMS = recipe(BLOOM, compression="bf16")
 
 
 def _higher_stage(engine: Any) -> None:
@@ -52,6 +54,22 @@ def _clip_threshold(engine: Any) -> None:
     engine._optimizer.param_groups[0]["clip_threshold"] = 2.0
 
 
+def _other_rank(engine: Any) -> None:
+    _two_steps(engine)
+    engine._module._comm_hooks[0][1].matrix_approximation_rank = 1
+
+
+def _without_hook(engine: Any) -> None:
+    engine._module._comm_hooks.clear()
+
+
+def _two_steps(engine: Any) -> None:
+    tokens = torch.from_numpy(source(ADAMW).sequences(0, range(2)))
+    for _ in range(2):
+        engine.micro_step(tokens, last=True)
+        engine.optimizer_step()
+
+
 def _nothing(engine: Any) -> None:
     """As asked for."""
 
@@ -66,6 +84,9 @@ TAMPERINGS: dict[str, tuple[Layout, Callable[[Any], None], str, Recipe]] = {
     "another learning rate": (DDP, _learning_rate, "learning_rate in effect is 0.002", ADAMW),
     "a block without checkpointing": (DDP, _unwrap_a_block, "checkpointing in effect is every_2", ADAMW),
     "parameters kept after the forward pass": (FSDP, _keep_parameters, "zero_stage in effect is 2", ADAMW),
+    "another rank in PowerSGD": (DDP, _other_rank, "compression in effect is powersgd_1", POWERSGD),
+    "nothing compressed": (DDP, _without_hook, "compression in effect is none", BF16_SUMS),
+    "compression in ZeRO-2": (ZERO, _nothing, "the engine does not tell its compression", BF16_SUMS),
     "nothing in DDP with Adafactor": (DDP, _nothing, "", ADAFACTOR),
     "another clipping in Adafactor": (
         DDP,

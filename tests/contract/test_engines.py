@@ -1,5 +1,6 @@
 """Every engine, stage and degree gives the reference weights, logits, losses and norms; every fault shows."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from tests.contract.cases import Case, cases
 from tests.contract.group import run_cases
-from tests.contract.reference import differences
+from tests.contract.reference import differences, reference
 
 CASES = {world_size: cases(world_size) for world_size in (1, 2, 4)}
 
@@ -47,3 +48,14 @@ def test_trains_as_the_reference_does(world_size: int, index: int) -> None:
 def test_a_planted_fault_is_seen(world_size: int, index: int) -> None:
     case, result = _result(world_size, index)
     assert differences(result["run"], case.recipe) != []
+
+
+@pytest.mark.timeout(600)
+def test_powersgd_is_one_recipe_however_a_batch_is_cut() -> None:
+    """Its factors follow from the mean gradient alone, and from nothing that an engine before it left behind."""
+    found = [i for i, case in enumerate(CASES[2]) if case.recipe.powersgd_rank]
+    (_, first), (_, second) = (_result(2, i) for i in found)
+    assert first["run"].losses == pytest.approx(second["run"].losses, rel=1e-5)
+    assert first["run"].grad_norms == pytest.approx(second["run"].grad_norms, rel=1e-4)
+    exact = reference(dataclasses.replace(CASES[2][found[0]].recipe, compression="none"))
+    assert first["run"].losses[2] != pytest.approx(exact.losses[2], rel=1e-5)

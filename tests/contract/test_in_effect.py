@@ -3,10 +3,12 @@
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import pytest
 
 from tests.contract.cases import BLOOM, recipe
+from tests.contract.frugality import WHOLE_GIB, frugality
 from tests.contract.group import run_group
 from tests.contract.reference import reference
 from tests.contract.tampering import DDP, FSDP, TAMPERINGS, ZERO, mismatches_of, overflows
@@ -38,15 +40,29 @@ def test_a_mismatch_is_named(name: str) -> None:
     assert bool(sentences) == bool(expected)
 
 
+SPARING = {
+    # Layout and the most of the fp32 model that a rank may hold while the engine is made: its shards, one unit whole.
+    "fsdp": (dataclasses.replace(FSDP, dp_shard=2), 0.75),
+    # A quarter are bf16 parameters, half fp32 masters, and DeepSpeed makes AdamW's states at once, which are a whole.
+    "zero_3": (dataclasses.replace(ZERO, dp_shard=2, zero_stage=3), 2.0),
+    "ddp": (dataclasses.replace(DDP, dp_replicate=2, checkpointing="none"), 1.25),
+}
+
+
 @functools.cache
-def half() -> list[dict[str, list[float]]]:
-    return run_group(overflows, HALF, 2)
+def two_ranks() -> dict[str, Any]:
+    return run_group(_two_ranks, (HALF, [layout for layout, _ in SPARING.values()]), 2)
+
+
+def _two_ranks(layouts: tuple[list[Layout], list[Layout]]) -> dict[str, Any]:
+    """Both in one group, so that its start is paid once."""
+    return {"frugality": frugality(layouts[1]), "overflows": overflows(layouts[0])}
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("index", range(len(HALF)), ids=[layout.label for layout in HALF])
 def test_an_overflowing_fp16_step_is_skipped_and_counted(index: int) -> None:
-    result = half()[index]
+    result = two_ranks()["overflows"][index]
     assert result["mismatches"] == []
     assert result["skipped"] == [0, 1, 1, 1]
     assert result["kept"] == [False, True, False, False]
@@ -55,3 +71,11 @@ def test_an_overflowing_fp16_step_is_skipped_and_counted(index: int) -> None:
     assert result["losses"][0] == pytest.approx(expected.losses[0], rel=5e-3)
     assert result["norms"][0] == pytest.approx(expected.grad_norms[0], rel=3e-2)
     assert result["losses"][1] == result["losses"][2] > result["losses"][3]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", SPARING)
+def test_no_rank_holds_the_model_twice_at_the_start_nor_waits_within_a_step(name: str) -> None:
+    peak_gib, lines = two_ranks()["frugality"][list(SPARING).index(name)]
+    assert 0.3 * WHOLE_GIB < peak_gib < SPARING[name][1] * WHOLE_GIB
+    assert lines == []

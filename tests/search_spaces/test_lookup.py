@@ -64,7 +64,7 @@ def test_names_are_the_spaces_names() -> None:
 
 
 def test_an_unknown_name_tells_near_ones() -> None:
-    with pytest.raises(ValueError, match=r"unknown space 'bloom7'; did you mean bloom7b\?.*gpt2_xl"):
+    with pytest.raises(ValueError, match=r"unknown space 'bloom7'; did you mean bloom7b or bloom7b_kinds\?.*gpt2_xl"):
         search_spaces.load("bloom7")
 
 

@@ -13,7 +13,7 @@ from transformers.models.bloom import modeling_bloom
 
 from trainers import weights
 from trainers.engines._kernels import kernels_in_effect, prepare
-from trainers.kernels import attention, head
+from trainers.kernels import attention, compiled, head
 from trainers.kernels.compiled import num_compilations
 from trainers.layout import Layout
 from trainers.models import Model, build
@@ -152,6 +152,32 @@ def test_checkpointing_saves_less_and_changes_nothing(checkpointing: str) -> Non
         torch.testing.assert_close(kept[1][name], gradient)
 
 
+def test_a_budget_of_activations_is_kept_by_compiled_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The partitioner is torch's own whatever the compiler behind it; here nothing is compiled further."""
+    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
+    tokens = torch.randint(97, (2, 22), generator=torch.Generator().manual_seed(0))
+
+    def run(kind: str) -> tuple[float, dict[str, torch.Tensor], int]:
+        held: dict[int, int] = {}
+
+        def note(tensor: torch.Tensor) -> torch.Tensor:
+            if not isinstance(tensor, nn.Parameter):
+                held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            found = loss_and_gradients(SPECS["gpt2"], tokens, attention="sdpa", compile="block", checkpointing=kind)
+        return *found, sum(held.values())
+
+    plain, half, quarter = run("none"), run("budget_50"), run("budget_25")
+    assert quarter[2] < half[2] < 0.8 * plain[2]
+    assert run("none")[2] == plain[2]  # and no budget stays behind for the next engine
+    for loss, gradients, _ in (half, quarter):
+        assert loss == pytest.approx(plain[0])
+        for name, gradient in plain[1].items():
+            torch.testing.assert_close(gradients[name], gradient)
+
+
 def test_every_block_runs_the_first_one_s_graph() -> None:
     """Three blocks, one compilation; another micro-batch is one more, and dynamo's own limit of 8 does not end it."""
     model, _ = filled(SPECS["gpt2"], compile="block", attention="sdpa", checkpointing="selective")
@@ -172,5 +198,5 @@ def test_a_model_of_another_head_is_told() -> None:
 def test_layouts_tell_which_blocks_are_checkpointed() -> None:
     layout = Layout(engine="ddp", checkpointing="every_2")
     assert "every second block checkpointed" in layout.label
-    for word, every in (("none", 0), ("selective", 1), ("every_4", 4), ("full", 1)):
+    for word, every in (("none", 0), ("selective", 1), ("every_4", 4), ("full", 1), ("budget_50", 0)):
         assert dataclasses.replace(layout, checkpointing=word).checkpoint_every == every  # type: ignore[arg-type]

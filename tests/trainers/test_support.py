@@ -20,6 +20,8 @@ LAYOUT = Layout(engine="fsdp", zero_stage=3, dp_shard=2, attention="sdpa")
 RECIPE = Recipe(model=GPT2, seq_len=32, global_batch=8)
 GPUS = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, capability=(9, 0), devices_per_node=2)
 CPUS = Cluster(device_kind="cpu", device="a processor", device_memory_gib=4, devices_per_node=2)
+DDP = {"engine": "ddp", "zero_stage": 0, "dp_shard": 1, "dp_replicate": 2}
+ZERO_1 = {"engine": "deepspeed", "zero_stage": 1}
 OLD = dataclasses.replace(GPUS, device="Tesla V100", capability=(7, 0))
 
 
@@ -33,7 +35,12 @@ def test_what_runs_is_not_refused() -> None:
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_nothing_that_the_contract_runs_is_refused(world_size: int) -> None:
     cluster = dataclasses.replace(CPUS, devices_per_node=world_size)
-    assert {refusal(case.recipe, case.layout, cluster) for case in cases.cases(world_size)} == {None}
+    gpus = dataclasses.replace(GPUS, devices_per_node=world_size)
+    found = {
+        refusal(case.recipe, case.layout, cluster if case.layout.offload == "none" else gpus)
+        for case in cases.cases(world_size)
+    }
+    assert found == {None}
 
 
 @pytest.mark.parametrize(
@@ -70,11 +77,27 @@ def test_nothing_that_the_contract_runs_is_refused(world_size: int) -> None:
             GPUS,
             "DeepSpeed stage 0 in bf16 always keeps fp32 master weights",
         ),
-        ({"compression": "powersgd"}, {}, GPUS, "compresses gradients to powersgd"),
+        ({"compression": "powersgd_4"}, {}, GPUS, "hooks that DDP alone has, got compression powersgd_4 with fsdp"),
+        ({"compression": "bf16", "state_precision": "bf16"}, DDP, GPUS, "bf16 states exchange bf16 gradients already"),
+        ({"compression": "powersgd_4", "compute_precision": "fp16"}, DDP, GPUS, "stay in PowerSGD's error feedback"),
+        ({"compression": "powersgd_4"}, {**DDP, "grad_sync": "every"}, GPUS, "choose grad_sync last"),
         ({}, {"dp_shard": 1, "tp": 2}, GPUS, "no engine has tp yet, got tp 2"),
         ({}, {"dp_shard": 1, "pp": 2}, GPUS, "no engine has pp yet"),
         ({}, {"dp_shard": 1, "cp": 2}, GPUS, "no engine has cp yet"),
-        ({}, {"offload": "optimizer"}, GPUS, "no engine offloads yet, got offload optimizer"),
+        ({}, {"offload": "all"}, CPUS, "moves states to host memory, where a CPU's are already"),
+        ({}, {**DDP, "offload": "optimizer"}, GPUS, "DDP keeps everything on the device, got offload optimizer"),
+        ({}, {**DDP, "engine": "deepspeed", "offload": "all"}, GPUS, "DeepSpeed stage 0 keeps everything"),
+        ({}, {"offload": "optimizer"}, GPUS, "FSDP2 offloads weights and gradients along with the states"),
+        ({"compute_precision": "fp16"}, {"offload": "all"}, GPUS, "an fp16 loss scale is kept on the device"),
+        ({}, {**ZERO_1, "zero_stage": 2, "grad_sync": "every", "offload": "all"}, GPUS, "at stage 3 alone"),
+        (
+            {"state_precision": "bf16"},
+            {**ZERO_1, "offload": "optimizer"},
+            GPUS,
+            "offloaded states in bf16 with its own compiled CPU Adam alone",
+        ),
+        ({}, {"prefetch": 2}, GPUS, "prefetch 2 reaches beyond the 2 blocks of gpt2"),
+        ({}, {**ZERO_1, "overlap": "on"}, GPUS, "reduces all gradients after the backward pass, got overlap on"),
         (
             {},
             {"engine": "deepspeed", "grad_sync": "every", "compile": "block"},
@@ -88,6 +111,7 @@ def test_nothing_that_the_contract_runs_is_refused(world_size: int) -> None:
             GPUS,
             "a model compiled whole has sdpa or eager attention and the plain loss, got sdpa and chunked",
         ),
+        ({}, {"checkpointing": "budget_50"}, GPUS, "an activation budget is for a compiler to keep, got compile none"),
         ({}, {"checkpointing": "selective", "attention": "flex"}, GPUS, "cannot look into FlexAttention"),
         ({}, {"bucket_mib": 50}, GPUS, "FSDP2 reduces a block at a time"),
         (

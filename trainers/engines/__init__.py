@@ -113,6 +113,7 @@ def mismatches(in_effect: Mapping[str, Any], recipe: Recipe, layout: Layout, *, 
         "grad_accum": grad_accum,
         "grad_sync": layout.grad_sync,
         "checkpointing": layout.checkpointing,
+        "offload": layout.offload,
         "attention": layout.attention,
         "loss": layout.loss,
         "compile": layout.compile,
@@ -123,12 +124,18 @@ def mismatches(in_effect: Mapping[str, Any], recipe: Recipe, layout: Layout, *, 
         "weight_decay": recipe.weight_decay,
     }
     if recipe.optimizer == "adamw":
-        wanted |= {name: getattr(recipe, name) for name in ("beta1", "beta2", "epsilon")}
+        wanted |= {name: getattr(recipe, name) for name in ("beta1", "beta2", "epsilon")} | {"fused": True}
     # Gradients travel and are added up in the states' type, where an engine has a setting for it.
     sums = ("reduce_precision", "accumulation_precision")
     wanted |= {name: recipe.state_precision for name in sums if name in in_effect}
-    # 0 asks for the library's own choice, whatever that is.
+    # Engines without compression, or that cannot reshard to fewer ranks, have nothing to tell of it.
+    for name, value, nothing in (("compression", recipe.compression, "none"), ("reshard", layout.reshard, 0)):
+        if value != nothing or name in in_effect:
+            wanted[name] = value
+    # 0 and "default" ask for the library's own choice, whatever that is.
     wanted |= {name: getattr(layout, name) for name in ("bucket_mib", "prefetch") if getattr(layout, name)}
+    if layout.overlap != "default":
+        wanted["overlap"] = layout.overlap
     untold = [name for name in wanted if name not in in_effect]
     wrong = [
         f"{name} in effect is {in_effect[name]}, the layout or recipe asks for {value}"

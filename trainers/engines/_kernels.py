@@ -15,7 +15,12 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 )
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
-from trainers.kernels.compiled import compile_forward, is_compiled
+from trainers.kernels.compiled import (
+    activation_budget_in_effect,
+    compile_forward,
+    is_compiled,
+    set_activation_budget,
+)
 from trainers.kernels.head import loss_in_effect, use_loss_head
 from trainers.layout import Checkpointing, Layout
 from trainers.models import Model, attention_in_effect
@@ -41,6 +46,7 @@ def prepare(model: Model, layout: Layout) -> tuple[nn.Module, ...]:
     Compiled code holds the checkpoint inside, torch's supported order: its partitioner then knows what is made again. A
     model compiled whole takes its loss along.
     """
+    set_activation_budget(layout.activation_budget)
     if layout.loss != "plain" or layout.compile == "model":
         use_loss_head(model.head, layout.loss, compiled=layout.compile == "block")
     units: list[nn.Module] = []
@@ -93,8 +99,11 @@ def _checkpointing_in_effect(module: nn.Module, blocks: tuple[nn.Module, ...]) -
     places = [i for i, block in enumerate(blocks) if any(block is each for each in inside)]
     keywords: list[dict[str, Any]] = [getattr(wrapper.checkpoint_fn, "keywords", {}) for wrapper in wrappers]
     selective = sum(each.get("context_fn") is _selective_contexts for each in keywords)
+    budget = activation_budget_in_effect()
     if not wrappers:
-        return "none"
+        return "none" if budget == 1 else f"budget_{100 * budget:.0f}"
+    if budget != 1:
+        return f"{len(places)} blocks and a budget of {budget}"
     if selective or len(places) != len(wrappers):
         return "selective" if selective == len(places) == len(blocks) else f"selective in {selective} blocks"
     for word, every in (("full", 1), ("every_2", 2), ("every_4", 4)):

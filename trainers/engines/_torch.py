@@ -2,6 +2,7 @@
 
 import abc
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -51,6 +52,13 @@ def set_matmul_precision(recipe: Recipe) -> None:
 def matmul_precision() -> str:
     """ "tf32" or "fp32": how products of fp32 matrices are done now."""
     return "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+def set_host_threads(layout: Layout, device: torch.device) -> None:
+    """Gives a rank whose optimizer steps on the host its share of the node's cores; Ray's workers have one thread."""
+    if layout.offload != "none" and device.type == "cuda":
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
@@ -119,6 +127,7 @@ class TorchEngine(abc.ABC):
 
     def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
         set_matmul_precision(recipe)
+        set_host_threads(layout, device)
         self._recipe, self._layout, self._device = recipe, layout, device
         self._grad_accum = 1
         self._syncs: list[bool] = []
@@ -166,8 +175,7 @@ class TorchEngine(abc.ABC):
     def optimizer_step(self) -> torch.Tensor:
         if self._scaler is not None:
             self._scaler.unscale_(self._optimizer)
-        limit = self._recipe.grad_clip or float("inf")
-        norm = self._whole(nn.utils.clip_grad_norm_(self._module.parameters(), limit)).float()
+        norm = self._clip(self._recipe.grad_clip or float("inf"))
         if self._scaler is None:
             self._optimizer.step()
         else:
@@ -178,6 +186,10 @@ class TorchEngine(abc.ABC):
         self._clear_gradients()
         self._last_syncs, self._syncs = self._syncs, []
         return norm
+
+    def _clip(self, limit: float) -> torch.Tensor:
+        """Scales gradients down to a global norm of `limit`; returns the norm before, 0-dim fp32 on the device."""
+        return self._whole(nn.utils.clip_grad_norm_(self._module.parameters(), limit)).float()
 
     def _clear_gradients(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)

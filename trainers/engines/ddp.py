@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainers import weights
+from trainers.engines._compression import Compression
 from trainers.engines._torch import (
     TorchEngine,
     dtype_name,
@@ -46,13 +47,15 @@ class DdpEngine(TorchEngine):
         # All ranks have drawn the same weights, so nothing need be sent at the start, and no buffer ever changes.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # `broadcast_buffers` has a new name from torch 2.13 on
-            return DistributedDataParallel(
+            module = DistributedDataParallel(
                 model.module,
                 gradient_as_bucket_view=True,
                 broadcast_buffers=False,
                 init_sync=False,
                 bucket_cap_mb=self._layout.bucket_mib or None,
             )
+        self._compression = Compression(module, recipe)
+        return module
 
     @contextlib.contextmanager
     def _syncing(self, sync: bool) -> Generator[bool, None, None]:
@@ -70,6 +73,7 @@ class DdpEngine(TorchEngine):
 
     def _clear_gradients(self) -> None:
         self._optimizer.zero_grad(set_to_none=False)
+        self._compression.stepped()
         if not self._views:
             self._syncs = []
             self._views = True
@@ -84,6 +88,8 @@ class DdpEngine(TorchEngine):
             "zero_stage": 0,
             "dp_replicate": torch.distributed.get_world_size(self._module.process_group),
             "dp_shard": 1,
+            "offload": "none",
             "bucket_mib": self._module.bucket_bytes_cap // 2**20,
+            "compression": self._compression.in_effect(),
             "compute_precision": matmul_precision() if product == torch.float32 else dtype_name(product),
         }

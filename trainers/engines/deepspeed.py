@@ -15,6 +15,10 @@ Stages 0 and 1 exchange gradients at the last micro-step of a step, 2 and 3 at e
 In all of them gradients travel and are added up in fp32 (`communication_data_type`, `grad_accum_dtype`); DeepSpeed's
 own default would be 16 bits. Stages 1 to 3 in fp32 hold a second fp32 copy of their part of the weights.
 
+With `offload` "optimizer" master weights, Adam states and the reduced gradients of stages 1 to 3 lie in pinned host
+memory, where torch's fused AdamW steps them; with "all" stage 3's parameters do too. Stage 1 then runs as stage 2 with
+gradients left whole, in bf16 too.
+
 With states in bf16, stages 1 to 3 keep master weights and Adam states in bf16 (`bf16_master_weights_and_grads`,
 `bf16_optimizer_states`), and gradients travel and are added up in bf16, over ranks and over micro-steps; the norm is
 fp32. Stage 1 is then the optimizer of stage 2 with gradients left whole; stages 1 and 2 hold a second bf16 copy of
@@ -44,6 +48,7 @@ from trainers.engines._torch import (
     matmul_precision,
     optimizer_in_effect,
     plain_name,
+    set_host_threads,
     set_matmul_precision,
     state_dtype,
 )
@@ -87,6 +92,7 @@ class DeepSpeedEngine:
 
     def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
         set_matmul_precision(recipe)
+        set_host_threads(layout, device)
         self._recipe, self._layout, self._device = recipe, layout, device
         self._linear = F.linear  # stage 3 replaces it for the whole process
         config = engine_config(recipe, layout)
@@ -190,10 +196,13 @@ class DeepSpeedEngine:
             "dp_shard": ranks if stage else 1,
             "world_size": dist.get_world_size(),
             "grad_accum": engine.gradient_accumulation_steps(),
+            "offload": _offload(wrapper),
             "grad_sync": "every" if engine.zero_optimization_partition_gradients() else "last",
             **kernels_in_effect(self._model, self._units),
             "compute_precision": matmul_precision() if compute == "fp32" else compute,
             "bucket_mib": engine.zero_reduce_bucket_size() * (4 if compute == "fp32" else 2) // 2**20,
+            "overlap": "on" if engine.zero_overlap_comm() else "off",
+            "prefetch": engine.zero_prefetch_bucket_size() // self._recipe.model.parameters_per_layer,
             "reduce_precision": dtype_name(engine.communication_data_type),
             "accumulation_precision": dtype_name(engine.get_data_types()[1]),
             "wrapper": type(wrapper).__name__,
@@ -221,6 +230,14 @@ def _stage(wrapper: Any) -> int:
     if isinstance(wrapper, DeepSpeedZeroOptimizer):
         return 2 if wrapper.partition_gradients else 1
     return 1 if isinstance(wrapper, BF16_Optimizer) else 0
+
+
+def _offload(wrapper: Any) -> str:
+    """What lies in host memory by the optimizer that runs: stages 1 and 2 have one flag for it, stage 3 two."""
+    if getattr(wrapper, "offload_param", False):
+        return "all" if wrapper.offload_optimizer else "parameters"
+    away = getattr(wrapper, "cpu_offload", False) or getattr(wrapper, "offload_optimizer", False)
+    return "optimizer" if away else "none"
 
 
 def _masters(wrapper: Any) -> list[torch.Tensor]:

@@ -47,9 +47,13 @@ def ds_config(recipe: Recipe, layout: Layout, batch: BatchPoint) -> dict[str, An
             config["fp16"] = {"enabled": True, **scaling}
         case _:
             pass
+    if layout.offload != "none":
+        # torch's AdamW, fused for the host as for the device: DeepSpeed's own would have to be compiled first.
+        config["zero_force_ds_cpu_optimizer"] = False
     if recipe.optimizer == "adamw":
         numbers = {"lr": recipe.learning_rate, "betas": [recipe.beta1, recipe.beta2], "eps": recipe.epsilon}
         kind = {"weight_decay": recipe.weight_decay, "adam_w_mode": True, "torch_adam": True}
+        kind |= {"fused": True} if layout.offload != "none" else {}
         config["optimizer"] = {"type": "Adam", "params": {**numbers, **kind}}
     return config
 
@@ -82,6 +86,13 @@ def _zero(recipe: Recipe, layout: Layout) -> dict[str, Any]:
     if layout.zero_stage == 3:
         # Below hidden^2 only vectors are left; 100,000 is DeepSpeed's own bound.
         zero["stage3_param_persistence_threshold"] = min(100_000, recipe.model.hidden_size**2 - 1)
+        if layout.prefetch:
+            ahead = layout.prefetch * recipe.model.parameters_per_layer
+            alive = ahead + recipe.model.parameters_per_layer + recipe.model.embedding_parameters
+            zero |= {"stage3_prefetch_bucket_size": ahead}
+            zero |= {"stage3_max_live_parameters": alive, "stage3_max_reuse_distance": alive}
+    if layout.overlap != "default":
+        zero["overlap_comm"] = layout.overlap == "on"
     if layout.offload in ("optimizer", "all"):
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     if layout.offload == "all":

@@ -5,12 +5,13 @@
 
 import contextlib
 from collections.abc import Generator, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from trainers import weights
@@ -31,6 +32,13 @@ class FsdpEngine(TorchEngine):
     keeps them. The outer unit is kept in both, since the backward pass begins with it. Gradients are reduced and, with
     `grad_sync` "last", accumulated in the states' type, fp32 or bf16: with "last" whole on every rank, with "every" as
     reduced shards. With `dp_replicate` above 1 every shard group is a replica (HSDP).
+
+    With `reshard` stage 3 spreads a block's parameters over that many neighbouring ranks between its two passes, so
+    that the second gathering stays among them.
+
+    With `offload` "all" shards of weights, gradients and AdamW's states lie in pinned host memory: weights are copied
+    to the device to be gathered, reduced gradients copied back, and the host steps. Only the norm's sum crosses ranks
+    on the device, since NCCL has no collectives for host memory.
     """
 
     _module: Any  # an FSDPModule that still is the transformers model
@@ -40,6 +48,9 @@ class FsdpEngine(TorchEngine):
         self._mesh = _mesh(self._device.type, layout.dp_replicate, layout.dp_shard)
         policy = MixedPrecisionPolicy(param_dtype=half_dtype(recipe), reduce_dtype=state_dtype(recipe))
         units = self._units
+        offload = (
+            CPUOffloadPolicy(pin_memory=self._device.type == "cuda") if layout.offload == "all" else OffloadPolicy()
+        )
         # A unit is drawn whole and cut at once, so that a rank never holds more than its shards and one unit.
         for unit in (*units, model.module):
             weights.materialise(
@@ -50,8 +61,8 @@ class FsdpEngine(TorchEngine):
                 device=self._device,
                 dtype=state_dtype(recipe),
             )
-            reshard = None if unit is model.module else layout.zero_stage == 3
-            fully_shard(unit, mesh=self._mesh, mp_policy=policy, reshard_after_forward=reshard)
+            reshard = None if unit is model.module else layout.reshard or layout.zero_stage == 3
+            fully_shard(unit, mesh=self._mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=reshard)
         for i, unit in enumerate(units if layout.prefetch else ()):
             unit.set_modules_to_forward_prefetch(list(units[i + 1 : i + 1 + layout.prefetch]))
             unit.set_modules_to_backward_prefetch(list(units[max(0, i - layout.prefetch) : i][::-1]))
@@ -68,7 +79,19 @@ class FsdpEngine(TorchEngine):
         return contextlib.nullcontext()
 
     def _whole(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        return cast(DTensor, tensor.to(self._device)).full_tensor() if isinstance(tensor, DTensor) else tensor
+
+    def _clip(self, limit: float) -> torch.Tensor:
+        if self._layout.offload == "none":
+            return super()._clip(limit)
+        shards = [parameter.grad.to_local() for parameter in self._module.parameters() if parameter.grad is not None]
+        squares = nn.utils.get_total_norm(shards).float().square().to(self._device)
+        dist.all_reduce(squares, group=self._mesh["dp_shard"].get_group())
+        norm = squares.sqrt()
+        scale = (limit / (norm + 1e-6)).clamp(max=1.0).to(shards[0].device, shards[0].dtype)
+        for shard in shards:
+            shard.mul_(scale)
+        return norm
 
     def _groups(self) -> Iterator[Any]:
         for module in self._module.modules():
@@ -77,6 +100,7 @@ class FsdpEngine(TorchEngine):
 
     def in_effect(self) -> Mapping[str, Any]:
         groups = [unit._get_fsdp_state()._fsdp_param_group for unit in self._units]
+        between = [(group.post_forward_mesh_info, group) for group in groups]
         reshard = {group.post_forward_mesh_info is not None for group in groups}
         policies = {group.mp_policy for group in self._groups()}
         compute = "+".join(sorted(dtype_name(policy.param_dtype or torch.float32) for policy in policies))
@@ -84,6 +108,8 @@ class FsdpEngine(TorchEngine):
         mesh = next(iter(self._module.parameters())).device_mesh
         sizes = (1, *mesh.shape) if mesh.ndim == 1 else tuple(mesh.shape)
         ahead = max((len(unit._get_fsdp_state()._states_to_forward_prefetch) for unit in self._units), default=0)
+        away = {isinstance(group.offload_policy, CPUOffloadPolicy) for group in self._groups()}
+        smaller = {0 if info in (None, group.mesh_info) else info.shard_mesh_size for info, group in between}
         kind = type(self._module)
         return {
             **super().in_effect(),
@@ -91,7 +117,9 @@ class FsdpEngine(TorchEngine):
             "zero_stage": {frozenset({True}): 3, frozenset({False}): 2}.get(frozenset(reshard)),
             "dp_replicate": sizes[0],
             "dp_shard": sizes[1],
+            "offload": {frozenset({True}): "all", frozenset({False}): "none"}.get(frozenset(away), "some units"),
             "units": len(list(self._groups())),
+            "reshard": next(iter(smaller)) if len(smaller) == 1 else f"{len(smaller)} kinds",
             "prefetch": ahead,
             "reduce_precision": reduce,
             "compute_precision": matmul_precision() if compute == "fp32" else compute,

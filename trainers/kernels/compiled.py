@@ -40,6 +40,28 @@ def static(function: Callable[..., Any]) -> Any:
     return torch.compile(function, dynamic=False, fullgraph=True, backend=BACKEND)
 
 
+def set_activation_budget(share: float) -> None:
+    """What is compiled from now on may keep that share of its activations; the partitioner makes the rest again.
+
+    It counts FLOPs and takes the cheapest first (torch's `activation_memory_budget`). Code of an earlier engine in this
+    process that was cut otherwise is forgotten.
+    """
+    if "torch._functorch.config" not in sys.modules and share == 1:
+        return
+    import torch._functorch.config as functorch
+
+    config: Any = functorch
+    if config.activation_memory_budget != share:
+        torch.compiler.reset()
+        config.activation_memory_budget = share
+
+
+def activation_budget_in_effect() -> float:
+    """The share that code compiled now may keep."""
+    config: Any = sys.modules.get("torch._functorch.config")
+    return 1.0 if config is None else float(config.activation_memory_budget)
+
+
 def is_compiled(module: nn.Module) -> bool:
     """Whether `compile_forward` was here."""
     return hasattr(module.forward, _WRAPPED)

@@ -1,0 +1,67 @@
+"""Offload, prefetch, reshard, overlap and hybrid sharding: what each buys and what it costs, by sign and size."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from platform.cost_model.lower_bound import lower_bound_gib
+from platform.cost_model.memory import peak_memory
+from platform.cost_model.step_time import step_time
+from tests.cost_model.points import BLOOM_7B1, point
+from trainers.layout import BatchPoint, Layout
+from trainers.recipe import Recipe
+
+FSDP = Layout(engine="fsdp", zero_stage=3, dp_shard=8)
+ZERO_3 = Layout(engine="deepspeed", zero_stage=3, dp_shard=8, grad_sync="every")
+ZERO_2 = dataclasses.replace(ZERO_3, zero_stage=2)
+SLOW_LINK, ONE_NODE = "4x2xA100-80GB", "1x8xH200"
+BLOCK_GIB = BLOOM_7B1.parameters_per_layer * 2 / 2**30
+
+
+def gib(layout: Layout, micro_batch: int = 1, **changes: Any) -> float:
+    columns = point(dataclasses.replace(layout, **changes), cluster=ONE_NODE, micro_batch=micro_batch, grad_accum=4)
+    return float(peak_memory(columns).allocated_gib[0])
+
+
+def step_s(layout: Layout, cluster: str, **changes: Any) -> float:
+    return float(step_time(point(dataclasses.replace(layout, **changes), cluster=cluster, grad_accum=4)).total_s[0])
+
+
+def test_what_lies_on_the_host_is_not_on_the_device() -> None:
+    states_gib = BLOOM_7B1.num_parameters * 12 / 8 / 2**30
+    assert gib(FSDP, grad_sync="every") - gib(FSDP, grad_sync="every", offload="all") > 0.9 * states_gib
+    assert gib(ZERO_3) - gib(ZERO_3, offload="optimizer") > 0.9 * states_gib
+    assert gib(ZERO_3, offload="all") < gib(ZERO_3, offload="optimizer") < gib(ZERO_3)
+    for layout in (FSDP, ZERO_3):
+        assert step_s(layout, ONE_NODE, offload="all") > 1.1 * step_s(layout, ONE_NODE)
+
+
+@pytest.mark.parametrize("layout", [FSDP, ZERO_3, ZERO_2], ids=lambda each: each.label)
+def test_the_floor_stays_below_with_offload(layout: Layout) -> None:
+    recipe = Recipe(model=BLOOM_7B1, seq_len=2048, global_batch=32)
+    offload = "optimizer" if layout.zero_stage == 2 else "all"
+    away = dataclasses.replace(layout, offload=offload, grad_sync="every")
+    assert lower_bound_gib(recipe, away, BatchPoint(micro_batch=1, grad_accum=4)) < gib(away)
+
+
+def test_blocks_gathered_ahead_stand_in_memory() -> None:
+    """Where the scores of eager attention are made again, that block's backward pass is the peak."""
+    lean = {"loss": "chunked", "checkpointing": "full", "grad_sync": "every"}
+    one, four = (gib(FSDP, 16, prefetch=each, **lean) for each in (1, 4))
+    assert four - one == pytest.approx(3 * BLOCK_GIB, rel=0.01)
+    assert gib(ZERO_3, prefetch=1) < gib(ZERO_3, prefetch=8)
+
+
+def test_a_slow_link_asks_for_hybrid_sharding_or_for_resharding_inside_the_node() -> None:
+    plain = step_s(FSDP, SLOW_LINK)
+    hybrid = step_s(FSDP, SLOW_LINK, dp_replicate=4, dp_shard=2)
+    inside = step_s(FSDP, SLOW_LINK, reshard=2)
+    assert max(hybrid, inside) < plain
+    assert gib(FSDP, dp_replicate=4, dp_shard=2) > gib(FSDP, reshard=2) > gib(FSDP)
+
+
+def test_overlap_hides_what_deepspeed_exchanges() -> None:
+    assert step_s(ZERO_2, SLOW_LINK, overlap="on") < step_s(ZERO_2, SLOW_LINK)
+    assert step_s(ZERO_3, SLOW_LINK, overlap="off") > step_s(ZERO_3, SLOW_LINK)
+    assert step_s(ZERO_3, SLOW_LINK, overlap="on") == step_s(ZERO_3, SLOW_LINK)
