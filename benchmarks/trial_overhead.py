@@ -3,8 +3,9 @@
 python -m benchmarks.trial_overhead STUDY/journal.jsonl [--empty N]
 
 Overhead of a trial: from its start to the next one's, less its timed windows, less at most five warm-up steps a rung,
-less compiling. The first trial of a session also imports Tune's side and measures the matmul peak: it stands apart. An
-empty trial is a TorchTrainer of as many workers whose function returns at once, started through the same Tune.
+less compiling. The first trial of a session also imports Tune's side and measures the matmul peak: it stands apart.
+Trials that ran a numerics gate are left out. An empty trial is a TorchTrainer of as many workers whose function returns
+at once, started through the same Tune.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from typing import Any
 from platform.cluster import connected
 from platform.study.history import History
 from platform.study.journal import Tail
-from trainers.journal import Line, Measured, Resume, StudyHeader, TrialStart
+from trainers.journal import GateCurves, Line, Measured, Resume, StudyHeader, TrialStart
 from trainers.measurement import Outcome
 
 WARMUP_STEPS = 5
@@ -38,6 +39,8 @@ def overheads(lines: list[Line]) -> list[tuple[TrialStart, float, bool]]:
     for (i, trial), (j, following) in itertools.pairwise(starts):
         if any(isinstance(line, Resume) for line in lines[i:j]):
             continue  # what passed between two sessions is no trial's
+        if any(isinstance(line, GateCurves) for line in lines[i:j]):
+            continue  # nobody timed the gate's steps, and they are no overhead
         measured = [line.measurement for line in lines[i:j] if isinstance(line, Measured)]
         seconds = _at(following) - _at(trial)
         for each in measured:
