@@ -27,9 +27,9 @@ from typing import Any
 
 import platform.session as session  # pyright takes `from platform import` for the standard module
 import platform.tune as tune
-from platform.cluster import Place
 from platform.cost_model.predict import predict
 from platform.loop import Loop
+from platform.nodes import Place
 from platform.ordering import known_columns
 from platform.request import read_request
 from platform.search import parser
@@ -49,7 +49,7 @@ PLACE = Place(
 )
 SPACE = ("bloom7b", "--set", f"bucket_mib={','.join(str(each) for each in range(10, 250, 10))}")
 NAME = "large"
-WARM_TRIALS, TRIALS = 3, 10
+WARM_TRIALS, TRIALS = 2, 8
 TRIAL_S = 2.0
 SLOW_LINK = "http://127.0.0.1:9"
 """Nobody listens there: the mirror asks now and then, as it does while MLflow is away."""
@@ -208,7 +208,14 @@ def resumed(studies: Path) -> Costs:
         yield "none"
 
     tune.run, tune.recorder = run, recorder
-    options = parser().parse_args(["--resume", NAME, "--studies", str(studies), "--json"])
+    options = parser().parse_args(
+        [
+            "--resume",
+            NAME,
+            "--studies",
+            str(studies),
+        ]
+    )
     session.search(options, parser(), place=PLACE)
     steady = sorted(cpu_s[WARM_TRIALS:])
     return Costs(
@@ -256,8 +263,8 @@ def main() -> None:
             mib = (Path(folder) / NAME / "journal.jsonl").stat().st_size / 2**20
             costs = in_a_process(Path(folder))
         print(
-            f"{size:12,}  {mib:11.1f}  {costs.resume_s:8.2f}  {costs.resume_cpu_s:8.2f}  {costs.trial_cpu_s:20.2f}"
-            f"  {costs.end_s:5.1f}  {costs.rss_gib:10.2f}  ({os.getloadavg()[0]:.1f})",
+            f"{size:12,}  {mib:11.1f}  {costs.resume_s:8.2f}  {costs.resume_cpu_s:8.2f}"
+            f"  {costs.trial_cpu_s:20.2f}  {costs.end_s:5.1f}  {costs.rss_gib:10.2f}  ({os.getloadavg()[0]:.1f})",
             flush=True,
         )
 

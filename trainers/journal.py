@@ -75,6 +75,8 @@ class Peak:
     """Distance between the fastest and the slowest device over the median."""
     by_device: tuple[float, ...] = ()
     """Each device's own, by rank: one that lags is seen here."""
+    nodes: tuple[str, ...] = ()
+    """Address of each rank's node."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
