@@ -1,10 +1,9 @@
 """A search that a user starts on the first of several hosts."""
 
-import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.hosts import RayHosts
@@ -12,19 +11,21 @@ from platform.study.journal import Tail
 from tests.search.session import ROOT
 from trainers.journal import Line
 
-LONGEST_S = 240.0
+LONGEST_S = 300.0
+PLACING_S = "20"
+"""What Train gives workers to be placed, 60 s by itself: a node that is gone shows sooner."""
 
 
 class Searching:
     """It runs; use it with `with`."""
 
-    def __init__(self, cluster: RayHosts, name: str, *argv: str) -> None:
-        self.journal = cluster.folder / "studies" / name / "journal.jsonl"
+    def __init__(self, cluster: RayHosts, *argv: str, name: str) -> None:
+        studies = cluster.folder / "studies"
+        self.journal = studies / name / "journal.jsonl"
         self.log = cluster.folder / f"{name}.log"
-        named = ["--name", name] if "--resume" not in argv else []
-        command = ["env", "-C", str(ROOT), *_PYTHON, "platform.search", *argv, *named]
-        command += ["--studies", str(cluster.folder / "studies"), "--address", cluster.address]
-        quick = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "20"}
+        command = ["env", "-C", str(ROOT), sys.executable, "-m", "platform.search", *argv]
+        command += ["--studies", str(studies), "--address", cluster.address, "--name", name]
+        quick = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": PLACING_S}
         self.process = cluster.hosts[0].popen(command, {**cluster.environment, **quick}, self.log)
 
     def __enter__(self) -> "Searching":
@@ -32,7 +33,7 @@ class Searching:
 
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGKILL)
+            self.process.kill()
             self.process.wait()
 
     @property
@@ -45,26 +46,21 @@ class Searching:
         """What its journal holds."""
         return Tail(self.journal).read()
 
-    def wait_for(self, found: Callable[[Sequence[Line]], Any]) -> Any:
-        """Until `found` of the journal's lines gives something."""
+    def of(self, kind: type[Line]) -> list[Any]:
+        """Its journal's lines of one kind."""
+        return [line for line in self.lines if isinstance(line, kind)]
+
+    def wait_for(self, found: Callable[[], Any]) -> None:
+        """Until `found` gives something."""
         until_s = time.monotonic() + LONGEST_S
-        while not (given := found(self.lines)):
+        while not found():
             assert self.process.poll() is None, self.said
             assert time.monotonic() < until_s, self.said
             time.sleep(0.05)
-        return given
 
-    def end(self, within_s: float = LONGEST_S) -> int:
+    def end(self) -> int:
         """Its exit code."""
         try:
-            return self.process.wait(within_s)
+            return self.process.wait(LONGEST_S)
         except subprocess.TimeoutExpired as error:
-            raise AssertionError(f"no end within {within_s} s: {self.said}") from error
-
-
-_PYTHON = [__import__("sys").executable, "-m"]
-
-
-def study_of(folder: Path) -> Path:
-    """The folder of studies."""
-    return folder / "studies"
+            raise AssertionError(f"no end within {LONGEST_S} s: {self.said}") from error
