@@ -88,12 +88,23 @@ def _held() -> list[dict[str, Any]]:
     return found
 
 
+def is_ours(index: int, uuid: str) -> bool:
+    """Whether a GPU is among those that this node gave to Ray: NVML knows of all that the machine has."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is None:
+        return True
+    return any(each == str(index) or (len(each) > 4 and uuid.startswith(each)) for each in given.split(","))
+
+
 def _holders() -> Iterator[dict[str, Any]]:
     import pynvml
 
     pynvml.nvmlInit()
     for index in range(pynvml.nvmlDeviceGetCount()):
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = pynvml.nvmlDeviceGetUUID(handle)
+        if not is_ours(index, uuid if isinstance(uuid, str) else uuid.decode()):
+            continue
         try:
             processes: list[Any] = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
         except pynvml.NVMLError:  # not told on this kind of device
