@@ -3,7 +3,8 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.hosts import RayHosts
@@ -12,21 +13,22 @@ from tests.search.session import ROOT
 from trainers.journal import Line
 
 LONGEST_S = 300.0
-PLACING_S = "20"
-"""What Train gives workers to be placed, 60 s by itself: a node that is gone shows sooner."""
+QUICK = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "30"}
+"""What Train gives workers to be placed and started, 60 s by itself: a node that is gone shows sooner."""
 
 
 class Searching:
     """It runs; use it with `with`."""
 
-    def __init__(self, cluster: RayHosts, *argv: str, name: str) -> None:
+    def __init__(
+        self, cluster: RayHosts, *argv: str, name: str, environment: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         studies = cluster.folder / "studies"
         self.journal = studies / name / "journal.jsonl"
         self.log = cluster.folder / f"{name}.log"
         command = ["env", "-C", str(ROOT), sys.executable, "-m", "platform.search", *argv]
         command += ["--studies", str(studies), "--address", cluster.address, "--name", name]
-        quick = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": PLACING_S}
-        self.process = cluster.hosts[0].popen(command, {**cluster.environment, **quick}, self.log)
+        self.process = cluster.hosts[0].popen(command, {**cluster.environment, **environment}, self.log)
 
     def __enter__(self) -> "Searching":
         return self

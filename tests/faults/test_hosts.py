@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.hosts import Host, HostsError, RayHosts, hosts
-from tests.faults.searching import Searching
+from tests.faults.searching import QUICK, Searching
 from tests.search.session import write_space
 from trainers.journal import Measured, RungStart, TrialEnd
 from trainers.measurement import Outcome
@@ -87,7 +87,7 @@ def test_a_link_that_is_cut_for_20_s_costs_nothing_and_a_node_that_returns_is_us
     space = write_space(cluster.folder / "two.py", micro_batches=(1, 2), global_batch=8, axes=LAYOUTS)
     cluster.start(1)
     second = cluster.hosts[1]
-    with Searching(cluster, str(space), *LONG_RUNGS, name="cut") as search:
+    with Searching(cluster, str(space), *LONG_RUNGS, name="cut", environment=QUICK) as search:
         search.wait_for(lambda: search.of(RungStart))
         second.cut()
         time.sleep(20)
@@ -113,7 +113,7 @@ def test_a_link_that_is_cut_for_20_s_costs_nothing_and_a_node_that_returns_is_us
 def test_a_link_that_stays_cut_ends_the_session_with_what_was_measured(cluster: RayHosts) -> None:
     space = write_space(cluster.folder / "two.py", micro_batches=(1, 2), global_batch=8, axes=LAYOUTS)
     cluster.start(1)
-    with Searching(cluster, str(space), *LONG_RUNGS, name="lost") as search:
+    with Searching(cluster, str(space), *LONG_RUNGS, name="lost", environment=QUICK) as search:
         search.wait_for(lambda: len(search.of(RungStart)) > 1)
         cluster.hosts[1].cut()
         assert search.end() == 3, search.said
