@@ -22,7 +22,14 @@ from platform.study.study import names, read
 from trainers.measurement import Measurement, Outcome
 
 ROOT = Path(__file__).resolve().parent.parent
-SPACE = Path(__file__).with_name("slow_network_space.py")
+_SPACE = """
+import dataclasses
+import benchmarks.slow_network_space as small
+
+
+def space():
+    return dataclasses.replace(small.space(), num_workers={hosts})
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,14 +37,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     made = argparse.ArgumentParser(prog="python -m benchmarks.slow_network")
     made.add_argument("--hosts", type=int, default=2, choices=(2, 3, 4), help="(default: %(default)s)")
     made.add_argument("--mbit", type=float, default=200.0, metavar="N", help="of each link (default: %(default)s)")
-    made.add_argument("--batches", default="8,32,128", metavar="N,N", help="global batches (default: %(default)s)")
+    made.add_argument("--batches", default="8,128", metavar="N,N", help="global batches (default: %(default)s)")
     made.add_argument("--set", action="append", default=[], metavar="AXIS=VALUE[,VALUE]", help="as in the search")
     made.add_argument("--studies", type=Path, metavar="DIR", help="keep the studies there")
     options = made.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="slow") as scratch:
         folder = Path(scratch)
         studies = (options.studies or folder / "studies").absolute()
-        search = [sys.executable, "-m", "platform.search", str(SPACE), "--gpus", f"1,{options.hosts}"]
+        space = folder / "slow_network.py"
+        space.write_text(_SPACE.format(hosts=options.hosts))
+        search = [sys.executable, "-m", "platform.search", str(space), "--gpus", f"1,{options.hosts}"]
         search += ["--searcher", "sweep", "--name", "slow", "--studies", str(studies)]
         for change in (f"global_batch={options.batches}", *options.set):
             search += ["--set", change]
