@@ -1,4 +1,4 @@
-"""What a search finds where the link between hosts is slow, as in the seeds' two-node rows. From the checkout, as root:
+"""What a search finds where the link between hosts is slow, as on two nodes of Jean Zay. From the checkout, as root:
 
 python -m benchmarks.slow_network
 python -m benchmarks.slow_network --hosts 4 --mbit 100 --set engine=ddp,fsdp --set zero_stage=0,3
