@@ -59,34 +59,25 @@ def _gone(cluster: RayHosts) -> None:
         time.sleep(0.5)
 
 
-def test_preflight_names_the_node_of_other_versions_and_leaves_out_the_slow_one(cluster: RayHosts) -> None:
-    planted = cluster.folder / "planted" / "transformers-9.9.9.dist-info"
+def _plant(folder: Path) -> str:
+    """A folder that, on a path, makes transformers look like version 9.9.9."""
+    planted = folder / "planted" / "transformers-9.9.9.dist-info"
     planted.mkdir(parents=True)
     (planted / "METADATA").write_text("Metadata-Version: 2.1\nName: transformers\nVersion: 9.9.9\n")
-    space = str(write_space(cluster.folder / "tiny.py", micro_batches=(1,)))
+    return str(planted.parent)
+
+
+def test_a_link_cut_for_20_s_costs_nothing_and_a_node_that_returns_is_used_again(cluster: RayHosts) -> None:
+    space = write_space(cluster.folder / "two.py", micro_batches=(1, 2), global_batch=8, axes=LAYOUTS)
     second = cluster.hosts[1]
-    cluster.start(1, environment={"PYTHONPATH": str(planted.parent)})
-    with Searching(cluster, space, "--max-trials=1", name="unequal") as search:
+    cluster.start(1, environment={"PYTHONPATH": _plant(cluster.folder)})
+    with Searching(cluster, str(space), name="unequal") as search:
         assert search.end() == 3
     assert f"cluster fault: node {second.address} has transformers 9.9.9" in search.said
     assert not search.journal.exists()  # nothing was begun, and no study is left
     second.kill()
     _gone(cluster)
     cluster.start(1)
-    with (
-        _on_a_fifth_of_a_core(second),
-        Searching(cluster, space, "--max-trials=1", "--exclude-slow", name="slow") as search,
-    ):
-        assert search.end() == 0, search.said
-    assert f"({second.address}): fp32 products at" in search.said and "Left out" in search.said
-    (measured,) = search.of(Measured)
-    assert measured.measurement.outcome is Outcome.OK
-
-
-def test_a_link_that_is_cut_for_20_s_costs_nothing_and_a_node_that_returns_is_used_again(cluster: RayHosts) -> None:
-    space = write_space(cluster.folder / "two.py", micro_batches=(1, 2), global_batch=8, axes=LAYOUTS)
-    cluster.start(1)
-    second = cluster.hosts[1]
     with Searching(cluster, str(space), *LONG_RUNGS, name="cut", environment=QUICK) as search:
         search.wait_for(lambda: search.of(RungStart))
         second.cut()
@@ -110,13 +101,23 @@ def test_a_link_that_is_cut_for_20_s_costs_nothing_and_a_node_that_returns_is_us
 
 
 @pytest.mark.heavy
-def test_a_link_that_stays_cut_ends_the_session_with_what_was_measured(cluster: RayHosts) -> None:
-    space = write_space(cluster.folder / "two.py", micro_batches=(1, 2), global_batch=8, axes=LAYOUTS)
+def test_preflight_leaves_out_a_slow_node_and_a_link_that_stays_cut_ends_the_session(cluster: RayHosts) -> None:
+    space = str(write_space(cluster.folder / "two.py", micro_batches=(1, 2), global_batch=8, axes=LAYOUTS))
+    second = cluster.hosts[1]
     cluster.start(1)
-    with Searching(cluster, str(space), *LONG_RUNGS, name="lost", environment=QUICK) as search:
+    with (
+        _on_a_fifth_of_a_core(second),
+        Searching(cluster, space, "--max-trials=1", "--exclude-slow", name="slow") as search,
+    ):
+        assert search.end() == 0, search.said
+    assert "Left out" in search.said and f"({second.address}): fp32 products at" in search.said
+    assert {each.measurement.outcome for each in search.of(Measured)} == {Outcome.OK}
+    _gone(cluster)
+    cluster.start(1)
+    with Searching(cluster, space, *LONG_RUNGS, name="lost", environment=QUICK) as search:
         search.wait_for(lambda: len(search.of(RungStart)) > 1)
-        cluster.hosts[1].cut()
+        second.cut()
         assert search.end() == 3, search.said
     assert "go on with" in search.said and "Traceback" not in search.said
     assert search.of(Measured)[0].measurement.outcome is Outcome.OK
-    assert all(each.measurement.outcome is Outcome.OK for each in search.of(Measured))
+    assert {each.measurement.outcome for each in search.of(Measured)} == {Outcome.OK}
