@@ -86,8 +86,7 @@ def search(
         with nullcontext(place) if place else connection(options, request) as place, interruptible():
             if study is not None:
                 preflight.check(place.nodes, study.path)
-            if options.exclude_slow and not options.dry_run:
-                place = preflight.without_slow(place, studies, _cpu_workers(request))
+            place = fast_part(options, request, place)
             subject = subject_of(request, place, kept.find(studies, place))
             if subject.space.name != request.space.name:
                 say(_of_miniature(request.space, subject.space))
@@ -140,6 +139,17 @@ def connection(
         num_gpus=num_devices or request.wanted_devices,
         wait_s=options.wait_for_gpus,
     )
+
+
+def fast_part(options: argparse.Namespace, request: Request, place: Place) -> Place:
+    """`place` without its slow nodes, where the options ask for that.
+
+    Raises:
+        ClusterError: no node would be left, or the probe failed.
+    """
+    if not options.exclude_slow or options.dry_run:
+        return place
+    return preflight.without_slow(place, Path(options.studies).expanduser().absolute(), _cpu_workers(request))
 
 
 def _cpu_workers(request: Request) -> int:
