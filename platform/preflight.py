@@ -11,7 +11,7 @@ from platform.nodes import Node, Place, place_of
 from platform.probing import kept
 from platform.probing.findings import lagging
 from platform.reports.progress import say
-from trainers.node import free_mib
+from trainers.node import free_mib, versions
 
 LEAST_FREE_MIB = 100.0
 """Of the disk under a study, and under each node's temporary folder."""
@@ -32,9 +32,12 @@ def check(nodes: Sequence[Node], study: Path) -> None:
 
 
 def _unlike(nodes: Sequence[Node]) -> Iterator[str]:
-    for name in dict.fromkeys(name for node in nodes for name in node.facts["versions"]):
+    own = versions()
+    for name in own:
         by_node = {node.address: node.facts["versions"].get(name, "none") for node in nodes}
-        ((usual, _),) = Counter(by_node.values()).most_common(1)
+        count = Counter(by_node.values())
+        # What most have; the driver's own, where as many have another.
+        usual = max(count, key=lambda version: (count[version], version == own[name]))
         for address, version in by_node.items():
             if version != usual:
                 other = next(each for each, found in by_node.items() if found == usual)

@@ -29,6 +29,8 @@ def test_the_odd_one_of_three_nodes_is_named_with_both_versions(tmp_path: Path) 
     odd = _node("10.0.0.2", versions={**FACTS["versions"], "transformers": "4.1"})
     with pytest.raises(ClusterError, match=r"^node 10.0.0.2 has transformers 4.1, node 10.0.0.1 has 5"):
         check([_node(), odd, _node("10.0.0.3")], tmp_path)
+    with pytest.raises(ClusterError, match=r"^node 10.0.0.2 has transformers 4.1"):
+        check([odd, _node()], tmp_path)  # one against one: the driver's own counts
 
 
 @pytest.mark.parametrize(
