@@ -67,25 +67,34 @@ def _plant(folder: Path) -> str:
     return str(planted.parent)
 
 
-def test_a_link_cut_for_20_s_costs_nothing_and_a_node_that_returns_is_used_again(cluster: RayHosts) -> None:
-    space = write_space(cluster.folder / "two.py", micro_batches=(1, 2), global_batch=8, axes=LAYOUTS)
+def test_a_node_of_other_versions_is_refused_and_a_link_cut_for_20_s_costs_nothing(cluster: RayHosts) -> None:
+    space = str(write_space(cluster.folder / "two.py", micro_batches=(1, 2), global_batch=8, axes=LAYOUTS))
     second = cluster.hosts[1]
     cluster.start(1, environment={"PYTHONPATH": _plant(cluster.folder)})
-    with Searching(cluster, str(space), name="unequal") as search:
+    with Searching(cluster, space, name="unequal") as search:
         assert search.end() == 3
     assert f"cluster fault: node {second.address} has transformers 9.9.9" in search.said
     assert not search.journal.exists()  # nothing was begun, and no study is left
     second.kill()
     _gone(cluster)
     cluster.start(1)
-    with Searching(cluster, str(space), *LONG_RUNGS, name="cut", environment=QUICK) as search:
+    with Searching(cluster, space, *LONG_RUNGS, "--max-trials=1", name="cut") as search:
         search.wait_for(lambda: search.of(RungStart))
         second.cut()
         time.sleep(20)
         second.mend()
-        search.wait_for(lambda: search.of(TrialEnd))
-        assert [each.state for each in search.of(TrialEnd)] == ["done"], search.said
-        search.wait_for(lambda: len(search.of(RungStart)) > 2)
+        assert search.end() == 0, search.said
+    assert [each.state for each in search.of(TrialEnd)] == ["done"]
+    assert [each.measurement.outcome for each in search.of(Measured)] == [Outcome.OK] * 2
+
+
+@pytest.mark.heavy
+def test_a_node_that_is_lost_and_returns_is_used_again(cluster: RayHosts) -> None:
+    space = str(write_space(cluster.folder / "two.py", micro_batches=(1, 2), global_batch=8, axes=LAYOUTS))
+    second = cluster.hosts[1]
+    cluster.start(1)
+    with Searching(cluster, space, *LONG_RUNGS, name="back", environment=QUICK) as search:
+        search.wait_for(lambda: len(search.of(RungStart)) > 1)
         before = search.of(Measured)
         second.kill()
         _gone(cluster)
