@@ -33,7 +33,7 @@ def check(nodes: Sequence[Node], study: Path) -> None:
 
 def _unlike(nodes: Sequence[Node]) -> Iterator[str]:
     own = versions()
-    for name in own:
+    for name in own if nodes else ():
         by_node = {node.address: node.facts["versions"].get(name, "none") for node in nodes}
         count = Counter(by_node.values())
         # What most have; the driver's own, where as many have another.
