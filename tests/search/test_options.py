@@ -13,7 +13,6 @@ ROOT = Path(__file__).parents[2]
 
 SEARCH = """
     --address --all --data --device-memory-gib --dry-run --exclude-slow --gpu-s --gpus --json --layout --learn-from
-    --address --all --data --device-memory-gib --dry-run --exclude-slow --gpu-s --gpus --json --layout --learn-from
     --list --max-trials --name --price-per-gpu-h --profile --repeats --resume --searcher --seed --set --steps --studies
     --time-budget-s --tokens --wait-for-gpus
 """
