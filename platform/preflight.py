@@ -1,5 +1,6 @@
 """Before the first trial: whether all nodes agree, are free and have room, and which of them to leave out as slow."""
 
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -99,4 +100,5 @@ def without_slow(place: Place, studies: Path, cpu_workers: int) -> Place:
             f"{told}: --exclude-slow leaves out whole nodes, and none would be left; mend it, or search without"
         )
     say(f"Left out: {told}.")
-    return place_of(left, cpu_workers=cpu_workers, driver_ip=place.driver_ip, left_out=True)
+    fast = place_of(left, cpu_workers=cpu_workers, driver_ip=place.driver_ip, left_out=True)
+    return dataclasses.replace(fast, head=place.head, is_local=place.is_local)
