@@ -9,13 +9,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import platform.waiting as waiting  # pyright takes `from platform import` for the standard module
 from platform.errors import ClusterError, InputError
-from trainers.cluster import Cluster
+from platform.nodes import Place, ask, place_of
 
 ANSWER_S = 20
 """What a Ray address may take to answer."""
@@ -42,28 +41,6 @@ _DRIVER_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
-    """A Ray cluster that this process is connected to."""
-
-    cluster: Cluster
-    """Its devices, or two CPU workers where it has no GPU."""
-    cpus_per_worker: float
-    driver_ip: str
-    """Address of the driver's node: the Tune side of every trial is pinned there."""
-    software: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
-    """Versions on the nodes that figures depend on (driver, torch, NCCL); unlike ones side by side."""
-    head: str = ""
-    """The cluster's head as HOST:PORT."""
-    is_local: bool = False
-    """Whether it is a Ray of this process's own, which ends with it."""
-
-    @property
-    def has_gpus(self) -> bool:
-        """Whether any node has a GPU."""
-        return self.cluster.device_kind == "cuda"
 
 
 CPU_WORKERS = 2
@@ -109,8 +86,8 @@ def connected(
         raise ClusterError(f"Ray could not be {'started' if local else 'reached'}: {_first_line(error)}") from error
     try:
         with contextlib.nullcontext() if local else waiting.for_gpus(num_gpus, wait_s):
-            head = ray.get_runtime_context().gcs_address
-            yield dataclasses.replace(_survey(ray, cpu_workers), head=head, is_local=local)
+            found = place_of(ask(ray), cpu_workers=cpu_workers, driver_ip=ray.util.get_node_ip_address())
+            yield dataclasses.replace(found, head=ray.get_runtime_context().gcs_address, is_local=local)
     except RayError as error:  # a node without NVML, an actor that never came up, a head that is gone
         said = _first_line(getattr(error, "cause", None) or error)
         raise ClusterError(f"Ray failed with {type(error).__name__}: {said}") from error
@@ -166,57 +143,3 @@ def _answers(address: str, timeout_s: float) -> bool:
         return subprocess.run(command, capture_output=True, timeout=timeout_s, check=False).returncode == 0
     except subprocess.TimeoutExpired:
         return False
-
-
-def _survey(ray: Any, cpu_workers: int) -> Place:
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    from trainers import node
-
-    nodes = [found for found in ray.nodes() if found["Alive"]]
-    with_gpu = [found for found in nodes if found["Resources"].get("GPU", 0) >= 1]
-    asked = ray.remote(node.facts)
-    facts = ray.get(
-        [
-            asked.options(
-                num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(found["NodeID"], soft=False)
-            ).remote(bool(with_gpu))
-            for found in (with_gpu or nodes[:1])
-        ],
-        timeout=120,
-    )
-    driver_ip = ray.util.get_node_ip_address()
-    if not with_gpu:
-        cpus = sum(found["Resources"].get("CPU", 0) for found in nodes)
-        # A little is left over: two workers of a whole CPU and Tune's own share never fit two cores.
-        share = max(0.1, round(min(1.0, (cpus - 0.2) / cpu_workers), 2))
-        cluster = Cluster(
-            device_kind="cpu",
-            device=facts[0]["device"],
-            device_memory_gib=facts[0]["memory_gib"] / cpu_workers,
-            devices_per_node=cpu_workers,
-        )
-        return Place(cluster=cluster, cpus_per_worker=share, driver_ip=driver_ip, software=_versions(facts))
-    kinds = {tuple(fact["mixed"]) if "mixed" in fact else (fact["device"], fact["memory_gib"]) for fact in facts}
-    counts = {int(found["Resources"]["GPU"]) for found in with_gpu}
-    if len(kinds) > 1 or any("mixed" in fact for fact in facts):
-        raise InputError(f"the cluster mixes GPU types ({sorted(map(str, kinds))}): one study measures one type")
-    if len(counts) > 1:
-        raise InputError(f"the cluster's nodes have unlike numbers of GPUs ({sorted(counts)}): give equal nodes")
-    per_node = counts.pop()
-    cpus = min(found["Resources"].get("CPU", 1) for found in with_gpu)
-    cluster = Cluster(
-        device_kind="cuda",
-        device=facts[0]["device"],
-        device_memory_gib=facts[0]["memory_gib"],
-        capability=facts[0]["capability"],
-        num_nodes=len(with_gpu),
-        devices_per_node=per_node,
-    )
-    share = max(0.1, min(8.0, (cpus - 0.5) / per_node // 1 or round((cpus - 0.5) / per_node, 2)))
-    return Place(cluster=cluster, cpus_per_worker=share, driver_ip=driver_ip, software=_versions(facts))
-
-
-def _versions(facts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    names = sorted({name for fact in facts for name in fact["software"]})
-    return {name: "/".join(sorted({fact["software"].get(name, "none") for fact in facts})) for name in names}

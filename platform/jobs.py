@@ -23,6 +23,8 @@ class Settings:
     commit: str
     cap_gib: float | None
     timing: Timing
+    nodes: tuple[str, ...] = ()
+    """Ray's ids of those that workers may be placed on; none where all may be used."""
     hang_floor_s: float = 60.0
     first_step_s: float = 300.0
     rules: Rules | None
@@ -55,6 +57,7 @@ def make_job(
         rungs=rungs,
         cluster=settings.cluster,
         cpus_per_worker=settings.cpus_per_worker,
+        nodes=settings.nodes,
         repeat=repeat,
         is_last=final is not None and final.is_last,
         gate=final and final.gate,

@@ -22,6 +22,7 @@ from rich.console import Console
 
 import platform.cluster as clusters  # pyright takes `from platform import` for the standard module
 from platform.errors import ClusterError, InputError, one_line
+from platform.nodes import Place
 from platform.probing import kept
 from platform.probing.show import show, to_object
 from platform.study.folder import FOLDER_HELP, default_folder
@@ -57,7 +58,7 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(f"{message} (--help lists the options)")
 
 
-def measure(place: clusters.Place, began_s: float) -> Probe:
+def measure(place: Place, began_s: float) -> Probe:
     """Probes every device of `place`; `began_s` is when the command began, by `time.monotonic`.
 
     Raises:
@@ -77,7 +78,7 @@ def measure(place: clusters.Place, began_s: float) -> Probe:
     return dataclasses.replace(probe, seconds=round(time.monotonic() - began_s, 1), finished=finished)
 
 
-def _run(place: clusters.Place, until_unix_s: float) -> Mapping[str, Any]:
+def _run(place: Place, until_unix_s: float) -> Mapping[str, Any]:
     import ray.train  # reads at import the settings that `connected` made
     from ray.train.torch import TorchConfig, TorchTrainer
 

@@ -46,6 +46,7 @@ def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     first = requests[several.counts[0]]
     code, fault, gpu_s = 1, "", 0.0
     with session.connection(options, first, several.counts[-1]) as place, interruptible():
+        place = session.fast_part(options, first, place)
         probe = kept.find(studies, place)
         for count, request in requests.items():
             try:
@@ -137,7 +138,7 @@ def _with_budget(
 
     Each gets the same time, so device seconds by its devices: what an early end leaves goes to those that follow.
     """
-    changed = dict(vars(options))
+    changed = {**vars(options), "exclude_slow": False}  # it is done once for all of them
     if options.time_budget_s is not None:
         changed["time_budget_s"] = max(1.0, options.time_budget_s - spent_s) / len(counts)
     if options.gpu_s is not None:

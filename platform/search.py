@@ -64,6 +64,8 @@ def parser() -> argparse.ArgumentParser:
     add("--address", metavar="HOST:PORT", help=where)
     wait = "what GPU nodes that the cluster is still starting may take to come (default: %(default)g)"
     add("--wait-for-gpus", type=_amount, default=WAIT_S, metavar="S", help=wait)
+    slow = "probe all devices first (under a minute) and search without the nodes that lag"
+    add("--exclude-slow", action="store_true", help=slow)
     add("--studies", default=default_folder(), metavar="DIR", help=FOLDER_HELP)
     add("--name", help="name of the study (default: the space's, with a number)")
     add("--resume", metavar="NAME", help="go on with a study: run only what is missing")

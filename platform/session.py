@@ -14,15 +14,17 @@ from pathlib import Path
 import platform.checkout as checkout  # pyright takes `from platform import` for the standard module
 import platform.head as head
 import platform.leftovers as leftovers
+import platform.preflight as preflight
 import platform.searchers as searchers
 from platform.budget import Budget
-from platform.cluster import CPU_WORKERS, Place, connected
+from platform.cluster import CPU_WORKERS, connected
 from platform.dry_run import print_dry_run
 from platform.errors import ClusterError, InputError
 from platform.finals.ranking import winners
 from platform.jobs import Settings
 from platform.loop import Loop
 from platform.mirror import Mirror, check_uri, default_uri, shown_uri
+from platform.nodes import Place
 from platform.planning import Plan, same_devices
 from platform.probing import kept
 from platform.reports.files import write_results
@@ -82,6 +84,9 @@ def search(
             study = Study.create(studies, options.name or fresh_name(studies, request.space.name))
         # The signal last: Ray sets handlers of its own when it connects.
         with nullcontext(place) if place else connection(options, request) as place, interruptible():
+            if study is not None:
+                preflight.check(place.nodes, study.path)
+            place = fast_part(options, request, place)
             subject = subject_of(request, place, kept.find(studies, place))
             if subject.space.name != request.space.name:
                 say(_of_miniature(request.space, subject.space))
@@ -134,6 +139,17 @@ def connection(
         num_gpus=num_devices or request.wanted_devices,
         wait_s=options.wait_for_gpus,
     )
+
+
+def fast_part(options: argparse.Namespace, request: Request, place: Place) -> Place:
+    """`place` without its slow nodes, where the options ask for that.
+
+    Raises:
+        ClusterError: no node would be left, or the probe failed.
+    """
+    if not options.exclude_slow or options.dry_run:
+        return place
+    return preflight.without_slow(place, Path(options.studies).expanduser().absolute(), _cpu_workers(request))
 
 
 def _cpu_workers(request: Request) -> int:
@@ -247,6 +263,7 @@ def _run(
                     cpus_per_worker=place.cpus_per_worker,
                     recorder=name,
                     commit=checkout.commit(),
+                    nodes=tuple(node.id for node in place.nodes) if place.left_out else (),
                     cap_gib=subject.cap_gib,
                     timing=subject.timing,
                     rules=subject.rules,

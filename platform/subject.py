@@ -4,11 +4,11 @@ import dataclasses
 import math
 
 import platform.checkout as checkout  # pyright takes `from platform import` for the standard module
-from platform.cluster import Place
 from platform.errors import InputError
 from platform.finals.course import Rules
 from platform.finals.schedule import FINALISTS
 from platform.knowledge import Knowledge, what_holds
+from platform.nodes import Place
 from platform.ordering import known_columns
 from platform.planning import TRIAL_S, Plan, make_plan, part_of
 from platform.request import Request

@@ -61,6 +61,8 @@ class Job:
     """Batch points to measure, upwards; none where only the gate is run."""
     cluster: Cluster
     cpus_per_worker: float
+    nodes: tuple[str, ...] = ()
+    """Ray's ids of the nodes that its workers may be placed on; none where all may be used."""
     repeat: int = 0
     """Above 0 for a run of one point in processes of its own, after the search."""
     is_last: bool = False

@@ -6,6 +6,7 @@ on disk before `append` returns. Figures that are not finite stand as Python wri
 
 import dataclasses
 import datetime
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -75,6 +76,8 @@ class Peak:
     """Distance between the fastest and the slowest device over the median."""
     by_device: tuple[float, ...] = ()
     """Each device's own, by rank: one that lags is seen here."""
+    nodes: tuple[str, ...] = ()
+    """Address of each rank's node."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -268,7 +271,7 @@ def append(path: str | os.PathLike[str], line: Mapping[str, Any]) -> None:
         data = lead + text.encode() + b"\n"
         written = os.write(file, data)
         if written != len(data):
-            raise OSError(f"only {written} of {len(data)} bytes could be written to {path}")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))  # a disk that fills up cuts the last line
         os.fsync(file)
     finally:
         os.close(file)

@@ -1,17 +1,37 @@
 """What a node has, asked on the node itself, without torch and without a CUDA context."""
 
 import contextlib
+import hashlib
 import importlib.metadata
 import os
 import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 GIB = 2**30
+GRACE_S = 10.0
+"""What processes that are ending may take to let go of a GPU."""
+UNNAMED_SHARE = 0.05
+"""Of a GPU's memory: used by nobody that NVML names, more is somebody's. A driver takes 0.5 GiB of an H200."""
 
 
 def facts(gpu: bool) -> dict[str, Any]:
-    """Name, memory (GiB), versions and, on a GPU, compute capability of the node's devices; raises what NVML raises."""
+    """Name, memory (GiB) and, on a GPU, compute capability of the node's devices, and what a preflight looks at.
+
+    That is `versions`, `temp` with `temp_free_mib`, `held` (GPUs that others compute on) and `unix_s`, its clock.
+    Raises what NVML raises.
+    """
+    temp = tempfile.gettempdir()
+    found = {"versions": versions(), "temp": temp, "temp_free_mib": free_mib(temp), "held": _held() if gpu else []}
+    return found | _devices(gpu) | {"unix_s": time.time()}
+
+
+def _devices(gpu: bool) -> dict[str, Any]:
     if not gpu:
         memory_gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
         return {"device": _processor(), "memory_gib": memory_gib, "software": software()}
@@ -29,8 +49,76 @@ def facts(gpu: bool) -> dict[str, Any]:
         return {"mixed": sorted(name for name, *_ in found)}
     name, memory_gib, capability = found.pop()
     driver = pynvml.nvmlSystemGetDriverVersion()
-    versions = software() | {"driver": driver if isinstance(driver, str) else driver.decode()}
-    return {"device": name, "memory_gib": memory_gib, "capability": capability, "software": versions}
+    said = software() | {"driver": driver if isinstance(driver, str) else driver.decode()}
+    return {"device": name, "memory_gib": memory_gib, "capability": capability, "software": said}
+
+
+def versions() -> dict[str, str]:
+    """What must be equal on all nodes: Python, the packages that training runs on, and the code of `trainers` itself.
+
+    A node may have a checkout of its own on its path, older than the one that the driver sent it.
+    """
+    found = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for package in ("torch", "ray", "deepspeed", "transformers"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "none"
+    code = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        code.update(path.read_bytes())
+    return found | {"this project's code": code.hexdigest()[:12]}
+
+
+def free_mib(folder: str | os.PathLike[str]) -> float:
+    """What the disk under `folder`, or under its nearest parent that exists, has left for this user."""
+    there = next(each for each in (Path(folder), *Path(folder).parents) if each.exists())
+    return shutil.disk_usage(there).free / 2**20
+
+
+def _held() -> list[dict[str, Any]]:
+    """GPUs on which somebody computes: index, pid, the program's name and GiB, each process by itself.
+
+    A search that just ended takes some seconds to let go. A container may see neither pids nor names: then what is
+    used tells.
+    """
+    until_s = time.monotonic() + GRACE_S
+    while (found := list(_holders())) and time.monotonic() < until_s:
+        time.sleep(0.5)
+    return found
+
+
+def is_ours(index: int, uuid: str) -> bool:
+    """Whether a GPU is among those that this node gave to Ray: NVML knows of all that the machine has."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is None:
+        return True
+    return any(each == str(index) or (len(each) > 4 and uuid.startswith(each)) for each in given.split(","))
+
+
+def _holders() -> Iterator[dict[str, Any]]:
+    import pynvml
+
+    pynvml.nvmlInit()
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = pynvml.nvmlDeviceGetUUID(handle)
+        if not is_ours(index, uuid if isinstance(uuid, str) else uuid.decode()):
+            continue
+        try:
+            processes: list[Any] = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        except pynvml.NVMLError:  # not told on this kind of device
+            processes = []
+        for each in processes:
+            try:
+                name = Path(f"/proc/{each.pid}/comm").read_text().strip()
+            except OSError:
+                name = "unseen from here"
+            used = getattr(each, "usedGpuMemory", None)
+            yield {"gpu": index, "pid": each.pid, "name": name, "gib": None if used is None else used / GIB}
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        if not processes and cast(int, memory.used) > UNNAMED_SHARE * cast(int, memory.total):
+            yield {"gpu": index, "pid": None, "name": "", "gib": cast(int, memory.used) / GIB}
 
 
 def software() -> dict[str, str]:

@@ -72,6 +72,7 @@ def _trainer(job: Job, storage: str) -> TorchTrainer:
             num_workers=job.layout.world_size,
             use_gpu=on_cuda,
             resources_per_worker=resources,
+            label_selector={"ray.io/node-id": f"in({','.join(job.nodes)})"} if job.nodes else None,
             # Nodes are counted by their GPUs: the workers of a CPU cluster may well need more than the one.
             placement_strategy="STRICT_PACK" if on_cuda and job.cluster.num_nodes == 1 else "PACK",
         ),

@@ -135,6 +135,7 @@ class Worker:
         """Every device at once, as they will train: they share power and air."""
         precision = self.job.recipe.compute_precision
         found = self.gather(matmul_peak.measure_tflops(self.device, precision, self.job.timing.peak_s))
+        nodes = self.gather(ray.util.get_node_ip_address())
         self.matmul_peak_tflops = statistics.median(found)
         if self.rank == 0:
             peak = Peak(
@@ -143,6 +144,7 @@ class Worker:
                 tflops=self.matmul_peak_tflops,
                 spread=(max(found) - min(found)) / self.matmul_peak_tflops,
                 by_device=tuple(found),
+                nodes=tuple(nodes),
             )
             ray.get(self.recorder.peak.remote(to_json(peak)))
         if self.device.type == "cuda":

@@ -11,40 +11,49 @@ LAGS = 0.10
 
 def laggards(probe: Probe) -> tuple[str, ...]:
     """A clause for each device or node that is more than `LAGS` below the median in something."""
-    return (*_devices(probe), *_nodes(probe))
+    return tuple(clause for _, clause in lagging(probe, LAGS))
 
 
-def _devices(probe: Probe) -> Iterator[str]:
+def lagging(probe: Probe, share: float) -> tuple[tuple[int, str], ...]:
+    """(index of its node, clause) of each device or node that is more than `share` below the median in something."""
+    return (*_devices(probe, share), *_nodes(probe, share))
+
+
+def _devices(probe: Probe, share: float) -> Iterator[tuple[int, str]]:
     precisions = dict.fromkeys(product.precision for device in probe.devices for product in device.products)
     for precision in precisions:
         rates = {device.rank: device.best_tflops(precision) or 0.0 for device in probe.devices}
-        for rank, said in _below(rates, "TFLOP/s"):
-            yield f"{_device(probe, rank)}: {precision} products at {said}"
-    for rank, said in _below({device.rank: device.copy_gb_per_s for device in probe.devices}, "GB/s"):
-        yield f"{_device(probe, rank)}: copies at {said}"
+        for rank, said in _below(rates, "TFLOP/s", share):
+            yield _node(probe, rank), f"{_device(probe, rank)}: {precision} products at {said}"
+    for rank, said in _below({device.rank: device.copy_gb_per_s for device in probe.devices}, "GB/s", share):
+        yield _node(probe, rank), f"{_device(probe, rank)}: copies at {said}"
 
 
-def _nodes(probe: Probe) -> Iterator[str]:
+def _nodes(probe: Probe, share: float) -> Iterator[tuple[int, str]]:
     inside = {each.nodes[0]: each.bus_gb_per_s for each in probe.of_size("node", "all_reduce", largest=True)}
-    for node, said in _below(inside, "GB/s"):
-        yield f"node {node} ({probe.nodes[node]}): all-reduce between its devices at {said}"
+    for node, said in _below(inside, "GB/s", share):
+        yield node, f"node {node} ({probe.nodes[node]}): all-reduce between its devices at {said}"
     # A node is as good as with its better neighbour: a slow one is slow with both.
     pairs: dict[int, float] = {}
     for each in probe.of_size("pair", "all_reduce", largest=True):
         for node in each.nodes:
             pairs[node] = max(pairs.get(node, 0.0), each.bus_gb_per_s)
-    for node, said in _below(pairs, "GB/s"):
-        yield f"node {node} ({probe.nodes[node]}): all-reduce with either neighbour at {said}"
+    for node, said in _below(pairs, "GB/s", share):
+        yield node, f"node {node} ({probe.nodes[node]}): all-reduce with either neighbour at {said}"
 
 
-def _below(rates: Mapping[int, float], unit: str) -> Iterator[tuple[int, str]]:
+def _below(rates: Mapping[int, float], unit: str, share: float) -> Iterator[tuple[int, str]]:
     """Those that lag, with their rate beside the median."""
     if len(rates) < 2:
         return
     median = statistics.median(rates.values())
     for key, rate in rates.items():
-        if rate < (1 - LAGS) * median:
+        if rate < (1 - share) * median:
             yield key, f"{rate:.3g} {unit}, {100 * (1 - rate / median):.0f} % below the median of {median:.3g}"
+
+
+def _node(probe: Probe, rank: int) -> int:
+    return next(each.node for each in probe.devices if each.rank == rank)
 
 
 def _device(probe: Probe, rank: int) -> str:

@@ -31,6 +31,8 @@ _INK, _FAINT, _GRID = "#1f2937", "#6b7280", "#e5e7eb"
 _MARKERS = {"ddp": "s", "fsdp": "o", "deepspeed": "D"}
 _MOST_ROWS = 40
 """Layouts of a heat map, the fastest ones; the rest is counted."""
+_MOST_NAMED = 500
+"""Dots up to which each has its micro-batch beside it; of more nobody could read them."""
 
 
 def draw(measurements: Sequence[Measurement], cluster: Cluster, folder: Path, suffix: str = "") -> list[Path]:
@@ -98,15 +100,19 @@ def _speed_memory(axes: "Axes", points: Sequence[Measurement], best: Measurement
 
     limit = min([cluster.device_memory_gib, *(each.cap_gib for each in points if each.cap_gib is not None)])
     ran = [each for each in points if _speed(each) and each.peak_allocated_gib is not None]
-    for layout in {each.layout.id: each.layout for each in ran}.values():
-        ladder = sorted((each for each in ran if each.layout.id == layout.id), key=lambda m: m.batch.micro_batch)
-        xs, ys = [m.peak_allocated_gib or 0.0 for m in ladder], [_speed(m) for m in ladder]
-        axes.plot(xs, ys, color=_GRID, lw=1, zorder=1)
-    for each in ran:
-        x, y = each.peak_allocated_gib or 0.0, _speed(each)
-        axes.plot(x, y, _MARKERS.get(each.layout.engine, "o"), color=_color(each), ms=6, mec="white", mew=0.6, zorder=3)
+    ladders: dict[str, list[Measurement]] = {}
+    alike: dict[tuple[str, str], list[Measurement]] = {}
+    for each in sorted(ran, key=lambda m: m.batch.micro_batch):
+        ladders.setdefault(each.layout.id, []).append(each)
+        alike.setdefault((_MARKERS.get(each.layout.engine, "o"), _color(each)), []).append(each)
+    for ladder in ladders.values():
+        axes.plot(*_places(ladder), color=_GRID, lw=1, zorder=1)
+    for (marker, color), dots in alike.items():
+        axes.plot(*_places(dots), marker, color=color, ms=6, mec="white", mew=0.6, zorder=3)
+    for each in ran if len(ran) <= _MOST_NAMED else ():
+        at = (each.peak_allocated_gib or 0.0, _speed(each))
         axes.annotate(
-            str(each.batch.micro_batch), (x, y), xytext=(5, -3), textcoords="offset points", fontsize=7, color=_FAINT
+            str(each.batch.micro_batch), at, xytext=(5, -3), textcoords="offset points", fontsize=7, color=_FAINT
         )
     crashed = [each for each in points if each.outcome is Outcome.OOM]
     for each in crashed:
@@ -136,6 +142,10 @@ def _speed_memory(axes: "Axes", points: Sequence[Measurement], best: Measurement
         ],
         loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False, labelcolor=_INK,
     )  # fmt: skip
+
+
+def _places(measurements: Sequence[Measurement]) -> tuple[list[float], list[float]]:
+    return [each.peak_allocated_gib or 0.0 for each in measurements], [_speed(each) for each in measurements]
 
 
 def _heat_map(axes: "Axes", points: Sequence[Measurement], rows: Sequence[Layout], best: Measurement | None) -> None:

@@ -15,10 +15,11 @@ from typing import Protocol
 
 from platform.finals.ranking import winners
 from platform.reports.forecast import forecaster_of
+from platform.reports.summary import lag
 from platform.reports.text import duration, figure, plural
 from platform.study.history import History
 from platform.study.journal import Tail
-from trainers.journal import Line, Measured, RungStart, TrialEnd, TrialStart
+from trainers.journal import Line, Measured, Peak, RungStart, TrialEnd, TrialStart
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement, Outcome
 
@@ -243,6 +244,8 @@ class _Follower:
         match entry:
             case TrialStart() | RungStart():
                 say(progress_line(self._progress()))
+            case Peak() if self._history.header and (said := lag(entry, self._history.header.cluster)):
+                say(f"{said} --exclude-slow searches without its node.")
             case Measured(measurement=measurement) if measurement.outcome is not Outcome.SKIPPED:
                 said = measurement_line(measurement)
                 if self._history.header is not None:

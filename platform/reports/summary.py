@@ -112,9 +112,7 @@ def verdicts(history: History) -> list[str]:
             sentences += evidence(best, group, history)
     if history.end is not None and history.end.left_out:
         sentences.append(f"Final runs left out for want of time: {history.end.left_out} (--resume begins with them).")
-    # CPU workers share their cores with all else that runs: a slow one tells nothing.
-    peaks = history.peaks[-1:] if history.header.cluster.device_kind == "cuda" else []
-    return [*sentences, *(sentence for peak in peaks if (sentence := _lag(peak)))]
+    return [*sentences, *(sentence for peak in history.peaks[-1:] if (sentence := lag(peak, history.header.cluster)))]
 
 
 def evidence(best: Measurement, group: Sequence[Measurement], history: History) -> list[str]:
@@ -145,11 +143,15 @@ def evidence(best: Measurement, group: Sequence[Measurement], history: History) 
     return found
 
 
-def _lag(peak: Peak) -> str:
+def lag(peak: Peak, cluster: Cluster) -> str:
+    """A sentence on devices that are slower than the others, "" where none is."""
+    if cluster.device_kind == "cpu":
+        return ""  # CPU workers share their cores with all else that runs: a slow one tells nothing
     slow = [rank for rank, tflops in enumerate(peak.by_device) if tflops < (1 - _LAGS) * peak.tflops]
     if not slow:
         return ""
-    told = ", ".join(f"that of rank {rank} {figure(peak.by_device[rank])}" for rank in slow)
+    nodes = dict(enumerate(f" on node {address}" for address in peak.nodes))
+    told = ", ".join(f"that of rank {rank}{nodes.get(rank, '')} {figure(peak.by_device[rank])}" for rank in slow)
     return f"A device lags: the median one reaches {figure(peak.tflops)} TFLOP/s on plain products, {told}."
 
 

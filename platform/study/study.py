@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from platform.errors import InputError
+from platform.errors import ClusterError, InputError
 from platform.study.history import History
 from platform.study.journal import JOURNAL, Rejected, Tail, set_aside
 from platform.study.several import SCALING, is_several
@@ -109,8 +109,18 @@ class Study:
         return tail, history
 
     def record(self, entry: Line) -> None:
-        """Append to the journal; on disk when this returns."""
-        record(self.journal, entry)
+        """Append to the journal; on disk when this returns.
+
+        Raises:
+            ClusterError: it could not be written: the disk is full or gone.
+        """
+        try:
+            record(self.journal, entry)
+        except OSError as error:
+            raise ClusterError(
+                f"the journal {self.journal} cannot be written ({error.strerror or error}); what it holds is kept: make"
+                f" room, then go on with --resume {self.name}"
+            ) from error
 
     def close(self) -> None:
         """Let go of the study; of a new one in which nothing was recorded nothing stays. Closing twice does nothing."""

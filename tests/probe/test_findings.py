@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 import search_spaces
-from platform.cluster import Place
 from platform.cost_model.hardware import from_cluster
 from platform.cost_model.probed import with_probe
 from platform.errors import InputError
+from platform.nodes import Place
 from platform.ordering import likely_best_first
 from platform.plan import main
 from platform.probing import kept

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import platform.searchers.guided as guided  # pyright takes `from platform import` for the standard module
 from platform.ordering import known_columns, likely_best_first
 from platform.replay import read_cells
 from platform.searchers.guidance.points import make_points
@@ -46,6 +47,23 @@ def ran(candidate: Candidate, step_s: float) -> list[Measurement]:
         measurement(recipe=candidate.recipe, on=candidate.layout, micro_batch=rung, tokens_per_s=tokens_per_s)
         for rung in candidate.micro_batches
     ]
+
+
+class TestManyMeasurements:
+    def test_a_regression_learns_from_the_best_and_a_spread_of_the_others(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(guided, "TEACHERS", 10)
+        away = np.array([*range(50, 100), 0.5, 0.1, 0.2, 0.4, 0.3])
+        taught = guided._teachers(away)
+        assert len(taught) == len(set(taught)) == 10
+        assert {50, 51, 52, 53, 54} <= set(taught), "the five nearest"
+        assert {0, 49} <= set(taught), "the others from one end to the other"
+        searcher = Guided(PLANNED)
+        for number, each in enumerate(BLOOM[:12]):
+            searcher.update(each, ran(each, 10.0 + number))
+        assert len(searcher._times().process.X_train_) == 10
+        assert searcher.suggest() is not None
 
 
 class TestBeginning:

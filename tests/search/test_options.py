@@ -12,8 +12,8 @@ import platform.search as search
 ROOT = Path(__file__).parents[2]
 
 SEARCH = """
-    --address --all --data --device-memory-gib --dry-run --gpu-s --gpus --json --layout --learn-from --list
-    --max-trials --name --price-per-gpu-h --profile --repeats --resume --searcher --seed --set --steps --studies
+    --address --all --data --device-memory-gib --dry-run --exclude-slow --gpu-s --gpus --json --layout --learn-from
+    --list --max-trials --name --price-per-gpu-h --profile --repeats --resume --searcher --seed --set --steps --studies
     --time-budget-s --tokens --wait-for-gpus
 """
 REPORT = "--csv --json --no-mlflow --studies"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainers.node import oom_kills
+from trainers.node import is_ours, oom_kills
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,17 @@ def test_without_control_groups_there_is_no_count(tmp_path: Path) -> None:
 
 def test_the_count_of_this_machine_can_be_read() -> None:
     assert oom_kills() >= 0
+
+
+@pytest.mark.parametrize(
+    ("given", "ours"),
+    [(None, [0, 1]), ("1", [1]), ("0,1", [0, 1]), ("GPU-bb", [1]), ("", []), ("-1", []), ("3", [])],
+)
+def test_only_the_gpus_that_a_node_gave_to_ray_must_be_free(
+    given: str | None, ours: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if given is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    uuids = ["GPU-aa11-22", "GPU-bb33-44"]
+    assert [index for index, uuid in enumerate(uuids) if is_ours(index, uuid)] == ours

@@ -11,7 +11,7 @@ import pytest
 import platform.checkout as checkout  # pyright takes `from platform import` for the standard module
 import platform.session as session
 import search_spaces
-from platform.cluster import Place
+from platform.nodes import Place
 from platform.request import read_request, resumed
 from platform.search import parser
 from platform.study.study import Study

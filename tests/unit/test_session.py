@@ -18,12 +18,12 @@ import platform.session as session  # pyright takes `from platform import` for t
 import platform.tune as tune
 import search_spaces
 from platform.budget import Budget
-from platform.cluster import Place
 from platform.dry_run import print_dry_run
 from platform.errors import ClusterError, InputError
 from platform.finals.course import Rules
 from platform.leftovers import Note
 from platform.loop import Loop
+from platform.nodes import Place
 from platform.planning import TRIAL_S, Plan, make_plan
 from platform.reports.summary import verdicts
 from platform.search import main, parser

@@ -219,3 +219,13 @@ def test_appending_needs_neither_the_driver_nor_torch() -> None:
 def test_a_full_disk_is_an_error_and_not_silence() -> None:
     with pytest.raises(OSError, match="No space"):
         record("/dev/full", ENTRIES[6])
+
+
+def test_what_a_journal_says_again_and_again_is_one_object(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    for micro_batch in (1, 2):
+        record(path, Measured(measurement=measurement(micro_batch=micro_batch)))
+    first, second = (line.measurement for line in Tail(path).read() if isinstance(line, Measured))
+    assert first != second
+    assert first.recipe is second.recipe and first.layout is second.layout
+    assert first.recipe == RECIPE and first.layout == layout()

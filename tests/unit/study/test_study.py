@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+import platform.study.history as histories  # pyright takes `from platform import` for the standard module
+import platform.study.journal as journal
 from platform.errors import InputError
 from platform.study.history import History
 from platform.study.study import Study, check_name, find, fresh_name, names, read
 from search_spaces.space import Candidate
 from tests.samples import RECIPE, header, layout, measurement, oom, skipped
-from trainers.journal import End, Line, Measured, Peak, Resume, RungStart, TrialEnd, TrialStart
+from trainers.journal import End, Line, Measured, Peak, Resume, RungStart, TrialEnd, TrialStart, from_line
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Outcome
 
@@ -117,6 +119,42 @@ def test_a_killed_driver_leaves_no_lock(tmp_path: Path) -> None:
     )
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT).returncode == -9
     Study.resume(tmp_path, "one")[0].close()
+
+
+def test_a_resumed_journal_is_understood_once_and_given_to_every_reader_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = _candidate(layout(), 1, 2), _candidate(layout(prefetch=2), 1)
+    with Study.create(tmp_path, "one") as study:
+        study.record(header("one"))
+        study.record(_start("t0001", one, 1))
+        study.record(Measured(measurement=measurement(micro_batch=1)))
+        study.record(TrialEnd(trial_id="t0001", key=one.key, state="interrupted", wall_s=3.0, gpu_s=24.0))
+    with Study.resume(tmp_path, "one")[0] as study:
+        study.record(_start("t0002", other, 9))
+        read_anew, _ = read(study.path)
+        understood: list[object] = []
+        monkeypatch.setattr(journal, "from_line", lambda line: understood.append(line) or from_line(line))
+        tail, history = study.follow()
+        assert len(understood) == 1  # what came after the resumption
+        assert (history.measurements, history.trials) == (read_anew.measurements, read_anew.trials)
+        assert (history.gpu_s, history.last_at, history.last_trial_number) == (read_anew.gpu_s, read_anew.last_at, 2)
+        assert history.missing(one) == read_anew.missing(one) == (2,)
+        study.record(Measured(measurement=measurement(on=other.layout, micro_batch=1)))
+        history.extend(tail.read())
+        assert len(history.measurements) == 2 and len(study.follow()[1].measurements) == 2
+        assert len(read_anew.measurements) == 1 and tail.read() == []
+        assert [line.kind for line in study.from_start().read()] == [
+            *("study", "trial_start", "measurement", "trial_end"),
+            *("trial_start", "measurement"),
+        ]
+
+
+def test_what_a_candidate_lacks_is_told_without_going_through_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = History([header("one", at=_at(0)), Measured(at=_at(1), measurement=measurement(micro_batch=1))])
+    monkeypatch.setattr(histories, "key_of", None)
+    assert history.missing(_candidate(layout(), 1, 2)) == (2,)
+    assert history.measured(_candidate(layout(), 1).key) == history.measurements
 
 
 def test_a_journal_without_a_first_line_is_refused(tmp_path: Path) -> None:

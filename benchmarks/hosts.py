@@ -1,0 +1,165 @@
+"""Hosts on one machine: network namespaces on a switch of their own, each with an address and a link that can be slow
+or cut, and a Ray cluster with a node on each. Needs root and iproute2, on Linux.
+"""
+
+import contextlib
+import dataclasses
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+
+_PORT = 6379
+_STARTS_S = 120.0
+
+
+class HostsError(RuntimeError):
+    """Hosts cannot be made here; its text says why."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Host:
+    """A network namespace with an address and a link."""
+
+    name: str
+    address: str
+    switch: str
+    port: str
+    """The link's end at the switch."""
+
+    def popen(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+        """Starts a command there; what it prints goes to `log`."""
+        with log.open("ab") as out:
+            whole = ["ip", "netns", "exec", self.name, *command]
+            return subprocess.Popen(whole, env=dict(environment), stdout=out, stderr=out, start_new_session=True)
+
+    def pids(self) -> list[int]:
+        """Of all processes there."""
+        return [int(each) for each in _ip("netns", "pids", self.name).split()]
+
+    def kill(self) -> None:
+        """SIGKILL to all of them: the host is gone, as by a power cut."""
+        until_s = time.monotonic() + 30
+        while (found := self.pids()) and time.monotonic() < until_s:
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.1)
+
+    def cut(self) -> None:
+        """Pulls the link's plug."""
+        _ip("-n", self.switch, "link", "set", self.port, "down")
+
+    def mend(self) -> None:
+        """Puts it back."""
+        _ip("-n", self.switch, "link", "set", self.port, "up")
+
+
+@contextlib.contextmanager
+def hosts(count: int, *, mbit_per_s: float | None = None) -> Generator[tuple[Host, ...]]:
+    """`count` hosts, each with a link of `mbit_per_s` in either direction (None: as fast as the kernel copies).
+
+    Processes and namespaces are gone at the end.
+
+    Raises:
+        HostsError: this kernel or user may not make them.
+    """
+    if shutil.which("ip") is None or shutil.which("tc") is None:
+        raise HostsError("there is no iproute2 (Debian: apt-get install iproute2)")
+    mark = f"ls{secrets.token_hex(3)}"
+    switch, made = f"{mark}-switch", list[Host]()
+    try:
+        _ip("netns", "add", switch)
+        _ip("-n", switch, "link", "add", "bridge", "type", "bridge")
+        _ip("-n", switch, "link", "set", "bridge", "up")
+        for number in range(1, count + 1):
+            host = Host(name=f"{mark}-{number}", address=f"10.77.0.{number}", switch=switch, port=f"port{number}")
+            made.append(host)
+            _ip("netns", "add", host.name)
+            ends = ["link", "add", "eth0", "netns", host.name, "type", "veth", "peer", "name", host.port]
+            _ip(*ends, "netns", switch)
+            _ip("-n", host.name, "addr", "add", f"{host.address}/24", "dev", "eth0")
+            _ip("-n", host.name, "link", "set", "lo", "up")
+            _ip("-n", host.name, "link", "set", "eth0", "up")
+            _ip("-n", switch, "link", "set", host.port, "master", "bridge")
+            _ip("-n", switch, "link", "set", host.port, "up")
+            if mbit_per_s is not None:
+                for space, device in ((host.name, "eth0"), (switch, host.port)):
+                    limit = ["rate", f"{mbit_per_s:g}mbit", "burst", "256kb", "latency", "100ms"]
+                    _run("tc", "-n", space, "qdisc", "add", "dev", device, "root", "tbf", *limit)
+        yield tuple(made)
+    finally:
+        for host in made:
+            with contextlib.suppress(HostsError):
+                host.kill()
+        for name in (switch, *(host.name for host in made)):
+            with contextlib.suppress(HostsError):
+                _ip("netns", "del", name)
+
+
+class RayHosts:
+    """A Ray cluster on hosts, the head on the first. `folder` must have a short path: sockets lie in it."""
+
+    def __init__(self, on: Sequence[Host], folder: Path) -> None:
+        self.hosts = tuple(on)
+        self.folder = folder
+        self.address = f"{self.hosts[0].address}:{_PORT}"
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))},
+            "CUDA_VISIBLE_DEVICES": "",
+            "GLOO_SOCKET_IFNAME": "eth0",
+            # Nothing outside the namespaces reaches them.
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
+
+    def start(self, number: int, *, num_cpus: int = 1, environment: Mapping[str, str] | None = None) -> None:
+        """Starts the node on host `number`, from 0: the head first. `environment` stands in its processes' too.
+
+        Raises:
+            HostsError: it did not come up in time.
+        """
+        host = self.hosts[number]
+        role = ["--head", f"--port={_PORT}", f"--temp-dir={self.folder / 'ray'}"] if not number else []
+        role += ["--include-dashboard=false"] if not number else [f"--address={self.address}"]
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *role, "--block", f"--num-cpus={num_cpus}"]
+        command += [f"--node-ip-address={host.address}", "--object-store-memory=100000000", "--disable-usage-stats"]
+        log = self.folder / f"node{number}.log"
+        before = self.num_alive() if number else 0
+        process = host.popen(command, {**self.environment, **(environment or {})}, log)
+        until_s = time.monotonic() + _STARTS_S
+        while self.num_alive() <= before:
+            if process.poll() is not None or time.monotonic() > until_s:
+                raise HostsError(f"Ray did not start on host {number}: {log.read_text()[-2000:]}")
+            time.sleep(0.5)
+
+    def num_alive(self) -> int:
+        """Nodes that the head counts as alive; 0 before it answers."""
+        asked = (
+            "import sys; from ray._raylet import GcsClient;"
+            " print(sum(n.state == 0 for n in GcsClient(address=sys.argv[1]).get_all_node_info(timeout=5).values()))"
+        )
+        command = ["ip", "netns", "exec", self.hosts[0].name, sys.executable, "-c", asked, self.address]
+        try:
+            done = subprocess.run(
+                command, env=self.environment, capture_output=True, text=True, timeout=30, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return 0
+        return int(done.stdout) if done.returncode == 0 else 0
+
+
+def _ip(*arguments: str) -> str:
+    return _run("ip", *arguments)
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise HostsError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
+    return done.stdout

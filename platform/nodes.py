@@ -1,0 +1,139 @@
+"""The nodes of a Ray cluster: what each says of itself, and what they are together."""
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from platform.errors import InputError
+from trainers.cluster import Cluster
+
+ANSWER_S = 120.0
+"""What the slowest node may take to start a process and answer."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Node:
+    """A node that may run workers."""
+
+    id: str
+    """Ray's."""
+    address: str
+    num_cpus: float
+    num_gpus: int
+    facts: Mapping[str, Any]
+    """What `trainers.node.facts` said there."""
+    clock_off_s: float = 0.0
+    """Its clock is at least so far from the driver's, ahead where positive."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """A Ray cluster that this process is connected to."""
+
+    cluster: Cluster
+    """Its devices, or two CPU workers where it has no GPU."""
+    cpus_per_worker: float
+    driver_ip: str
+    """Address of the driver's node: the Tune side of every trial is pinned there."""
+    software: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    """Versions on the nodes that figures depend on (driver, torch, NCCL); unlike ones side by side."""
+    nodes: tuple[Node, ...] = ()
+    """Those that workers are placed on."""
+    left_out: bool = False
+    """Whether the cluster has further nodes, on which no worker may be placed."""
+    head: str = ""
+    """The cluster's head as HOST:PORT."""
+    is_local: bool = False
+    """Whether it is a Ray of this process's own, which ends with it."""
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether any node has a GPU."""
+        return self.cluster.device_kind == "cuda"
+
+
+def ask(ray: Any) -> list[Node]:
+    """Every node with GPUs, all nodes where none has any, each with what it says; raises what Ray raises."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from trainers import node
+
+    alive = [found for found in ray.nodes() if found["Alive"]]
+    with_gpu = [found for found in alive if found["Resources"].get("GPU", 0) >= 1]
+    asked = ray.remote(node.facts)
+    sent_s = time.time()
+    answers: dict[Any, dict[str, Any]] = {}
+    for found in with_gpu or [each for each in alive if each["Resources"].get("CPU", 0)] or alive:
+        there = NodeAffinitySchedulingStrategy(found["NodeID"], soft=False)
+        answers[asked.options(num_cpus=0, scheduling_strategy=there).remote(bool(with_gpu))] = found
+    nodes: list[Node] = []
+    waiting, until_s = list(answers), time.monotonic() + ANSWER_S
+    while waiting:
+        ready, waiting = ray.wait(waiting, num_returns=1, timeout=max(0.0, until_s - time.monotonic()))
+        got_s = time.time()
+        (facts,) = ray.get(ready, timeout=1) if ready else ray.get(waiting[:1], timeout=1)
+        found = answers[ready[0]]
+        nodes.append(
+            Node(
+                id=found["NodeID"],
+                address=found["NodeManagerAddress"],
+                num_cpus=found["Resources"].get("CPU", 0.0),
+                num_gpus=int(found["Resources"].get("GPU", 0)),
+                facts=facts,
+                # It was read somewhere between these two moments.
+                clock_off_s=max(0.0, facts["unix_s"] - got_s) - max(0.0, sent_s - facts["unix_s"]),
+            )
+        )
+    order = [found["NodeID"] for found in alive]
+    return sorted(nodes, key=lambda each: order.index(each.id))
+
+
+def place_of(nodes: Sequence[Node], *, cpu_workers: int, driver_ip: str, left_out: bool = False) -> Place:
+    """What `nodes` are together.
+
+    Raises:
+        InputError: they have unlike GPUs.
+    """
+    facts = [each.facts for each in nodes]
+    cpus = sum(each.num_cpus for each in nodes)
+    if not any(each.num_gpus for each in nodes):
+        # A little is left over: two workers of a whole CPU and Tune's own share never fit two cores.
+        share = max(0.1, round(min(1.0, (cpus - 0.2) / cpu_workers), 2))
+        cluster = Cluster(
+            device_kind="cpu",
+            device=facts[0]["device"],
+            device_memory_gib=facts[0]["memory_gib"] / cpu_workers,
+            devices_per_node=cpu_workers,
+        )
+    else:
+        kinds = {tuple(fact["mixed"]) if "mixed" in fact else (fact["device"], fact["memory_gib"]) for fact in facts}
+        counts = {each.num_gpus for each in nodes}
+        if len(kinds) > 1 or any("mixed" in fact for fact in facts):
+            raise InputError(f"the cluster mixes GPU types ({sorted(map(str, kinds))}): one study measures one type")
+        if len(counts) > 1:
+            raise InputError(f"the cluster's nodes have unlike numbers of GPUs ({sorted(counts)}): give equal nodes")
+        per_node = counts.pop()
+        cpus = min(each.num_cpus or 1 for each in nodes)
+        share = max(0.1, min(8.0, (cpus - 0.5) / per_node // 1 or round((cpus - 0.5) / per_node, 2)))
+        cluster = Cluster(
+            device_kind="cuda",
+            device=facts[0]["device"],
+            device_memory_gib=facts[0]["memory_gib"],
+            capability=facts[0]["capability"],
+            num_nodes=len(nodes),
+            devices_per_node=per_node,
+        )
+    return Place(
+        cluster=cluster,
+        cpus_per_worker=share,
+        driver_ip=driver_ip,
+        software=_side_by_side(facts),
+        nodes=tuple(nodes),
+        left_out=left_out,
+    )
+
+
+def _side_by_side(facts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    names = sorted({name for fact in facts for name in fact["software"]})
+    return {name: "/".join(sorted({fact["software"].get(name, "none") for fact in facts})) for name in names}

@@ -1,0 +1,104 @@
+"""Before the first trial: whether all nodes agree, are free and have room, and which of them to leave out as slow."""
+
+import dataclasses
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import platform.probe as probing  # pyright takes `from platform import` for the standard module
+from platform.errors import ClusterError
+from platform.nodes import Node, Place, place_of
+from platform.probing import kept
+from platform.probing.findings import lagging
+from platform.reports.progress import say
+from trainers.node import free_mib, versions
+
+LEAST_FREE_MIB = 100.0
+"""Of the disk under a study, and under each node's temporary folder."""
+MOST_OFF_S = 2.0
+"""How far a node's clock may be from the driver's: budgets are kept by the clock of the workers' nodes."""
+SLOW = {"cuda": 0.10, "cpu": 0.40}
+"""A device this share below the median is slow. Equal GPUs differ by 2 to 5 %; CPU cores are shared with others."""
+
+
+def check(nodes: Sequence[Node], study: Path) -> None:
+    """Refuses a cluster on which a search of hours would come to nothing.
+
+    Raises:
+        ClusterError: the first thing that is wrong, with the node's address and what to do.
+    """
+    for fault in (*_unlike(nodes), *_held(nodes), *_full(nodes, study), *_off(nodes)):
+        raise ClusterError(fault)
+
+
+def _unlike(nodes: Sequence[Node]) -> Iterator[str]:
+    own = versions()
+    for name in own if nodes else ():
+        by_node = {node.address: node.facts["versions"].get(name, "none") for node in nodes}
+        count = Counter(by_node.values())
+        # What most have; the driver's own, where as many have another.
+        usual = max(count, key=lambda version: (count[version], version == own[name]))
+        for address, version in by_node.items():
+            if version != usual:
+                other = next(each for each, found in by_node.items() if found == usual)
+                yield (
+                    f"node {address} has {name} {version}, node {other} has {usual}: install the same on all nodes"
+                    " (make setup takes the versions of constraints.txt), then start Ray there anew"
+                )
+
+
+def _held(nodes: Sequence[Node]) -> Iterator[str]:
+    for node in nodes:
+        for each in node.facts["held"]:
+            size = "" if each["gib"] is None else f"{each['gib']:.1f} GiB"
+            if each["pid"] is None:
+                who = f"a process that NVML does not name ({size} are used)"
+            else:
+                who = f"process {each['pid']} ({', '.join(filter(None, (each['name'], size)))})"
+            yield f"GPU {each['gpu']} of node {node.address} is held by {who}: end it, or take GPUs that are free"
+
+
+def _full(nodes: Sequence[Node], study: Path) -> Iterator[str]:
+    free = [("this machine", str(study), free_mib(study))]
+    free += [(f"node {node.address}", node.facts["temp"], node.facts["temp_free_mib"]) for node in nodes]
+    for where, folder, mib in free:
+        if mib < LEAST_FREE_MIB:
+            yield (
+                f"the disk under {folder} of {where} has {mib:.0f} MiB left,"
+                f" a search wants {LEAST_FREE_MIB:.0f}: make room"
+            )
+
+
+def _off(nodes: Sequence[Node]) -> Iterator[str]:
+    for node in nodes:
+        if abs(node.clock_off_s) > MOST_OFF_S:
+            way = "ahead of" if node.clock_off_s > 0 else "behind"
+            yield (
+                f"the clock of node {node.address} is {abs(node.clock_off_s):.1f} s {way} the driver's or more:"
+                " set both by the same server (chrony, ntpd)"
+            )
+
+
+def without_slow(place: Place, studies: Path, cpu_workers: int) -> Place:
+    """`place` without the nodes that lag, by a probe of all devices and links, which is kept as `platform.probe` does.
+
+    Raises:
+        ClusterError: the probe failed, or too few nodes would be left.
+    """
+    probe = probing.measure(place, time.monotonic())
+    kept.keep(studies, probe)
+    slow = lagging(probe, SLOW[place.cluster.device_kind])
+    if not slow:
+        say(f"No device or node lags: {place.cluster.label}.")
+        return place
+    told = "; ".join(clause for _, clause in slow)
+    addresses = {probe.nodes[index] for index, _ in slow}
+    left = [node for node in place.nodes if node.address not in addresses]
+    if not left:
+        raise ClusterError(
+            f"{told}: --exclude-slow leaves out whole nodes, and none would be left; mend it, or search without"
+        )
+    say(f"Left out: {told}.")
+    fast = place_of(left, cpu_workers=cpu_workers, driver_ip=place.driver_ip, left_out=True)
+    return dataclasses.replace(fast, head=place.head, is_local=place.is_local)

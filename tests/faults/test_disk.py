@@ -1,0 +1,110 @@
+"""The disk under the journal fills up: a real one, of some MiB."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from platform.errors import ClusterError
+from platform.study.study import Study
+from tests.samples import header
+from tests.search.backend import CLUSTER, OTHER, RECIPE, WHOLE, Backend, Clock, Make, outcomes
+from tests.search.conftest import backend, clock, make
+from tests.search.session import ROOT, Session, write_space
+from trainers.journal import Measured
+
+__all__ = ["backend", "clock", "make"]
+MIB = 2**20
+
+
+@pytest.fixture
+def disk(tmp_path: Path, size_mib: int) -> Iterator[Path]:
+    """A file system of `size_mib`."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "none", folder]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"this kernel or user may not mount: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.fixture
+def study(disk: Path) -> Iterator[Study]:
+    """A study on that disk."""
+    with Study.create(disk, "made-up") as made:
+        made.record(header("made-up", recipes=(RECIPE, OTHER), cluster=CLUSTER))
+        yield made
+
+
+def _fill(disk: Path) -> Path:
+    """A file that leaves nothing."""
+    filler = disk / "filler"
+    with filler.open("wb") as file:
+        try:
+            while True:
+                os.write(file.fileno(), b"x" * 4096)
+        except OSError:
+            return filler
+
+
+@pytest.mark.parametrize("size_mib", [1])
+def test_a_full_disk_ends_the_search_with_a_sentence_and_room_lets_it_go_on(
+    disk: Path, study: Study, backend: Backend, make: Make
+) -> None:
+    loop = make()
+    backend.step(loop)
+    before = outcomes(study)
+    filler = _fill(disk)
+    with pytest.raises(ClusterError, match=r"No space left on device.*make room, then go on with --resume made-up"):
+        for _ in range(50):  # the last page of the file has some lines' room
+            backend.step(loop)
+    filler.unlink()
+    again = Backend(study, Clock())
+    again.run(make())
+    assert outcomes(study)[: len(before)] == before
+    assert sorted({each for each, _ in backend.order + again.order}, key=str) == sorted(
+        {each for each, _ in WHOLE}, key=str
+    )
+    assert len(outcomes(study)) == len(set(outcomes(study))) * len(WHOLE)  # every point once
+
+
+@pytest.mark.heavy
+@pytest.mark.search
+@pytest.mark.parametrize("size_mib", [160])
+def test_a_search_whose_disk_fills_up_says_so_and_resumes(disk: Path, tmp_path: Path) -> None:
+    space = write_space(
+        tmp_path / "two.py",
+        micro_batches=(1, 2),
+        global_batch=8,
+        axes={"engine": ("ddp",), "checkpointing": ("none", "full")},
+    )
+    where = ("--studies", str(disk), "--address", "local")
+    journal = disk / "full" / "journal.jsonl"
+    with Session(tmp_path / "one", journal, str(space), "--name", "full", *where) as session:
+        session.wait_for("a measurement", lambda lines: [line for line in lines if isinstance(line, Measured)])
+        filler = _fill(disk)
+        ended = session.end()
+    assert ended.code == 3, ended.err
+    assert "No space left on device" in ended.err and "make room" in ended.err and "Traceback" not in ended.err
+    filler.unlink()
+    with Session(tmp_path / "two", journal, "--resume", "full", *where) as session:
+        ended = session.end()
+    assert ended.code == 0, ended.err
+    assert str(ROOT) not in ended.err
+    points = [
+        (line.measurement.layout.id, line.measurement.batch.micro_batch)
+        for line in session_lines(journal)
+        if isinstance(line, Measured)
+    ]
+    assert len(points) == len(set(points)) == 4
+
+
+def session_lines(journal: Path) -> list[object]:
+    """What the journal holds."""
+    from platform.study.journal import Tail
+
+    return list(Tail(journal).read(last=True))

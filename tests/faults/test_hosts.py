@@ -1,0 +1,132 @@
+"""Hosts with a network of their own: one that is unlike, slow, gone, gone and back, or cut off."""
+
+import contextlib
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.hosts import Host, HostsError, RayHosts, hosts
+from tests.faults.searching import QUICK, Searching
+from tests.search.session import write_space
+from trainers.journal import Measured, RungStart, TrialEnd
+from trainers.measurement import Outcome
+
+pytestmark = pytest.mark.search
+LAYOUTS = {"engine": ("ddp",), "grad_sync": ("last", "every")}
+LONG_RUNGS = ("--steps=300", "--searcher=sweep")
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHosts]:
+    """A head on the first of two hosts; the second has nothing yet."""
+    try:
+        with hosts(2) as made:
+            up = RayHosts(made, tmp_path_factory.mktemp("h"))
+            up.start(0)
+            yield up
+    except HostsError as error:
+        if "Operation not permitted" in str(error) or "iproute2" in str(error):
+            pytest.skip(str(error))
+        raise
+
+
+@contextlib.contextmanager
+def _on_a_fifth_of_a_core(host: Host) -> Generator[None]:
+    """Holds all that runs on a host to 20 % of a core; skips where control groups cannot be written."""
+    group = Path("/sys/fs/cgroup/cpu") / host.name
+    try:
+        group.mkdir()
+        (group / "cpu.cfs_quota_us").write_text("20000")
+        for pid in host.pids():
+            (group / "cgroup.procs").write_text(str(pid))
+    except OSError as error:
+        pytest.skip(f"no control group of this kernel can be written: {error}")
+    try:
+        yield
+    finally:
+        host.kill()
+        time.sleep(0.5)
+        group.rmdir()
+
+
+def _gone(cluster: RayHosts) -> None:
+    """Waits until the head knows that its only other node is gone."""
+    until_s = time.monotonic() + 120
+    while cluster.num_alive() > 1:
+        assert time.monotonic() < until_s
+        time.sleep(0.5)
+
+
+def _plant(folder: Path) -> str:
+    """A folder that, on a path, makes transformers look like version 9.9.9."""
+    planted = folder / "planted" / "transformers-9.9.9.dist-info"
+    planted.mkdir(parents=True)
+    (planted / "METADATA").write_text("Metadata-Version: 2.1\nName: transformers\nVersion: 9.9.9\n")
+    return str(planted.parent)
+
+
+def test_a_node_of_other_versions_is_refused_and_a_link_cut_for_20_s_costs_nothing(cluster: RayHosts) -> None:
+    space = str(write_space(cluster.folder / "two.py", micro_batches=(1, 2), global_batch=8, axes=LAYOUTS))
+    second = cluster.hosts[1]
+    cluster.start(1, environment={"PYTHONPATH": _plant(cluster.folder)})
+    with Searching(cluster, space, name="unequal") as search:
+        assert search.end() == 3
+    assert f"cluster fault: node {second.address} has transformers 9.9.9" in search.said
+    assert not search.journal.exists()  # nothing was begun, and no study is left
+    second.kill()
+    _gone(cluster)
+    cluster.start(1)
+    with Searching(cluster, space, *LONG_RUNGS, "--max-trials=1", name="cut") as search:
+        search.wait_for(lambda: search.of(RungStart))
+        second.cut()
+        time.sleep(20)
+        second.mend()
+        assert search.end() == 0, search.said
+    assert [each.state for each in search.of(TrialEnd)] == ["done"]
+    assert [each.measurement.outcome for each in search.of(Measured)] == [Outcome.OK] * 2
+
+
+@pytest.mark.heavy
+def test_a_node_that_is_lost_and_returns_is_used_again(cluster: RayHosts) -> None:
+    space = str(write_space(cluster.folder / "two.py", micro_batches=(1, 2), global_batch=8, axes=LAYOUTS))
+    second = cluster.hosts[1]
+    cluster.start(1)
+    with Searching(cluster, space, *LONG_RUNGS, name="back", environment=QUICK) as search:
+        search.wait_for(lambda: len(search.of(RungStart)) > 1)
+        before = search.of(Measured)
+        second.kill()
+        _gone(cluster)
+        cluster.start(1)
+        assert search.end() == 0, search.said
+    measured = search.of(Measured)
+    assert measured[: len(before)] == before  # nothing measured is lost, and none of it is run again
+    points = [(each.measurement.layout.id, each.measurement.batch.micro_batch) for each in measured]
+    assert sorted(points) == sorted(set(points))
+    assert len({layout for layout, _ in points}) == 2
+    assert {each.measurement.outcome for each in measured} == {Outcome.OK}
+    assert len(search.of(TrialEnd)) >= 3  # the one whose node was lost was run again
+
+
+@pytest.mark.heavy
+def test_preflight_leaves_out_a_slow_node_and_a_link_that_stays_cut_ends_the_session(cluster: RayHosts) -> None:
+    space = str(write_space(cluster.folder / "two.py", micro_batches=(1, 2), global_batch=8, axes=LAYOUTS))
+    second = cluster.hosts[1]
+    cluster.start(1)
+    with (
+        _on_a_fifth_of_a_core(second),
+        Searching(cluster, space, "--max-trials=1", "--exclude-slow", name="slow") as search,
+    ):
+        assert search.end() == 0, search.said
+    assert "Left out" in search.said and f"({second.address}): fp32 products at" in search.said
+    assert {each.measurement.outcome for each in search.of(Measured)} == {Outcome.OK}
+    _gone(cluster)
+    cluster.start(1)
+    with Searching(cluster, space, *LONG_RUNGS, name="lost", environment=QUICK) as search:
+        search.wait_for(lambda: len(search.of(RungStart)) > 1)
+        second.cut()
+        assert search.end() == 3, search.said
+    assert "go on with" in search.said and "Traceback" not in search.said
+    assert search.of(Measured)[0].measurement.outcome is Outcome.OK
+    assert {each.measurement.outcome for each in search.of(Measured)} == {Outcome.OK}

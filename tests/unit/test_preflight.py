@@ -1,0 +1,82 @@
+"""What a preflight refuses, of what nodes said of themselves; the disk is a real one that is full."""
+
+import dataclasses
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trainers.node as node
+from platform.errors import ClusterError
+from platform.nodes import Node, place_of
+from platform.preflight import check
+
+FACTS = node.facts(gpu=False)
+
+
+def _node(address: str = "10.0.0.1", clock_off_s: float = 0.0, **facts: Any) -> Node:
+    return Node(id=address, address=address, num_cpus=1, num_gpus=0, facts={**FACTS, **facts}, clock_off_s=clock_off_s)
+
+
+def test_this_machine_passes_and_says_what_it_runs(tmp_path: Path) -> None:
+    check([_node(), _node("10.0.0.2")], tmp_path)
+    check([], tmp_path)
+    assert {"python", "torch", "ray", "deepspeed", "transformers", "this project's code"} == FACTS["versions"].keys()
+
+
+def test_the_odd_one_of_three_nodes_is_named_with_both_versions(tmp_path: Path) -> None:
+    odd = _node("10.0.0.2", versions={**FACTS["versions"], "transformers": "4.1"})
+    with pytest.raises(ClusterError, match=r"^node 10.0.0.2 has transformers 4.1, node 10.0.0.1 has 5"):
+        check([_node(), odd, _node("10.0.0.3")], tmp_path)
+    with pytest.raises(ClusterError, match=r"^node 10.0.0.2 has transformers 4.1"):
+        check([odd, _node()], tmp_path)  # one against one: the driver's own counts
+
+
+@pytest.mark.parametrize(
+    ("holder", "told"),
+    [
+        ({"gpu": 3, "pid": 4711, "name": "python", "gib": 12.34}, r"by process 4711 \(python, 12.3 GiB\)"),
+        ({"gpu": 3, "pid": 4711, "name": "unseen from here", "gib": None}, r"by process 4711 \(unseen from here\)"),
+        ({"gpu": 3, "pid": None, "name": "", "gib": 80.0}, r"by a process that NVML does not name \(80.0 GiB"),
+    ],
+)
+def test_a_gpu_that_is_held_is_named_with_its_holder(tmp_path: Path, holder: dict[str, Any], told: str) -> None:
+    with pytest.raises(ClusterError, match=f"^GPU 3 of node 10.0.0.1 is held {told}.*end it"):
+        check([_node(held=[holder])], tmp_path)
+
+
+@pytest.mark.parametrize(("off_s", "told"), [(12.0, "12.0 s ahead of"), (-5.0, "5.0 s behind")])
+def test_a_clock_that_is_off_is_named(tmp_path: Path, off_s: float, told: str) -> None:
+    check([_node(clock_off_s=1.0)], tmp_path)
+    with pytest.raises(ClusterError, match=f"the clock of node 10.0.0.2 is {told} the driver's"):
+        check([_node(), _node("10.0.0.2", off_s)], tmp_path)
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a disk of 1 MiB."""
+    folder = tmp_path / "full"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", folder], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"this kernel or user may not mount: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk_is_named_also_where_the_study_s_folder_is_not_made_yet(full: Path, tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match=r"the disk under .*/full/studies/a of this machine has 1 MiB left"):
+        check([_node()], full / "studies" / "a")
+    with pytest.raises(ClusterError, match=r"the disk under .*/full of node 10.0.0.1 has 1 MiB left"):
+        check([_node(temp=str(full), temp_free_mib=node.free_mib(full))], tmp_path)
+
+
+def test_what_is_left_of_a_cluster_takes_its_workers_on_fewer_cores() -> None:
+    two = [_node(), _node("10.0.0.2")]
+    assert place_of(two, cpu_workers=2, driver_ip="10.0.0.1").cpus_per_worker == 0.9
+    left = place_of(two[:1], cpu_workers=2, driver_ip="10.0.0.1", left_out=True)
+    assert (left.cpus_per_worker, left.cluster.num_devices, left.left_out) == (0.4, 2, True)
+    gpus = [dataclasses.replace(each, num_gpus=4, facts={**FACTS, "capability": (9, 0)}) for each in two]
+    assert place_of(gpus, cpu_workers=2, driver_ip="10.0.0.1").cluster.num_nodes == 2
