@@ -38,10 +38,10 @@ search: $(STAMP) ## measure which layout trains bloom7b fastest here
 	$(BIN)/python -m platform.search $(SPACE) $(OPTIONS)
 
 test: $(STAMP) ## all tests but the heaviest
-	$(BIN)/python -m pytest -m 'not heavy' $(TESTS)
+	$(BIN)/python -m pytest $(TESTS)
 
 test-faults: $(STAMP) ## what goes wrong, each for real: the heaviest tests too
-	$(BIN)/python -m pytest tests/faults
+	$(BIN)/python -m pytest -m '' tests/faults
 
 check: $(STAMP) ## lint, format, types, spelling
 	$(BIN)/ruff check
