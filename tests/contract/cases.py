@@ -187,7 +187,7 @@ def _memory(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
 
 
 def cases(world_size: int) -> list[Case]:
-    """At 2 ranks all combinations in fp32 on BLOOM, and the faults; at 1 and 4 ranks each stage and degree twice."""
+    """At 2 ranks all combinations in fp32 on BLOOM, and the faults; at 1 and 4 ranks each stage and degree."""
     found: list[Case] = []
 
     def add_recipe(chosen: Recipe, layout: Layout, grad_accum: int, fault: str = "", climbs: bool = False) -> None:
@@ -208,14 +208,15 @@ def cases(world_size: int) -> list[Case]:
         if layout.engine == "fsdp" and layout.zero_stage == 3 and layout.dp_shard == 4:
             sdpa = dataclasses.replace(sdpa, reshard=2)
         if world_size != 2:
-            if main and plain:
+            # At 4 ranks FSDP2 alone has more than at 2: hybrid shards, and parts of blocks kept between the passes.
+            if main and plain and world_size == 4:
                 add(BLOOM, "fp32", layout, 2)
-            elif main:
+            elif main and not plain and (world_size == 1 or layout.engine == "fsdp"):
                 add(GPT2, "bf16", sdpa, 2)
             continue
         add(BLOOM, "fp32", layout, 1 if main else 2, climbs=main)
         if main:
-            add(*((BLOOM, "bf16", layout) if plain else (GPT2, "fp32", sdpa)), 4)
+            add(*((BLOOM, "bf16", layout) if plain else (GPT2, "fp32", sdpa)), 2)
         for fault, planted in FAULTS.items() if main and plain else ():
             if layout.zero_stage == planted.get(layout.engine, max(stages)):
                 add(BLOOM, "fp32", layout, 2, fault)

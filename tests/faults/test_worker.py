@@ -119,9 +119,12 @@ def _hurt(session: Session, group: MemoryGroup) -> None:
 
 
 def _take_memory(worker: psutil.Process) -> None:
-    """Leaves one rank next to nothing beyond the least that it had in half a second."""
-    least_kib = min(_data_kib(worker.pid) for _ in range(25) if not time.sleep(0.02))
-    worker.rlimit(psutil.RLIMIT_DATA, ((least_kib + 8 * 1024) * 1024, -1))
+    """Leaves one rank less than its logits take, 32 MiB, beyond the least that it had in a second.
+
+    What is smaller still finds room: Ray's own threads are in the same process, and one of them would die instead.
+    """
+    least_kib = min(_data_kib(worker.pid) for _ in range(50) if not time.sleep(0.02))
+    worker.rlimit(psutil.RLIMIT_DATA, ((least_kib + 28 * 1024) * 1024, -1))
 
 
 def _data_kib(pid: int) -> int:

@@ -104,6 +104,7 @@ def test_an_autoscaler_starts_what_is_awaited_keeps_it_and_takes_it_down_after(
     assert "launching" in said and "4 GPUs came after" in said
 
 
+@pytest.mark.heavy
 @pytest.mark.search
 def test_a_submitted_job_runs_its_copy_of_the_checkout_and_keeps_the_study_in_the_home_folder(folder: Path) -> None:
     port, dashboard = free_port(), free_port()
