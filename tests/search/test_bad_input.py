@@ -54,7 +54,7 @@ class TestSpaces:
         assert "--list" in refused()
 
     def test_unknown_with_near_names(self, refused: Refused) -> None:
-        assert "unknown space 'bloom7'; did you mean bloom7b?" in refused("bloom7")
+        assert "unknown space 'bloom7'; did you mean bloom7b or bloom7b_kinds?" in refused("bloom7")
 
     def test_unknown_and_like_none(self, refused: Refused) -> None:
         said = refused("zzzz")

@@ -15,6 +15,7 @@ import pytest
 import platform.session as session  # pyright takes `from platform import` for the standard module
 import platform.tune as tune
 from platform.cluster import Place
+from platform.leftovers import Note
 from platform.loop import Loop
 from platform.search import main
 from platform.study.study import read
@@ -37,7 +38,7 @@ class Played:
         self.cut: int | None = None
         self.jobs: list[Job] = []
 
-    def run(self, loop: Loop, driver_ip: str) -> None:
+    def run(self, loop: Loop, **_: object) -> None:
         backend = Backend(loop.study, Clock(), self.play)
         while (job := backend.step(loop)) is not None:
             self.jobs.append(job)
@@ -84,7 +85,9 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
     monkeypatch.setattr(session, "connected", here)
     monkeypatch.setattr(session, "Mirror", NoMirror)
     monkeypatch.setattr(tune, "recorder", no_recorder)
+    monkeypatch.setattr(tune, "own", lambda **_: Note())
     monkeypatch.setattr(tune, "run", made.run)
+    monkeypatch.setattr(session.head, "watched", lambda *_: contextlib.nullcontext())
     return made
 
 
