@@ -77,9 +77,9 @@ def _study(folder: Path, points: Sequence[str], group: MemoryGroup | None) -> Hu
         "RAY_AUTH_MODE": "disabled",  # so that this process may ask the search's Ray for its placement groups
     }
     argv = (str(SPACE), "--name", "hurt", *IN_ORDER, "--set", f"point={','.join(points)}")
-    joining = {} if group is None else {"before": group.join}
+    before = (lambda: None) if group is None else group.join
     with (
-        start(folder, "hurt", 1, *argv, environment=environment, **joining) as session,
+        start(folder, "hurt", 1, *argv, environment=environment, before=before) as session,
         leaks.of(session, leaks.groups_of(session)) as accounts,
     ):
         _hurt(session, points, group)
