@@ -1,7 +1,6 @@
 """The disk under the journal fills up: a real one, of some MiB."""
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 
 from platform.errors import ClusterError
 from platform.study.study import Study
+from tests.disks import small_disk
 from tests.samples import header
 from tests.search.backend import CLUSTER, OTHER, RECIPE, WHOLE, Backend, Clock, Make, outcomes
 from tests.search.conftest import backend, clock, make
@@ -22,14 +22,8 @@ MIB = 2**20
 @pytest.fixture
 def disk(tmp_path: Path, size_mib: int) -> Iterator[Path]:
     """A file system of `size_mib`."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "none", folder]
-    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"this kernel or user may not mount: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
+    with small_disk(tmp_path / "disk", size_mib) as folder:
+        yield folder
 
 
 @pytest.fixture

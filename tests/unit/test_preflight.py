@@ -1,7 +1,6 @@
 """What a preflight refuses, of what nodes said of themselves; the disk is a real one that is full."""
 
 import dataclasses
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import trainers.node as node
 from platform.errors import ClusterError
 from platform.nodes import Node, place_of
 from platform.preflight import check
+from tests.disks import small_disk
 
 FACTS = node.facts(gpu=False)
 
@@ -57,13 +57,8 @@ def test_a_clock_that_is_off_is_named(tmp_path: Path, off_s: float, told: str) -
 @pytest.fixture
 def full(tmp_path: Path) -> Iterator[Path]:
     """A folder on a disk of 1 MiB."""
-    folder = tmp_path / "full"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", folder], capture_output=True, text=True)
-    if mounted.returncode:
-        pytest.skip(f"this kernel or user may not mount: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
+    with small_disk(tmp_path / "full", 1) as folder:
+        yield folder
 
 
 def test_a_full_disk_is_named_also_where_the_study_s_folder_is_not_made_yet(full: Path, tmp_path: Path) -> None:
