@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import re
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -23,7 +22,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.search, pytest.mark.timeout(900)]
 
 SPACE = Path(__file__).with_name("space.py")
 QUICK = ("hang", "dies twice", "no import", "killed after a rung", "and the next")
-HEAVY = ("memory of the host", "memory of one rank", "compile that never ends", "loss", "well")
+HEAVY = ("memory of the host", "compile that never ends", "loss", "well")
 """The points of `space.py` that each of the two studies runs."""
 RAN = (Outcome.OK, Outcome.SLOW)
 
@@ -110,7 +109,6 @@ def _hurt(session: Session, points: Sequence[str], group: MemoryGroup | None) ->
         ("hang", psutil.Process.suspend),
         ("dies twice", psutil.Process.kill),
         ("dies twice", psutil.Process.kill),
-        ("memory of one rank", _take_memory),
     ]
     if group is not None and group.exists:
         in_a_step.append(("memory of the host", lambda _: group.run_out()))
@@ -134,21 +132,6 @@ def _hurt(session: Session, points: Sequence[str], group: MemoryGroup | None) ->
                         session.wait_for("timed steps", after_cpu_s(worker, 1.5))
                         each[1](worker)
                         break
-
-
-def _take_memory(worker: psutil.Process) -> None:
-    """Leaves one rank less than its logits take, 32 MiB, beyond the least that it had in a second.
-
-    What is smaller still finds room: Ray's own threads are in the same process, and one of them would die instead.
-    """
-    least_kib = min(_data_kib(worker.pid) for _ in range(50) if not time.sleep(0.02))
-    worker.rlimit(psutil.RLIMIT_DATA, ((least_kib + 16 * 1024) * 1024, -1))
-
-
-def _data_kib(pid: int) -> int:
-    found = re.search(r"^VmData:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1])
 
 
 class TestTheStudy:
@@ -230,14 +213,6 @@ class TestStarved:
         assert starved.sessions[0].code == 0, starved.sessions[0].err
         assert starved.accounts.left == []
         nothing_twice(starved)
-
-    def test_of_one_rank_of_two(self, starved: Hurt) -> None:
-        (found,) = starved.of("memory of one rank")
-        assert found.outcome is Outcome.OOM and found.rank in (0, 1), found.reason
-        assert f"rank {found.rank} asked for" in found.reason
-        (end,) = starved.ends("memory of one rank")
-        assert (end.state, end.fault) == ("done", "")
-        assert "oom: DDP" in starved.sessions[0].err
 
     def test_of_the_host(self, starved: Hurt) -> None:
         if not starved.host_ran_out:
