@@ -5,7 +5,6 @@ import dataclasses
 import logging
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import platform.waiting as waiting  # pyright takes `from platform import` for the standard module
 from platform.errors import ClusterError, InputError
+from platform.head import error_of
 from platform.nodes import Place, ask, place_of
 
 ANSWER_S = 20
@@ -106,9 +106,7 @@ def _cluster_of_this_head() -> str | None:
     except OSError:
         return None
     host, _, port = found.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=2).close()
-    except (OSError, ValueError):
+    if not port.isdecimal() or error_of(host, int(port), timeout_s=2):
         return None  # left over from a cluster that is gone
     return found
 
@@ -130,11 +128,7 @@ def _listens(address: str) -> bool:
     host, colon, port = address.rpartition(":")
     if not (colon and port.isdecimal()):
         return True
-    try:
-        socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
-    except (OSError, OverflowError):
-        return False
-    return True
+    return error_of(host, int(port), timeout_s=ANSWER_S) is None
 
 
 def _answers(address: str, timeout_s: float) -> bool:

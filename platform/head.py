@@ -45,10 +45,12 @@ def _watch(host: str, port: str, lost: Callable[[str], None], over: threading.Ev
             return
 
 
-def error_of(host: str, port: int) -> OSError | None:
-    """Why nobody answers there within 5 s, None where somebody does."""
+def error_of(host: str, port: int, timeout_s: float = 5.0) -> OSError | None:
+    """Why nobody answers there in time, None where somebody does."""
     try:
-        socket.create_connection((host, port), timeout=5).close()
+        socket.create_connection((host, port), timeout=timeout_s).close()
     except OSError as error:
         return error
+    except OverflowError as error:  # no port has such a number
+        return OSError(str(error))
     return None
