@@ -1,5 +1,6 @@
 """The search as a user starts it: a process of its own whose journal a test follows."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -91,6 +92,8 @@ class Ended:
     code: int
     out: str
     err: str
+    titles: frozenset[str] = frozenset()
+    """What its processes were seen to be, as in "ray::RayTrainWorker"; a short one may be missed."""
 
     @property
     def object(self) -> dict[str, Any]:
@@ -114,6 +117,7 @@ class Session:
         self.log = log
         self.journal = journal
         self._seen: set[psutil.Process] = set()
+        self._titles: set[str] = set()
         command = [sys.executable, "-m", "platform.search", *argv]
 
         def first() -> None:
@@ -151,6 +155,9 @@ class Session:
         except psutil.NoSuchProcess:
             found = []
         self._seen.update(found)
+        for each in found:
+            with contextlib.suppress(psutil.Error, IndexError):
+                self._titles.add(each.cmdline()[0])
         return found
 
     def workers(self, kinds: Collection[str] = ("RayTrainWorker",)) -> list[psutil.Process]:
@@ -200,7 +207,9 @@ class Session:
         while left := [each for each in self._seen if lives(each) and each.name() not in _LATE]:
             assert time.monotonic() < until_s, f"processes were left behind: {left}"
             time.sleep(0.1)
-        return Ended(code=self.process.returncode, out=self.text("out"), err=self.text("err"))
+        return Ended(
+            code=self.process.returncode, out=self.text("out"), err=self.text("err"), titles=frozenset(self._titles)
+        )
 
     def text(self, stream: str) -> str:
         """What it printed so far."""

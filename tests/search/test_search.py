@@ -63,6 +63,12 @@ def resumed(folder: Path, whole: Run) -> Run:
 class TestAWholeSearch:
     """A study searched to its end."""
 
+    def test_a_trial_starts_its_workers_and_no_process_that_helps_them(self, whole: Run) -> None:
+        titles = " ".join(whole.sessions[0].titles)
+        assert "RayTrainWorker" in titles
+        for each in ("TrainController", "PlacementGroupCleaner", "DatasetManager"):
+            assert each not in titles, "seconds of every trial"
+
     def test_it_finds_a_winner(self, whole: Run) -> None:
         (ended,) = whole.sessions
         assert ended.code == 0, ended.err
