@@ -1,8 +1,8 @@
 """What each trial of a running search held, by ids of its own, and what of it outlived the trial.
 
-Held are the trial's processes (its train workers, their controller, and all that descends from them), the entries of
-shared memory that these have open, GPU memory by NVML, and the placement groups of its workers. While a trial runs a
-thread notes them once a second; when the next trial measures, nothing noted of the one before may be left.
+Held are the trial's processes (its train workers, the actor that Train gives them, and all that descends from them),
+the entries of shared memory that these have open, GPU memory by NVML, and the placement groups of its workers. While a
+trial runs a thread notes them once a second; when the next trial measures, nothing noted of the one before may be left.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from platform.study.journal import Tail
 from tests.search.session import Session, lives
 from trainers.journal import End, Line, RungStart, TrialEnd, TrialStart
 
-KINDS = ("RayTrainWorker", "TrainController")
+KINDS = ("RayTrainWorker", "SynchronizationActor")
 """Ray's names for the actors of one trial."""
 
 
