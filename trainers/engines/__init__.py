@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from trainers import lean
 from trainers.layout import Layout
 from trainers.recipe import Recipe
 
@@ -99,7 +100,8 @@ def load(name: str) -> type[Engine]:
     if name not in _REGISTRY:
         raise ValueError(f"unknown engine {name!r}: there are {', '.join(_REGISTRY)}")
     module, _, kind = _REGISTRY[name].partition(":")
-    return getattr(importlib.import_module(module), kind)
+    with lean.imports():
+        return getattr(importlib.import_module(module), kind)
 
 
 def mismatches(in_effect: Mapping[str, Any], recipe: Recipe, layout: Layout, *, grad_accum: int) -> list[str]:

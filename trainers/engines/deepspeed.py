@@ -29,7 +29,6 @@ import contextlib
 import io
 import logging
 import os
-import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -61,10 +60,6 @@ from trainers.recipe import Recipe
 if not torch.cuda.is_available():
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
 logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-# DeepSpeed's autotuner imports MLflow where it finds it, 1.5 s of every trial for nothing.
-_hides_mlflow = "mlflow" not in sys.modules
-if _hides_mlflow:
-    sys.modules["mlflow"] = None  # type: ignore[assignment]  # the import system's own word for "is not there"
 
 import deepspeed  # noqa: E402
 import deepspeed.ops  # noqa: E402
@@ -74,13 +69,13 @@ from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3  # noqa:
 from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer  # noqa: E402
 from deepspeed.utils import logger, safe_get_full_fp32_param, safe_set_full_fp32_param  # noqa: E402
 
-if _hides_mlflow:
-    del sys.modules["mlflow"]
 logger.setLevel(logging.ERROR)
 # From torch 2.13 on, the collectives that ZeRO uses have new names; without this each call warns.
 warnings.filterwarnings("ignore", r"`torch.distributed.*_tensor` is deprecated", FutureWarning)
-# Gloo does without the shared-memory collectives, which DeepSpeed would compile at the first start.
-deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+if not torch.cuda.is_available():
+    # Gloo does without the shared-memory collectives, which DeepSpeed would compile at the first start. Asking for this
+    # dictionary makes it try every operation that it could compile, with compilers and on GPUs: nowhere else.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 class DeepSpeedEngine:

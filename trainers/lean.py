@@ -1,0 +1,66 @@
+"""Imports of the big libraries without what they import for others: seconds of every trial, on every worker."""
+
+import contextlib
+import gc
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any, get_args
+
+from trainers.spec import Architecture
+
+_HIDDEN = ("mlflow", "scipy", "sklearn")
+"""Imported where they are found: by DeepSpeed's autotuner (1.5 s), by what transformers has for images and for
+generating text (0.4 s, and 1 s more up to its release 5.17)."""
+
+
+@contextlib.contextmanager
+def imports() -> Generator[None]:
+    """While it lasts, imports do without these, and without collections: what a module defines is no garbage."""
+    hidden = [name for name in _HIDDEN if name not in sys.modules]
+    for name in hidden:
+        sys.modules[name] = None  # type: ignore[assignment]  # the import system's own word for "is not there"
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        if "transformers" not in sys.modules:
+            _read_our_models_alone()
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+        if collects:
+            gc.enable()
+
+
+def _read_our_models_alone() -> None:
+    """Before its first import: transformers reads the source of 1,640 files, twice, to list the names of its models.
+
+    Of the folders of models it then reads those that a `ModelSpec` can be; the others' names are not in `transformers`,
+    though their modules can be imported. A release that goes about it in another way is left to it.
+    """
+    found = importlib.util.find_spec("transformers")
+    if found is None or found.origin is None:
+        return
+    # Its utilities, imported before its `__init__` ran: that one uses the function that is replaced here.
+    bare = importlib.util.module_from_spec(found)
+    vars(bare)["__version__"] = importlib.metadata.version("transformers")
+    sys.modules["transformers"] = bare
+    try:
+        utils: Any = importlib.import_module("transformers.utils.import_utils")
+        read = utils.create_import_structure_from_path
+    except (ImportError, AttributeError):
+        return
+    finally:
+        del sys.modules["transformers"]
+    models = Path(found.origin).parent / "models"
+
+    def read_ours(path: str | Path) -> Any:
+        if Path(path) not in (models, models / "__init__.py"):
+            return read(path)
+        return {name: read(str(models / name)) for name in ("auto", *get_args(Architecture))}
+
+    utils.create_import_structure_from_path = read_ours
