@@ -155,7 +155,7 @@ class Worker:
         self.batch = batch = gate_batch(self.job)
         self._stand("gate", None, deadline_s(self.job, self.job.first_step_s, self.watchdog.allowance_s))
         recipe = dataclasses.replace(self.job.recipe, data=data.STREAM, global_batch=gate.sequences)
-        engine.set_learning_rate(recipe.learning_rate * gate.rate)
+        engine.set_learning_rate(min(recipe.learning_rate, gate.learning_rate))
         losses, norms = Rung(self, engine, data.source(recipe), batch).curves(gate.steps)
         engine.set_learning_rate(recipe.learning_rate)
         if self.rank == 0:
