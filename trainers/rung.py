@@ -90,11 +90,15 @@ class Rung:
             compile_s=compile_s,
         )
 
-    def curves(self, steps: int) -> tuple[list[float], list[float]]:
-        """Mean loss over ranks and gradient norm of each of `steps` optimizer steps: the numerics gate's."""
+    def curves(self, steps: int, learning_rate: float) -> tuple[list[float], list[float]]:
+        """Mean loss over ranks and gradient norm of each of `steps` optimizer steps: the numerics gate's.
+
+        The learning rate grows linearly, up to `learning_rate` in the last step.
+        """
         accum = self._batch.grad_accum
         self._engine.set_grad_accum(accum)
         for step in range(steps):
+            self._engine.set_learning_rate(learning_rate * (step + 1) / steps)
             self._run(1, accum, watch_s=None if step else self._w.job.first_step_s)
         return self._losses, self._norms
 
