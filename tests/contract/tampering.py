@@ -33,6 +33,10 @@ def _tf32(engine: Any) -> None:
     torch.set_float32_matmul_precision("high")
 
 
+def _cut_sums(engine: Any) -> None:
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
+
+
 def _learning_rate(engine: Any) -> None:
     engine._optimizer.param_groups[0]["lr"] *= 2
 
@@ -81,6 +85,7 @@ TAMPERINGS: dict[str, tuple[Layout, Callable[[Any], None], str, Recipe]] = {
     "another ZeRO stage": (ZERO, _higher_stage, "zero_stage in effect is 3", ADAMW),
     "another ZeRO accumulation": (ZERO, _grad_accum, "grad_accum in effect is 3", ADAMW),
     "TF32 switched on": (DDP, _tf32, "compute_precision in effect is tf32", ADAMW),
+    "sums cut in 16-bit pieces": (ZERO, _cut_sums, "product_sums in effect is bf16", ADAMW),
     "another learning rate": (DDP, _learning_rate, "learning_rate in effect is 0.002", ADAMW),
     "a block without checkpointing": (DDP, _unwrap_a_block, "checkpointing in effect is every_2", ADAMW),
     "parameters kept after the forward pass": (FSDP, _keep_parameters, "zero_stage in effect is 2", ADAMW),

@@ -61,6 +61,13 @@ def matmul_precision() -> str:
     return "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
+def product_sums() -> str:
+    """ "fp32", or what the sums of 16-bit products may be rounded to on their way."""
+    cut = torch.backends.cuda.matmul
+    may = {"bf16": cut.allow_bf16_reduced_precision_reduction, "fp16": cut.allow_fp16_reduced_precision_reduction}
+    return " and ".join(name for name, allowed in may.items() if allowed) or "fp32"
+
+
 def set_host_threads(layout: Layout, device: torch.device) -> None:
     """Gives a rank whose optimizer steps on the host its share of the node's cores; Ray's workers have one thread."""
     if layout.offload != "none" and device.type == "cuda":
@@ -219,6 +226,7 @@ class TorchEngine(abc.ABC):
             "world_size": torch.distributed.get_world_size(),
             "grad_accum": len(self._last_syncs) or self._grad_accum,
             "grad_sync": ("every" if all(self._last_syncs) else "last") if several else None,
+            "product_sums": product_sums(),
             **kernels_in_effect(self._model, self._units),
             **optimizer_in_effect(self._optimizer),
         }
