@@ -8,8 +8,9 @@ stands apart. Trials that ran a numerics gate are left out. An empty trial is a 
 function returns at once, started through the same Tune.
 
 Its parts: `workers`, until rank 0's first line (Tune, the placement group, processes, torch, the process group);
-`build`, until its first rung (the engine's libraries, the model); `rungs`, what they take beyond their steps and
-windows; `end`, from the last measurement to the trial's end (the workers are taken down); `next`, until another starts.
+`imports`, of the engine's libraries (in `build` where the journal is older); `build`, until the first rung (the
+device's context, the model, the engine); `rungs`, what they take beyond their steps and windows; `end`, from the last
+measurement to the trial's end (the workers are taken down); `next`, until another starts.
 """
 
 import argparse
@@ -41,6 +42,7 @@ class Overhead:
     """Of its session."""
     total_s: float
     workers_s: float
+    imports_s: float
     build_s: float
     end_s: float
     next_s: float
@@ -48,12 +50,12 @@ class Overhead:
     @property
     def rungs_s(self) -> float:
         """What the other parts leave."""
-        return self.total_s - self.workers_s - self.build_s - self.end_s - self.next_s
+        return self.total_s - self.workers_s - self.imports_s - self.build_s - self.end_s - self.next_s
 
     @property
     def parts(self) -> str:
         """All of them in one line."""
-        names = ("workers", "build", "rungs", "end", "next")
+        names = ("workers", "imports", "build", "rungs", "end", "next")
         return ", ".join(f"{name} {getattr(self, f'{name}_s'):.1f}" for name in names)
 
 
@@ -74,8 +76,8 @@ def overheads(lines: list[Line]) -> list[Overhead]:
         rungs = [line for line in lines[i:j] if isinstance(line, RungStart)]
         told = [line for line in lines[i:j] if isinstance(line, Measured)]
         ends = [line for line in lines[i:j] if isinstance(line, TrialEnd)]
-        build_s = next((line.measurement.startup_s for line in told if line.measurement.startup_s is not None), None)
-        if build_s is None or not rungs or not ends:
+        first = next((line.measurement for line in told if line.measurement.startup_s is not None), None)
+        if first is None or first.startup_s is None or not rungs or not ends:
             continue  # it ended before its first rung did
         total_s = _at(following) - _at(trial)
         for each in (line.measurement for line in told):
@@ -87,8 +89,9 @@ def overheads(lines: list[Line]) -> list[Overhead]:
                 trial=trial,
                 is_first=trial.trial_id in firsts,
                 total_s=total_s,
-                workers_s=_at(rungs[0]) - _at(trial) - build_s,
-                build_s=build_s,
+                workers_s=_at(rungs[0]) - _at(trial) - first.startup_s,
+                imports_s=first.import_s or 0.0,
+                build_s=first.startup_s - (first.import_s or 0.0),
                 end_s=_at(ends[-1]) - _at(told[-1]),
                 next_s=_at(following) - _at(ends[-1]),
             )
@@ -170,7 +173,7 @@ def _summary(seconds: list[float]) -> str:
 
 
 def _medians(found: list[Overhead]) -> dict[str, float]:
-    names = ("total_s", "workers_s", "build_s", "end_s", "next_s")
+    names = ("total_s", "workers_s", "imports_s", "build_s", "end_s", "next_s")
     return {name: statistics.median(getattr(each, name) for each in found) for name in names}
 
 

@@ -26,6 +26,7 @@ their part of the weights. Stage 0 refuses this: its native bf16 mode always has
 """
 
 import contextlib
+import importlib
 import io
 import logging
 import os
@@ -74,8 +75,7 @@ logger.setLevel(logging.ERROR)
 # to torch.compile as they are defined, which imports inductor: 1.5 s of every trial that compiles nothing.
 _compile = compiler.compile
 compiler.compile = lambda: lambda function: function
-import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: E402
-
+importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
 compiler.compile = _compile
 # From torch 2.13 on, the collectives that ZeRO uses have new names; without this each call warns.
 warnings.filterwarnings("ignore", r"`torch.distributed.*_tensor` is deprecated", FutureWarning)
