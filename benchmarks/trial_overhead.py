@@ -3,12 +3,18 @@
 python -m benchmarks.trial_overhead STUDY/journal.jsonl [--empty N]
 
 Overhead of a trial: from its start to the next one's, less its timed windows, less at most five warm-up steps a rung,
-less compiling. The first trial of a session also imports Tune's side and measures the matmul peak: it stands apart.
-Trials that ran a numerics gate are left out. An empty trial is a TorchTrainer of as many workers whose function returns
-at once, started through the same Tune.
+the one that compiles among them. The first trial of a session also imports Tune's side and measures the matmul peak: it
+stands apart. Trials that ran a numerics gate are left out. An empty trial is a TorchTrainer of as many workers whose
+function returns at once, started through the same Tune.
+
+Its parts: `workers`, until rank 0's first line (Tune, the placement group, processes, torch, the process group);
+`imports`, of the engine's libraries (in `build` where the journal is older); `build`, until the first rung (the
+device's context, the model, the engine); `rungs`, what they take beyond their steps and windows; `end`, from the last
+measurement to the trial's end (the workers are taken down); `next`, until another starts.
 """
 
 import argparse
+import dataclasses
 import datetime
 import itertools
 import statistics
@@ -21,15 +27,41 @@ from typing import Any
 from platform.cluster import connected
 from platform.study.history import History
 from platform.study.journal import Tail
-from trainers.journal import GateCurves, Line, Measured, Resume, StudyHeader, TrialStart
+from trainers.journal import GateCurves, Line, Measured, Resume, RungStart, StudyHeader, TrialEnd, TrialStart
 from trainers.measurement import Outcome
 
 WARMUP_STEPS = 5
 
 
-def overheads(lines: list[Line]) -> list[tuple[TrialStart, float, bool]]:
-    """(trial, seconds of overhead, whether it was its session's first) of each trial that another one followed."""
-    found: list[tuple[TrialStart, float, bool]] = []
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Overhead:
+    """Seconds that one trial cost beyond its measuring, and what of them its parts took."""
+
+    trial: TrialStart
+    is_first: bool
+    """Of its session."""
+    total_s: float
+    workers_s: float
+    imports_s: float
+    build_s: float
+    end_s: float
+    next_s: float
+
+    @property
+    def rungs_s(self) -> float:
+        """What the other parts leave."""
+        return self.total_s - self.workers_s - self.imports_s - self.build_s - self.end_s - self.next_s
+
+    @property
+    def parts(self) -> str:
+        """All of them in one line."""
+        names = ("workers", "imports", "build", "rungs", "end", "next")
+        return ", ".join(f"{name} {getattr(self, f'{name}_s'):.1f}" for name in names)
+
+
+def overheads(lines: list[Line]) -> list[Overhead]:
+    """That of each trial that measured and that another one followed."""
+    found: list[Overhead] = []
     firsts = {
         next((line.trial_id for line in lines[i:] if isinstance(line, TrialStart)), "")
         for i, line in enumerate(lines)
@@ -41,17 +73,33 @@ def overheads(lines: list[Line]) -> list[tuple[TrialStart, float, bool]]:
             continue  # what passed between two sessions is no trial's
         if any(isinstance(line, GateCurves) for line in lines[i:j]):
             continue  # nobody timed the gate's steps, and they are no overhead
-        measured = [line.measurement for line in lines[i:j] if isinstance(line, Measured)]
-        seconds = _at(following) - _at(trial)
-        for each in measured:
+        rungs = [line for line in lines[i:j] if isinstance(line, RungStart)]
+        told = [line for line in lines[i:j] if isinstance(line, Measured)]
+        ends = [line for line in lines[i:j] if isinstance(line, TrialEnd)]
+        first = next((line.measurement for line in told if line.measurement.startup_s is not None), None)
+        if first is None or first.startup_s is None or not rungs or not ends:
+            continue  # it ended before its first rung did
+        total_s = _at(following) - _at(trial)
+        for each in (line.measurement for line in told):
             if each.outcome is not Outcome.SKIPPED:
-                seconds -= sum(each.windows_s) * each.steps_per_window + (each.compile_s or 0.0)
-                seconds -= sum(each.step_times_s[: min(each.warmup_steps, WARMUP_STEPS)])
-        found.append((trial, seconds, trial.trial_id in firsts))
+                total_s -= sum(each.windows_s) * each.steps_per_window
+                total_s -= sum(each.step_times_s[: min(each.warmup_steps, WARMUP_STEPS)])  # compiling is in the first
+        found.append(
+            Overhead(
+                trial=trial,
+                is_first=trial.trial_id in firsts,
+                total_s=total_s,
+                workers_s=_at(rungs[0]) - _at(trial) - first.startup_s,
+                imports_s=first.import_s or 0.0,
+                build_s=first.startup_s - (first.import_s or 0.0),
+                end_s=_at(ends[-1]) - _at(told[-1]),
+                next_s=_at(following) - _at(ends[-1]),
+            )
+        )
     return found
 
 
-def _at(line: TrialStart) -> float:
+def _at(line: Line) -> float:
     return datetime.datetime.fromisoformat(line.at).timestamp()
 
 
@@ -105,19 +153,28 @@ def main() -> None:
     lines = Tail(options.journal).read()
     header = History(lines).header
     assert header is not None, f"{options.journal} has no first line"
-    by_engine: dict[str, list[float]] = {}
-    for trial, seconds, is_first in overheads(lines):
-        print(f"{trial.trial_id}  {seconds:5.1f} s  {trial.layout.label}{' (first of a session)' if is_first else ''}")
-        if not is_first:
-            by_engine.setdefault(trial.layout.engine, []).append(seconds)
+    by_engine: dict[str, list[Overhead]] = {}
+    for each in overheads(lines):
+        first = " (first of a session)" if each.is_first else ""
+        print(f"{each.trial.trial_id}  {each.total_s:5.1f} s  {each.trial.layout.label}{first}: {each.parts}")
+        if not each.is_first:
+            by_engine.setdefault(each.trial.layout.engine, []).append(each)
     print(f"on {header.cluster.label}, commit {header.commit}")
-    for engine, seconds in sorted(by_engine.items()):
-        spread = f"{min(seconds):.1f} to {max(seconds):.1f}"
-        print(f"  {engine:10} median {statistics.median(seconds):.1f} s of {len(seconds)} trials ({spread})")
+    for engine, found in sorted(by_engine.items()):
+        print(f"  {engine:10} {_summary([each.total_s for each in found])}")
+        print(f"  {'':10} {dataclasses.replace(found[0], **_medians(found)).parts}")
     if options.empty:
-        seconds = empty_trials(header.cluster.num_devices, options.empty)
-        spread = f"{min(seconds):.1f} to {max(seconds):.1f}"
-        print(f"  {'empty':10} median {statistics.median(seconds):.1f} s of {len(seconds)} trials ({spread})")
+        print(f"  {'empty':10} {_summary(empty_trials(header.cluster.num_devices, options.empty))}")
+
+
+def _summary(seconds: list[float]) -> str:
+    spread = f"{min(seconds):.1f} to {max(seconds):.1f}"
+    return f"median {statistics.median(seconds):.1f} s of {len(seconds)} trials ({spread})"
+
+
+def _medians(found: list[Overhead]) -> dict[str, float]:
+    names = ("total_s", "workers_s", "imports_s", "build_s", "end_s", "next_s")
+    return {name: statistics.median(getattr(each, name) for each in found) for name in names}
 
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ _FIGURES = (
     "last_micro_step_s",
     "optimizer_step_s",
     "startup_s",
+    "import_s",
     "compile_s",
     "tokens_per_s_per_gpu",
     "model_tflops_per_gpu",

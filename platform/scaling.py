@@ -8,7 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import platform.session as session  # pyright takes `from platform import` for the standard module
+import platform.ending as ending  # pyright takes `from platform import` for the standard module
+import platform.session as session
 from platform.errors import ClusterError, InputError, one_line
 from platform.probing import kept
 from platform.reports.progress import say
@@ -72,7 +73,7 @@ def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         return code
     report(studies, name, as_object=options.json)
     if fault or code == session.INTERRUPTED:
-        say(f"Go on with all of them: {session.how_to(session.RESUME, studies / name)}")
+        say(f"Go on with all of them: {ending.how_to(ending.RESUME, studies / name)}")
     if fault:
         raise ClusterError(fault)
     return code
@@ -93,7 +94,7 @@ def report(studies: Path, name: str, *, as_object: bool) -> int:
     if not histories:
         raise InputError(f"nothing of {name} was measured yet")
     show(studies / name, histories, as_object=as_object, width=table_width())
-    say(f"To see it again: {session.how_to('python -m platform.report', studies / name)}")
+    say(f"To see it again: {ending.how_to('python -m platform.report', studies / name)}")
     return 0 if any(winners(history.measurements) for history in histories) else 1
 
 

@@ -3,7 +3,6 @@
 import argparse
 import functools
 import os
-import shlex
 import shutil
 import sys
 import time
@@ -12,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import platform.checkout as checkout  # pyright takes `from platform import` for the standard module
+import platform.ending as ending
 import platform.head as head
 import platform.leftovers as leftovers
 import platform.preflight as preflight
@@ -20,20 +20,16 @@ from platform.budget import Budget
 from platform.cluster import CPU_WORKERS, connected
 from platform.dry_run import print_dry_run
 from platform.errors import ClusterError, InputError
-from platform.finals.ranking import winners
 from platform.jobs import Settings
 from platform.loop import Loop
 from platform.mirror import Mirror, check_uri, default_uri, shown_uri
 from platform.nodes import Place
 from platform.planning import Plan, same_devices
 from platform.probing import kept
-from platform.reports.files import write_results
 from platform.reports.progress import followed, say
-from platform.reports.show import show
-from platform.reports.text import duration, plural
+from platform.reports.text import plural
 from platform.request import Request, read_request, resumed
 from platform.signals import interruptible
-from platform.study.folder import default_folder
 from platform.study.history import History
 from platform.study.study import Study, check_name, fresh_name
 from platform.subject import Subject, subject_of
@@ -43,9 +39,6 @@ from trainers.journal import End, Measured, Resume, StudyHeader
 from trainers.measurement import Outcome
 
 INTERRUPTED = 130
-RESUME = "python -m platform.search --resume"
-MIRROR_CLOSE_S = 30.0
-"""What MLflow may take at the end to catch up; what it lacks then is said."""
 
 
 def search(
@@ -103,7 +96,7 @@ def search(
                 study.record(_header(study.name, subject, searcher=request.searcher, uri=uri))
             mirror = Mirror(study.path, uri, study.from_start()).start()
             as_object = options.json if shown else None
-            tell = functools.partial(_tell, study, mirror, as_object=as_object, profile=options.profile)
+            tell = functools.partial(ending.tell, study, mirror, as_object=as_object, profile=options.profile)
             budget = _budget(options, subject.space)
             code, fault = _run(study, subject, place, budget, began_s, left=left, tell=tell)
         leftovers.forget(study.path)
@@ -114,19 +107,6 @@ def search(
     finally:
         if study is not None:
             study.close()
-
-
-def _tell(study: Study, mirror: Mirror, *, as_object: bool | None, profile: bool) -> None:
-    """Writes and shows what a session that ended has: as a table, as one JSON object, or (None) not at all."""
-    _, history = study.follow()
-    files = write_results(study.path, history)
-    if said := mirror.close(MIRROR_CLOSE_S):
-        say(said)
-    if profile and (said := _not_profiled(history)):
-        say(said)
-    if as_object is not None:
-        show(history, files, as_object=as_object)
-    say(f"The search took {duration(history.wall_s)}, {history.gpu_s:.0f} device seconds. {mirror.look}")
 
 
 def connection(
@@ -242,7 +222,7 @@ def _run(
         try:
             end(ClusterError.exit_code)
             tell()
-            say(f"cluster fault: {said}; {_kept(study)}")
+            say(f"cluster fault: {said}; {ending.kept(study)}")
         finally:
             sys.stdout.flush()
             os._exit(ClusterError.exit_code)
@@ -275,46 +255,17 @@ def _run(
             with sampled(study.path), followed(*study.follow(), loop.spending, total=len(subject.plan.candidates)):
                 tune.run(loop, driver_ip=place.driver_ip, scratch=scratch)
         if loop.fault:
-            code, fault = ClusterError.exit_code, f"{loop.fault}; {_kept(study)}"
+            code, fault = ClusterError.exit_code, f"{loop.fault}; {ending.kept(study)}"
         else:
             say(f"Ended: {loop.why_ended}.")
         if left_out := loop.left_out:
             say(f"Final runs left out: {left_out}.")
     except KeyboardInterrupt:
         code = INTERRUPTED
-        say(f"Interrupted. What was measured is kept; go on with: {how_to(RESUME, study.path)}")
+        say(f"Interrupted. What was measured is kept; go on with: {ending.how_to(ending.RESUME, study.path)}")
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     if not code:
-        code, fault = _verdict(study.follow()[1])
+        code, fault = ending.verdict(study.follow()[1])
     end(code)
     return code, fault
-
-
-def _kept(study: Study) -> str:
-    return f"what was measured is kept: once the cluster is well again, go on with {how_to(RESUME, study.path)}"
-
-
-def _not_profiled(history: History) -> str:
-    """Why a winner has no profile; "" where each has one, and where there is no winner."""
-    if all(history.profile_of(best) is not None for best in winners(history.measurements).values()):
-        return ""
-    why = history.profile_failure() or "no time was left for it"
-    return f"The winner was not profiled: {why}. --resume with --profile tries again."
-
-
-def how_to(command: str, path: Path) -> str:
-    """`command` with the name of the study in folder `path`, as a user types it here."""
-    elsewhere = path.parent != Path(default_folder()).absolute()
-    where = f" --studies {shlex.quote(str(path.parent))}" if elsewhere else ""
-    return f"{command} {path.name}{where}"
-
-
-def _verdict(history: History) -> tuple[int, str]:
-    """0 where some recipe has a winner, 1 where nothing fits, 3 and why where every trial failed on its own account."""
-    if winners(history.measurements):
-        return 0, ""
-    tried = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
-    if tried and all(each.outcome in (Outcome.FAILED, Outcome.HUNG) for each in tried):
-        return ClusterError.exit_code, f"every trial failed, the last one with: {tried[-1].reason}"
-    return 1, ""

@@ -94,6 +94,8 @@ class Measurement:
     optimizer_step_s: float | None = None
     startup_s: float | None = None
     """From the worker's first line to the first rung; on the first rung of a trial only."""
+    import_s: float | None = None
+    """Of that, importing the engine's libraries."""
     compile_s: float | None = None
 
     tokens_per_s: float | None = None

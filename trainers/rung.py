@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import statistics
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -54,8 +55,8 @@ class Rung:
         self._micro_s = 0.0
         """Seconds of the last steps a micro-step, their optimizer steps included."""
 
-    def measure(self, startup_s: float | None) -> Measurement:
-        """Warms up, times, gathers over ranks."""
+    def measure(self, started: Mapping[str, float]) -> Measurement:
+        """Warms up, times, gathers over ranks. `started` are the measurement's fields on the trial's start."""
         w, timing = self._w, self._w.job.timing
         accum = min(self._batch.grad_accum, SHORT_ACCUM)
         self._engine.set_grad_accum(accum)
@@ -86,8 +87,8 @@ class Rung:
             accum,
             steps_per_window=per_window,
             warmup_steps=warmup_steps,
-            startup_s=startup_s,
             compile_s=compile_s,
+            **started,
         )
 
     def curves(self, steps: int, learning_rate: float) -> tuple[list[float], list[float]]:

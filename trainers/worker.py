@@ -83,10 +83,12 @@ class Worker:
         if self.matmul_peak_tflops is None:
             self._measure_peaks()
         source = data.source(job.recipe)
+        loading_s = time.perf_counter()
         engines.load(job.layout.engine)  # its imports are no part of the memory that the model takes
+        import_s = time.perf_counter() - loading_s
         self.meter.start(job.cap_gib)
         engine = engines.create(job.recipe, job.layout, self.device)
-        startup_s = time.perf_counter() - self.started_s
+        started = {"startup_s": time.perf_counter() - self.started_s, "import_s": import_s}
         if job.gate is not None:
             self._run_gate(engine, job.gate)
         if job.profile is not None:
@@ -99,7 +101,7 @@ class Worker:
                 break
             self.batch = batch
             self._stand("rung", batch, deadline_s(job, job.first_step_s, self.watchdog.allowance_s))
-            measured = Rung(self, engine, source, batch).measure(startup_s if number == 0 else None)
+            measured = Rung(self, engine, source, batch).measure(started if number == 0 else {})
             self._record(measured)
             if measured.outcome not in (Outcome.OK, Outcome.SLOW) or self._hopeless(measured):
                 break

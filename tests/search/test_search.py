@@ -119,6 +119,7 @@ class TestAWholeSearch:
             assert each.losses[-1] < each.losses[0], "it learns"
             assert each.step_time_derived == (each.repeat == 0), "a search's own run stops at three micro-steps"
             assert each.measured_grad_accum == (4 if each.repeat else 3)
+            assert each.import_s and each.startup_s and each.import_s < each.startup_s, "the first rung of its trial"
 
     def test_the_journal_tells_it_whole(self, whole: Run) -> None:
         lines = sessions_of(whole.lines())[0]

@@ -15,6 +15,7 @@ import transformers
 assert gc.isenabled()
 unused = {name.partition(".")[0] for name in sys.modules} & {"mlflow", "scipy", "sklearn"}
 assert not unused, unused
+assert "deepspeed.runtime.zero.muon.muon_optimizer" in sys.modules and "torch._inductor.compile_fx" not in sys.modules
 assert hasattr(transformers, "BloomForCausalLM") and not hasattr(transformers, "BertModel"), "all models were read"
 import scipy.optimize  # what was hidden is there again
 """

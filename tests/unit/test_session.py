@@ -14,7 +14,8 @@ from typing import Any, cast
 
 import pytest
 
-import platform.session as session  # pyright takes `from platform import` for the standard module
+import platform.ending as ending  # pyright takes `from platform import` for the standard module
+import platform.session as session
 import platform.tune as tune
 import search_spaces
 from platform.budget import Budget
@@ -213,9 +214,9 @@ def test_a_refused_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 def test_it_says_why_a_winner_has_no_profile() -> None:
     best, at = measurement(), "2026-01-01T00:00:00+00:00"
     known: list[Line] = [header(at=at), Measured(at=at, measurement=best)]
-    assert session._not_profiled(History(known)).startswith("The winner was not profiled: no time was left for it.")
+    assert ending.not_profiled(History(known)).startswith("The winner was not profiled: no time was left for it.")
     of: dict[str, Any] = {"trial_id": "t9", "key": "k"}
     start = TrialStart(at=at, recipe=best.recipe, layout=best.layout, micro_batches=(), profiles=best.batch, **of)
     end = TrialEnd(at=at, state="done", wall_s=1.0, gpu_s=4.0, reason="no kernel was seen", **of)
-    assert "not profiled: no kernel was seen. --resume" in session._not_profiled(History([*known, start, end]))
-    assert session._not_profiled(History([*known, start, dataclasses.replace(profile(best), at=at), end])) == ""
+    assert "not profiled: no kernel was seen. --resume" in ending.not_profiled(History([*known, start, end]))
+    assert ending.not_profiled(History([*known, start, dataclasses.replace(profile(best), at=at), end])) == ""

@@ -26,6 +26,7 @@ their part of the weights. Stage 0 refuses this: its native bf16 mode always has
 """
 
 import contextlib
+import importlib
 import io
 import logging
 import os
@@ -64,13 +65,19 @@ logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
 
 import deepspeed  # noqa: E402
 import deepspeed.ops  # noqa: E402
-from deepspeed.runtime import torch_autocast  # noqa: E402
+from deepspeed.runtime import compiler, torch_autocast  # noqa: E402
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer  # noqa: E402
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3  # noqa: E402
 from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer  # noqa: E402
 from deepspeed.utils import logger, safe_get_full_fp32_param, safe_set_full_fp32_param  # noqa: E402
 
 logger.setLevel(logging.ERROR)
+# ZeRO 1 to 3 import Muon, which no recipe here has, to tell that it is not the optimizer; its functions would be handed
+# to torch.compile as they are defined, which imports inductor: 1.5 s of every trial that compiles nothing.
+_compile = compiler.compile
+compiler.compile = lambda: lambda function: function
+importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
+compiler.compile = _compile
 # From torch 2.13 on, the collectives that ZeRO uses have new names; without this each call warns.
 warnings.filterwarnings("ignore", r"`torch.distributed.*_tensor` is deprecated", FutureWarning)
 if not torch.cuda.is_available():

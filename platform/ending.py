@@ -1,0 +1,63 @@
+"""What a session that ends says: its files and its table, its verdict, and how to go on."""
+
+import shlex
+from pathlib import Path
+
+from platform.errors import ClusterError
+from platform.finals.ranking import winners
+from platform.mirror import Mirror
+from platform.reports.files import write_results
+from platform.reports.progress import say
+from platform.reports.show import show
+from platform.reports.text import duration
+from platform.study.folder import default_folder
+from platform.study.history import History
+from platform.study.study import Study
+from trainers.measurement import Outcome
+
+RESUME = "python -m platform.search --resume"
+MIRROR_CLOSE_S = 30.0
+"""What MLflow may take at the end to catch up; what it lacks then is said."""
+
+
+def tell(study: Study, mirror: Mirror, *, as_object: bool | None, profile: bool) -> None:
+    """Writes and shows what a session that ended has: as a table, as one JSON object, or (None) not at all."""
+    _, history = study.follow()
+    files = write_results(study.path, history)
+    if said := mirror.close(MIRROR_CLOSE_S):
+        say(said)
+    if profile and (said := not_profiled(history)):
+        say(said)
+    if as_object is not None:
+        show(history, files, as_object=as_object)
+    say(f"The search took {duration(history.wall_s)}, {history.gpu_s:.0f} device seconds. {mirror.look}")
+
+
+def kept(study: Study) -> str:
+    """That nothing measured is lost, and how to go on after a fault of the cluster."""
+    return f"what was measured is kept: once the cluster is well again, go on with {how_to(RESUME, study.path)}"
+
+
+def not_profiled(history: History) -> str:
+    """Why a winner has no profile; "" where each has one, and where there is no winner."""
+    if all(history.profile_of(best) is not None for best in winners(history.measurements).values()):
+        return ""
+    why = history.profile_failure() or "no time was left for it"
+    return f"The winner was not profiled: {why}. --resume with --profile tries again."
+
+
+def how_to(command: str, path: Path) -> str:
+    """`command` with the name of the study in folder `path`, as a user types it here."""
+    elsewhere = path.parent != Path(default_folder()).absolute()
+    where = f" --studies {shlex.quote(str(path.parent))}" if elsewhere else ""
+    return f"{command} {path.name}{where}"
+
+
+def verdict(history: History) -> tuple[int, str]:
+    """0 where some recipe has a winner, 1 where nothing fits, 3 and why where every trial failed on its own account."""
+    if winners(history.measurements):
+        return 0, ""
+    tried = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
+    if tried and all(each.outcome in (Outcome.FAILED, Outcome.HUNG) for each in tried):
+        return ClusterError.exit_code, f"every trial failed, the last one with: {tried[-1].reason}"
+    return 1, ""
