@@ -14,12 +14,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
+_PLAIN = frozenset((str, int, float, bool, type(None)))
 UNLIKE = "unlike"
 """In a field's metadata: no two records have the same value there, so none is kept for the next."""
 
 
 def to_json(value: Any) -> Any:
     """The JSON form of a value: dataclasses become objects, tuples become arrays, enums their value."""
+    if type(value) in _PLAIN:
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
@@ -78,7 +81,7 @@ def _decoder(hint: Any) -> _Decode | None:
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         decode = _decoder(next(arg for arg in typing.get_args(hint) if arg is not type(None)))
-        return None if decode is None else lambda item: None if item is None else decode(item)
+        return decode if decode in (None, _as_float) else lambda item: None if item is None else decode(item)
     if origin is tuple:
         decode = _of_tuple(typing.get_args(hint))
         return lambda item: None if item is None else decode(item)
@@ -97,6 +100,8 @@ def _of_tuple(inner: tuple[Any, ...]) -> _Decode:
     if inner[-1] is not ...:
         return lambda items: tuple(decode(item) for decode, item in zip(decoders, items, strict=True))
     decode = decoders[0]
+    if decode is _as_float:
+        return lambda items: tuple(map(decode, items)) if int in map(type, items) else tuple(items)
     return tuple if decode is _as_it_is else lambda items: tuple(map(decode, items))
 
 

@@ -1,16 +1,15 @@
-"""What measurements teach of points not yet measured: scikit-learn's Gaussian process over the prediction's residuals.
+"""What measurements teach of points not yet measured: a Gaussian process over the prediction's residuals.
 
 A residual is log(measured / predicted). It is taken for the sum of an error common to all points, effects that are
 linear in features (values of an axis, doublings, shares of a step's parts), a smooth rest over the points' places, and
-noise (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, sections 2.2, 2.7 and 5.4.1).
+noise (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, algorithm 2.1 and section 2.7). All of
+its deviations are given, so a Cholesky factor is all there is: importing scikit-learn for it took 2 s of every search.
 """
 
 import dataclasses
-from typing import Any, cast
+import math
 
 import numpy as np
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import Kernel
 
 from platform.cost_model.columns import Array
 from platform.searchers.guidance.points import Index, Points
@@ -37,34 +36,64 @@ LENGTH = 1.0
 SCALES = (0.5, 1.0, 2.0)
 """How much better or worse than usual the prediction may be in one study; the likeliest is taken."""
 
-_REGRESSOR: Any = GaussianProcessRegressor  # its stubs know no `optimizer=None`, which its documentation does
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Process:
+    """The posterior after rows of [features | places]; the prior where there are none."""
+
+    cut: int
+    """Number of features."""
+    sigmas: Sigmas
+    rows: Array
+    factor: Array
+    """Lower Cholesky factor of the rows' covariance with noise."""
+    weights: Array
+    """That covariance's inverse times the residuals."""
+    log_likelihood: float
+
+    def mean(self, at: Array) -> Array:
+        """Of each row of `at`."""
+        return self._beside(at) @ self.weights
+
+    def covariance(self, at: Array) -> Array:
+        """Between the rows of `at`."""
+        known = self._explained(at)
+        return _kernel(at, at, self.cut, self.sigmas) - known.T @ known
+
+    def deviation(self, at: Array) -> Array:
+        """Of each row of `at`."""
+        own = self.sigmas.common**2 + self.sigmas.smooth**2
+        prior = own + self.sigmas.effects**2 * (at[:, : self.cut] ** 2).sum(axis=1)
+        return np.sqrt(np.maximum(prior - (self._explained(at) ** 2).sum(axis=0), 0.0))
+
+    def _beside(self, at: Array) -> Array:
+        return _kernel(at, self.rows, self.cut, self.sigmas)
+
+    def _explained(self, at: Array) -> Array:
+        return np.linalg.solve(self.factor, self._beside(at).T)
 
 
-class _Shared(Kernel):
+def _kernel(rows: Array, others: Array, cut: int, sigmas: Sigmas) -> Array:
     """common^2 + effects^2 x linear + smooth^2 x RBF over [features | places]."""
+    a, b = rows[:, cut:] / LENGTH, others[:, cut:] / LENGTH
+    apart = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2 * a @ b.T
+    linear = rows[:, :cut] @ others[:, :cut].T
+    return sigmas.common**2 + sigmas.effects**2 * linear + sigmas.smooth**2 * np.exp(-0.5 * np.maximum(apart, 0.0))
 
-    def __init__(self, num_effects: int, common: float, effects: float, smooth: float) -> None:
-        self.num_effects = num_effects
-        self.common = common
-        self.effects = effects
-        self.smooth = smooth
 
-    def __call__(self, rows: Array, others: Array | None = None, eval_gradient: bool = False) -> Any:
-        others = rows if others is None else others
-        cut = self.num_effects
-        a, b = rows[:, cut:] / LENGTH, others[:, cut:] / LENGTH
-        apart = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2 * a @ b.T
-        linear = rows[:, :cut] @ others[:, :cut].T
-        kernel = self.common**2 + self.effects**2 * linear + self.smooth**2 * np.exp(-0.5 * np.maximum(apart, 0.0))
-        return (kernel, np.empty((len(rows), len(rows), 0))) if eval_gradient else kernel
-
-    # scikit-learn's stubs say that these two return None.
-    def diag(self, rows: Array) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
-        linear = (rows[:, : self.num_effects] ** 2).sum(axis=1)
-        return self.common**2 + self.smooth**2 + self.effects**2 * linear
-
-    def is_stationary(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return False
+def _process(rows: Array, residuals: Array, cut: int, sigmas: Sigmas) -> _Process:
+    factor = np.linalg.cholesky(_kernel(rows, rows, cut, sigmas) + sigmas.noise**2 * np.eye(len(rows)))
+    whitened = np.linalg.solve(factor, residuals)
+    return _Process(
+        cut=cut,
+        sigmas=sigmas,
+        rows=rows,
+        factor=factor,
+        weights=np.linalg.solve(factor.T, whitened),
+        log_likelihood=float(
+            -0.5 * whitened @ whitened - np.log(np.diag(factor)).sum() - 0.5 * len(rows) * math.log(2 * math.pi)
+        ),
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,26 +101,25 @@ class Learned:
     """The posterior over the residuals of all points."""
 
     points: Points
-    process: Any
-    """The fitted regressor."""
-    slope: Array | None
-    """Of the effects: what the posterior's linear part adds to each; None before the first measurement."""
+    process: _Process
+    slope: Array
+    """Of the effects: what the posterior's linear part adds to each."""
     common: float
     """What it adds to all points."""
 
     def roughly(self) -> Array:
         """The posterior's mean at every point, but for the smooth rest: cheap for the whole space."""
-        if self.slope is None:
-            return np.zeros(len(self.points))
         return self.common + np.asarray(self.points.effects @ self.slope.astype(np.float32), dtype=np.float64)
 
     def at(self, index: Index) -> tuple[Array, Array]:
         """Mean and covariance [points, points] at a few points."""
-        return cast(tuple[Array, Array], self.process.predict(_rows(self.points, index), return_cov=True))
+        at = _rows(self.points, index)
+        return self.process.mean(at), self.process.covariance(at)
 
     def each(self, index: Index) -> tuple[Array, Array]:
         """Mean and deviation at each of many points."""
-        return cast(tuple[Array, Array], self.process.predict(_rows(self.points, index), return_std=True))
+        at = _rows(self.points, index)
+        return self.process.mean(at), self.process.deviation(at)
 
 
 def _rows(points: Points, index: Index) -> Array:
@@ -102,21 +130,13 @@ def learn(
     points: Points, index: Index, residuals: Array, sigmas: Sigmas, scales: tuple[float, ...] = SCALES
 ) -> Learned:
     """The posterior after the points of `index` had `residuals`: at the likeliest of `scales`."""
-    best: Any = None
-    best_kernel: _Shared | None = None
-    for scale in scales if len(index) > 1 else (1.0,):
-        kernel = _Shared(
-            num_effects=points.effects.shape[1],
-            common=sigmas.common * scale,
-            effects=sigmas.effects * scale,
-            smooth=sigmas.smooth * scale,
+    rows, cut = _rows(points, index), points.effects.shape[1]
+    widths = [
+        dataclasses.replace(
+            sigmas, common=sigmas.common * scale, effects=sigmas.effects * scale, smooth=sigmas.smooth * scale
         )
-        process = _REGRESSOR(kernel, alpha=sigmas.noise**2, optimizer=None, copy_X_train=False)
-        if not len(index):
-            return Learned(points=points, process=process, slope=None, common=0.0)
-        process.fit(_rows(points, index), residuals)
-        if best is None or process.log_marginal_likelihood_value_ > best.log_marginal_likelihood_value_:
-            best, best_kernel = process, kernel
-    assert best_kernel is not None
-    slope = best_kernel.effects**2 * (points.effects[index].T.astype(np.float64) @ best.alpha_)
-    return Learned(points=points, process=best, slope=slope, common=best_kernel.common**2 * float(best.alpha_.sum()))
+        for scale in (scales if len(index) > 1 else (1.0,))
+    ]
+    best = max((_process(rows, residuals, cut, width) for width in widths), key=lambda each: each.log_likelihood)
+    slope = best.sigmas.effects**2 * (rows[:, :cut].T @ best.weights)
+    return Learned(points=points, process=best, slope=slope, common=best.sigmas.common**2 * float(best.weights.sum()))
