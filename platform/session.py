@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 
 import platform.checkout as checkout  # pyright takes `from platform import` for the standard module
@@ -231,7 +231,7 @@ def _run(
     import platform.tune as tune  # imports Ray, which reads at import the settings that `connected` made
 
     loop: Loop | None = None
-    code, fault, left_out = 0, "", ""
+    code, fault, left_out, out = 0, "", "", sys.stdout
 
     def end(code: int) -> None:
         gpu_s = loop.spending.gpu_s if loop is not None else 0.0
@@ -241,10 +241,11 @@ def _run(
         """Ends the process: calls into Ray block from now on, until Ray ends it without a word."""
         try:
             end(ClusterError.exit_code)
-            tell()
+            with redirect_stdout(out):  # Tune's own words are kept from it just now
+                tell()
             say(f"cluster fault: {said}; {_kept(study)}")
         finally:
-            sys.stdout.flush()
+            out.flush()
             os._exit(ClusterError.exit_code)
 
     scratch = leftovers.scratch_folder()
