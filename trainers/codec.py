@@ -8,6 +8,7 @@ import enum
 import functools
 import hashlib
 import json
+import marshal
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -116,15 +117,18 @@ def _as_float(item: Any) -> Any:
 _MOST_KEPT = 4096
 
 
-def _one_of_each(kind: type, known: dict[str, Any], item: Any) -> Any:
+def _one_of_each(kind: type, known: dict[bytes, Any], item: Any) -> Any:
     """The value of `item`; the one made before where the same was."""
-    text = repr(item)
-    found = known.get(text)
+    key = marshal.dumps(item, 2)  # several times as fast as any text; without references, which depend on more than it
+    found = known.get(key)
     if found is None:
         if len(known) >= _MOST_KEPT:
             known.clear()
-        found = known[text] = from_json(kind, item)
+        found = known[key] = from_json(kind, item)
     return found
+
+
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 def identity(value: Any) -> str:
@@ -133,7 +137,7 @@ def identity(value: Any) -> str:
     Fields declared with `metadata={"cosmetic": True}` (names, notes) are left out, so renaming changes nothing; so are
     those with `metadata={"later": True}` at their default, so that a new field leaves what stands in journals its name.
     """
-    text = json.dumps([type(value).__name__, _defining(value)], sort_keys=True, separators=(",", ":"))
+    text = _CANONICAL.encode([type(value).__name__, _defining(value)])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

@@ -7,7 +7,6 @@ its deviations are given, so a Cholesky factor is all there is: importing scikit
 """
 
 import dataclasses
-import math
 
 import numpy as np
 
@@ -45,32 +44,24 @@ class _Process:
     """Number of features."""
     sigmas: Sigmas
     rows: Array
-    factor: Array
-    """Lower Cholesky factor of the rows' covariance with noise."""
+    whitener: Array
+    """Inverse of the lower Cholesky factor of the rows' covariance with noise."""
     weights: Array
     """That covariance's inverse times the residuals."""
-    log_likelihood: float
 
-    def mean(self, at: Array) -> Array:
+    def mean_and_covariance(self, at: Array) -> tuple[Array, Array]:
+        """Of the rows of `at`, and between them."""
+        beside = _kernel(at, self.rows, self.cut, self.sigmas)
+        known = self.whitener @ beside.T
+        return beside @ self.weights, _kernel(at, at, self.cut, self.sigmas) - known.T @ known
+
+    def mean_and_deviation(self, at: Array) -> tuple[Array, Array]:
         """Of each row of `at`."""
-        return self._beside(at) @ self.weights
-
-    def covariance(self, at: Array) -> Array:
-        """Between the rows of `at`."""
-        known = self._explained(at)
-        return _kernel(at, at, self.cut, self.sigmas) - known.T @ known
-
-    def deviation(self, at: Array) -> Array:
-        """Of each row of `at`."""
+        beside = _kernel(at, self.rows, self.cut, self.sigmas)
         own = self.sigmas.common**2 + self.sigmas.smooth**2
         prior = own + self.sigmas.effects**2 * (at[:, : self.cut] ** 2).sum(axis=1)
-        return np.sqrt(np.maximum(prior - (self._explained(at) ** 2).sum(axis=0), 0.0))
-
-    def _beside(self, at: Array) -> Array:
-        return _kernel(at, self.rows, self.cut, self.sigmas)
-
-    def _explained(self, at: Array) -> Array:
-        return np.linalg.solve(self.factor, self._beside(at).T)
+        known = ((self.whitener @ beside.T) ** 2).sum(axis=0)
+        return beside @ self.weights, np.sqrt(np.maximum(prior - known, 0.0))
 
 
 def _kernel(rows: Array, others: Array, cut: int, sigmas: Sigmas) -> Array:
@@ -79,21 +70,6 @@ def _kernel(rows: Array, others: Array, cut: int, sigmas: Sigmas) -> Array:
     apart = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2 * a @ b.T
     linear = rows[:, :cut] @ others[:, :cut].T
     return sigmas.common**2 + sigmas.effects**2 * linear + sigmas.smooth**2 * np.exp(-0.5 * np.maximum(apart, 0.0))
-
-
-def _process(rows: Array, residuals: Array, cut: int, sigmas: Sigmas) -> _Process:
-    factor = np.linalg.cholesky(_kernel(rows, rows, cut, sigmas) + sigmas.noise**2 * np.eye(len(rows)))
-    whitened = np.linalg.solve(factor, residuals)
-    return _Process(
-        cut=cut,
-        sigmas=sigmas,
-        rows=rows,
-        factor=factor,
-        weights=np.linalg.solve(factor.T, whitened),
-        log_likelihood=float(
-            -0.5 * whitened @ whitened - np.log(np.diag(factor)).sum() - 0.5 * len(rows) * math.log(2 * math.pi)
-        ),
-    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,13 +89,11 @@ class Learned:
 
     def at(self, index: Index) -> tuple[Array, Array]:
         """Mean and covariance [points, points] at a few points."""
-        at = _rows(self.points, index)
-        return self.process.mean(at), self.process.covariance(at)
+        return self.process.mean_and_covariance(_rows(self.points, index))
 
     def each(self, index: Index) -> tuple[Array, Array]:
         """Mean and deviation at each of many points."""
-        at = _rows(self.points, index)
-        return self.process.mean(at), self.process.deviation(at)
+        return self.process.mean_and_deviation(_rows(self.points, index))
 
 
 def _rows(points: Points, index: Index) -> Array:
@@ -131,12 +105,22 @@ def learn(
 ) -> Learned:
     """The posterior after the points of `index` had `residuals`: at the likeliest of `scales`."""
     rows, cut = _rows(points, index), points.effects.shape[1]
-    widths = [
-        dataclasses.replace(
-            sigmas, common=sigmas.common * scale, effects=sigmas.effects * scale, smooth=sigmas.smooth * scale
-        )
-        for scale in (scales if len(index) > 1 else (1.0,))
-    ]
-    best = max((_process(rows, residuals, cut, width) for width in widths), key=lambda each: each.log_likelihood)
-    slope = best.sigmas.effects**2 * (rows[:, :cut].T @ best.weights)
-    return Learned(points=points, process=best, slope=slope, common=best.sigmas.common**2 * float(best.weights.sum()))
+    kernel, noise = _kernel(rows, rows, cut, sigmas), sigmas.noise**2 * np.eye(len(rows))
+    found: list[tuple[float, float, Array]] = []
+    for scale in scales if len(index) > 1 else (1.0,):
+        factor = np.linalg.cholesky(scale**2 * kernel + noise)
+        white = np.linalg.solve(factor, residuals)
+        likelihood = -0.5 * float(white @ white) - float(np.log(np.diag(factor)).sum())  # and a constant
+        found.append((likelihood, scale, factor))
+    _, best, factor = max(found, key=lambda each: each[0])
+    whitener = np.linalg.inv(factor)
+    sigmas = dataclasses.replace(
+        sigmas, common=sigmas.common * best, effects=sigmas.effects * best, smooth=sigmas.smooth * best
+    )
+    weights = whitener.T @ (whitener @ residuals)
+    return Learned(
+        points=points,
+        process=_Process(cut=cut, sigmas=sigmas, rows=rows, whitener=whitener, weights=weights),
+        slope=sigmas.effects**2 * (rows[:, :cut].T @ weights),
+        common=sigmas.common**2 * float(weights.sum()),
+    )
