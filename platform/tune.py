@@ -91,8 +91,8 @@ def run(loop: Loop, *, driver_ip: str, scratch: Path) -> None:
     )
     with contextlib.redirect_stdout(io.StringIO()):  # standard output belongs to the table and to --json
         tuner.fit()
-    if bridge.error is not None:
-        raise bridge.error
+    if bridge.fault is not None:
+        raise bridge.fault
 
 
 def _cpus_of(ip: str) -> float:
@@ -106,7 +106,7 @@ class _Bridge(TuneSearcher):
     def __init__(self, loop: Loop) -> None:
         super().__init__(metric="wall_s", mode="min")
         self._loop = loop
-        self.error: ClusterError | None = None
+        self.fault: ClusterError | None = None
         """What ended the search, kept here: after a failed trial Tune raises an error of its own instead."""
 
     def __getstate__(self) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class _Bridge(TuneSearcher):
 
     # Tune asks for FINISHED, a str, where its own annotation has no room for one.
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        if self.error is not None:
+        if self.fault is not None:
             return TuneSearcher.FINISHED
         if self._loop.running is not None:
             return None
@@ -139,8 +139,8 @@ class _Bridge(TuneSearcher):
                 nodes=nodes,
                 lost=lost,
             )
-        except ClusterError as error:
-            self.error = error
+        except ClusterError as fault:
+            self.fault = fault
 
     def _standing(self) -> dict[str, Any] | None:
         """Where the running trial stands; None where no worker of it ever spoke."""

@@ -108,12 +108,12 @@ def learn(
     kernel, noise = _kernel(rows, rows, cut, sigmas), sigmas.noise**2 * np.eye(len(rows))
     found: list[tuple[float, float, Array]] = []
     for scale in scales if len(index) > 1 else (1.0,):
-        factor = np.linalg.cholesky(scale**2 * kernel + noise)
+        factor: Array = np.asarray(np.linalg.cholesky(scale**2 * kernel + noise), dtype=np.float64)
         white = np.linalg.solve(factor, residuals)
         likelihood = -0.5 * float(white @ white) - float(np.log(np.diag(factor)).sum())  # and a constant
         found.append((likelihood, scale, factor))
     _, best, factor = max(found, key=lambda each: each[0])
-    whitener = np.linalg.inv(factor)
+    whitener: Array = np.asarray(np.linalg.inv(factor), dtype=np.float64)
     sigmas = dataclasses.replace(
         sigmas, common=sigmas.common * best, effects=sigmas.effects * best, smooth=sigmas.smooth * best
     )
