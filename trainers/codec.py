@@ -49,9 +49,13 @@ def from_json(kind: type[_T], data: Any) -> _T:
         raise ValueError(f"{kind.__name__} wants a JSON object, got {type(data).__name__}")
     values = dict(data)
     try:
-        for name, decode in _decoders(kind):
+        decoders, floats = _decoders(kind)
+        for name, decode in decoders:
             if name in values:
                 values[name] = decode(values[name])
+        for name in floats:
+            if type(values.get(name)) is int:
+                values[name] = float(values[name])
         return kind(**values)
     except TypeError as error:
         known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[reportArgumentType]
@@ -66,16 +70,20 @@ _Decode = Callable[[Any], Any]
 
 
 @functools.cache
-def _decoders(kind: type) -> tuple[tuple[str, _Decode], ...]:
-    """Fields whose JSON is not yet their value, with what makes it. Found out once: a journal's line has 60 fields."""
+def _decoders(kind: type) -> tuple[tuple[tuple[str, _Decode], ...], tuple[str, ...]]:
+    """Fields whose JSON is not yet their value, with what makes it, and apart from them the many that are floats.
+
+    Found out once: a journal's line has 60 fields.
+    """
     hints = typing.get_type_hints(kind)
-    found = (
-        (field.name, functools.partial(from_json, hints[field.name]))
+    found = {
+        field.name: functools.partial(from_json, hints[field.name])
         if field.metadata.get(UNLIKE)
-        else (field.name, _decoder(hints[field.name]))
+        else _decoder(hints[field.name])
         for field in dataclasses.fields(kind)
-    )
-    return tuple((name, decode) for name, decode in found if decode is not None)
+    }
+    floats = tuple(name for name, decode in found.items() if decode is _as_float)
+    return tuple((name, decode) for name, decode in found.items() if decode and name not in floats), floats
 
 
 def _decoder(hint: Any) -> _Decode | None:

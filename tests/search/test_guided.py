@@ -70,7 +70,7 @@ class TestBeginning:
     def test_it_begins_with_what_is_predicted_to_be_best(self) -> None:
         first = Guided(PLANNED).suggest()
         assert first is not None
-        assert first.key == likely_best_first(BLOOM, H200S, None)[0].key
+        assert first.key == likely_best_first(BLOOM, H200S, None)[0][0].key
 
     def test_without_predictions_it_begins_with_the_space_s_first_and_its_whole_ladder(self) -> None:
         assert Guided(Problem(candidates=BLOOM)).suggest() == BLOOM[0]
