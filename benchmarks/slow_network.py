@@ -6,7 +6,7 @@ python -m benchmarks.slow_network --hosts 4 --mbit 100
 Network namespaces stand for hosts, each with two workers on a core of its own and a link held to `--mbit` by tbf; Ray
 runs across them and `platform.search` in the first. It searches on one host and on all, for each global batch: a larger
 one is reached by accumulating gradients. All points of `slow_network_space.py` are measured; nothing here knows what
-should win. `--set point=ddp,hybrid` picks some.
+should win. `--set "point=ddp 8,hybrid 8"` picks some.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from pathlib import Path
 from benchmarks.hosts import HostsError, RayHosts, hosts
 from benchmarks.slow_network_space import WORKERS
 from platform.reports.text import figure
+from platform.signals import interruptible
 from platform.study.study import names, read
 from trainers.measurement import Measurement, Outcome
 
@@ -53,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             search += ["--set", change]
         log = folder / "search.log"
         try:
-            with hosts(options.hosts, mbit_per_s=options.mbit, cores=os.cpu_count()) as made_hosts:
+            with interruptible(), hosts(options.hosts, mbit_per_s=options.mbit, cores=os.cpu_count()) as made_hosts:
                 cluster = RayHosts(made_hosts, folder)
                 for number in range(options.hosts):
                     cluster.start(number, num_cpus=WORKERS + (not number))  # Tune's own share is the head's

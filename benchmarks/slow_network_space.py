@@ -1,7 +1,7 @@
 """The space of `benchmarks.slow_network`: a model small enough for a core, its gradients too large for a slow link."""
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from search_spaces.space import Point, Space
 from trainers.recipe import Recipe
@@ -11,17 +11,24 @@ WORKERS = 2
 """Of a host: with one alone nothing could be sharded inside it."""
 _FSDP = {"engine": "fsdp", "zero_stage": 3, "grad_sync": "every"}
 _SUMMED = {"engine": "fsdp", "zero_stage": 2, "grad_sync": "last"}
-_DDP = {"engine": "ddp"}
-_POINTS = (
-    Point(name="ddp", micro_batch=2, layout=_DDP),
-    Point(name="ddp every", micro_batch=2, layout={**_DDP, "grad_sync": "every"}),
-    Point(name="bf16", micro_batch=2, layout=_DDP, recipe={"compression": "bf16"}),
-    Point(name="powersgd", micro_batch=2, layout=_DDP, recipe={"compression": "powersgd_4"}),
-    Point(name="fsdp", micro_batch=2, layout=_FSDP),
-    Point(name="fsdp last", micro_batch=2, layout=_SUMMED),
-    Point(name="hybrid", micro_batch=2, layout={**_FSDP, "dp_shard": WORKERS}),
-    Point(name="hybrid last", micro_batch=2, layout={**_SUMMED, "dp_shard": WORKERS}),
-)
+_LAYOUTS: dict[str, dict[str, Any]] = {
+    "ddp": {"engine": "ddp"},
+    "fsdp": _FSDP,
+    "hybrid": {**_FSDP, "dp_shard": WORKERS},
+    "fsdp summed": _SUMMED,
+    "hybrid summed": {**_SUMMED, "dp_shard": WORKERS},
+}
+
+
+def _points(batches: Sequence[int]) -> Iterator[Point]:
+    """Compression for the smallest batch, whose exchange weighs most; sums over micro-steps where there are some."""
+    for batch in batches:
+        for name, layout in _LAYOUTS.items():
+            if batch > batches[0] or "summed" not in name:
+                yield Point(name=f"{name} {batch}", micro_batch=2, layout=layout, recipe={"global_batch": batch})
+    for compression in ("bf16", "powersgd_4"):
+        recipe = {"global_batch": batches[0], "compression": compression}
+        yield Point(name=f"ddp {batches[0]} {compression}", micro_batch=2, layout=_LAYOUTS["ddp"], recipe=recipe)
 
 
 def space(hosts: int, batches: Sequence[int]) -> Space:
@@ -40,9 +47,8 @@ def space(hosts: int, batches: Sequence[int]) -> Space:
         name="slow_network",
         summary="a small GPT-2 over gloo: what to do where the link between hosts is slow",
         recipe=recipe,
-        further_recipes=tuple(dataclasses.replace(recipe, global_batch=each) for each in batches[1:]),
         axes={},
-        points=_POINTS,
+        points=tuple(_points(batches)),
         num_workers=WORKERS * hosts,
         repeats=0,
     )
