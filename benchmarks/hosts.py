@@ -31,11 +31,14 @@ class Host:
     switch: str
     port: str
     """The link's end at the switch."""
+    core: int | None = None
+    """The only one that its processes run on; None for all."""
 
     def popen(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
         """Starts a command there; what it prints goes to `log`."""
         with log.open("ab") as out:
             whole = ["ip", "netns", "exec", self.name, *command]
+            whole = whole if self.core is None else ["taskset", "--cpu-list", str(self.core), *whole]
             return subprocess.Popen(whole, env=dict(environment), stdout=out, stderr=out, start_new_session=True)
 
     def pids(self) -> list[int]:
@@ -61,8 +64,9 @@ class Host:
 
 
 @contextlib.contextmanager
-def hosts(count: int, *, mbit_per_s: float | None = None) -> Generator[tuple[Host, ...]]:
-    """`count` hosts, each with a link of `mbit_per_s` in either direction (None: as fast as the kernel copies).
+def hosts(count: int, *, mbit_per_s: float | None = None, cores: int | None = None) -> Generator[tuple[Host, ...]]:
+    """`count` hosts, each with a link of `mbit_per_s` in either direction (None: as fast as the kernel copies), and on
+    one of `cores`, in turn (None: on all that there are).
 
     Processes and namespaces are gone at the end.
 
@@ -78,7 +82,13 @@ def hosts(count: int, *, mbit_per_s: float | None = None) -> Generator[tuple[Hos
         _ip("-n", switch, "link", "add", "bridge", "type", "bridge")
         _ip("-n", switch, "link", "set", "bridge", "up")
         for number in range(1, count + 1):
-            host = Host(name=f"{mark}-{number}", address=f"10.77.0.{number}", switch=switch, port=f"port{number}")
+            host = Host(
+                name=f"{mark}-{number}",
+                address=f"10.77.0.{number}",
+                switch=switch,
+                port=f"port{number}",
+                core=None if cores is None else (number - 1) % cores,
+            )
             made.append(host)
             _ip("netns", "add", host.name)
             ends = ["link", "add", "eth0", "netns", host.name, "type", "veth", "peer", "name", host.port]

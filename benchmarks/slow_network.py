@@ -1,34 +1,35 @@
 """What a search finds where the link between hosts is slow, as on two nodes of Jean Zay. From the checkout, as root:
 
 python -m benchmarks.slow_network
-python -m benchmarks.slow_network --hosts 4 --mbit 100 --set engine=ddp,fsdp --set zero_stage=0,3
+python -m benchmarks.slow_network --hosts 4 --mbit 100
 
-Network namespaces stand for hosts, each with one worker on one core and a link held to `--mbit` by tbf; Ray runs across
-them and `platform.search` in the first. It searches on one host and on all, for each global batch: a larger one is
-reached by accumulating gradients. `--set` goes to the search, so whatever it knows can stand beside: another engine,
-compression, a sharding inside nodes. All is measured; nothing here knows what should win.
+Network namespaces stand for hosts, each with two workers on a core of its own and a link held to `--mbit` by tbf; Ray
+runs across them and `platform.search` in the first. It searches on one host and on all, for each global batch: a larger
+one is reached by accumulating gradients. All points of `slow_network_space.py` are measured; nothing here knows what
+should win. `--set "point=ddp 8,hybrid 8"` picks some.
 """
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.hosts import HostsError, RayHosts, hosts
-from platform.finals.ranking import winners
+from benchmarks.slow_network_space import WORKERS
 from platform.reports.text import figure
+from platform.signals import interruptible
 from platform.study.study import names, read
 from trainers.measurement import Measurement, Outcome
 
 ROOT = Path(__file__).resolve().parent.parent
 _SPACE = """
-import dataclasses
 import benchmarks.slow_network_space as small
 
 
 def space():
-    return dataclasses.replace(small.space(), num_workers={hosts})
+    return small.space({hosts}, {batches})
 """
 
 
@@ -45,17 +46,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder = Path(scratch)
         studies = (options.studies or folder / "studies").absolute()
         space = folder / "slow_network.py"
-        space.write_text(_SPACE.format(hosts=options.hosts))
-        search = [sys.executable, "-m", "platform.search", str(space), "--gpus", f"1,{options.hosts}"]
+        space.write_text(_SPACE.format(hosts=options.hosts, batches=[int(each) for each in options.batches.split(",")]))
+        counts = f"{WORKERS},{WORKERS * options.hosts}"
+        search = [sys.executable, "-m", "platform.search", str(space), "--gpus", counts, "--all"]
         search += ["--searcher", "sweep", "--name", "slow", "--studies", str(studies)]
-        for change in (f"global_batch={options.batches}", *options.set):
+        for change in options.set:
             search += ["--set", change]
+        log = folder / "search.log"
         try:
-            with hosts(options.hosts, mbit_per_s=options.mbit) as made_hosts:
+            with interruptible(), hosts(options.hosts, mbit_per_s=options.mbit, cores=os.cpu_count()) as made_hosts:
                 cluster = RayHosts(made_hosts, folder)
                 for number in range(options.hosts):
-                    cluster.start(number)
-                log = folder / "search.log"
+                    cluster.start(number, num_cpus=WORKERS + (not number))  # Tune's own share is the head's
                 whole = ["env", "-C", str(ROOT), *search, "--address", cluster.address]
                 code = made_hosts[0].popen(whole, cluster.environment, log).wait()
         except HostsError as error:
@@ -67,28 +69,36 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def print_table(studies: Path, mbit_per_s: float) -> None:
-    """A row for each measurement, fastest first within a global batch; the winner of each study and batch is bold."""
-    print(f"| hosts, links of {mbit_per_s:g} Mbit/s | recipe | layout | MBS x GAS | step s | tokens/s |")
-    print("|---|---|---|---|---|---|")
-    for name in names(studies):
-        history, _ = read(studies / name)
-        best = {each.id for each in winners(history.measurements).values()}
-        measured = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
-        for each in sorted(measured, key=lambda each: (each.recipe.global_batch, -(each.tokens_per_s or 0.0))):
-            print(_row(each, each.id in best))
+    """A row for each measurement, the fastest of a global batch first and bold."""
+    measured = [
+        each
+        for name in names(studies)
+        for each in read(studies / name)[0].measurements
+        if each.outcome is not Outcome.SKIPPED
+    ]
+    print(f"| batch | hosts, links of {mbit_per_s:g} Mbit/s | layout | compression | MBS x GAS | step s | tokens/s |")
+    print("|---|---|---|---|---|---|---|")
+    for batch in sorted({each.recipe.global_batch for each in measured}):
+        rows = [each for each in measured if each.recipe.global_batch == batch]
+        rows.sort(key=lambda each: -(each.tokens_per_s or 0.0))
+        for place, each in enumerate(rows):
+            print(_row(each, won=not place))
 
 
-def _row(measurement: Measurement, won: bool) -> str:
-    recipe, batch = measurement.recipe, measurement.batch
-    batches = f"global batch {recipe.global_batch}" + (
-        f", {recipe.compression} compression" if recipe.compression != "none" else ""
+def _row(each: Measurement, *, won: bool) -> str:
+    tilde = "~" if each.step_time_derived else ""
+    speed = f"{figure(each.tokens_per_s)}{tilde}" if each.tokens_per_s else each.outcome.value
+    step = f"{each.step_time_s:.3f}{tilde}" if each.step_time_s else ""
+    cells = (
+        each.recipe.global_batch,
+        each.num_devices // WORKERS,
+        each.layout.label,
+        each.recipe.compression,
+        f"{each.batch.micro_batch} x {each.batch.grad_accum}",
+        step,
+        f"**{speed}**" if won else speed,
     )
-    tilde = "~" if measurement.step_time_derived else ""
-    speed = f"{figure(measurement.tokens_per_s)}{tilde}" if measurement.tokens_per_s else measurement.outcome.value
-    step = f"{measurement.step_time_s:.3f}{tilde}" if measurement.step_time_s else ""
-    speed = f"**{speed}**" if won else speed
-    point = f"{batch.micro_batch} x {batch.grad_accum}"
-    return f"| {measurement.num_devices} | {batches} | {measurement.layout.label} | {point} | {step} | {speed} |"
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 if __name__ == "__main__":

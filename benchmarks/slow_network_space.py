@@ -1,12 +1,38 @@
-"""The model of `benchmarks.slow_network`: small enough for a core, its gradients too large for a slow link."""
+"""The space of `benchmarks.slow_network`: a model small enough for a core, its gradients too large for a slow link."""
 
-from search_spaces.space import Space
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from search_spaces.space import Point, Space
 from trainers.recipe import Recipe
 from trainers.spec import ModelSpec
 
+WORKERS = 2
+"""Of a host: with one alone nothing could be sharded inside it."""
+_FSDP = {"engine": "fsdp", "zero_stage": 3, "grad_sync": "every"}
+_SUMMED = {"engine": "fsdp", "zero_stage": 2, "grad_sync": "last"}
+_LAYOUTS: dict[str, dict[str, Any]] = {
+    "ddp": {"engine": "ddp"},
+    "fsdp": _FSDP,
+    "hybrid": {**_FSDP, "dp_shard": WORKERS},
+    "fsdp summed": _SUMMED,
+    "hybrid summed": {**_SUMMED, "dp_shard": WORKERS},
+}
 
-def space() -> Space:
-    """A GPT-2 of 2 layers, 1.8 million parameters, 7 MB of gradients: 0.3 s at 200 Mbit/s."""
+
+def _points(batches: Sequence[int]) -> Iterator[Point]:
+    """Compression for the smallest batch, whose exchange weighs most; sums over micro-steps where there are some."""
+    for batch in batches:
+        for name, layout in _LAYOUTS.items():
+            if batch > batches[0] or "summed" not in name:
+                yield Point(name=f"{name} {batch}", micro_batch=2, layout=layout, recipe={"global_batch": batch})
+    for compression in ("bf16", "powersgd_4"):
+        recipe = {"global_batch": batches[0], "compression": compression}
+        yield Point(name=f"ddp {batches[0]} {compression}", micro_batch=2, layout=_LAYOUTS["ddp"], recipe=recipe)
+
+
+def space(hosts: int, batches: Sequence[int]) -> Space:
+    """A GPT-2 of 2 layers, 1.8 million parameters, 7 MB of gradients, in each of these global batches."""
     model = ModelSpec(
         name="slow-network",
         architecture="gpt2",
@@ -16,12 +42,13 @@ def space() -> Space:
         vocab_size=512,
         max_positions=128,
     )
+    recipe = Recipe(model=model, seq_len=128, global_batch=batches[0], compute_precision="fp32", learning_rate=1e-3)
     return Space(
         name="slow_network",
         summary="a small GPT-2 over gloo: what to do where the link between hosts is slow",
-        recipe=Recipe(model=model, seq_len=128, global_batch=8, compute_precision="fp32", learning_rate=1e-3),
-        axes={"engine": ("ddp",), "grad_sync": ("last", "every")},
-        micro_batches=(4,),
-        refine=False,
+        recipe=recipe,
+        axes={},
+        points=tuple(_points(batches)),
+        num_workers=WORKERS * hosts,
         repeats=0,
     )

@@ -4,6 +4,7 @@ import fcntl
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 from platform.mlflow_fields import id_of
@@ -52,11 +53,16 @@ class Mirror:
         self._problem = "no time was left"
         self._elsewhere = False
         self._troubled = False
+        self._once: Callable[[], object] = lambda: True
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="mlflow-mirror", daemon=True)
 
-    def start(self) -> "Mirror":
-        """Begin; returns at once."""
+    def start(self, once: Callable[[], object] = lambda: True) -> "Mirror":
+        """Begin as soon as `once` says so, or it is to close; returns at once.
+
+        MLflow takes seconds to import, of which whatever else this process does meanwhile has half.
+        """
+        self._once = once
         self._thread.start()
         return self
 
@@ -104,6 +110,8 @@ class Mirror:
     def _work(self) -> None:
         lock = None
         pause_s = 1.0
+        while not self._once() and not self._closing.wait(_POLL_S):
+            pass
         while True:
             closing = self._closing.is_set()
             wait_s = _POLL_S

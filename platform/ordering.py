@@ -17,22 +17,26 @@ from trainers.probed import Probe
 
 def likely_best_first(
     candidates: Sequence[Candidate], cluster: Cluster, cap_gib: float | None, probe: Probe | None = None
-) -> list[Candidate]:
-    """Candidates by their best rung's predicted tokens/s times the probability that it fits, the highest first.
+) -> tuple[list[Candidate], Columns | None]:
+    """Candidates by their best rung's predicted tokens/s times the probability that it fits, the highest first; and
+    their columns (see `known_columns`) in that order.
 
     Predicted with the figures of `probe` where the cluster has one. Only an order: nothing is left out, and equal ones
     stay in the space's order. Where the catalogue does not know the GPU, and on CPUs, the space's own order stays.
     """
     columns = known_columns(candidates, cluster, cap_gib, probe)
     if columns is None:
-        return list(candidates)
-    owner = np.repeat(np.arange(len(candidates)), [len(each.micro_batches) for each in candidates])
+        return list(candidates), None
+    rungs = np.array([len(each.micro_batches) for each in candidates])
+    owner = np.repeat(np.arange(len(candidates)), rungs)
     prediction = predict(columns)
     tokens = np.array([each.tokens_per_step for each in candidates])[owner]
     expected = prediction.fit_probability * tokens / prediction.expected_s
     best = np.zeros(len(candidates))
     np.maximum.at(best, owner, expected)
-    return [candidates[index] for index in np.argsort(-best, kind="stable")]
+    order = np.argsort(-best, kind="stable")
+    rows = np.split(np.arange(len(owner)), np.cumsum(rungs)[:-1])
+    return [candidates[index] for index in order], columns.take(np.concatenate([rows[index] for index in order]))
 
 
 def known_columns(

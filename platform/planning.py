@@ -4,6 +4,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 
+from platform.cost_model.columns import Columns
 from platform.cost_model.memory import lower_bound
 from platform.finals.course import Rules
 from platform.ordering import likely_best_first
@@ -28,6 +29,8 @@ class Plan:
     candidates: tuple[Candidate, ...]
     skipped: tuple[Measurement, ...]
     """With outcome `skipped` and the reason: layouts that cannot run, rungs that cannot fit."""
+    columns: Columns | None = None
+    """A row for each rung of each candidate, in order; None where the cost model does not know the devices."""
 
     @property
     def num_rungs(self) -> int:
@@ -79,7 +82,8 @@ def make_plan(
                 skipped.append(_skip(recipe, layout, batch.micro_batch, reason, cap_gib))
         if fits:
             kept.append(dataclasses.replace(candidate, micro_batches=tuple(fits)))
-    return Plan(candidates=tuple(likely_best_first(kept, cluster, cap_gib, probe)), skipped=tuple(skipped))
+    ordered, columns = likely_best_first(kept, cluster, cap_gib, probe)
+    return Plan(candidates=tuple(ordered), skipped=tuple(skipped), columns=columns)
 
 
 def part_of(cluster: Cluster, num_devices: int) -> Cluster:

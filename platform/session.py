@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 
 import platform.checkout as checkout  # pyright takes `from platform import` for the standard module
@@ -94,11 +94,11 @@ def search(
                 say(_found_again(history, subject.plan))
             else:
                 study.record(_header(study.name, subject, searcher=request.searcher, uri=uri))
-            mirror = Mirror(study.path, uri, study.from_start()).start()
+            mirror = Mirror(study.path, uri, study.from_start())
             as_object = options.json if shown else None
             tell = functools.partial(ending.tell, study, mirror, as_object=as_object, profile=options.profile)
             budget = _budget(options, subject.space)
-            code, fault = _run(study, subject, place, budget, began_s, left=left, tell=tell)
+            code, fault = _run(study, subject, place, budget, began_s, left=left, mirror=mirror, tell=tell)
         leftovers.forget(study.path)
         tell()
         if fault:
@@ -197,12 +197,13 @@ def _run(
     began_s: float,
     *,
     left: leftovers.Note | None = None,
+    mirror: Mirror | None = None,
     tell: Callable[[], None] = lambda: None,
 ) -> tuple[int, str]:
     """Searches, and writes how the session ended: its exit code, and what every trial failed with ("" for nothing).
 
-    What an earlier driver `left` on the cluster is swept first. `tell` shows what was measured where this function does
-    not return: the process ends in it when the cluster's head is gone.
+    What an earlier driver `left` on the cluster is swept first; the `mirror` starts with the first trial. `tell` shows
+    what was measured where this function does not return: the process ends in it when the cluster's head is gone.
     """
     known = {measurement.id for measurement in study.follow()[1].measurements}
     for measurement in subject.plan.skipped:
@@ -211,7 +212,7 @@ def _run(
     import platform.tune as tune  # imports Ray, which reads at import the settings that `connected` made
 
     loop: Loop | None = None
-    code, fault, left_out = 0, "", ""
+    code, fault, left_out, out = 0, "", "", sys.stdout
 
     def end(code: int) -> None:
         gpu_s = loop.spending.gpu_s if loop is not None else 0.0
@@ -221,12 +222,15 @@ def _run(
         """Ends the process: calls into Ray block from now on, until Ray ends it without a word."""
         try:
             end(ClusterError.exit_code)
-            tell()
+            with redirect_stdout(out):  # Tune's own words are kept from it just now
+                tell()
             say(f"cluster fault: {said}; {ending.kept(study)}")
         finally:
-            sys.stdout.flush()
+            out.flush()
             os._exit(ClusterError.exit_code)
 
+    if mirror is not None:
+        mirror.start(once=lambda: loop is not None and loop.running)
     scratch = leftovers.scratch_folder()
     try:
         leftovers.note(study.path, tune.own(is_local=place.is_local, scratch=scratch))

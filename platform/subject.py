@@ -58,7 +58,9 @@ class Subject:
             tokens=None if self.miniature else self.request.tokens,
             earlier=self.knowledge.earlier,
         )
-        columns = known_columns(problem.rows, self.cluster, self.cap_gib, self.probe)
+        columns = self.plan.columns
+        if problem.earlier:
+            columns = known_columns(problem.rows, self.cluster, self.cap_gib, self.probe)
         return dataclasses.replace(problem, columns=columns)
 
     @property

@@ -15,6 +15,7 @@ from ray.tune.search import Searcher as TuneSearcher
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from platform.errors import ClusterError
 from platform.head import error_of
 from platform.leftovers import Note
 from platform.loop import Loop
@@ -65,6 +66,7 @@ def run(loop: Loop, *, driver_ip: str, scratch: Path) -> None:
 
     Raises:
         KeyboardInterrupt: the user asked to stop; workers are taken down with the connection to Ray.
+        ClusterError: the journal could not be written.
     """
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     logging.getLogger("ray.train").setLevel(logging.CRITICAL)
@@ -75,7 +77,7 @@ def run(loop: Loop, *, driver_ip: str, scratch: Path) -> None:
         trainable,
         param_space={"storage": f"{scratch}/train"},
         tune_config=ray.tune.TuneConfig(
-            search_alg=_Bridge(loop),
+            search_alg=(bridge := _Bridge(loop)),
             num_samples=-1,
             max_concurrent_trials=1,
             reuse_actors=True,  # the Tune side of a trial takes 5 s to import Train: once is enough
@@ -89,6 +91,8 @@ def run(loop: Loop, *, driver_ip: str, scratch: Path) -> None:
     )
     with contextlib.redirect_stdout(io.StringIO()):  # standard output belongs to the table and to --json
         tuner.fit()
+    if bridge.fault is not None:
+        raise bridge.fault
 
 
 def _cpus_of(ip: str) -> float:
@@ -102,6 +106,8 @@ class _Bridge(TuneSearcher):
     def __init__(self, loop: Loop) -> None:
         super().__init__(metric="wall_s", mode="min")
         self._loop = loop
+        self.fault: ClusterError | None = None
+        """What ended the search, kept here: after a failed trial Tune raises an error of its own instead."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
@@ -111,6 +117,8 @@ class _Bridge(TuneSearcher):
 
     # Tune asks for FINISHED, a str, where its own annotation has no room for one.
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if self.fault is not None:
+            return TuneSearcher.FINISHED
         if self._loop.running is not None:
             return None
         job = self._loop.next_job()
@@ -122,14 +130,17 @@ class _Bridge(TuneSearcher):
         state = "failed" if error or "state" not in told else told["state"]
         standing = self._standing() if state == "failed" else None
         nodes, lost = _nodes(standing["nodes"] if standing else []) if state == "failed" else ([], [])
-        self._loop.ended(
-            state=state,
-            reason=told.get("reason", ""),
-            started=state != "failed" or standing is not None,
-            rank=told.get("rank"),
-            nodes=nodes,
-            lost=lost,
-        )
+        try:
+            self._loop.ended(
+                state=state,
+                reason=told.get("reason", ""),
+                started=state != "failed" or standing is not None,
+                rank=told.get("rank"),
+                nodes=nodes,
+                lost=lost,
+            )
+        except ClusterError as fault:
+            self.fault = fault
 
     def _standing(self) -> dict[str, Any] | None:
         """Where the running trial stands; None where no worker of it ever spoke."""

@@ -8,18 +8,22 @@ import enum
 import functools
 import hashlib
 import json
+import marshal
 import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
+_PLAIN = frozenset((str, int, float, bool, type(None)))
 UNLIKE = "unlike"
 """In a field's metadata: no two records have the same value there, so none is kept for the next."""
 
 
 def to_json(value: Any) -> Any:
     """The JSON form of a value: dataclasses become objects, tuples become arrays, enums their value."""
+    if type(value) in _PLAIN:
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
@@ -45,9 +49,13 @@ def from_json(kind: type[_T], data: Any) -> _T:
         raise ValueError(f"{kind.__name__} wants a JSON object, got {type(data).__name__}")
     values = dict(data)
     try:
-        for name, decode in _decoders(kind):
+        decoders, floats = _decoders(kind)
+        for name, decode in decoders:
             if name in values:
                 values[name] = decode(values[name])
+        for name in floats:
+            if type(values.get(name)) is int:
+                values[name] = float(values[name])
         return kind(**values)
     except TypeError as error:
         known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[reportArgumentType]
@@ -62,23 +70,27 @@ _Decode = Callable[[Any], Any]
 
 
 @functools.cache
-def _decoders(kind: type) -> tuple[tuple[str, _Decode], ...]:
-    """Fields whose JSON is not yet their value, with what makes it. Found out once: a journal's line has 60 fields."""
+def _decoders(kind: type) -> tuple[tuple[tuple[str, _Decode], ...], tuple[str, ...]]:
+    """Fields whose JSON is not yet their value, with what makes it, and apart from them the many that are floats.
+
+    Found out once: a journal's line has 60 fields.
+    """
     hints = typing.get_type_hints(kind)
-    found = (
-        (field.name, functools.partial(from_json, hints[field.name]))
+    found = {
+        field.name: functools.partial(from_json, hints[field.name])
         if field.metadata.get(UNLIKE)
-        else (field.name, _decoder(hints[field.name]))
+        else _decoder(hints[field.name])
         for field in dataclasses.fields(kind)
-    )
-    return tuple((name, decode) for name, decode in found if decode is not None)
+    }
+    floats = tuple(name for name, decode in found.items() if decode is _as_float)
+    return tuple((name, decode) for name, decode in found.items() if decode and name not in floats), floats
 
 
 def _decoder(hint: Any) -> _Decode | None:
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         decode = _decoder(next(arg for arg in typing.get_args(hint) if arg is not type(None)))
-        return None if decode is None else lambda item: None if item is None else decode(item)
+        return decode if decode in (None, _as_float) else lambda item: None if item is None else decode(item)
     if origin is tuple:
         decode = _of_tuple(typing.get_args(hint))
         return lambda item: None if item is None else decode(item)
@@ -97,6 +109,8 @@ def _of_tuple(inner: tuple[Any, ...]) -> _Decode:
     if inner[-1] is not ...:
         return lambda items: tuple(decode(item) for decode, item in zip(decoders, items, strict=True))
     decode = decoders[0]
+    if decode is _as_float:
+        return lambda items: tuple(map(decode, items)) if int in map(type, items) else tuple(items)
     return tuple if decode is _as_it_is else lambda items: tuple(map(decode, items))
 
 
@@ -111,15 +125,18 @@ def _as_float(item: Any) -> Any:
 _MOST_KEPT = 4096
 
 
-def _one_of_each(kind: type, known: dict[str, Any], item: Any) -> Any:
+def _one_of_each(kind: type, known: dict[bytes, Any], item: Any) -> Any:
     """The value of `item`; the one made before where the same was."""
-    text = repr(item)
-    found = known.get(text)
+    key = marshal.dumps(item, 2)  # several times as fast as any text; without references, which depend on more than it
+    found = known.get(key)
     if found is None:
         if len(known) >= _MOST_KEPT:
             known.clear()
-        found = known[text] = from_json(kind, item)
+        found = known[key] = from_json(kind, item)
     return found
+
+
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 def identity(value: Any) -> str:
@@ -128,7 +145,7 @@ def identity(value: Any) -> str:
     Fields declared with `metadata={"cosmetic": True}` (names, notes) are left out, so renaming changes nothing; so are
     those with `metadata={"later": True}` at their default, so that a new field leaves what stands in journals its name.
     """
-    text = json.dumps([type(value).__name__, _defining(value)], sort_keys=True, separators=(",", ":"))
+    text = _CANONICAL.encode([type(value).__name__, _defining(value)])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

@@ -5,6 +5,7 @@ the same for all is computed once.
 """
 
 import dataclasses
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -201,8 +202,10 @@ def widens_gelu(c: Columns) -> Mask:
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Columns))
+_in_order = operator.itemgetter(*FIELDS)
 
 
 def from_rows(rows: Sequence[Mapping[str, float]]) -> Columns:
     """Columns of rows that name every field."""
-    return Columns(**{name: np.array([float(row[name]) for row in rows]) for name in FIELDS})
+    values = np.array([_in_order(row) for row in rows], dtype=np.float64).reshape(len(rows), len(FIELDS))
+    return Columns(**dict(zip(FIELDS, np.ascontiguousarray(values.T), strict=True)))

@@ -1,5 +1,6 @@
 """What models, recipes, layouts and clusters give to a row of `Columns`."""
 
+import functools
 from collections.abc import Sequence
 
 from platform.cost_model.columns import CHECKPOINTING, ENGINES, LOGIT_BYTES, OFFLOAD, Columns, from_rows
@@ -186,14 +187,20 @@ def cluster_values(cluster: ClusterSpec, precision: str) -> dict[str, float]:
 
 def point_values(recipe: Recipe, layout: Layout, batch: BatchPoint, cluster: ClusterSpec) -> dict[str, float]:
     """One row: a point of `recipe` on `layout` on `cluster`."""
-    return (
-        recipe_values(recipe)
-        | layout_values(recipe, layout)
-        | cluster_values(cluster, recipe.compute_precision)
-        | {"micro_batch": batch.micro_batch, "grad_accum": batch.grad_accum}
-    )
+    return _shared_values(recipe, layout, cluster) | _batch_values(batch)
 
 
 def from_points(points: Sequence[tuple[Recipe, Layout, BatchPoint]], cluster: ClusterSpec) -> Columns:
     """Columns of (recipe, layout, batch point) triples on one cluster."""
-    return from_rows([point_values(*point, cluster) for point in points])
+    shared = functools.cache(functools.partial(_shared_values, cluster=cluster))  # a ladder's rungs differ in little
+    return from_rows([shared(recipe, layout) | _batch_values(batch) for recipe, layout, batch in points])
+
+
+def _shared_values(recipe: Recipe, layout: Layout, cluster: ClusterSpec) -> dict[str, float]:
+    """What all batch points of the two have in common."""
+    own = recipe_values(recipe) | layout_values(recipe, layout)
+    return own | cluster_values(cluster, recipe.compute_precision)
+
+
+def _batch_values(batch: BatchPoint) -> dict[str, float]:
+    return {"micro_batch": batch.micro_batch, "grad_accum": batch.grad_accum}

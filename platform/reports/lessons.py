@@ -3,13 +3,14 @@
 import dataclasses
 import itertools
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from platform.finals.ranking import winner
 from platform.reports.forecast import Forecaster
 from platform.reports.text import count, figure, plural
 from platform.study.history import History, by_recipe
+from trainers.layout import Layout
 from trainers.measurement import Measurement, Outcome
 
 DAY_S = 86400.0
@@ -18,6 +19,7 @@ PARTS = {
     "communication": ("tensor_s", "pipeline_s", "bubble_s", "data_s"),
 }
 """Parts of a predicted step by what they stand for."""
+AXES = (*(field.name for field in dataclasses.fields(Layout)), "micro_batch")
 
 
 def lessons(history: History, forecaster: Forecaster) -> list[str]:
@@ -41,15 +43,11 @@ def axes_worth(measurements: Sequence[Measurement]) -> list[str]:
     """
     timed = [each for each in measurements if each.outcome is Outcome.OK and each.tokens_per_s and not each.repeat]
     ratios: dict[tuple[str, Any, Any], list[float]] = {}
-    for one, other in itertools.combinations(timed, 2):
-        a, b = _axes(one), _axes(other)
-        apart = [axis for axis in a if a[axis] != b[axis]]
-        if len(apart) == 1 and one.tokens_per_s and other.tokens_per_s:
-            axis, ratio = apart[0], one.tokens_per_s / other.tokens_per_s
-            if (axis, b[axis], a[axis]) in ratios:
-                ratios[axis, b[axis], a[axis]].append(1 / ratio)
-            else:
-                ratios.setdefault((axis, a[axis], b[axis]), []).append(ratio)
+    for axis, a, b, ratio in _pairs(timed):
+        if (axis, b, a) in ratios:
+            ratios[axis, b, a].append(1 / ratio)
+        else:
+            ratios.setdefault((axis, a, b), []).append(ratio)
     sentences: dict[str, tuple[float, list[str]]] = {}
     for (axis, value, other), found in ratios.items():
         ratio = statistics.median(found)
@@ -100,7 +98,23 @@ def cost_and_saving(history: History, best: Measurement, measurements: Sequence[
     )
 
 
-def _axes(measurement: Measurement) -> Mapping[str, Any]:
-    layout = measurement.layout
-    fields = {field.name: getattr(layout, field.name) for field in dataclasses.fields(layout)}
-    return {**fields, "micro_batch": measurement.batch.micro_batch}
+def _pairs(timed: Sequence[Measurement]) -> Iterator[tuple[str, Any, Any, float]]:
+    """Axis, its two values and their ratio of tokens/s, for all pairs that are equal in every other axis.
+
+    Such pairs share what is left without the axis: a study of 10,000 has too many pairs to look at each.
+    """
+    rows = [_axes(each) for each in timed]
+    for place, axis in enumerate(AXES):
+        alike: dict[tuple[Any, ...], list[tuple[Any, float]]] = {}
+        for row, each in zip(rows, timed, strict=True):
+            assert each.tokens_per_s
+            rest = (*row[:place], *row[place + 1 :])
+            alike.setdefault(rest, []).append((row[place], each.tokens_per_s))
+        for group in alike.values():
+            for (a, speed), (b, other) in itertools.combinations(group, 2):
+                if a != b:
+                    yield axis, a, b, speed / other
+
+
+def _axes(measurement: Measurement) -> tuple[Any, ...]:
+    return *(getattr(measurement.layout, axis) for axis in AXES[:-1]), measurement.batch.micro_batch

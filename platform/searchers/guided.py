@@ -139,8 +139,8 @@ class Guided(Generic[C]):
         self._lead(int(self._points.group[point]), result, tokens_per_step)
         self._regress(point, result, tokens_per_step)
         if result.outcome is Outcome.OOM:
-            out = self._pruning.ruled_out(point) & self._alive
-            self._num_pruned += int(out.sum())
+            out = self._pruning.ruled_out(point)
+            self._num_pruned += int(self._alive[out].sum())
             self._alive[out] = False
 
     def _regress(self, point: int, result: Result, tokens_per_step: int) -> None:

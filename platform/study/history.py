@@ -97,10 +97,10 @@ class History:
             case Measured(measurement=measurement):
                 # The first durable one stays: a second one of the same id can only be a repetition. A point that was
                 # skipped may be run after all, by a session with another memory cap.
-                known = self._measurements.get(measurement.id)
+                own = measurement.id
+                known = self._measurements.get(own)
                 if known is None or known.outcome is Outcome.SKIPPED:
-                    self._measurements[measurement.id] = measurement
-                    self._of[key_of(measurement)][measurement.id] = measurement
+                    self._measurements[own] = self._of[key_of(measurement)][own] = measurement
                 self._count(measurement.trial_id)
             case TrialEnd():
                 before = self._ends.get(entry.trial_id)

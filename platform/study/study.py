@@ -1,13 +1,15 @@
 """A study's folder: created once, held by one driver at a time, found by name."""
 
+import contextlib
 import difflib
 import errno
 import fcntl
+import gc
 import json
 import os
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -80,8 +82,9 @@ class Study:
         path = find(studies, name)
         study = cls(path, _acquire(path))
         try:
-            study._lines = study._tail.read(last=True)
-            study._history = _history(study._tail, study._lines)
+            with _no_collector():
+                study._lines = study._tail.read(last=True)
+                study._history = _history(study._tail, study._lines)
             sentence = set_aside(path, study._tail.rejected)
         except BaseException:
             study.close()
@@ -230,6 +233,18 @@ def read(path: Path, *, last: bool = False) -> tuple[History, list[Rejected]]:
     """
     tail = Tail(path / JOURNAL)
     return _history(tail, tail.read(last=last)), tail.rejected
+
+
+@contextlib.contextmanager
+def _no_collector() -> Generator[None]:
+    """Without looking for cycles again and again among all that a journal of 50 MiB becomes: there are none."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def _history(tail: Tail, lines: Sequence[Line]) -> History:

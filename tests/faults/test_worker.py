@@ -1,6 +1,7 @@
 """One search in which nearly every trial is hurt in another way, for real: what is said, recorded, kept and left."""
 
 import dataclasses
+import datetime
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,7 @@ from trainers.measurement import Measurement, Outcome
 pytestmark = [pytest.mark.ray, pytest.mark.search, pytest.mark.timeout(900)]
 
 SPACE = Path(__file__).with_name("space.py")
-QUICK = ("hang", "dies twice", "no import", "killed after a rung", "and the next")
+QUICK = ("hang", "dies twice", "no import", "killed after a rung", "and the next", "memory of a rank", "and no more")
 HEAVY = ("memory of the host", "compile that never ends", "loss", "well")
 """The points of `space.py` that each of the two studies runs."""
 RAN = (Outcome.OK, Outcome.SLOW)
@@ -105,33 +106,58 @@ def _cannot_import(folder: Path, package: str) -> dict[str, str]:
 
 def _hurt(session: Session, points: Sequence[str], group: MemoryGroup | None) -> None:
     """Follows the journal and hurts each layout as its name says, each once."""
-    in_a_step: list[tuple[str, Callable[[psutil.Process], object]]] = [
-        ("hang", psutil.Process.suspend),
-        ("dies twice", psutil.Process.kill),
-        ("dies twice", psutil.Process.kill),
+
+    def in_a_step(hurt: Callable[[psutil.Process], object]) -> Callable[[psutil.Process], object]:
+        def at_once(worker: psutil.Process) -> None:
+            session.wait_for("timed steps", after_cpu_s(worker, 1.5))
+            hurt(worker)
+
+        return at_once
+
+    to_come: list[tuple[str, type[Line], Callable[[psutil.Process], object]]] = [
+        ("hang", RungStart, in_a_step(psutil.Process.suspend)),
+        ("dies twice", RungStart, in_a_step(psutil.Process.kill)),
+        ("dies twice", RungStart, in_a_step(psutil.Process.kill)),
+        ("killed after a rung", Measured, psutil.Process.kill),
+        ("memory of a rank", RungStart, lambda worker: _leave_no_more(session, worker)),
     ]
     if group is not None and group.exists:
-        in_a_step.append(("memory of the host", lambda _: group.run_out()))
-    in_a_step = [each for each in in_a_step if each[0] in points]
-    after_a_rung = [name for name in ("killed after a rung",) if name in points]
+        to_come.append(("memory of the host", RungStart, in_a_step(lambda _: group.run_out())))
+    to_come = [each for each in to_come if each[0] in points]
     names: dict[str, str] = {}
     seen: list[Line] = []
-    while in_a_step or after_a_rung:
+    while to_come:
         for line in session.wait_for("the next line", lambda lines: lines[len(seen) :]):
             seen.append(line)
             if isinstance(line, TrialStart):
                 names[line.trial_id] = _name(line.recipe.id, line.layout.id)
-            elif isinstance(line, Measured) and names.get(line.measurement.trial_id) in after_a_rung:
-                after_a_rung.clear()
-                session.workers()[-1].kill()
-            elif isinstance(line, RungStart):
-                for each in in_a_step:
-                    if each[0] == names[line.trial_id]:
-                        in_a_step.remove(each)
-                        worker = session.workers()[-1]
-                        session.wait_for("timed steps", after_cpu_s(worker, 1.5))
-                        each[1](worker)
-                        break
+            trial_id = line.measurement.trial_id if isinstance(line, Measured) else getattr(line, "trial_id", "")
+            for each in to_come:
+                name, kind, hurt = each
+                if name == names.get(trial_id) and isinstance(line, kind):
+                    to_come.remove(each)
+                    hurt(session.workers()[-1])
+                    break
+
+
+def _leave_no_more(session: Session, worker: psutil.Process) -> None:
+    """Once the rung that begins is over, this rank may have what that took and 64 MiB: the next takes 150 MiB more.
+
+    What its threads want besides is far less than that, and each tensor of logits is 32 MiB.
+    """
+    peak_kib = 0
+
+    def is_over(lines: Sequence[Line]) -> bool:
+        nonlocal peak_kib
+        if isinstance(lines[-1], Measured):
+            return True
+        found = re.search(r"^VmData:\s+(\d+) kB", Path(f"/proc/{worker.pid}/status").read_text(), re.MULTILINE)
+        assert found is not None
+        peak_kib = max(peak_kib, int(found[1]))
+        return False
+
+    session.wait_for("the rung's end", is_over)
+    worker.rlimit(psutil.RLIMIT_DATA, (peak_kib * 1024 + 64 * 2**20, -1))
 
 
 class TestTheStudy:
@@ -151,6 +177,7 @@ class TestTheStudy:
             "dies twice",
             "no import",
             "killed after a rung",
+            "memory of a rank",
         }
         nothing_twice(hurt)
 
@@ -191,6 +218,24 @@ class TestKilled:
     def test_its_node_is_told(self, hurt: Hurt) -> None:
         nodes = {each.node for each in hurt.ends("dies twice")}
         assert len(nodes) == 1 and re.fullmatch(r"\d+\.\d+\.\d+\.\d+", nodes.pop())
+
+
+class TestOutOfMemory:
+    """One rank of several: the others wait for it in vain, and not for long."""
+
+    def test_its_rank_is_named_and_what_fitted_is_kept(self, hurt: Hurt) -> None:
+        fitted, found = hurt.of("memory of a rank")
+        assert fitted.outcome in RAN and fitted.batch.micro_batch == 1
+        assert found.outcome is Outcome.OOM and found.rank in (0, 1), found.reason
+        assert f"rank {found.rank} asked for" in found.reason and "at micro-batch 2" in found.reason
+        assert "oom: DDP" in hurt.sessions[0].err and found.reason in hurt.sessions[0].err
+
+    def test_its_trial_ends_before_the_others_deadline(self, hurt: Hurt) -> None:
+        (end,) = hurt.ends("memory of a rank")
+        assert (end.state, end.fault) == ("done", "")
+        begun = [each for each in hurt.lines() if isinstance(each, RungStart) and each.trial_id == end.trial_id]
+        took = datetime.datetime.fromisoformat(end.at) - datetime.datetime.fromisoformat(begun[-1].at)
+        assert took.total_seconds() < load(str(SPACE)).first_step_s
 
 
 class TestHung:

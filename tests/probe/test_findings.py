@@ -115,11 +115,11 @@ def test_the_search_tries_what_the_probe_favours_first() -> None:
     space = search_spaces.load("bloom7b")
     candidates, _ = space.candidates(8)
     slow = probe(collectives=(*collectives("node", (0,), 2, 3.0), *collectives("cluster", (0, 1, 2, 3), 8, 0.4)))
-    usual = likely_best_first(candidates, H200S, None)
-    found = likely_best_first(candidates, H200S, None, slow)
+    usual, _ = likely_best_first(candidates, H200S, None)
+    found, _ = likely_best_first(candidates, H200S, None, slow)
     assert sorted(usual, key=id) == sorted(found, key=id) and found != usual
     # As fast as the catalogue's: what comes first was among the first, where tenths of a percent decide.
-    assert likely_best_first(candidates, H200S, None, probe())[0] in usual[:5]
+    assert likely_best_first(candidates, H200S, None, probe())[0][0] in usual[:5]
 
 
 def test_a_plan_takes_a_probes_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,7 +62,7 @@ class TestManyMeasurements:
         searcher = Guided(PLANNED)
         for number, each in enumerate(BLOOM[:12]):
             searcher.update(each, ran(each, 10.0 + number))
-        assert len(searcher._times().process.X_train_) == 10
+        assert len(searcher._times().process.rows) == 10
         assert searcher.suggest() is not None
 
 
@@ -70,7 +70,7 @@ class TestBeginning:
     def test_it_begins_with_what_is_predicted_to_be_best(self) -> None:
         first = Guided(PLANNED).suggest()
         assert first is not None
-        assert first.key == likely_best_first(BLOOM, H200S, None)[0].key
+        assert first.key == likely_best_first(BLOOM, H200S, None)[0][0].key
 
     def test_without_predictions_it_begins_with_the_space_s_first_and_its_whole_ladder(self) -> None:
         assert Guided(Problem(candidates=BLOOM)).suggest() == BLOOM[0]
@@ -135,7 +135,7 @@ class TestPruning:
         pairs = [(each, r) for each in all_of for r in each.micro_batches]
         place = next(p for p, (each, r) in enumerate(pairs) if each.key == ran_out.key and r == rung)
         out = Pruning(all_of, points).ruled_out(place)
-        return {(pairs[p][0].key, pairs[p][1]) for p in np.flatnonzero(out)}
+        return {(pairs[p][0].key, pairs[p][1]) for p in out}
 
     def test_larger_micro_batches_and_what_shards_or_recomputes_less(self) -> None:
         one = next(each for each in BLOOM if each.layout.engine == "deepspeed" and each.layout.zero_stage == 2)
@@ -166,7 +166,7 @@ class TestPruning:
             for place, choice in enumerate(cell.choices):
                 if choice.outcome is Outcome.OOM:
                     errors += 1
-                    out = [cell.choices[each] for each in np.flatnonzero(pruning.ruled_out(place))]
+                    out = [cell.choices[each] for each in pruning.ruled_out(place)]
                     assert not [each for each in out if each.outcome is Outcome.OK]
         assert errors >= 8
 
