@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -21,8 +20,8 @@ SHARE_SIGMA = {"host_s": 0.4, "tensor_s": 0.4, "pipeline_s": 0.5, "bubble_s": 0.
 ZERO_3_SIGMA = 0.30
 """Of DeepSpeed's stage 3, whose prefetching differs most between versions."""
 MEMORY_SIGMA = 0.06
-CHUNK = 16384
-"""Rows computed at once: a few dozen arrays of them stay in a core's cache."""
+CHUNK = 2**16
+"""Points computed at once: arrays of a few thousand of its rows stay in a core's cache."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,31 +100,25 @@ def _predict_chunk(columns: Columns) -> Prediction:
     )
 
 
-def predict(columns: Columns, *, threads: int = 2) -> Prediction:
-    """Predicts all rows, or all points of a grid row by row, in chunks over `threads` (numpy lets other threads run
-    while it computes).
-    """
+def predict(columns: Columns) -> Prediction:
+    """Predicts all rows, or all points of a grid row by row, a chunk at a time."""
     shape = columns.shape
-    rows = max(CHUNK // math.prod(shape[1:]), 1)
-    if not shape or shape[0] <= rows:
-        return _concatenated([_predict_chunk(columns)], [shape])
-    starts = range(0, shape[0], rows)
-    with ThreadPoolExecutor(threads) as pool:
-        parts = list(pool.map(lambda start: _predict_chunk(columns.take(slice(start, start + rows))), starts))
-    return _concatenated(parts, [(min(rows, shape[0] - start), *shape[1:]) for start in starts])
+    rows = max(CHUNK // math.prod(shape[:-1]), 1)
+    if not shape or shape[-1] <= rows:
+        return _joined([_predict_chunk(columns)], [shape])
+    starts = range(0, shape[-1], rows)
+    parts = [_predict_chunk(columns.take(slice(start, start + rows))) for start in starts]
+    return _joined(parts, [(*shape[:-1], min(rows, shape[-1] - start)) for start in starts])
 
 
-def _concatenated(parts: Sequence[Prediction], shapes: Sequence[tuple[int, ...]]) -> Prediction:
+def _joined(parts: Sequence[Prediction], shapes: Sequence[tuple[int, ...]]) -> Prediction:
     """One prediction of 1-d arrays from those of chunks of `shapes`; of no shape where the only one has none."""
 
     def joined(values: Sequence[Array]) -> Array:
-        whole = [
-            np.broadcast_to(np.asarray(value, dtype=np.float64), shape)
-            for value, shape in zip(values, shapes, strict=True)
-        ]
-        if len(whole) == 1:
-            return whole[0].reshape(-1) if len(shapes[0]) > 1 else whole[0]
-        return np.concatenate([value.reshape(-1) for value in whole])
+        whole = [np.broadcast_to(value, shape) for value, shape in zip(values, shapes, strict=True)]
+        if not shapes[0]:
+            return np.asarray(whole[0], dtype=np.float64)
+        return np.concatenate(whole, axis=-1, dtype=np.float64).reshape(-1)
 
     def fields(
         kind: type[StepTime] | type[PeakMemory], values: Sequence[StepTime] | Sequence[PeakMemory]

@@ -10,7 +10,7 @@ import search_spaces
 from platform.cost_model.columns import FIELDS
 from platform.cost_model.enumeration import ENGINE_STAGES, Axes, enumerate_points
 from platform.cost_model.hardware import find_cluster
-from platform.cost_model.predict import CHUNK, normal_cdf, predict
+from platform.cost_model.predict import normal_cdf, predict
 from platform.cost_model.values import from_points
 from platform.plans.layouts import best_plan, layout_at
 from tests.cost_model.points import GPT_39B, fsdp, point
@@ -41,14 +41,14 @@ def test_normal_distribution() -> None:
     assert normal_cdf(np.array([-1.2816, 0.0, 1.2816])) == pytest.approx([0.1, 0.5, 0.9], abs=2e-3)
 
 
-def test_chunks_change_nothing() -> None:
-    recipe = Recipe(model=GPT_39B, seq_len=2048, global_batch=1024)
-    columns = enumerate_points(
-        recipe, find_cluster("64x8xA100"), Axes(cp=(1, 2, 4), micro_batches=tuple(range(1, 129)))
-    ).columns
-    assert columns.shape[0] > CHUNK
+def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = Recipe(model=GPT_39B, seq_len=2048, global_batch=512)
+    columns = enumerate_points(recipe, find_cluster("8x8xA100")).columns
+    chunk, last = 1000, columns.shape[0] - 1
+    assert last > 2 * chunk
+    monkeypatch.setattr("platform.cost_model.predict.CHUNK", chunk)
     whole = predict(columns)
-    rows = np.array([0, CHUNK - 1, CHUNK, columns.shape[0] - 1])
+    rows = np.array([0, chunk - 1, chunk, last])
     few = predict(columns.take(rows))
     assert np.array_equal(whole.step.total_s[rows], few.step.total_s)
     assert np.array_equal(whole.memory.needed_gib[rows], few.memory.needed_gib)
