@@ -13,10 +13,20 @@ from platform.cost_model.step_time import DEEPSPEED, StepTime, step_time
 Z_80 = 1.2816
 """Standard deviations on each side of a normal distribution's 80 %."""
 
-BASE_SIGMA = 0.075
+BASE_SIGMA = 0.065
 """Log deviation of compute alone: what kernels, clocks and software versions change."""
-SHARE_SIGMA = {"host_s": 0.4, "tensor_s": 0.4, "pipeline_s": 0.5, "bubble_s": 0.25, "data_s": 0.6, "optimizer_s": 0.4}
-"""Log deviation of each other part of a step, weighted with its share."""
+SHARE_SIGMA = {
+    "attention_s": 0.2,
+    "host_s": 0.4,
+    "tensor_s": 0.4,
+    "pipeline_s": 0.5,
+    "bubble_s": 0.25,
+    "data_s": 0.6,
+    "optimizer_s": 0.4,
+}
+"""Log deviation of each other part of a step, weighted with its share. Attention's kernels are a factor of 1.5 to 2
+apart from one version to the next (FlashAttention-2, arXiv 2307.08691, figures 4 to 7; FlashAttention-3, arXiv
+2407.08608, figure 5), so that half of 1.5, as a ratio, is one deviation."""
 ZERO_3_SIGMA = 0.30
 """Of DeepSpeed's stage 3, whose prefetching differs most between versions."""
 MEMORY_SIGMA = 0.06
@@ -76,9 +86,10 @@ def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:
 
 def _under_the_host(columns: Columns, step: StepTime) -> Array:
     """Seconds that grow and shrink with the host's speed: all that a device waits in, as far as it surely waits."""
-    bound = normal_cdf(np.log1p(step.host_s / np.maximum(step.compute_s, 1e-12)) / SHARE_SIGMA["host_s"])
+    busy = step.compute_s + step.attention_s
+    bound = normal_cdf(np.log1p(step.host_s / np.maximum(busy, 1e-12)) / SHARE_SIGMA["host_s"])
     waiting = (step.host_s > 0) & (columns.blocking == 0)
-    return np.where(waiting, (step.host_s + step.compute_s) * bound, step.host_s)
+    return np.where(waiting, (step.host_s + busy) * bound, step.host_s)
 
 
 def fit_probability(columns: Columns, memory: PeakMemory, sigma: float = MEMORY_SIGMA) -> Array:

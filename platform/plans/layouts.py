@@ -19,7 +19,7 @@ from trainers.recipe import Recipe
 DAY_S = 86400.0
 _SYNC = {"ddp": ("last", "every"), "fsdp": ("every", "last")}
 PARTS = {
-    "compute": ("compute_s", "optimizer_s"),
+    "compute": ("compute_s", "attention_s", "optimizer_s"),
     "host": ("host_s",),
     "communication": ("tensor_s", "pipeline_s", "data_s"),
     "bubble": ("bubble_s",),

@@ -37,6 +37,13 @@ def test_intervals_hold_the_prediction_and_widen_with_communication() -> None:
     assert far.sigma[0] > 2 * near.sigma[0]
 
 
+def test_intervals_widen_with_attention() -> None:
+    """Its kernels differ more from version to version than products do."""
+    layout = fsdp(dp_shard=8, grad_sync="every", attention="flex")
+    short, long = (point(layout, cluster="8xA100", seq_len=length) for length in (2048, 65536))
+    assert predict(long).sigma[0] > 1.5 * predict(short).sigma[0]
+
+
 def test_normal_distribution() -> None:
     assert normal_cdf(np.array([-1.2816, 0.0, 1.2816])) == pytest.approx([0.1, 0.5, 0.9], abs=2e-3)
 

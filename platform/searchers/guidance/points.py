@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from platform.cost_model.calibration import PART_SIGMA
 from platform.cost_model.columns import Array, Columns
-from platform.cost_model.predict import predict
+from platform.cost_model.predict import SHARE_SIGMA, predict
 from platform.searchers.problem import MICRO_BATCH, RECIPE, Choice, Problem
 
 Index = npt.NDArray[np.int64]
@@ -89,7 +88,7 @@ def make_points(problem: Problem[Any]) -> Points:
 def _predicted(columns: Columns) -> tuple[Array, Array, Array, Array, Array]:
     prediction = predict(columns)
     step, memory = prediction.step, prediction.memory
-    shares = np.stack([sigma * getattr(step, part) / step.total_s for part, sigma in PART_SIGMA.items()], axis=1)
+    shares = np.stack([sigma * getattr(step, part) / step.total_s for part, sigma in SHARE_SIGMA.items()], axis=1)
     needed = np.log(np.maximum(memory.needed_gib, 1e-9) / columns.capacity_gib)
     return (
         np.log(step.total_s),
