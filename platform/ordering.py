@@ -18,7 +18,7 @@ from trainers.probed import Probe
 def likely_best_first(
     candidates: Sequence[Candidate], cluster: Cluster, cap_gib: float | None, probe: Probe | None = None
 ) -> list[Candidate]:
-    """Candidates by their best rung's predicted tokens/s times the probability that it fits, the highest first.
+    """Candidates by their best rung's predicted tokens/s times the probability that it runs well, the highest first.
 
     Predicted with the figures of `probe` where the cluster has one. Only an order: nothing is left out, and equal ones
     stay in the space's order. Where the catalogue does not know the GPU, and on CPUs, the space's own order stays.
@@ -29,7 +29,7 @@ def likely_best_first(
     owner = np.repeat(np.arange(len(candidates)), [len(each.micro_batches) for each in candidates])
     prediction = predict(columns)
     tokens = np.array([each.tokens_per_step for each in candidates])[owner]
-    expected = prediction.fit_probability * tokens / prediction.expected_s
+    expected = prediction.ok_probability * tokens / prediction.expected_s
     best = np.zeros(len(candidates))
     np.maximum.at(best, owner, expected)
     return [candidates[index] for index in np.argsort(-best, kind="stable")]

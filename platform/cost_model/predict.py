@@ -46,6 +46,9 @@ class Prediction:
     high_s: Array
     """The 80 % interval of the step time."""
     fit_probability: Array
+    """That it runs at all."""
+    ok_probability: Array
+    """That its allocator's pools fit too: where they do not, it runs and thrashes."""
 
     @property
     def expected_s(self) -> Array:
@@ -92,9 +95,9 @@ def _under_the_host(columns: Columns, step: StepTime) -> Array:
     return np.where(waiting, (step.host_s + busy) * bound, step.host_s)
 
 
-def fit_probability(columns: Columns, memory: PeakMemory, sigma: float = MEMORY_SIGMA) -> Array:
-    """Probability that the peak is below the capacity, its error taken for log-normal."""
-    return normal_cdf(np.log(columns.capacity_gib / np.maximum(memory.needed_gib, 1e-9)) / sigma)
+def fit_probability(columns: Columns, needed_gib: Array) -> Array:
+    """Probability that so much is below the capacity, its error taken for log-normal."""
+    return normal_cdf(np.log(columns.capacity_gib / np.maximum(needed_gib, 1e-9)) / MEMORY_SIGMA)
 
 
 def _predict_chunk(columns: Columns) -> Prediction:
@@ -107,7 +110,8 @@ def _predict_chunk(columns: Columns) -> Prediction:
         sigma=sigma,
         low_s=step.total_s / width,
         high_s=step.total_s * width,
-        fit_probability=fit_probability(columns, memory),
+        fit_probability=fit_probability(columns, memory.needed_gib),
+        ok_probability=fit_probability(columns, memory.pooled_gib),
     )
 
 
@@ -143,6 +147,6 @@ def _joined(parts: Sequence[Prediction], shapes: Sequence[tuple[int, ...]]) -> P
         memory=PeakMemory(**fields(PeakMemory, [part.memory for part in parts])),
         **{
             name: joined([getattr(part, name) for part in parts])
-            for name in ("sigma", "low_s", "high_s", "fit_probability")
+            for name in ("sigma", "low_s", "high_s", "fit_probability", "ok_probability")
         },
     )

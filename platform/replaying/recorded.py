@@ -71,9 +71,9 @@ class Cell:
         )
 
     def by_prediction(self) -> list[Recorded]:
-        """The choices as the cost model ranks them: expected throughput times the probability of fitting."""
+        """The choices as the cost model ranks them: expected throughput times the probability of running well."""
         prediction = predict(from_rows([run.values for run in self.runs]))
-        score = prediction.fit_probability / prediction.expected_s
+        score = prediction.ok_probability / prediction.expected_s
         return [self.choices[place] for place in np.argsort(-score, kind="stable")]
 
 
