@@ -18,7 +18,7 @@ from trainers.probed import Probe
 def likely_best_first(
     candidates: Sequence[Candidate], cluster: Cluster, cap_gib: float | None, probe: Probe | None = None
 ) -> tuple[list[Candidate], Columns | None]:
-    """Candidates by their best rung's predicted tokens/s times the probability that it fits, the highest first; and
+    """Candidates by their best rung's predicted tokens/s times the probability that it runs well, the highest first; and
     their columns (see `known_columns`) in that order.
 
     Predicted with the figures of `probe` where the cluster has one. Only an order: nothing is left out, and equal ones
@@ -31,7 +31,7 @@ def likely_best_first(
     owner = np.repeat(np.arange(len(candidates)), rungs)
     prediction = predict(columns)
     tokens = np.array([each.tokens_per_step for each in candidates])[owner]
-    expected = prediction.fit_probability * tokens / prediction.expected_s
+    expected = prediction.ok_probability * tokens / prediction.expected_s
     best = np.zeros(len(candidates))
     np.maximum.at(best, owner, expected)
     order = np.argsort(-best, kind="stable")

@@ -11,11 +11,10 @@ import dataclasses
 import numpy as np
 
 from platform.cost_model.columns import Array, Columns
-from platform.cost_model.predict import Z_80, Prediction
+from platform.cost_model.predict import SHARE_SIGMA, Z_80, Prediction
 
 COMMON_SIGMA = 0.15
 """Prior deviation of the error that all points of an engine and device share."""
-PART_SIGMA = {"host_s": 0.4, "tensor_s": 0.4, "pipeline_s": 0.5, "bubble_s": 0.25, "data_s": 0.6, "optimizer_s": 0.4}
 SMOOTH_SIGMA = 0.06
 SMOOTH_LENGTH = 2.0
 """Doublings of a degree or micro-batch over which the smooth error changes."""
@@ -101,7 +100,7 @@ def _coordinates(c: Columns) -> Array:
 
 def _shares(prediction: Prediction) -> Array:
     step = prediction.step
-    return np.stack([sigma * getattr(step, part) / step.total_s for part, sigma in PART_SIGMA.items()], axis=-1)
+    return np.stack([sigma * getattr(step, part) / step.total_s for part, sigma in SHARE_SIGMA.items()], axis=-1)
 
 
 def _groups(c: Columns) -> Array:

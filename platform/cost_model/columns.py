@@ -161,9 +161,9 @@ class Columns:
         )
 
     def take(self, index: Any) -> "Columns":
-        """The rows that `index` (a mask, a slice or positions) picks; fields that all rows share stay as they are."""
+        """The rows (the last axis) that `index`, a mask, a slice or positions, picks; what all share stays as it is."""
         picked = {
-            field.name: value if value.ndim == 0 or (value.ndim == 2 and len(value) == 1) else value[index]
+            field.name: value[index] if value.ndim == 1 else value
             for field in dataclasses.fields(self)
             for value in (getattr(self, field.name),)
         }

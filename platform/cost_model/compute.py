@@ -105,6 +105,8 @@ class LayerSeconds:
     backward: Array
     again: Array
     """What checkpointing computes again in the backward pass."""
+    attention: Array
+    """Of all three, what lies between the query-key-value product and the output product."""
 
 
 def _attention_seconds(columns: Columns, tokens: Array) -> tuple[Array, Array]:
@@ -201,16 +203,19 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     # This project's engines keep what products and fused attention give, and repeat the rest (`engines/_kernels.py`).
     core = np.where(columns.flash > 0, 0.0, attention)
     selective = core + np.where(columns.engine < 3, passes + (1 - columns.kept_checkpoints) * products, 0.0)
-    whole = whole * checkpointed_share(columns)
+    whole, full = whole * checkpointed_share(columns), columns.checkpointing == 2
+    is_selective = columns.checkpointing == 1
     # Under a budget the compiler makes the cheapest values again first: an estimate, not measured yet.
     cheapest = (1 - columns.budget) ** 2 * forward
+    attention_again = np.where(full, attention * checkpointed_share(columns), np.where(is_selective, core, 0.0))
     return LayerSeconds(
         forward=forward,
         backward=products_backward
         + attention_backward
         + passes_backward
         + _weight_traffic_s(columns, columns.layer_parameters / tp),
-        again=np.where(columns.checkpointing == 2, whole, np.where(columns.checkpointing == 1, selective, cheapest)),
+        again=np.where(full, whole, np.where(is_selective, selective, cheapest)),
+        attention=attention + attention_backward + attention_again,
     )
 
 

@@ -1,10 +1,12 @@
 """All layout x batch points of a recipe on a cluster, as columns: products of axes, filtered by what can run."""
 
 import dataclasses
+import math
+from collections.abc import Sequence
 
 import numpy as np
 
-from platform.cost_model.columns import COMPILE, ENGINES, FIELDS, Array, Columns
+from platform.cost_model.columns import ENGINES, FIELDS, Array, Columns
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.values import (
     PREFETCH,
@@ -19,6 +21,7 @@ from platform.cost_model.values import (
     recipe_values,
 )
 from trainers.recipe import Recipe
+from trainers.spec import ModelSpec
 
 ENGINE_STAGES = (
     ("ddp", 0, "last"),
@@ -57,8 +60,9 @@ class Enumeration:
     """The points that can run, and how many could not, by reason."""
 
     grid: Columns
-    """Fields of [rows, 1] for what must divide something and of [1, points a row] for what is free: a formula over the
-    former alone is computed once a row. `predict` takes it as it is; its rows are those of `columns`."""
+    """Fields of [rows] for what must divide something, and with one axis each, before that of rows, for what is free
+    (checkpointing, attention, compiling, loss): a formula is computed over the axes that it depends on alone.
+    `predict` takes it as it is; its rows are those of `columns`."""
     skipped: tuple[tuple[str, int], ...]
     num_points: int
     """Points looked at."""
@@ -94,17 +98,7 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
         np.array(axes.micro_batches),
     )
     combo, tp, pp, cp, vp, micro_batch = np.ix_(*bound)
-    checkpointing, flash, compiled, chunked = (
-        axis.ravel()
-        for axis in np.meshgrid(
-            range(len(axes.checkpointing)),
-            axes.flash,
-            [COMPILE.index(name) for name in axes.compile],
-            axes.chunked_loss,
-            indexing="ij",
-        )
-    )
-    num_free = len(checkpointing)
+    num_free = math.prod(map(len, (axes.checkpointing, axes.flash, axes.compile, axes.chunked_loss)))
     stage_of = np.array([stage for _, stage, _ in axes.engine_stages])
     stage = stage_of[combo]
     every = np.array([sync == "every" for _, _, sync in axes.engine_stages])[combo]
@@ -134,20 +128,15 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
         skipped.append((reason, (before - now) * num_free))
         before = now
     index = np.nonzero(left)
-
-    def of_axis(axis: int) -> Array:
-        return bound[axis][index[axis]].astype(np.float64)[:, None]
-
-    def free(values: np.ndarray) -> Array:
-        return values.astype(np.float64)[None, :]
-
-    kept_combo = index[0][:, None]
+    combos = index[0]
     kept = {
-        name: of_axis(axis) for axis, name in enumerate(("tp", "pp", "cp", "virtual_stages", "micro_batch"), start=1)
+        name: bound[axis][index[axis]].astype(np.float64)
+        for axis, name in enumerate(("tp", "pp", "cp", "virtual_stages", "micro_batch"), start=1)
     }
     kept_dp = devices / (kept["tp"] * kept["pp"] * kept["cp"])
-    kept_stage = stage_of[kept_combo].astype(np.float64)
-    engine = np.array([ENGINES.index(name) for name, _, _ in axes.engine_stages])[kept_combo].astype(np.float64)
+    kept_stage = stage_of[combos].astype(np.float64)
+    engine = np.array([ENGINES.index(name) for name, _, _ in axes.engine_stages])[combos].astype(np.float64)
+    shard = np.where(kept_stage > 0, kept_dp * kept["cp"], 1.0)
     fixed = recipe_values(recipe) | cluster_values(cluster, recipe.compute_precision)
     state, compute = fixed["state_bytes"], fixed["compute_bytes"]
     fixed |= {
@@ -161,37 +150,47 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
         "wide_softmax": float(model.architecture != "gpt2"),
         "rounding": ROUNDING["expandable"],
         "prefetch": PREFETCH["current"],
+        "gradient_bytes": state,
     }
-    per_logit = [
-        logit_bytes(loss_kind(bool(cut), COMPILE[code]), compute) for cut, code in zip(chunked, compiled, strict=True)
-    ]
-    checkpoints = [checkpointing_values(axes.checkpointing[code]) for code in checkpointing]
-    passes = [activation_passes(model.architecture, model.gated, bool(code)) for code in compiled]
-    copies = [inner_copies(model.architecture, bool(code)) for code in compiled]
     buckets = np.array([default_bucket_bytes(name, state, compute) for name in ENGINES])
-    arrays = {name: np.asarray(float(value)) for name, value in fixed.items()}
-    arrays |= kept
+    arrays = {name: np.asarray(float(value)) for name, value in fixed.items()} | kept
     arrays |= {
         "engine": engine,
         "zero_stage": kept_stage,
         "dp": kept_dp,
-        "shard": np.where(kept_stage > 0, kept_dp * kept["cp"], 1.0),
-        "reshard": np.where(kept_stage > 0, kept_dp * kept["cp"], 1.0),
+        "shard": shard,
+        "reshard": shard,
         "sequence_parallel": (kept["tp"] > 1).astype(np.float64),
-        "sync_every": np.array([float(sync == "every") for _, _, sync in axes.engine_stages])[kept_combo],
+        "sync_every": np.array([float(sync == "every") for _, _, sync in axes.engine_stages])[combos],
         "bucket_bytes": buckets[engine.astype(np.int64)],
-        "gradient_bytes": np.asarray(state),
         "grad_accum": recipe.global_batch / (kept["micro_batch"] * kept_dp),
-        **{name: free(np.array([each[name] for each in checkpoints])) for name in checkpoints[0]},
-        "flash": free(flash),
-        "fused": free((compiled > 0).astype(np.int64)),
-        "inner_copies": free(np.array(copies)),
-        **{name: free(np.array([each[name] for each in passes])) for name in passes[0]},
-        "logit_bytes": free(np.array(per_logit)),
-        "chunked_loss": free(chunked),
+        **_free_fields(axes, model, compute),
     }
     return Enumeration(
         grid=Columns(**{name: arrays[name] for name in FIELDS}),
         skipped=tuple((reason, count) for reason, count in skipped if count),
         num_points=left.size * num_free,
     )
+
+
+def _free_fields(axes: Axes, model: ModelSpec, compute_bytes: float) -> dict[str, Array]:
+    """Fields of the axes that divide nothing, of [checkpointing, attention, compiling, loss, 1]."""
+
+    def along(axis: int, values: Sequence[float]) -> Array:
+        return np.array(values, dtype=np.float64).reshape([-1 if each == axis else 1 for each in range(5)])
+
+    compiled = [name != "none" for name in axes.compile]
+    checkpoints = [checkpointing_values(name) for name in axes.checkpointing]
+    passes = [activation_passes(model.architecture, model.gated, each) for each in compiled]
+    losses = [
+        [logit_bytes(loss_kind(chunked, name), compute_bytes) for chunked in axes.chunked_loss] for name in axes.compile
+    ]
+    return {
+        **{name: along(0, [each[name] for each in checkpoints]) for name in checkpoints[0]},
+        "flash": along(1, axes.flash),
+        "fused": along(2, compiled),
+        "inner_copies": along(2, [inner_copies(model.architecture, each) for each in compiled]),
+        **{name: along(2, [each[name] for each in passes]) for name in passes[0]},
+        "logit_bytes": np.array(losses)[:, :, None],
+        "chunked_loss": along(3, axes.chunked_loss),
+    }

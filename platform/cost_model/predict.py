@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -14,15 +13,25 @@ from platform.cost_model.step_time import DEEPSPEED, StepTime, step_time
 Z_80 = 1.2816
 """Standard deviations on each side of a normal distribution's 80 %."""
 
-BASE_SIGMA = 0.075
+BASE_SIGMA = 0.065
 """Log deviation of compute alone: what kernels, clocks and software versions change."""
-SHARE_SIGMA = {"host_s": 0.4, "tensor_s": 0.4, "pipeline_s": 0.5, "bubble_s": 0.25, "data_s": 0.6, "optimizer_s": 0.4}
-"""Log deviation of each other part of a step, weighted with its share."""
+SHARE_SIGMA = {
+    "attention_s": 0.2,
+    "host_s": 0.4,
+    "tensor_s": 0.4,
+    "pipeline_s": 0.5,
+    "bubble_s": 0.25,
+    "data_s": 0.6,
+    "optimizer_s": 0.4,
+}
+"""Log deviation of each other part of a step, weighted with its share. Attention's kernels are a factor of 1.5 to 2
+apart from one version to the next (FlashAttention-2, arXiv 2307.08691, figures 4 to 7; FlashAttention-3, arXiv
+2407.08608, figure 5), so that half of 1.5, as a ratio, is one deviation."""
 ZERO_3_SIGMA = 0.30
 """Of DeepSpeed's stage 3, whose prefetching differs most between versions."""
 MEMORY_SIGMA = 0.06
-CHUNK = 16384
-"""Rows computed at once: a few dozen arrays of them stay in a core's cache."""
+CHUNK = 2**16
+"""Points computed at once: arrays of a few thousand of its rows stay in a core's cache."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +46,9 @@ class Prediction:
     high_s: Array
     """The 80 % interval of the step time."""
     fit_probability: Array
+    """That it runs at all."""
+    ok_probability: Array
+    """That its allocator's pools fit too: where they do not, it runs and thrashes."""
 
     @property
     def expected_s(self) -> Array:
@@ -77,14 +89,15 @@ def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:
 
 def _under_the_host(columns: Columns, step: StepTime) -> Array:
     """Seconds that grow and shrink with the host's speed: all that a device waits in, as far as it surely waits."""
-    bound = normal_cdf(np.log1p(step.host_s / np.maximum(step.compute_s, 1e-12)) / SHARE_SIGMA["host_s"])
+    busy = step.compute_s + step.attention_s
+    bound = normal_cdf(np.log1p(step.host_s / np.maximum(busy, 1e-12)) / SHARE_SIGMA["host_s"])
     waiting = (step.host_s > 0) & (columns.blocking == 0)
-    return np.where(waiting, (step.host_s + step.compute_s) * bound, step.host_s)
+    return np.where(waiting, (step.host_s + busy) * bound, step.host_s)
 
 
-def fit_probability(columns: Columns, memory: PeakMemory, sigma: float = MEMORY_SIGMA) -> Array:
-    """Probability that the peak is below the capacity, its error taken for log-normal."""
-    return normal_cdf(np.log(columns.capacity_gib / np.maximum(memory.needed_gib, 1e-9)) / sigma)
+def fit_probability(columns: Columns, needed_gib: Array) -> Array:
+    """Probability that so much is below the capacity, its error taken for log-normal."""
+    return normal_cdf(np.log(columns.capacity_gib / np.maximum(needed_gib, 1e-9)) / MEMORY_SIGMA)
 
 
 def _predict_chunk(columns: Columns) -> Prediction:
@@ -97,35 +110,30 @@ def _predict_chunk(columns: Columns) -> Prediction:
         sigma=sigma,
         low_s=step.total_s / width,
         high_s=step.total_s * width,
-        fit_probability=fit_probability(columns, memory),
+        fit_probability=fit_probability(columns, memory.needed_gib),
+        ok_probability=fit_probability(columns, memory.pooled_gib),
     )
 
 
-def predict(columns: Columns, *, threads: int = 2) -> Prediction:
-    """Predicts all rows, or all points of a grid row by row, in chunks over `threads` (numpy lets other threads run
-    while it computes).
-    """
+def predict(columns: Columns) -> Prediction:
+    """Predicts all rows, or all points of a grid row by row, a chunk at a time."""
     shape = columns.shape
-    rows = max(CHUNK // math.prod(shape[1:]), 1)
-    if not shape or shape[0] <= rows:
-        return _concatenated([_predict_chunk(columns)], [shape])
-    starts = range(0, shape[0], rows)
-    with ThreadPoolExecutor(threads) as pool:
-        parts = list(pool.map(lambda start: _predict_chunk(columns.take(slice(start, start + rows))), starts))
-    return _concatenated(parts, [(min(rows, shape[0] - start), *shape[1:]) for start in starts])
+    rows = max(CHUNK // math.prod(shape[:-1]), 1)
+    if not shape or shape[-1] <= rows:
+        return _joined([_predict_chunk(columns)], [shape])
+    starts = range(0, shape[-1], rows)
+    parts = [_predict_chunk(columns.take(slice(start, start + rows))) for start in starts]
+    return _joined(parts, [(*shape[:-1], min(rows, shape[-1] - start)) for start in starts])
 
 
-def _concatenated(parts: Sequence[Prediction], shapes: Sequence[tuple[int, ...]]) -> Prediction:
+def _joined(parts: Sequence[Prediction], shapes: Sequence[tuple[int, ...]]) -> Prediction:
     """One prediction of 1-d arrays from those of chunks of `shapes`; of no shape where the only one has none."""
 
     def joined(values: Sequence[Array]) -> Array:
-        whole = [
-            np.broadcast_to(np.asarray(value, dtype=np.float64), shape)
-            for value, shape in zip(values, shapes, strict=True)
-        ]
-        if len(whole) == 1:
-            return whole[0].reshape(-1) if len(shapes[0]) > 1 else whole[0]
-        return np.concatenate([value.reshape(-1) for value in whole])
+        whole = [np.broadcast_to(value, shape) for value, shape in zip(values, shapes, strict=True)]
+        if not shapes[0]:
+            return np.asarray(whole[0], dtype=np.float64)
+        return np.concatenate(whole, axis=-1, dtype=np.float64).reshape(-1)
 
     def fields(
         kind: type[StepTime] | type[PeakMemory], values: Sequence[StepTime] | Sequence[PeakMemory]
@@ -139,6 +147,6 @@ def _concatenated(parts: Sequence[Prediction], shapes: Sequence[tuple[int, ...]]
         memory=PeakMemory(**fields(PeakMemory, [part.memory for part in parts])),
         **{
             name: joined([getattr(part, name) for part in parts])
-            for name in ("sigma", "low_s", "high_s", "fit_probability")
+            for name in ("sigma", "low_s", "high_s", "fit_probability", "ok_probability")
         },
     )

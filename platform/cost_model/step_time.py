@@ -31,7 +31,9 @@ class StepTime:
 
     total_s: Array
     compute_s: Array
-    """Busy with the slowest stage's micro-batches, recomputation included."""
+    """Busy with the slowest stage's micro-batches, recomputation included, attention's core left out."""
+    attention_s: Array
+    """The core of attention, between its two products, likewise."""
     host_s: Array
     """Waiting for kernel launches and hooks."""
     tensor_s: Array
@@ -111,11 +113,13 @@ def step_time(columns: Columns) -> StepTime:
 
     tensor_total = m * slot_layers * tensor
     host_total = m * slot_layers * waits
-    compute = m * slot - tensor_total - host_total
+    attention_total = m * slot_layers * layer.attention
+    compute = m * slot - tensor_total - host_total - attention_total
     total = m * slot + pipeline + bubble + data + optimizer
     return StepTime(
         total_s=total,
         compute_s=compute,
+        attention_s=attention_total,
         host_s=host_total,
         tensor_s=tensor_total,
         pipeline_s=pipeline,

@@ -19,7 +19,7 @@ from trainers.recipe import Recipe
 DAY_S = 86400.0
 _SYNC = {"ddp": ("last", "every"), "fsdp": ("every", "last")}
 PARTS = {
-    "compute": ("compute_s", "optimizer_s"),
+    "compute": ("compute_s", "attention_s", "optimizer_s"),
     "host": ("host_s",),
     "communication": ("tensor_s", "pipeline_s", "data_s"),
     "bubble": ("bubble_s",),
@@ -183,12 +183,15 @@ def best_plan(
     prediction = predict(grid)
     attention = fused_attention(space)
     refused = _refused(columns, attention)
-    fits = np.asarray(prediction.fits) & ~refused
+    runs = np.asarray(prediction.fits) & ~refused
+    fits = runs & (prediction.ok_probability > 0.5)
     skipped = [*points.skipped]
     if refused.any():
         skipped.append(("kernels that an engine refuses together", int(refused.sum())))
-    if not fits.all():
-        skipped.append(("predicted out of memory", int((~fits & ~refused).sum())))
+    if not runs.all():
+        skipped.append(("predicted out of memory", int((~runs & ~refused).sum())))
+    if (runs & ~fits).any():
+        skipped.append(("predicted to thrash: the allocator's pools exceed the device", int((runs & ~fits).sum())))
     rows = _fastest_rows(columns, prediction, fits)
     planned: list[Planned] = []
     for row in rows[:top]:

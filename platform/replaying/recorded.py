@@ -71,9 +71,9 @@ class Cell:
         )
 
     def by_prediction(self) -> list[Recorded]:
-        """The choices as the cost model ranks them: expected throughput times the probability of fitting."""
+        """The choices as the cost model ranks them: expected throughput times the probability of running well."""
         prediction = predict(from_rows([run.values for run in self.runs]))
-        score = prediction.fit_probability / prediction.expected_s
+        score = prediction.ok_probability / prediction.expected_s
         return [self.choices[place] for place in np.argsort(-score, kind="stable")]
 
 
@@ -91,7 +91,10 @@ def cells(runs: Sequence[Run]) -> list[Cell]:
 def _choice(key: str, run: Run) -> Recorded:
     values = run.values
     tokens = int(values["global_batch"] * values["seq_len"])
-    outcome = Outcome.OOM if run.out_of_memory else Outcome.THRASH if run.step_time_s is None else Outcome.OK
+    stated = run.row.get("outcome") or "ok"
+    outcome = Outcome.OOM if run.out_of_memory else Outcome(stated)
+    if outcome is Outcome.OK and run.step_time_s is None:
+        outcome = Outcome.SLOW  # it ran, and nobody printed how fast
     step_s = run.step_time_s if outcome is Outcome.OK else None
     num_devices = run.cluster.num_devices
     return Recorded(

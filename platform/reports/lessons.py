@@ -15,7 +15,7 @@ from trainers.measurement import Measurement, Outcome
 
 DAY_S = 86400.0
 PARTS = {
-    "compute": ("compute_s", "optimizer_s", "host_s"),
+    "compute": ("compute_s", "attention_s", "optimizer_s", "host_s"),
     "communication": ("tensor_s", "pipeline_s", "bubble_s", "data_s"),
 }
 """Parts of a predicted step by what they stand for."""

@@ -36,7 +36,7 @@ def parts_of(profile: Profile, predicted: StepTime | None = None) -> list[Part]:
 
     idle = "idle" if profile.device_kind == "cuda" else "idle (Python, waiting)"
     return [
-        Part(name="compute", measured_s=sums.compute_s, predicted_s=model("compute_s")),
+        Part(name="compute", measured_s=sums.compute_s, predicted_s=model("compute_s", "attention_s")),
         Part(name="matmul", measured_s=sums.matmul_s, inside=True),
         Part(name="attention", measured_s=sums.attention_s, inside=True),
         Part(name="loss, with the head", measured_s=sums.loss_s, inside=True),

@@ -70,8 +70,8 @@ class Guided(Generic[C]):
         self._log_step_s: dict[int, float] = {}
         """Measured, by point."""
         self._allocated_gib: dict[int, float] = {}
-        self._crowded: set[int] = set()
-        """Points that ran out of memory, or had no head-room."""
+        self._crowded: dict[int, float] = {}
+        """What was predicted of points that ran out of memory, or had no head-room, over the limit, in log space."""
         self._best: dict[int, float] = {}
         """Group -> log step time of its incumbent."""
         self._turns: Counter[int] = Counter()
@@ -151,7 +151,8 @@ class Guided(Generic[C]):
         if peak is not None and math.isfinite(peak) and peak > 0:
             self._allocated_gib[point] = peak
         if result.outcome in (Outcome.OOM, Outcome.THRASH):
-            self._crowded.add(point)
+            limited = self._points.log_needed if result.outcome is Outcome.OOM else self._points.log_pooled
+            self._crowded[point] = float(limited[point])
 
     def _lead(self, group: int, result: Result, tokens_per_step: int) -> None:
         """Makes the result its group's incumbent if it is the best."""
@@ -245,23 +246,23 @@ class Guided(Generic[C]):
         residual = {
             each: math.log(peak) - float(points.log_allocated_gib[each]) for each, peak in self._allocated_gib.items()
         }
-        for each in self._crowded:
-            residual[each] = max(residual.get(each, -math.inf), MARGIN - float(points.log_needed[each]))
-            if points.log_needed[each] > MARGIN:
+        for each, predicted in self._crowded.items():
+            residual[each] = max(residual.get(each, -math.inf), MARGIN - predicted)
+            if predicted > MARGIN:
                 del residual[each]
         for each in self._log_step_s:
-            if each not in residual and points.log_needed[each] > -MARGIN:
-                residual[each] = -MARGIN - float(points.log_needed[each])
+            if each not in residual and points.log_pooled[each] > -MARGIN:
+                residual[each] = -MARGIN - float(points.log_pooled[each])
         index = np.array(sorted(residual), dtype=np.int64)
         off = np.array([residual[each] for each in index])
-        taught = _teachers(np.abs(points.log_needed[index] + off))
+        taught = _teachers(np.abs(points.log_pooled[index] + off))
         return learn(points, index[taught], off[taught], MEMORY)
 
     def _fits(self, memory: Learned | None, index: Index) -> Array:
         if memory is None:
             return np.ones(len(index))
         mean, sigma = memory.each(index)
-        fits = normal_cdf(-(self._points.log_needed[index] + mean) / np.hypot(sigma, MEMORY_NOISE))
+        fits = normal_cdf(-(self._points.log_pooled[index] + mean) / np.hypot(sigma, MEMORY_NOISE))
         return np.where(np.isin(index, list(self._ran_before)), 1.0, fits)
 
     def _reference(self, group: int, speed: Array) -> float:

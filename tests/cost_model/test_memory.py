@@ -11,13 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from platform.cost_model.columns import Columns
+from platform.cost_model.columns import Columns, from_rows
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.memory import lower_bound_gib, peak_memory, peak_parts
 from platform.cost_model.predict import predict
+from platform.cost_model.rows import read_rows
+from platform.cost_model.table import interpret
 from platform.cost_model.values import from_points
 from tests.cost_model.points import BLOOM_7B1, GPT2, GPT_39B, fsdp, point
 from trainers.codec import to_json
+from trainers.ladder import HEADROOM
 from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
 
@@ -207,3 +210,16 @@ def test_parts_add_up_to_the_peak() -> None:
     columns = point(fsdp(dp_shard=8), cluster="8xH200", micro_batch=2, grad_accum=2)
     assert float(peak_parts(columns).total[0]) == pytest.approx(peak(columns))
     assert np.all(peak_memory(columns).device_gib > peak_memory(columns).needed_gib)
+
+
+def test_what_pools_cannot_share_is_what_thrashed_on_h200() -> None:
+    """Every measured row of FSDP2 whose sums are whole until the last micro-step: 7 on one device, 14 on four."""
+    tables = (ROOT / "docs" / "measurements").glob("bloom7b*.csv")
+    rows = [row for table in tables for row in read_rows(table) if row["engine"] == "fsdp" and row["peak_reserved_gib"]]
+    runs = [interpret(row) for row in rows if row["grad_sync"] == "last"]
+    columns = from_rows([run.values for run in runs])
+    memory = peak_memory(columns)
+    thrashed = np.array([run.row["outcome"] == "thrash" for run in runs])
+    assert len(runs) >= 19 and 0 < thrashed.sum() < len(runs)
+    assert np.array_equal(memory.pooled_gib > HEADROOM * columns.capacity_gib, thrashed)
+    assert (memory.needed_gib < columns.capacity_gib).all(), "none of them is too large to run"

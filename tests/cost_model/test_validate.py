@@ -229,7 +229,13 @@ def test_the_h200_runs_of_the_search_itself(name: str) -> None:
     assert found.step_time_ape_median is not None and found.step_time_ape_median < 0.12
     assert found.memory_ape_median is not None and found.memory_ape_median < 0.05
     assert found.oom_missed == 0
-    assert found.interval_coverage is not None and found.interval_coverage >= 0.7
+
+
+def test_the_intervals_of_the_h200_runs() -> None:
+    """Of all tables together: a single one has two to sixteen timed rows, too few to tell 60 from 80 %."""
+    found = validate([row for path in sorted(MEASUREMENTS.glob("*H200.csv")) for row in read_rows(path)]).overall
+    assert found.interval_coverage is not None and 0.7 <= found.interval_coverage <= 0.9
+    assert found.interval_half_width_median is not None and found.interval_half_width_median < 0.25
 
 
 def test_published_runs_that_came_after_the_model() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from platform.cost_model.calibration import PART_SIGMA
 from platform.cost_model.columns import Array, Columns
-from platform.cost_model.predict import predict
+from platform.cost_model.predict import SHARE_SIGMA, predict
 from platform.searchers.problem import MICRO_BATCH, RECIPE, Choice, Problem
+from trainers.ladder import HEADROOM
 
 Index = npt.NDArray[np.int64]
 
@@ -41,6 +41,8 @@ class Points:
     """Its log deviation."""
     log_needed: Array
     """Logarithm of predicted memory over the capacity: above 0 it does not fit. Minus infinity where not predicted."""
+    log_pooled: Array
+    """The same of what leaves head-room: above 0 it thrashes."""
     log_allocated_gib: Array
     """Of the predicted allocated peak, to learn from a measured one; NaN where not predicted."""
     effects: npt.NDArray[np.float32]
@@ -68,9 +70,10 @@ def make_points(problem: Problem[Any]) -> Points:
     effects = [scale * SWITCH_SIGMA * switches[owner], scale * DOUBLING_SIGMA * numbers]
     log_step_s = np.zeros(len(owner))
     sigma = np.zeros(len(owner))
-    log_needed, log_allocated = np.full(len(owner), -np.inf), np.full(len(owner), np.nan)
+    log_needed, log_pooled = np.full(len(owner), -np.inf), np.full(len(owner), -np.inf)
+    log_allocated = np.full(len(owner), np.nan)
     if problem.columns is not None and len(owner):
-        log_step_s, sigma, log_needed, log_allocated, shares = _predicted(problem.columns)
+        log_step_s, sigma, log_needed, log_pooled, log_allocated, shares = _predicted(problem.columns)
         effects.append(shares)
     return Points(
         owner=owner,
@@ -79,6 +82,7 @@ def make_points(problem: Problem[Any]) -> Points:
         log_step_s=log_step_s,
         sigma=sigma,
         log_needed=log_needed,
+        log_pooled=log_pooled,
         log_allocated_gib=log_allocated,
         effects=np.concatenate(effects, axis=1).astype(np.float32),
         place=np.concatenate([switches[owner], numbers], axis=1).astype(np.float32),
@@ -86,15 +90,16 @@ def make_points(problem: Problem[Any]) -> Points:
     )
 
 
-def _predicted(columns: Columns) -> tuple[Array, Array, Array, Array, Array]:
+def _predicted(columns: Columns) -> tuple[Array, Array, Array, Array, Array, Array]:
     prediction = predict(columns)
     step, memory = prediction.step, prediction.memory
-    shares = np.stack([sigma * getattr(step, part) / step.total_s for part, sigma in PART_SIGMA.items()], axis=1)
-    needed = np.log(np.maximum(memory.needed_gib, 1e-9) / columns.capacity_gib)
+    shares = np.stack([sigma * getattr(step, part) / step.total_s for part, sigma in SHARE_SIGMA.items()], axis=1)
+    needed, pooled = (np.maximum(each, 1e-9) / columns.capacity_gib for each in (memory.needed_gib, memory.pooled_gib))
     return (
         np.log(step.total_s),
         prediction.sigma,
-        np.asarray(needed),
+        np.log(needed),
+        np.log(pooled / HEADROOM),
         np.log(np.maximum(memory.allocated_gib, 1e-9)),
         shares,
     )
