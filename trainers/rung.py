@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -91,15 +91,12 @@ class Rung:
             **started,
         )
 
-    def curves(self, steps: int, learning_rate: float) -> tuple[list[float], list[float]]:
-        """Mean loss over ranks and gradient norm of each of `steps` optimizer steps: the numerics gate's.
-
-        The learning rate grows linearly, up to `learning_rate` in the last step.
-        """
+    def curves(self, learning_rates: Sequence[float]) -> tuple[list[float], list[float]]:
+        """Mean loss over ranks and gradient norm of an optimizer step at each of the learning rates."""
         accum = self._batch.grad_accum
         self._engine.set_grad_accum(accum)
-        for step in range(steps):
-            self._engine.set_learning_rate(learning_rate * (step + 1) / steps)
+        for step, rate in enumerate(learning_rates):
+            self._engine.set_learning_rate(rate)
             self._run(1, accum, watch_s=None if step else self._w.job.first_step_s)
         return self._losses, self._norms
 

@@ -157,8 +157,8 @@ class Worker:
         self.batch = batch = gate_batch(self.job)
         self._stand("gate", None, deadline_s(self.job, self.job.first_step_s, self.watchdog.allowance_s))
         recipe = dataclasses.replace(self.job.recipe, data=data.STREAM, global_batch=gate.sequences)
-        highest = recipe.learning_rate * gate.rate
-        losses, norms = Rung(self, engine, data.source(recipe), batch).curves(gate.steps, highest)
+        rates = [recipe.learning_rate * gate.rate * (step + 1) / gate.steps for step in range(gate.steps)]
+        losses, norms = Rung(self, engine, data.source(recipe), batch).curves(rates)
         engine.set_learning_rate(recipe.learning_rate)
         if self.rank == 0:
             curves = GateCurves(

@@ -62,7 +62,7 @@ class TestManyMeasurements:
         searcher = Guided(PLANNED)
         for number, each in enumerate(BLOOM[:12]):
             searcher.update(each, ran(each, 10.0 + number))
-        assert len(searcher._times().process.rows) == 10
+        assert len(searcher._times().process.X_train_) == 10
         assert searcher.suggest() is not None
 
 

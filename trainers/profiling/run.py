@@ -49,13 +49,14 @@ def run(worker: "Worker", engine: Engine, source: Source, batch: BatchPoint) -> 
     accum = min(batch.grad_accum, SHORT_ACCUM)
     short = BatchPoint(micro_batch=batch.micro_batch, grad_accum=accum)
     rung = Rung(worker, cast(Engine, _Named(engine)), source, short)
-    rung.curves(WARMUP_STEPS)
+    rates = [worker.job.recipe.learning_rate] * WARMUP_STEPS
+    rung.curves(rates)
     worker.meter.release()  # the point has fitted before; the profiler's own memory is no part of it
     on_cuda = worker.device.type == "cuda"
     layout = worker.job.layout
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_cuda else [])]
     with naming(_modules(engine, layout.compile)):
-        rung.curves(1)  # the names' own first time
+        rung.curves(rates[:1])  # the names' own first time
         # Shapes tell the head where no range can.
         with profile(activities=activities, record_shapes=layout.compile == "model") as profiler:
             rung.window(STEPS)
