@@ -107,7 +107,7 @@ def _parameters_on_meta() -> Generator[None, None, None]:
 def _config(spec: ModelSpec) -> PreTrainedConfig:
     # Where sizes are all that is known, transformers' defaults hold for the rest.
     unstated = {"bos_token_id": None, "eos_token_id": None}
-    settings = json.loads(spec.config) if spec.config else spec.to_config() | unstated
+    settings: dict[str, Any] = json.loads(spec.config) if spec.config else spec.to_config() | unstated
     settings.pop("model_type", None)
     config = CONFIG_MAPPING[spec.architecture](**settings)
     config.use_cache = False
