@@ -18,8 +18,8 @@ from trainers.probed import Probe
 def likely_best_first(
     candidates: Sequence[Candidate], cluster: Cluster, cap_gib: float | None, probe: Probe | None = None
 ) -> tuple[list[Candidate], Columns | None]:
-    """Candidates by their best rung's predicted tokens/s times the probability that it runs well, the highest first; and
-    their columns (see `known_columns`) in that order.
+    """Candidates by their best rung's predicted tokens/s times the probability that it runs well, the highest first;
+    and their columns (see `known_columns`) in that order.
 
     Predicted with the figures of `probe` where the cluster has one. Only an order: nothing is left out, and equal ones
     stay in the space's order. Where the catalogue does not know the GPU, and on CPUs, the space's own order stays.
