@@ -159,10 +159,11 @@ def run(options: argparse.Namespace, console: Console) -> int:
         told["max_model"] = [
             {
                 "gpus": each.num_devices,
-                "params_b": each.model.num_parameters / 1e9,
-                "layers": each.model.num_layers,
-                "hidden": each.model.hidden_size,
-                "heads": each.model.num_heads,
+                "params_b": each.recipe.model.num_parameters / 1e9,
+                "layers": each.recipe.model.num_layers,
+                "hidden": each.recipe.model.hidden_size,
+                "heads": each.recipe.model.num_heads,
+                "config": each.recipe.model.to_config(),
                 **planned_json(each.planned, tokens),
             }
             for each in largest

@@ -215,6 +215,9 @@ def show(report: Report, console: Console, *, num_calibrate: int) -> None:
     for name, text in _FIGURES:
         table.add_row(name, text(overall), text(report.baseline))
     console.print(table)
+    if num_calibrate:
+        before = _percent(overall.zero_shot_ape_median)
+        console.print(f"the same rows before calibrating: step time, median error {before}", highlight=False)
     console.print(
         f"out of memory: {overall.oom_missed} missed, {overall.oom_false_alarms} false alarms", highlight=False
     )

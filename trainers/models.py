@@ -105,7 +105,9 @@ def _parameters_on_meta() -> Generator[None, None, None]:
 
 
 def _config(spec: ModelSpec) -> PreTrainedConfig:
-    settings = json.loads(spec.config) if spec.config else _settings(spec)
+    # Where sizes are all that is known, transformers' defaults hold for the rest.
+    unstated = {"bos_token_id": None, "eos_token_id": None}
+    settings: dict[str, Any] = json.loads(spec.config) if spec.config else spec.to_config() | unstated
     settings.pop("model_type", None)
     config = CONFIG_MAPPING[spec.architecture](**settings)
     config.use_cache = False
@@ -113,37 +115,3 @@ def _config(spec: ModelSpec) -> PreTrainedConfig:
         if key.endswith(("dropout", "pdrop")):
             setattr(config, key, 0.0)
     return config
-
-
-def _settings(spec: ModelSpec) -> dict[str, Any]:
-    """The configuration's fields that follow from the facts; transformers' defaults hold for the rest."""
-    common = {
-        "vocab_size": spec.vocab_size,
-        "initializer_range": spec.init_std,
-        "tie_word_embeddings": spec.tied_embeddings,
-        "bos_token_id": None,
-        "eos_token_id": None,
-    }
-    match spec.architecture:
-        case "bloom":
-            sizes = {"hidden_size": spec.hidden_size, "n_layer": spec.num_layers, "n_head": spec.num_heads}
-        case "gpt2":
-            sizes = {
-                "n_embd": spec.hidden_size,
-                "n_layer": spec.num_layers,
-                "n_head": spec.num_heads,
-                "n_inner": spec.ffn_size,
-                "n_positions": spec.max_positions,
-            }
-        case "gpt_neox" | "llama":
-            sizes = {
-                "hidden_size": spec.hidden_size,
-                "num_hidden_layers": spec.num_layers,
-                "num_attention_heads": spec.num_heads,
-                "intermediate_size": spec.ffn_size,
-            }
-            if spec.max_positions:
-                sizes["max_position_embeddings"] = spec.max_positions
-            if spec.architecture == "llama":
-                sizes["num_key_value_heads"] = spec.num_kv_heads
-    return common | sizes

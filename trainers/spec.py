@@ -201,6 +201,14 @@ class ModelSpec:
                 )
         return spec
 
+    def to_config(self) -> dict[str, Any]:
+        """The `config.json` of a model of these sizes: what `from_config` reads."""
+        values = {field: getattr(self, field) for field in _CONFIG_KEYS[self.architecture]}
+        if not self.max_positions:
+            values.pop("max_positions", None)
+        keys = _CONFIG_KEYS[self.architecture]
+        return {"model_type": self.architecture, **{keys[field][0]: value for field, value in values.items()}}
+
 
 _INTEGERS = ("num_layers", "hidden_size", "num_heads", "vocab_size", "ffn_size", "num_kv_heads", "max_positions")
 

@@ -28,7 +28,8 @@ def read_rows(path: pathlib.Path) -> list[Row]:
             rows = list(reader)
             header = reader.fieldnames or ()
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot read table {path}: {error}") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"cannot read table {path}: {why}") from None
     missing = [name for name in NEEDED if name not in header]
     if missing:
         raise InputError(f"table {path} lacks the columns {', '.join(missing)}; docs/table.md has the whole header")

@@ -19,6 +19,8 @@ class Scores:
     rows_left_out: int
     step_time_ape_median: float | None = None
     step_time_ape_mean: float | None = None
+    zero_shot_ape_median: float | None = None
+    """Of the same rows before anything was measured."""
     memory_ape_median: float | None = None
     rank_correlation: float | None = None
     regret_median: float | None = None
@@ -40,6 +42,7 @@ class Scored:
     measured_gib: Array
     out_of_memory: Mask
     predicted_s: Array
+    zero_shot_s: Array
     low_s: Array
     high_s: Array
     predicted_gib: Array
@@ -100,6 +103,7 @@ def score_table(runs: Sequence[Run], *, num_calibrate: int = 0) -> Scored:
         measured_gib=np.array([run.peak_memory_gib or np.nan for run in runs]),
         out_of_memory=np.array([run.out_of_memory for run in runs]),
         predicted_s=total,
+        zero_shot_s=np.asarray(prediction.step.total_s),
         low_s=low,
         high_s=high,
         predicted_gib=np.where(is_allocated, memory.allocated_gib, memory.device_gib),
@@ -188,6 +192,7 @@ def scores(scored: Scored, rows: Sequence[int], rows_left_out: int) -> Scores:
         rows_left_out=rows_left_out,
         step_time_ape_median=_median(errors),
         step_time_ape_mean=float(errors.mean()) if len(errors) else None,
+        zero_shot_ape_median=_median(np.abs(scored.zero_shot_s[timed] / measured - 1)),
         memory_ape_median=_median(memory_errors),
         rank_correlation=spearman(rate / predicted, rate / measured),
         regret_median=_median(np.array(regrets)),

@@ -19,8 +19,8 @@ class Largest:
     """The largest model of one number of devices."""
 
     num_devices: int
-    model: ModelSpec
-    global_batch: int
+    recipe: Recipe
+    """Its model is the grown one."""
     planned: Planned
 
 
@@ -88,5 +88,11 @@ def largest_models(
                 break
             model, planned = taller, more
         assert planned is not None
-        found.append(Largest(num_devices=count, model=model, global_batch=micro_batch * count, planned=planned))
+        found.append(
+            Largest(
+                num_devices=count,
+                recipe=dataclasses.replace(recipe, model=model, global_batch=micro_batch * count),
+                planned=planned,
+            )
+        )
     return tuple(found)

@@ -1,6 +1,7 @@
 """Plans as people read them: tables and a chart in the terminal."""
 
 import dataclasses
+import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -168,16 +169,30 @@ def show_largest(largest: Sequence[Largest], console: Console) -> None:
         planned = each.planned
         table.add_row(
             str(each.num_devices),
-            f"{each.model.num_parameters / 1e9:.2f}B",
-            str(each.model.num_layers),
-            str(each.model.hidden_size),
-            str(each.model.num_heads),
+            f"{each.recipe.model.num_parameters / 1e9:.2f}B",
+            str(each.recipe.model.num_layers),
+            str(each.recipe.model.hidden_size),
+            str(each.recipe.model.num_heads),
             f"{planned.needed_gib:.1f}",
             figure(planned.step_s),
             figure(planned.mfu * planned.peak_tflops),
             f"{planned.layout.label}, batch {_batch(planned)}",
         )
     console.print(table, highlight=False)
+    top, recipe = largest[-1], largest[-1].recipe
+    wanted = {
+        "seq_len": recipe.seq_len,
+        "global_batch": recipe.global_batch,
+        "compute_precision": recipe.compute_precision,
+        "micro_batch": top.planned.micro_batch,
+    }
+    console.print(
+        f"To measure the last one on {top.num_devices} devices, keep the next line as grown.json and run"
+        f" python -m platform.search grown.json {' '.join(f'--set {axis}={value}' for axis, value in wanted.items())}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(json.dumps(recipe.model.to_config()), highlight=False, soft_wrap=True)
 
 
 def planned_json(planned: Planned, tokens: float) -> dict[str, Any]:

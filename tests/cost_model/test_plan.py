@@ -1,5 +1,6 @@
 """`python -m platform.plan`: what each question answers, and bad input."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -18,6 +19,7 @@ from platform.plans.max_model import grown
 from platform.plans.scaling import parse_counts, parse_phases
 from search_spaces.gpt2 import GPT2_XL
 from trainers.cluster import Cluster
+from trainers.spec import ModelSpec
 from trainers.support import refusal
 
 
@@ -71,6 +73,16 @@ def test_the_largest_model_grows_with_the_devices(capsys: pytest.CaptureFixture[
     assert 2.5 < small["params_b"] < 4.5 and 1.7 < large["params_b"] / small["params_b"] < 2.3
     assert small["needed_gib"] > 14 and large["needed_gib"] > 14
     assert large["layers"] > small["layers"] and large["heads"] > small["heads"]
+    read = ModelSpec.from_config(large["config"], name="grown")
+    assert read.num_parameters / 1e9 == large["params_b"], "what search would measure"
+
+
+@pytest.mark.parametrize("architecture", ["bloom", "gpt2", "gpt_neox", "llama"])
+def test_a_spec_s_config_is_read_as_the_spec(architecture: str) -> None:
+    sizes = {"num_layers": 3, "hidden_size": 96, "num_heads": 4, "vocab_size": 1000}
+    more = {} if architecture == "bloom" else {"ffn_size": 200, "max_positions": 64}
+    spec = ModelSpec(name="own", architecture=architecture, **sizes, **more)  # type: ignore[arg-type]
+    assert dataclasses.replace(ModelSpec.from_config(spec.to_config(), name="own"), config="") == spec
 
 
 def test_grown_models_keep_the_width_of_a_head() -> None:

@@ -214,7 +214,8 @@ def test_small_cells_can_be_left_aside(capsys: pytest.CaptureFixture[str]) -> No
     assert large.overall == large.cells[0].ours and large.num_small == 11
     table = str(TABLES / "tr3m_1b3.csv")
     assert main([table, "--calibrate", "3", "--min-cell", "6"]) == 0
-    assert "cells not looked" not in " ".join(capsys.readouterr().out.split())
+    out = " ".join(capsys.readouterr().out.split())
+    assert "cells not looked" not in out and "before calibrating: step time, median error 7.6 %" in out
     assert main([table, "--min-cell", "17"]) == 2 and main([table, "--min-cell", "0"]) == 2
     assert capsys.readouterr().err.splitlines() == [
         "no cell has 17 configurations: the largest has 16",
