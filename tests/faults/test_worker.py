@@ -141,9 +141,9 @@ def _hurt(session: Session, points: Sequence[str], group: MemoryGroup | None) ->
 
 
 def _leave_no_more(session: Session, worker: psutil.Process) -> None:
-    """Once the rung that begins is over, this rank may have what that took and 64 MiB: the next takes 150 MiB more.
+    """Once the rung that begins is over, this rank may have what that took and 64 MiB: the next one's logits take 256.
 
-    What its threads want besides is far less than that, and each tensor of logits is 32 MiB.
+    What its threads want besides is far less.
     """
     peak_kib = 0
 
@@ -227,7 +227,7 @@ class TestOutOfMemory:
         fitted, found = hurt.of("memory of a rank")
         assert fitted.outcome in RAN and fitted.batch.micro_batch == 1
         assert found.outcome is Outcome.OOM and found.rank in (0, 1), found.reason
-        assert f"rank {found.rank} asked for" in found.reason and "at micro-batch 2" in found.reason
+        assert f"rank {found.rank} asked for" in found.reason and "at micro-batch 16" in found.reason
         assert "oom: DDP" in hurt.sessions[0].err and found.reason in hurt.sessions[0].err
 
     def test_its_trial_ends_before_the_others_deadline(self, hurt: Hurt) -> None:
