@@ -25,8 +25,8 @@ def space() -> Space:
     points += [
         Point(name="killed after a rung", micro_batch=1, layout={"engine": "ddp", "bucket_mib": 64}),
         Point(name="and the next", micro_batch=2, layout={"engine": "ddp", "bucket_mib": 64}),
-        Point(name="memory of a rank", micro_batch=1, layout={"engine": "ddp"}, recipe={"global_batch": 32}),
-        Point(name="and no more", micro_batch=16, layout={"engine": "ddp"}, recipe={"global_batch": 32}),
+        Point(name="memory of a rank", micro_batch=2, layout={"engine": "ddp"}, recipe={"global_batch": 12}),
+        Point(name="and no more", micro_batch=6, layout={"engine": "ddp"}, recipe={"global_batch": 12}),
         Point(name="loss", micro_batch=2, layout={"engine": "ddp"}, recipe={"learning_rate": 1e30}),
     ]
     return Space(
