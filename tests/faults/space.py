@@ -22,14 +22,13 @@ def space() -> Space:
         max_positions=512,
     )
     points = [Point(name=name, micro_batch=2, layout=layout) for name, layout in _LAYOUTS.items()]
-    two_rungs = (("killed after a rung", "and the next", 64), ("memory of a rank", "and no more", 72))
-    for first, second, bucket_mib in two_rungs:
-        layout = {"engine": "ddp", "bucket_mib": bucket_mib}
-        points += [
-            Point(name=first, micro_batch=1, layout=layout),
-            Point(name=second, micro_batch=2, layout=layout),
-        ]
-    points.append(Point(name="loss", micro_batch=2, layout={"engine": "ddp"}, recipe={"learning_rate": 1e30}))
+    points += [
+        Point(name="killed after a rung", micro_batch=1, layout={"engine": "ddp", "bucket_mib": 64}),
+        Point(name="and the next", micro_batch=2, layout={"engine": "ddp", "bucket_mib": 64}),
+        Point(name="memory of a rank", micro_batch=2, layout={"engine": "ddp"}, recipe={"global_batch": 12}),
+        Point(name="and no more", micro_batch=6, layout={"engine": "ddp"}, recipe={"global_batch": 12}),
+        Point(name="loss", micro_batch=2, layout={"engine": "ddp"}, recipe={"learning_rate": 1e30}),
+    ]
     return Space(
         name="hurt",
         summary="layouts that are hurt",
