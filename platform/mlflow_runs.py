@@ -247,8 +247,8 @@ def _mlflow() -> Any:
     variables.MLFLOW_HTTP_REQUEST_TIMEOUT.default = TIMEOUT_S
     # With --json standard output is for the result alone; MLflow prints a link there for every run that ends.
     variables.MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT.default = True
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    for name in ("mlflow", "alembic"):  # what goes wrong is raised too, and the mirror says it in a sentence
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     return ml
 
 
