@@ -64,7 +64,8 @@ def classify(failures: Mapping[int, BaseException], *, dead: Mapping[int, str], 
 
     An OOM on any rank wins, then any other cause that a rank named itself: the peers fail only because of it. A dead
     process comes before a plain exception, since a peer's broken connection is what its death looks like elsewhere: it
-    is a silent death. So is an end where no rank raised anything, of which `otherwise` is said.
+    is a silent death. So is a broken connection of which nothing else is known, as where a peer's whole node is gone,
+    and an end where no rank raised anything, of which `otherwise` is said.
     """
     own = {rank: error for rank, error in failures.items() if isinstance(error, RungFailure)}
     for wanted in (Outcome.OOM, Outcome.DIVERGED, Outcome.HUNG, Outcome.FAILED):
@@ -73,7 +74,7 @@ def classify(failures: Mapping[int, BaseException], *, dead: Mapping[int, str], 
                 reason = f"the process of rank {rank} died: {said}"
                 return Verdict(outcome=Outcome.FAILED, reason=reason, rank=rank, silent=True)
         for _, error in sorted(own.items()):
-            if error.outcome == wanted:
+            if error.outcome == wanted and not _broken(error):
                 return Verdict(
                     outcome=Outcome(error.outcome),
                     reason=error.reason,
@@ -83,9 +84,24 @@ def classify(failures: Mapping[int, BaseException], *, dead: Mapping[int, str], 
                     allocated_gib=error.allocated_gib,
                     reserved_gib=error.reserved_gib,
                 )
-    for rank, error in sorted(failures.items()):
+    for rank, error in sorted(failures.items(), key=lambda each: (_broken(each[1]), each[0])):
+        if _broken(error):
+            said = error.reason if isinstance(error, RungFailure) else one_line(error)
+            reason = f"rank {rank} lost its connection to another: {said}"
+            return Verdict(outcome=Outcome.FAILED, reason=reason[:300], silent=True)
         return Verdict(outcome=Outcome.FAILED, reason=one_line(error), rank=rank)
     return Verdict(outcome=Outcome.FAILED, reason=otherwise or "the trial ended without saying why", silent=True)
+
+
+_BROKEN = re.compile(
+    r"connection (closed|reset|refused)|broken pipe|ncclRemoteError|remote process exited", re.IGNORECASE
+)
+"""What gloo and NCCL say of a peer that is gone."""
+
+
+def _broken(error: BaseException) -> bool:
+    plain = not isinstance(error, RungFailure) or error.outcome == Outcome.FAILED
+    return plain and _BROKEN.search(str(error)) is not None
 
 
 def size(gib: float | None) -> str:

@@ -33,8 +33,15 @@ def test_a_death_is_not_silent_where_a_rank_names_the_cause(outcome: str):
 
 
 def test_a_failure_of_a_rank_whose_peers_live_is_its_own():
-    assert not classify({0: COLLATERAL}, dead={}).silent
-    assert not classify({0: ValueError("no such layout")}, dead={}).silent
+    verdict = classify({0: COLLATERAL, 1: ValueError("no such layout")}, dead={})
+    assert not verdict.silent and verdict.rank == 1 and "no such layout" in verdict.reason
+
+
+def test_a_broken_connection_alone_is_a_silent_death():
+    """A peer whose node is gone says nothing, and nobody else of it: the layout had no part in it."""
+    verdict = classify({0: COLLATERAL}, dead={})
+    assert verdict.silent and verdict.rank is None
+    assert verdict.reason == "rank 0 lost its connection to another: RuntimeError: connection closed by peer"
 
 
 def test_a_divergence_is_no_failure():
