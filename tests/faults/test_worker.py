@@ -149,7 +149,8 @@ def _leave_no_more(session: Session, worker: psutil.Process) -> None:
 
     def is_over(lines: Sequence[Line]) -> bool:
         nonlocal peak_kib
-        if isinstance(lines[-1], Measured):
+        rungs = [each for each in lines if isinstance(each, RungStart)]
+        if any(isinstance(each, Measured) and each.measurement.trial_id == rungs[-1].trial_id for each in lines):
             return True
         found = re.search(r"^VmData:\s+(\d+) kB", Path(f"/proc/{worker.pid}/status").read_text(), re.MULTILINE)
         assert found is not None
