@@ -77,6 +77,8 @@ def _study(folder: Path, points: Sequence[str], group: MemoryGroup | None) -> Hu
         "RAY_AUTH_MODE": "disabled",  # so that this process may ask the search's Ray for its placement groups
     }
     argv = (str(SPACE), "--name", "hurt", *IN_ORDER, "--set", f"point={','.join(points)}")
+    if group is not None:
+        argv = (*argv, "--steps=60")  # until a host has no memory takes some seconds, of one rung
     before = (lambda: None) if group is None else group.join
     with (
         start(folder, "hurt", 1, *argv, environment=environment, before=before) as session,
