@@ -26,6 +26,7 @@ _NEARNESS = (
     Outcome.SKIPPED,
 )
 """How near a point came to being a result, nearest first."""
+_MEMORY = frozenset({Outcome.THRASH, Outcome.OOM, Outcome.SKIPPED})
 
 
 _LAGS = 0.05
@@ -90,8 +91,9 @@ def nearest_sentence(recipe: Recipe, measurements: Sequence[Measurement], cluste
     why = near.reason or near.outcome.value
     missing = shortfall_gib(near, cluster) if near.outcome is Outcome.OOM else None
     lacked = f", {figure(missing)} GiB too many" if missing else ""
+    said = "Nothing fits" if near.outcome in _MEMORY else "Nothing has won"
     return (
-        f"Nothing fits for {recipe.label} on {cluster.label}."
+        f"{said} for {recipe.label} on {cluster.label}."
         f" Nearest: {near.layout.label} at micro-batch {near.batch.micro_batch}, {near.outcome.value} ({why}){lacked}."
     )
 

@@ -72,6 +72,8 @@ def test_what_came_nearest_where_nothing_fits() -> None:
     said = nearest_sentence(RECIPE, [far, near], CLUSTER)
     assert said.startswith("Nothing fits") and "prefetch 2" in said and "0.5 GiB too many" in said
     assert nearest_sentence(RECIPE, [], CLUSTER).startswith("Nothing was measured")
+    barred = measurement(outcome=Outcome.FAILED, reason="Numerics gate failed: ...")
+    assert nearest_sentence(RECIPE, [barred, skipped()], CLUSTER).startswith("Nothing has won")
 
 
 def test_each_recipe_has_its_own_verdict() -> None:
