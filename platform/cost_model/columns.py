@@ -94,6 +94,8 @@ class Columns:
     logit_bytes: Array
     """Bytes that the loss holds of one logit at its peak; see `LOGIT_BYTES`."""
     chunked_loss: Array
+    metric_losses: Array
+    """Times that the trainer computes torch's loss once more, without gradients, for its metrics."""
     activation_forward: Array
     activation_backward: Array
     """Reads and writes of the inner width in an activation's passes; see `values.activation_passes`."""

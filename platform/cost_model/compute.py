@@ -62,22 +62,27 @@ project (16,384 x 768 and 8,192 x 4,096, in three directions): 95 to 150 TFLOP/s
 or 4, 610 to 800 at one of 8. The share at odd widths is A100's: padding 50,257 to 50,304 shortened nanoGPT's step by a
 quarter (github.com/karpathy/nanoGPT); that at even widths is an estimate."""
 
-
-def _efficiency(c: Columns, rows: Array, width: Array, depth: Array) -> Array:
-    """Share of the sustained rate that one product of [rows, depth] x [depth, width] reaches.
-
-    Two effects: the last wave of tiles leaves units idle, and a tile's start and end weigh on a short depth (NVIDIA,
-    "Matrix Multiplication Background User's Guide", sections 4.2 and 4.3).
-    """
-    waves = np.ceil(rows / c.tile_rows) * np.ceil(width / TILE_COLUMNS) / c.units
-    return waves / np.ceil(waves) * depth / (depth + c.half_depth)
+METRIC_BYTES = 14.0
+"""Bytes of a logit that a metric's loss reads and writes: under autocast a cast to fp32 (6) and its log-softmax (8)."""
 
 
 def matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array:
-    """Seconds of a forward product [rows, depth] x [depth, width]."""
-    rate = columns.matmul_flops * _efficiency(columns, rows, width, depth)
-    traffic = (rows * depth + depth * width + rows * width) * columns.compute_bytes
-    return np.maximum(2 * rows * width * depth / rate, traffic / (columns.bandwidth * BANDWIDTH_SHARE))
+    """Seconds of a forward product [rows, depth] x [depth, width].
+
+    Two effects beside the sustained rate: the last wave of tiles leaves units idle, and a tile's start and end weigh on
+    a short depth (NVIDIA, "Matrix Multiplication Background User's Guide", sections 4.2 and 4.3). Where there are fewer
+    tiles than units, the depth is cut so that each unit has its stretch of it, whose sums are written in fp32 and added
+    up (split-K: CUTLASS, `efficient_gemm.md`, "Parallelized Reductions"; in the limit, arXiv 2301.03598): so are the
+    gradients of narrow models' weights, as deep as there are tokens.
+    """
+    c = columns
+    waves = np.ceil(rows / c.tile_rows) * np.ceil(width / TILE_COLUMNS) / c.units
+    bandwidth = c.bandwidth * BANDWIDTH_SHARE
+    ideal = 2 * rows * width * depth / c.matmul_flops
+    whole = ideal * np.ceil(waves) / waves * (1 + c.half_depth / depth)
+    cut = ideal * (1 + c.half_depth / (depth * waves)) + 8 * rows * width / waves / bandwidth
+    traffic = (rows * depth + depth * width + rows * width) * c.compute_bytes
+    return np.maximum(np.where(waves < 1, np.minimum(whole, cut), whole), traffic / bandwidth)
 
 
 def _misalignment(c: Columns, width: Array) -> Array:
@@ -264,7 +269,7 @@ def head_s(columns: Columns) -> tuple[Array, Array]:
     chunks = np.ceil(tokens * width / CHUNK_LOGITS)
     sums = np.where(columns.chunked_loss > 0, 12.0 * chunks * width * columns.hidden, 0.0)
     bandwidth = columns.bandwidth * BANDWIDTH_SHARE
-    traffic = tokens * width * columns.logit_bytes / bandwidth
+    traffic = tokens * width * (columns.logit_bytes + METRIC_BYTES / 2 * columns.metric_losses) / bandwidth
     table = columns.table_parameters / columns.tp
     # A lookup's gradient is a whole table of zeros with some rows added; a tied table adds the head's to it. In a
     # pipeline that is another stage's.

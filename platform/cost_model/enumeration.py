@@ -146,6 +146,7 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
         "checkpoint_blocks": 1,
         "kept_checkpoints": 1,
         "dropout": 0,
+        "metric_losses": 0,
         "blocking": 0,
         "wide_softmax": float(model.architecture != "gpt2"),
         "rounding": ROUNDING["expandable"],

@@ -74,6 +74,15 @@ def loss_of(row: Row, flash: bool) -> str:
     return "compiled" if flash and stack_of(row) == "megatron" else "kept"
 
 
+def metric_losses(text: str) -> float:
+    """`Columns.metric_losses`: llm-foundry's runs log cross-entropy and perplexity of each micro-batch by default.
+
+    Its benchmarks leave that on (`use_train_metrics`, scripts/train/benchmarking/submit_benchmarks.py); Composer's
+    trainer takes both anew from the logits after the backward pass (`_eval_train_metrics`).
+    """
+    return 2.0 if "llm-foundry" in text else 0.0
+
+
 def inner_copies_of(row: Row, model: ModelSpec, fused: bool) -> float:
     """As `inner_copies`; only where transformers' own model runs is its GELU computed step by step."""
     return inner_copies("llama" if model.gated else own_model(row), fused)

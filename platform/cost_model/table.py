@@ -21,6 +21,7 @@ from platform.cost_model.stacks import (
     kept_checkpoints,
     launches_block,
     loss_of,
+    metric_losses,
     moments_of,
     offload_of,
     own_model,
@@ -225,6 +226,7 @@ def _values(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, float
         **activation_passes(own_model(row), bool(model.gated), fused),
         "logit_bytes": logit_bytes(loss_of(row, flash), compute_bytes),
         "chunked_loss": float(row.get("loss") == "chunked"),
+        "metric_losses": metric_losses(text),
         "rounding": ROUNDING["expandable" if searched else "blocks"],
         # Stacks with fused attention are younger than DeepSpeed 0.6.
         "prefetch": PREFETCH["current" if own or flash else "2021"],

@@ -86,6 +86,7 @@ def layout_values(recipe: Recipe, layout: Layout) -> dict[str, float]:
         "inner_copies": inner_copies(recipe.model.architecture, layout.compile != "none"),
         **activation_passes(recipe.model.architecture, recipe.model.gated, layout.compile != "none"),
         "chunked_loss": float(layout.loss == "chunked"),
+        "metric_losses": 0.0,
         "dropout": 0.0,
         "blocking": 0.0,
         "rounding": ROUNDING["expandable"],

@@ -66,6 +66,30 @@ def test_a_thin_product_is_bound_by_memory() -> None:
     assert seconds == pytest.approx(8192 * 8192 * 2 / (2039e9 * 0.85), rel=1e-3)
 
 
+def test_a_deep_product_of_few_tiles_is_cut_along_its_depth() -> None:
+    """The gradients of a narrow model's weights: 18 tiles for 132 units, each as deep as there are tokens."""
+    columns = point(fsdp(), cluster="1xH200")
+    narrow, units = np.array([768.0]), 132
+
+    def of_sustained(depth: float) -> float:
+        seconds = float(matmul_s(columns, narrow, narrow, np.array([depth]))[0])
+        return 2 * 768 * 768 * depth / seconds / float(columns.matmul_flops[0])
+
+    stretch = 131072 * 18 / units  # what one unit multiplies
+    sums_s = 8 * 768 * 768 * units / 18 / (4800e9 * 0.85)  # fp32, written and read
+    products_s = 2 * 768 * 768 * 131072 / float(columns.matmul_flops[0])
+    assert of_sustained(131072) == pytest.approx(1 / (1 + 128 / stretch + sums_s / products_s), rel=1e-6)
+    assert of_sustained(131072) > 0.9 > of_sustained(2048)
+    # Where cutting costs more than it gives, nothing is cut.
+    assert of_sustained(128) == pytest.approx(18 / units * 0.5, rel=1e-6)
+
+
+def test_metrics_of_the_trainer_read_the_logits_again() -> None:
+    columns = point(fsdp(), cluster="1xA100", model=GPT2, seq_len=1024, micro_batch=16)
+    logged = changed(columns, metric_losses=2.0)
+    assert total(logged) - total(columns) == pytest.approx(2 * 14 * 16 * 1024 * 50257 / (2039e9 * 0.85), rel=1e-6)
+
+
 def test_ring_collectives_by_hand() -> None:
     args = (np.array([8.0]), np.array([8.0]))
     bandwidth, latency = np.array([235e9]), np.array([0.0])
