@@ -1,5 +1,6 @@
 """What a rank holds while an engine is made, and when our own code waits for the device."""
 
+import ctypes
 import dataclasses
 import gc
 import traceback
@@ -26,6 +27,7 @@ OURS = str(Path(trainers.__file__).parent)
 def start_gib(layout: Layout) -> float:
     """Most that this rank holds beyond what it held before, from before an engine is made until it is ready."""
     gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # an engine before this one may have left pages, which would not be counted
     meter = CpuMeter(64.0)
     meter.start(None)
     meter.reset_peak()

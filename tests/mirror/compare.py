@@ -77,7 +77,12 @@ def choose(shown: Page, *, parameters: Sequence[str], metrics: Sequence[str]) ->
     """Sets the axes of the parallel coordinates."""
     shown.click("document.querySelector('[data-testid=clear-button]')")
     for number, names in enumerate((parameters, metrics)):
-        shown.click(f"document.querySelectorAll('input[role=combobox]')[{number}].parentElement")
+        box = f"document.querySelectorAll('input[role=combobox]')[{number}]"
+        for _ in range(5):  # the other list, while it closes, may take the click
+            shown.click(f"{box}.parentElement")
+            with contextlib.suppress(TimeoutError):
+                shown.wait_for(f"{box} === document.activeElement && {box}.ariaExpanded === 'true'", 2)
+                break
         for name in names:
             shown.type(name)
             option = (

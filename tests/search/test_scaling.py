@@ -75,7 +75,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
         look = ""
 
         def __init__(self, *_: object) -> None: ...
-        def start(self) -> "NoMirror":
+        def start(self, **_: object) -> "NoMirror":
             return self
 
         def close(self, timeout_s: float) -> str:
