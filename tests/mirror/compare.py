@@ -78,17 +78,20 @@ def choose(shown: Page, *, parameters: Sequence[str], metrics: Sequence[str]) ->
     shown.click("document.querySelector('[data-testid=clear-button]')")
     for number, names in enumerate((parameters, metrics)):
         box = f"document.querySelectorAll('input[role=combobox]')[{number}]"
-        for _ in range(5):  # the other list, while it closes, may take the click
-            shown.click(f"{box}.parentElement")
-            with contextlib.suppress(TimeoutError):
-                shown.wait_for(f"{box} === document.activeElement && {box}.ariaExpanded === 'true'", 2)
-                break
         for name in names:
-            shown.type(name)
             option = (
                 f"[...document.querySelectorAll('[class*=select-item-option]')].find(e => e.innerText === {name!r})"
             )
-            shown.click(option)
+            chosen = f"[...document.querySelectorAll('[class*=selection-item]')].some(e => e.innerText === {name!r})"
+            for _ in range(5):  # a list that closes or is drawn anew may take a click or the focus
+                shown.click(f"{box}.parentElement")
+                shown.ask(f"({box}.focus(), {box}.select())")
+                shown.type(name)
+                with contextlib.suppress(TimeoutError):
+                    shown.wait_for(f"!!({option})", 3)
+                    shown.click(option)
+                    shown.wait_for(chosen, 5)
+                    break
         shown.click("document.querySelector('h1, h2')")  # which closes the list
     shown.wait_for(
         f"{[*parameters, *metrics]!r}.every(e => document.querySelector('.pcp-plot').textContent.includes(e))"
