@@ -58,7 +58,8 @@ class _Trainer(TorchTrainer):
     anew: it runs in this process instead, which goes on to the next trial.
     """
 
-    # Ray's own methods, not of its public interface: where a release calls them otherwise, the processes start again.
+    # Ray's own, not of its public interface. Where a release calls a method otherwise, the processes start again; one
+    # that moves the controller's class fails at the import above.
     def _initialize_and_run_controller(self, **how: Any) -> Any:
         controller = TrainController(**how)
         asyncio.run(controller.run())

@@ -53,6 +53,20 @@ def _on_a_fifth_of_a_core(host: Host) -> Generator[None]:
         group.rmdir()
 
 
+def _two_layouts(cluster: RayHosts) -> str:
+    """A space of two layouts of two rungs."""
+    return str(write_space(cluster.folder / "two.py", micro_batches=(1, 2), global_batch=8, axes=LAYOUTS))
+
+
+@contextlib.contextmanager
+def _in_the_second_rung(cluster: RayHosts, name: str) -> Generator[Searching]:
+    """A search of two layouts over both hosts, in its second rung or beyond."""
+    cluster.start(1)
+    with Searching(cluster, _two_layouts(cluster), *LONG_RUNGS, name=name, environment=QUICK) as search:
+        search.wait_for(lambda: len(search.of(RungStart)) > 1)
+        yield search
+
+
 def _gone(cluster: RayHosts) -> None:
     """Waits until the head knows that its only other node is gone."""
     until_s = time.monotonic() + 120
@@ -79,8 +93,7 @@ def _plant(folder: Path) -> str:
 
 
 def test_a_node_of_other_versions_is_refused(cluster: RayHosts) -> None:
-    space = str(write_space(cluster.folder / "two.py", micro_batches=(1, 2), global_batch=8, axes=LAYOUTS))
-    second = cluster.hosts[1]
+    space, second = _two_layouts(cluster), cluster.hosts[1]
     cluster.start(1, environment={"PYTHONPATH": _plant(cluster.folder)})
     with Searching(cluster, space, name="unequal") as search:
         assert search.end() == 3
@@ -108,11 +121,8 @@ def test_a_link_cut_for_20_s_costs_a_trial_at_most_and_nothing_measured(cluster:
 
 @pytest.mark.heavy
 def test_a_node_that_is_lost_and_returns_is_used_again(cluster: RayHosts) -> None:
-    space = str(write_space(cluster.folder / "two.py", micro_batches=(1, 2), global_batch=8, axes=LAYOUTS))
     second = cluster.hosts[1]
-    cluster.start(1)
-    with Searching(cluster, space, *LONG_RUNGS, name="back", environment=QUICK) as search:
-        search.wait_for(lambda: len(search.of(RungStart)) > 1)
+    with _in_the_second_rung(cluster, "back") as search:
         before = search.of(Measured)
         second.kill()
         _gone(cluster)
@@ -124,11 +134,8 @@ def test_a_node_that_is_lost_and_returns_is_used_again(cluster: RayHosts) -> Non
 
 @pytest.mark.heavy
 def test_a_node_that_does_not_return_ends_the_session_and_is_named(cluster: RayHosts) -> None:
-    space = str(write_space(cluster.folder / "two.py", micro_batches=(1, 2), global_batch=8, axes=LAYOUTS))
     second = cluster.hosts[1]
-    cluster.start(1)
-    with Searching(cluster, space, *LONG_RUNGS, name="gone", environment=QUICK) as search:
-        search.wait_for(lambda: len(search.of(RungStart)) > 1)
+    with _in_the_second_rung(cluster, "gone") as search:
         second.kill()
         assert search.end() == 3, search.said
         before = search.of(Measured)
@@ -150,7 +157,7 @@ def test_a_node_that_does_not_return_ends_the_session_and_is_named(cluster: RayH
 
 @pytest.mark.heavy
 def test_preflight_leaves_out_a_slow_node_and_a_link_that_stays_cut_ends_the_session(cluster: RayHosts) -> None:
-    space = str(write_space(cluster.folder / "two.py", micro_batches=(1, 2), global_batch=8, axes=LAYOUTS))
+    space = _two_layouts(cluster)
     second = cluster.hosts[1]
     cluster.start(1)
     with (
