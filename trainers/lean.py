@@ -18,22 +18,31 @@ generating text (0.4 s, and 1 s more up to its release 5.17)."""
 
 
 @contextlib.contextmanager
+def no_collector() -> Generator[None]:
+    """Without looking for cycles again and again among much that is made at once and stays."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+@contextlib.contextmanager
 def imports() -> Generator[None]:
     """While it lasts, imports do without these, and without collections: what a module defines is no garbage."""
     hidden = [name for name in _HIDDEN if name not in sys.modules]
     for name in hidden:
         sys.modules[name] = None  # type: ignore[assignment]  # the import system's own word for "is not there"
-    collects = gc.isenabled()
-    gc.disable()
     try:
-        if "transformers" not in sys.modules:
-            _read_our_models_alone()
-        yield
+        with no_collector():
+            if "transformers" not in sys.modules:
+                _read_our_models_alone()
+            yield
     finally:
         for name in hidden:
             del sys.modules[name]
-        if collects:
-            gc.enable()
 
 
 def _read_our_models_alone() -> None:

@@ -1,15 +1,13 @@
 """A study's folder: created once, held by one driver at a time, found by name."""
 
-import contextlib
 import difflib
 import errno
 import fcntl
-import gc
 import json
 import os
 import re
 import socket
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,6 +17,7 @@ from platform.study.history import History
 from platform.study.journal import JOURNAL, Rejected, Tail, set_aside
 from platform.study.several import SCALING, is_several
 from trainers.journal import Line, now, record
+from trainers.lean import no_collector
 
 LOCK = "lock"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -82,7 +81,7 @@ class Study:
         path = find(studies, name)
         study = cls(path, _acquire(path))
         try:
-            with _no_collector():
+            with no_collector():  # all that a journal of 50 MiB becomes has no cycles
                 study._lines = study._tail.read(last=True)
                 study._history = _history(study._tail, study._lines)
             sentence = set_aside(path, study._tail.rejected)
@@ -233,18 +232,6 @@ def read(path: Path, *, last: bool = False) -> tuple[History, list[Rejected]]:
     """
     tail = Tail(path / JOURNAL)
     return _history(tail, tail.read(last=last)), tail.rejected
-
-
-@contextlib.contextmanager
-def _no_collector() -> Generator[None]:
-    """Without looking for cycles again and again among all that a journal of 50 MiB becomes: there are none."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def _history(tail: Tail, lines: Sequence[Line]) -> History:
