@@ -78,11 +78,20 @@ class Accounts:
             self.look()
 
     def look(self) -> None:
-        """Notes what the running trial holds, and what is left of others where it began to measure."""
+        """Notes what the running trial holds, and what is left of others where it began to measure.
+
+        To look takes a while: what was seen when the trial is over may be the next one's, and is not noted.
+        """
+        self._catch_up()
+        if running := self._running:
+            seen = self._now()
+            self._catch_up()
+            if self._running == running:
+                self.held[running] |= seen
+
+    def _catch_up(self) -> None:
         for line in self._tail.read():
             self._take(line)
-        if self._running:
-            self.held[self._running] |= self._now()
 
     def _take(self, line: Line) -> None:
         match line:

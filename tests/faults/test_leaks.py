@@ -69,3 +69,29 @@ def test_a_planted_leak_of_each_kind_is_found(tmp_path: Path, planted: bool) -> 
             if each.pid and psutil.pid_exists(each.pid):
                 each.kill()
         worker.wait()
+
+
+def test_what_the_next_trial_holds_is_not_the_last_one_s(tmp_path: Path) -> None:
+    """One trial may end, and the next make its placement group, while the accounts are asking for the groups."""
+    groups = {"first"}
+
+    with Study.create(tmp_path, "quick") as study:
+        study.record(header("quick", recipes=(RECIPE,)))
+
+        def slow() -> set[str]:
+            if groups == {"first"} and accounts.held["t1"]:
+                study.record(TrialEnd(trial_id="t1", key="k", state="done", wall_s=1, gpu_s=2))
+                groups.clear()
+                groups.add("second")
+                _begin(study, 2)
+            return set(groups)
+
+        accounts = Accounts(study.journal, list, slow)
+        _begin(study, 1)
+        for _ in range(3):
+            accounts.look()
+        assert {each.id for each in accounts.held["t1"]} == {"first"}
+        assert {each.id for each in accounts.held["t2"]} == {"second"}
+        _begin(study, 3)
+        accounts.look()
+        assert accounts.left == ["t2 left placement group second"]
