@@ -75,6 +75,8 @@ def search(
         request = read_request(options)
         if study is None and not options.dry_run:
             study = Study.create(studies, options.name or fresh_name(studies, request.space.name))
+        if study is not None:
+            searchers.preload(request.searcher)
         # The signal last: Ray sets handlers of its own when it connects.
         with nullcontext(place) if place else connection(options, request) as place, interruptible():
             if study is not None:

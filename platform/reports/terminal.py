@@ -23,6 +23,8 @@ STYLES = {
     Outcome.SKIPPED: "dim",
 }
 """How rows look by outcome; what is not here is a failure and red."""
+_MOST_ROWS = 100
+"""Rows of a table, of the best and of what failed each; the rest is counted."""
 _MOST_SKIPPED = 6
 """Reasons for skipping that are listed; the rest is counted."""
 
@@ -77,6 +79,8 @@ def _render_recipe(console: Console, found: Sequence[PointRuns], cluster: Cluste
     skipped = [each for each in group if each.outcome is Outcome.SKIPPED and each.tokens_per_s is None]
     ran.sort(key=lambda each: (each is not best, each.outcome is not Outcome.OK, -(each.tokens_per_s or 0.0)))
     failed.sort(key=lambda each: (each.outcome.value, each.layout.label, each.batch.micro_batch))
+    slower, more_failed = len(ran[_MOST_ROWS:]), len(failed[_MOST_ROWS:])
+    ran, failed = ran[:_MOST_ROWS], failed[:_MOST_ROWS]
 
     recipe = group[0].recipe
     if group[0].miniature:
@@ -89,9 +93,13 @@ def _render_recipe(console: Console, found: Sequence[PointRuns], cluster: Cluste
         console.print(f"In every row: {', '.join(same)}")
     if ran:
         console.print(_table(columns, ran, best))
+    if slower:
+        console.print(f"and {slower:,} more that ran, see the study's files or --json")
     if failed:
         console.print()
         console.print(_failures(columns, failed, cluster))
+    if more_failed:
+        console.print(f"and {more_failed:,} more that failed, see the study's files or --json")
     if again := [point for point in found if point.runs]:
         console.print()
         console.print("Run again in fresh processes")

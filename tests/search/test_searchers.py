@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import math
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -230,3 +232,16 @@ def test_optuna_learns_what_is_slow() -> None:
         first = exhausted(OptunaSearcher(asked(many, seed)), speed)[10:25]
         good += sum(each.layout.checkpointing == "none" for each in first)
     assert good > 30 * 0.6
+
+
+def test_what_is_imported_beforehand_is_what_is_made() -> None:
+    """In a process of its own: here everything is imported already."""
+    code = """
+import sys, threading
+import platform.searchers as searchers
+searchers.preload("guided")
+[each.join() for each in threading.enumerate() if each.name == "searcher-import"]
+print("platform.searchers.guided" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert (done.stdout, done.stderr) == ("True\n", "")

@@ -127,3 +127,14 @@ def test_color_changes_no_letter() -> None:
     assert "\x1b[" not in plain and "\x1b[" in colored
     stripped = re.sub(r"\x1b\[[0-9;]*m", "", colored)
     assert [line.rstrip() for line in stripped.splitlines()] == [line.rstrip() for line in plain.splitlines()]
+
+
+def test_of_a_large_study_the_best_and_a_count() -> None:
+    """Ten thousand rows are for a file, not for a terminal."""
+    ran = [measurement(on=layout(bucket_mib=n + 1), tokens_per_s=1000.0 + n) for n in range(130)]
+    failed = [oom(on=layout(bucket_mib=n + 1), micro_batch=2) for n in range(104)]
+    text = _render(*ran, *failed, width=200)
+    assert len(re.findall(r"buckets \d+ MiB.* ok", text)) == 100 and text.count(" oom ") == 100
+    assert re.search(r"buckets 130 MiB.* ok", text) and not re.search(r"buckets 30 MiB.* ok", text)
+    assert "and 30 more that ran, see the study's files or --json" in text
+    assert "and 4 more that failed, see the study's files or --json" in text
