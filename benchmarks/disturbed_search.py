@@ -1,0 +1,138 @@
+"""A search that is disturbed beside one that is not: do both end with the same winner? Run
+
+python -m benchmarks.disturbed_search NAME SPACE [--runs N] [options of platform.search]
+
+Two studies of the same options. NAME-calm is left alone. In NAME-disturbed a train worker gets SIGKILL in the middle of
+a rung, once something was measured, and then the driver, two measurements later; `--resume` goes on. Where their
+winners are two points, NAME-winners runs these again in turn (A B B A, in fresh processes). A command that was cut
+short goes on where it stopped. A cap, as in `--device-memory-gib 40`, makes layouts run out of memory besides. With
+`--time-budget-s` each session has so many seconds: half of them in a disturbed one, which has two.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+
+from benchmarks.winners import TITLES, arguments, in_turn, search, told
+from platform.study.folder import default_folder
+from platform.study.journal import JOURNAL, Tail
+from platform.study.study import read
+from trainers.journal import Line, Measured, RungStart
+from trainers.measurement import Outcome
+
+WORKER = "RayTrainWorker"
+INTO_A_RUNG_S = 2.0
+"""After a rung's begin, steps run."""
+BEFORE_WORKER, BEFORE_DRIVER = 1, 3
+"""Measurements that the journal has before each gets its signal."""
+LONGEST_S = 900.0
+
+
+def main() -> int:
+    """Runs what is missing of the studies, then prints them beside each other; exit code 1 where a figure was lost."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("name")
+    parser.add_argument("space")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each winner in the end (default: %(default)s)")
+    parser.add_argument("--studies", type=Path, default=Path(default_folder()))
+    options, of_search = parser.parse_known_args()
+    studies: Path = options.studies.absolute()
+    begin = [options.space, "--repeats", "0"]
+    names = [f"{options.name}-{kind}" for kind in ("calm", "disturbed")]
+    began_s = time.monotonic()
+    calm = search(studies, names[0], begin, of_search)
+    calm_s = time.monotonic() - began_s
+
+    halved = list(of_search)
+    if "--time-budget-s" in halved:
+        place = halved.index("--time-budget-s") + 1
+        halved[place] = str(float(halved[place]) / 2)
+    began_s, said, kept = time.monotonic(), list[str](), set[str]()
+    if not (studies / names[1]).exists():
+        said = disturb(studies, names[1], begin, halved)
+        kept = _measured(studies / names[1])
+    disturbed = search(studies, names[1], begin, halved)
+    disturbed_s = time.monotonic() - began_s
+
+    print("\n".join([TITLES, told("calm", calm), told("disturbed", disturbed)]))
+    print(f"wall seconds of this command: {calm_s:.0f} calm, {disturbed_s:.0f} disturbed; both sessions of it")
+    lost = kept - _measured(studies / names[1])
+    if said:
+        print("\n".join(said))
+        print(f"of {len(kept)} measurements that the journal had when the driver died, {len(lost)} were lost")
+    if calm["winner"]["id"] == disturbed["winner"]["id"]:
+        print("both found the same point")
+    else:
+        in_turn(studies, names, f"{options.name}-winners", runs=options.runs, options=of_search)
+    return 1 if lost else 0
+
+
+def disturb(studies: Path, name: str, begin: Sequence[str], options: Sequence[str]) -> list[str]:
+    """Begins the study, kills one of its workers and then its driver; what was done, a line each.
+
+    Raises:
+        SystemExit: the search ended before.
+    """
+    command = [sys.executable, "-m", "platform.search", *arguments(studies, name, begin, options)]
+    began_s = time.monotonic()
+    driver = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    said: list[str] = []
+    rungs = _rungs(driver, studies / name / JOURNAL)
+    for wanted, what in ((BEFORE_WORKER, "a train worker"), (BEFORE_DRIVER, "the driver")):
+        known, rung = next((found for found in rungs if found[0] >= wanted), (0, None))
+        if rung is None:
+            driver.kill()
+            sys.exit(f"the study {name} ended before {what} could be killed: give it more time or more layouts")
+        time.sleep(INTO_A_RUNG_S)
+        if what == "the driver":
+            driver.kill()
+            driver.wait()
+        else:
+            _workers(driver.pid)[-1].kill()
+        at = f"{time.monotonic() - began_s:.0f} s after the start, in trial {rung.trial_id}"
+        said.append(f"{what} got SIGKILL {at} at micro-batch {rung.batch.micro_batch}, {known} measurements known")
+        print(said[-1], file=sys.stderr)
+    return said
+
+
+def _rungs(driver: subprocess.Popen[bytes], journal: Path) -> Iterator[tuple[int, RungStart]]:
+    """Each rung as it begins, with the number of measurements that the journal has by then; ends with the search.
+
+    Where a rung's measurement is there before it was looked at, it is over and not given.
+    """
+    tail, known, until_s = Tail(journal), 0, time.monotonic() + LONGEST_S
+    while driver.poll() is None and time.monotonic() < until_s:
+        begun: RungStart | None = None
+        for line in tail.read():
+            if _is_figure(line):
+                known += 1
+                begun = None
+            elif isinstance(line, RungStart):
+                begun = line
+        if begun is not None:
+            yield known, begun
+        time.sleep(0.05)
+
+
+def _is_figure(line: Line) -> bool:
+    return isinstance(line, Measured) and line.measurement.outcome is not Outcome.SKIPPED
+
+
+def _workers(driver: int) -> list[psutil.Process]:
+    """The train workers of the running trial, oldest first; a Ray of the driver's own descends from it."""
+    found = [each for each in psutil.Process(driver).children(recursive=True) if WORKER in " ".join(each.cmdline()[:1])]
+    return sorted(found, key=lambda each: each.create_time())
+
+
+def _measured(study: Path) -> set[str]:
+    """What the journal has figures of."""
+    return {each.id for each in read(study)[0].measurements if each.outcome is not Outcome.SKIPPED}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""Winners of several studies, measured again in turn: A B B A, in fresh processes of one study."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from platform.reports.files import read_layout
+from search_spaces.space import Point, Space
+from trainers.codec import to_json
+
+_SPACE_FILE = """from pathlib import Path
+
+from benchmarks.winners import space_of
+
+
+def space():
+    return space_of([Path(path) for path in {paths!r}])
+"""
+
+
+def search(studies: Path, name: str, begin: Sequence[str], options: Sequence[str]) -> dict[str, Any]:
+    """The result of the study of that name, as `--json` prints it: resumed where it exists, else begun with `begin`.
+
+    Of the search's `options` those of the session hold for a resumed study too: the time budget.
+
+    Raises:
+        SystemExit: the search failed.
+    """
+    command = [sys.executable, "-m", "platform.search", *arguments(studies, name, begin, options), "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(f"the study {name} ended with exit code {done.returncode}; the same command goes on with it")
+    return json.loads(done.stdout)
+
+
+def arguments(studies: Path, name: str, begin: Sequence[str], options: Sequence[str]) -> list[str]:
+    """What follows `platform.search` to begin the study, or to go on with it."""
+    if not (studies / name / "journal.jsonl").exists():
+        return [*begin, "--name", name, "--studies", str(studies), *options]
+    budget = options[options.index("--time-budget-s") :][:2] if "--time-budget-s" in options else []
+    return ["--resume", name, "--studies", str(studies), *budget]
+
+
+def in_turn(studies: Path, names: Sequence[str], name: str, *, runs: int, options: Sequence[str]) -> None:
+    """Measures the winners of the studies of these `names` again, in one of that `name`, and prints what came out.
+
+    A time budget among the `options` was that of the searches.
+    """
+    options = list(options)
+    if "--time-budget-s" in options:
+        place = options.index("--time-budget-s")
+        del options[place : place + 2]
+    file = studies / f"{name}.py"
+    file.write_text(_SPACE_FILE.format(paths=[str(studies / each / "layout.json") for each in names]))
+    again = search(studies, name, [str(file), "--all", "--repeats", str(runs)], options)
+    for each in again["runs"]:
+        print(f"{each['layout']} micro-batch {each['batch']['micro_batch']}: {each['tokens_per_s']} tokens/s")
+    for each in again["comparisons"]:
+        print(
+            f"winner over the other: {each['ratio']:.4f}, 95 % interval {each['low']:.4f} to {each['high']:.4f}:"
+            f" {each['resolution']}"
+        )
+
+
+def told(kind: str, result: dict[str, Any]) -> str:
+    """What a study tried and found, in one line."""
+    best, tried = result["winner"], result["measurements"]
+    layouts = len({each["layout"]["id"] for each in tried})
+    return (
+        f"{kind:12} {layouts:8} {len(tried):7} {result['gpu_s']:9.0f}   {best['layout']['label']}, micro-batch"
+        f" {best['batch']['micro_batch']}: {best['tokens_per_s']:,.0f} tokens/s"
+    )
+
+
+TITLES = f"{'':12} {'layouts':>8} {'points':>7} {'device s':>9}   winner"
+"""Above the lines of `told`."""
+
+
+def space_of(paths: Sequence[Path]) -> Space:
+    """The points of these `layout.json`s, named by their studies, of one recipe."""
+    files = {path.parent.name: read_layout(path) for path in paths}
+    first = next(iter(files.values()))
+    assert first.recipe is not None
+    return Space(
+        name="winners",
+        summary="winners of other studies, measured again in turn",
+        recipe=first.recipe,
+        axes={},
+        points=tuple(
+            Point(name=name, micro_batch=each.batch.micro_batch, layout=to_json(each.layout))
+            for name, each in files.items()
+            if each.batch is not None
+        ),
+    )
