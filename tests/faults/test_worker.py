@@ -78,7 +78,7 @@ def _study(folder: Path, points: Sequence[str], group: MemoryGroup | None) -> Hu
     }
     argv = (str(SPACE), "--name", "hurt", *IN_ORDER, "--set", f"point={','.join(points)}")
     if group is not None:
-        argv = (*argv, "--steps=60")  # until a host has no memory takes some seconds, of one rung
+        argv = (*argv, "--steps=20")  # so that a slow machine, whose memory runs out late, has a longer rung
     before = (lambda: None) if group is None else group.join
     with (
         start(folder, "hurt", 1, *argv, environment=environment, before=before) as session,
