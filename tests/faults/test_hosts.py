@@ -11,12 +11,12 @@ import pytest
 from benchmarks.hosts import Host, HostsError, RayHosts, hosts
 from tests.faults.searching import QUICK, Searching
 from tests.search.session import write_space
+from tests.search.studies import RAN, all_ran
 from trainers.journal import Measured, Peak, RungStart, TrialEnd
 from trainers.measurement import Outcome
 
 pytestmark = [pytest.mark.search, pytest.mark.timeout(900)]
 LAYOUTS = {"engine": ("ddp",), "grad_sync": ("last", "every")}
-RAN = {Outcome.OK, Outcome.SLOW}
 _NOT_BEGUN = ("failed", "unstarted")
 LONG_RUNGS = ("--steps=300", "--searcher=sweep")
 
@@ -80,15 +80,8 @@ def _gone(cluster: RayHosts) -> None:
 
 def _all_of_it_once(search: Searching, before: Sequence[Measured]) -> None:
     """What was measured `before` is there, none of it was run again, and both layouts of the space are whole."""
-    measured = search.of(Measured)
-    assert measured[: len(before)] == before
-    found = [each.measurement for each in measured if not each.measurement.repeat]
-    ladders = {layout: [each for each in found if each.layout.id == layout] for layout in {e.layout.id for e in found}}
-    assert len(ladders) == 2 and {each.outcome for each in found} <= RAN
-    for ladder in ladders.values():
-        points = [each.batch.micro_batch for each in ladder]
-        # A machine that is busier with the second layout than it was with the first may make that one hopeless.
-        assert points == [1, 2] or (points, ladder[0].outcome) == ([1], Outcome.SLOW)
+    assert search.of(Measured)[: len(before)] == before
+    all_ran(search.lines, (1, 2), num_layouts=2)
 
 
 def _plant(folder: Path) -> str:
