@@ -81,7 +81,7 @@ def ill(tmp_path_factory: pytest.TempPathFactory) -> Ill:
             session.wait_for("a measurement", lambda lines: [line for line in lines if isinstance(line, Measured)])
             session.kill()
             second = session.end()
-            cleared = _within(30, lambda: groups() == {others} and not workers(leaks.KINDS))
+            cleared = _within(60, lambda: groups() == {others} and not workers(leaks.KINDS))
         with again(3, "--resume", "ill") as session:
             before = num_rungs(Run(path=session.journal.parent, sessions=()).lines())
             session.wait_for("a rung", lambda lines: num_rungs(lines) > before)
