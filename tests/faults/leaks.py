@@ -117,6 +117,8 @@ class Accounts:
                 held -= left  # said once
 
     def _now(self) -> set[Held]:
+        # First, and so soon after the journal was read: a Ray that ends meanwhile takes the process that asks with it.
+        groups = self._groups()
         actors = list(self._processes())
         family = set(actors)
         for each in actors:
@@ -125,7 +127,7 @@ class Accounts:
         found = {Held(kind="process", id=f"{each.pid} ({_name(each)})", process=each) for each in family}
         found |= {Held(kind="shared memory", id=str(each)) for each in shared_memory(family)}
         found |= {Held(kind="GPU memory", id=pid) for pid in _gpu_pids() & {str(each.pid) for each in family}}
-        return found | {Held(kind="placement group", id=each) for each in self._groups()}
+        return found | {Held(kind="placement group", id=each) for each in groups}
 
 
 def of(session: Session, groups: Callable[[], set[str]] = set) -> Accounts:
@@ -136,8 +138,11 @@ def of(session: Session, groups: Callable[[], set[str]] = set) -> Accounts:
 def groups_of(session: Session) -> Callable[[], set[str]]:
     """Asks the Ray that a session started for itself for its placement groups; it must let anybody in."""
 
+    addresses: list[str] = []
+
     def groups() -> set[str]:
-        addresses = list(_addresses(session))
+        if not addresses:  # else it is the same one to the session's end, and to look for it takes a while
+            addresses.extend(_addresses(session))
         if not addresses:
             return set()
         # Anew each time: a client that is kept waits a minute for a Ray that has ended, and then ends its process.

@@ -16,9 +16,8 @@ from platform.leftovers import NOTE, of_session
 from tests.faults import leaks
 from tests.search.head import free_port, started
 from tests.search.session import ENVIRONMENT, Session, write_space
-from tests.search.studies import IN_ORDER, SLOW, Run, num_rungs, sessions_of, start
+from tests.search.studies import IN_ORDER, RAN, SLOW, Run, num_rungs, sessions_of, start
 from trainers.journal import End, Line, Measured, TrialEnd
-from trainers.measurement import Outcome
 
 pytestmark = [pytest.mark.ray, pytest.mark.search, pytest.mark.heavy, pytest.mark.timeout(900)]
 
@@ -82,7 +81,7 @@ def ill(tmp_path_factory: pytest.TempPathFactory) -> Ill:
             session.wait_for("a measurement", lambda lines: [line for line in lines if isinstance(line, Measured)])
             session.kill()
             second = session.end()
-            cleared = _within(30, lambda: groups() == {others} and not workers(leaks.KINDS))
+            cleared = _within(60, lambda: groups() == {others} and not workers(leaks.KINDS))
         with again(3, "--resume", "ill") as session:
             before = num_rungs(Run(path=session.journal.parent, sessions=()).lines())
             session.wait_for("a rung", lambda lines: num_rungs(lines) > before)
@@ -177,6 +176,6 @@ class TestHeadDead:
     def test_the_journal_has_its_end_and_what_was_measured(self, ill: Ill) -> None:
         lines = _of(ill, 3)
         assert isinstance(lines[-1], End) and lines[-1].exit_code == 3
-        assert all(each.outcome in (Outcome.OK, Outcome.SLOW) for each in ill.measured) and ill.measured
+        assert all(each.outcome in RAN for each in ill.measured) and ill.measured
         assert (ill.path / "layout.json").exists()
         assert (ill.path / NOTE).exists(), "the next session looks what it left"

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -222,7 +221,7 @@ def test_a_second_mirror_of_one_study_stands_back(studies: Path) -> None:
     folder = write(studies, "two", POINTS[0], end=None)
     uri = default_uri(studies)
     first = Mirror(folder, uri).start()
-    time.sleep(0.3)
+    wait_for(lambda: first.mirrored != frozenset())
     assert Mirror(folder, uri).start().close(30).startswith("Another process")
     assert first.close(60) == ""
     assert len(runs_of(uri, "two")[2]) == 1

@@ -1,6 +1,7 @@
 """Studies that tests run in one session or several, and what must hold of all of them."""
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,15 @@ from platform.study.history import History
 from platform.study.journal import Tail
 from platform.study.study import read
 from tests.search.session import Ended, Session
-from trainers.journal import Line, Measured, Resume, RungStart, StudyHeader, TrialStart
+from trainers.journal import Line, Measured, Resume, RungStart, StudyHeader, TrialEnd, TrialStart
 from trainers.measurement import Measurement, Outcome
 
 SLOW = {"hidden_size": 256, "vocab_size": 8192, "seq_len": 512}
 """A model whose steps take half a second: a test can do something in the middle of a rung."""
 IN_ORDER = ("--searcher", "sweep")
 """Layouts one after another, so that a test knows which one it hurts."""
+RAN = frozenset({Outcome.OK, Outcome.SLOW})
+"""Which of the two a rung gets hangs on how busy the machine was with the best so far: no test may want the one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +70,23 @@ def nothing_twice(run: Run) -> None:
         elif isinstance(line, Measured) and line.measurement.trial_id in keys:
             each = line.measurement
             done.add((keys[each.trial_id], each.batch.micro_batch, each.repeat))
+
+
+def all_ran(lines: Sequence[Line], micro_batches: Sequence[int], *, num_layouts: int) -> None:
+    """Every layout's ladder ran, upwards, each rung once; or its trial left the rest out itself, as hopeless.
+
+    A machine that is twice as busy as it was with the best so far makes it so.
+    """
+    done = {line.trial_id for line in lines if isinstance(line, TrialEnd) and line.state == "done"}
+    ladders: defaultdict[str, list[Measurement]] = defaultdict(list)
+    for line in lines:
+        if isinstance(line, Measured) and not line.measurement.repeat:
+            ladders[line.measurement.layout.id].append(line.measurement)
+    assert len(ladders) == num_layouts
+    for ladder in ladders.values():
+        points = [each.batch.micro_batch for each in ladder]
+        assert points == list(micro_batches)[: len(points)] and {each.outcome for each in ladder} <= RAN
+        assert len(points) == len(micro_batches) or ladder[-1].trial_id in done
 
 
 def start(folder: Path, name: str, number: int, *argv: str, address: str = "local", **how: Any) -> Session:

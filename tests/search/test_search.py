@@ -16,7 +16,7 @@ from platform.reports.files import read_layout
 from platform.reports.table import read_csv
 from platform.study.parquet import read_parquet
 from tests.search.session import write_space
-from tests.search.studies import Run, nothing_twice, sessions_of, start
+from tests.search.studies import RAN, Run, nothing_twice, sessions_of, start
 from trainers.cluster import Cluster
 from trainers.journal import End, Peak, Resume, RungStart, StudyHeader, TrialEnd, TrialStart
 from trainers.measurement import Outcome
@@ -96,7 +96,8 @@ class TestAWholeSearch:
         found = Counter(
             (each.batch.micro_batch, each.outcome) for each in whole.history.measurements if not each.repeat
         )
-        assert found[1, Outcome.OK] == 2 and found[4, Outcome.OOM] == 2 and found[1, Outcome.SKIPPED] == 2
+        assert sum(found[1, each] for each in RAN) == 2, "the second may be slower than the first"
+        assert found[4, Outcome.OOM] == 2 and found[1, Outcome.SKIPPED] == 2
         assert found.total() == 6
         for each in whole.measured:
             if each.outcome is Outcome.OOM:
@@ -233,7 +234,7 @@ def in_mlflow(folder: Path, run: Run) -> None:
         child = children[each.id]
         assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
         assert child.data.tags["outcome"] == each.outcome.value
-        assert child.info.status == ("FINISHED" if each.outcome is Outcome.OK else "FAILED")
+        assert child.info.status == ("FINISHED" if each.outcome in RAN else "FAILED")
         speed = math.nan if each.tokens_per_s is None else each.tokens_per_s
         assert child.data.metrics["tokens_per_s"] == pytest.approx(speed, nan_ok=True)
         assert child.data.params["engine"] == each.layout.engine
