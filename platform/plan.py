@@ -47,6 +47,7 @@ from platform.plans.show import (
     show_sizes,
 )
 from platform.probing import kept
+from platform.signals import exit_with
 from platform.study.folder import default_folder
 from search_spaces import reference
 from search_spaces.space import Space
@@ -274,4 +275,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    exit_with(main)

@@ -26,6 +26,7 @@ from platform.cost_model.rows import Row, read_rows
 from platform.cost_model.scoring import Scored, Scores, cells_of, constant_mfu, merged, score_table, scores
 from platform.cost_model.table import Run, interpret
 from platform.errors import InputError
+from platform.signals import exit_with
 
 JSON_KEYS = (
     "rows_scored",
@@ -285,4 +286,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    exit_with(main)
