@@ -5,6 +5,7 @@ catalogue (`jean-zay-a100`, one node) or `4xjean-zay-a100`. Every figure of the 
 To add a device or a node, add an entry to `hardware.json`.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -249,6 +250,15 @@ def from_cluster(cluster: Cluster) -> ClusterSpec:
     """
     device = dataclasses.replace(find_device(cluster.device), memory_gib=cluster.device_memory_gib)
     return cluster_of(device, cluster.num_nodes, cluster.devices_per_node)
+
+
+def datasheet_tflops(cluster: Cluster, precision: str) -> float | None:
+    """A device's datasheet peak in `precision`, TFLOP/s; None for CPUs and for devices that the catalogue lacks."""
+    if cluster.device_kind == "cpu":
+        return None
+    with contextlib.suppress(InputError):
+        return find_device(cluster.device).peak_tflops(precision)
+    return None
 
 
 def find_cluster(text: str) -> ClusterSpec:

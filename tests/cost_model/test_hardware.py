@@ -8,6 +8,7 @@ import pytest
 
 from platform.cost_model import hardware
 from platform.cost_model.hardware import (
+    datasheet_tflops,
     find_cluster,
     find_device,
     find_device_by_memory,
@@ -132,3 +133,13 @@ def test_a_device_that_nobody_sells_is_taken_with_a_word() -> None:
         " a device is one of its two dies, as torch counts them"
     )
     assert word_on("8xMI250X") is None and word_on("4x8xH100") is None
+
+
+def test_the_datasheet_peak_of_what_a_study_found() -> None:
+    h200 = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8)
+    assert datasheet_tflops(h200, "bf16") == 989.4
+    assert datasheet_tflops(h200, "fp32") == 66.9
+    assert datasheet_tflops(Cluster(device_kind="cuda", device="Some GPU", device_memory_gib=9.0), "bf16") is None
+    assert (
+        datasheet_tflops(Cluster(device_kind="cpu", device="Intel(R) Xeon(R)", device_memory_gib=9.0), "bf16") is None
+    )
