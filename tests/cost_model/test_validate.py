@@ -19,7 +19,7 @@ from platform.cost_model.values import from_points
 from platform.errors import InputError
 from platform.validate import main, validate
 from tests.cost_model.points import TABLES, fsdp
-from trainers.layout import BatchPoint
+from trainers.layout import BatchPoint, Layout
 
 MEASUREMENTS = Path(__file__).parents[2] / "docs" / "measurements"
 KEYS = {
@@ -243,8 +243,7 @@ def test_the_h200_runs_of_the_search_itself(name: str) -> None:
     ("space", "tokens_per_s", "low"),
     [
         ("gpt2_xl", 49_529, -0.12),
-        # A known miss: the device was busy for 59 % of the time, and nothing tells the model how slow the host is.
-        ("gpt2", 340_217, -0.35),
+        ("gpt2", 340_217, -0.12),  # the host's hooks, of which this run tells
     ],
 )
 def test_two_h200_runs_that_left_no_table(space: str, tokens_per_s: float, low: float) -> None:
@@ -253,6 +252,21 @@ def test_two_h200_runs_that_left_no_table(space: str, tokens_per_s: float, low: 
     point = (search_spaces.load(space).recipe, layout, BatchPoint(micro_batch=16, grad_accum=32))
     predicted_s = float(step_time(from_points([point], find_cluster("1xH200"))).total_s[0])
     assert low < predicted_s * tokens_per_s / (512 * 1024) - 1 < 0.12
+
+
+def test_small_steps_of_fsdp2_wait_for_its_hooks_where_those_of_ddp_wait_for_the_device() -> None:
+    """Bare loops on two H200, GPT-2 small, micro-batch 8: 61 ms a step under DDP, 87 to 99 under FSDP2."""
+    recipe = dataclasses.replace(search_spaces.load("gpt2").recipe, global_batch=16)
+    batch = BatchPoint(micro_batch=8, grad_accum=1)
+    steps = {
+        layout.engine: step_time(from_points([(recipe, layout, batch)], find_cluster("2xH200")))
+        for layout in (
+            Layout(engine="ddp", dp_replicate=2, attention="sdpa"),
+            fsdp(dp_shard=2, grad_sync="every", attention="sdpa"),
+        )
+    }
+    assert float(steps["ddp"].total_s[0]) == pytest.approx(0.061, rel=0.12) and float(steps["ddp"].host_s[0]) == 0
+    assert 0.065 < float(steps["fsdp"].total_s[0]) < 0.099 and float(steps["fsdp"].host_s[0]) > 0.02
 
 
 def test_the_intervals_of_the_h200_runs() -> None:
