@@ -22,6 +22,7 @@ from trainers.cluster import Cluster
 LABEL_SHARE = 0.988
 """What the driver reports in GiB of the GB on the label: 79.1 of 80, 139.8 of 141, 31.7 of 32."""
 _NEAR = 0.2
+MOST_DEVICES = 1_000_000
 PLAIN_SHARE = 0.85
 """Of the fp32 peak, sustained: those units draw less power than the matrix units."""
 _CPU = re.compile(r"\b(xeon|epyc|ryzen|neoverse|graviton|core\(tm\)|cpu|x86_64|aarch64)\b", re.IGNORECASE)
@@ -272,8 +273,9 @@ def find_cluster(text: str) -> ClusterSpec:
         raise InputError("an empty cluster: write it as 8xA100-80GB, 4x8xH100 or a name of the catalogue")
     first, second, name = match.groups()
     counts = [int(count) for count in (first, second) if count is not None]
-    if any(count < 1 for count in counts):
-        raise InputError(f"cluster {text!r} has a count below 1: write it as 8xA100-80GB or 4x8xH100")
+    if any(count < 1 for count in counts) or math.prod(counts) > MOST_DEVICES:
+        wrong = "a count below 1" if math.prod(counts) < 1 else f"more than {MOST_DEVICES:,} devices"
+        raise InputError(f"cluster {text!r} has {wrong}: write it as 8xA100-80GB or 4x8xH100")
     node = _names("nodes").get(_plain(name))
     if node is not None:
         entry = _catalogue()["nodes"][node]

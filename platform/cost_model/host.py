@@ -24,9 +24,9 @@ waits for the device at each micro-step, as DeepSpeed's throughput timer does un
 UNIT_HOST_S = 1.2e-3
 """Host time of one unit's hooks under FSDP2 and pass, of which the backward pass has two: gathering, copying out,
 setting each parameter, freeing, copying in and reducing, all driven from Python. Two H200 hosts (this project), GPT-2
-small, twelve blocks: compiled, micro-batch 16, 48 ms a micro-step with the device 59 % busy, which leaves 1.2 ms; eager,
-micro-batch 8, 87 to 99 ms where DDP, which waits for its device, takes 61: 1.5 to 1.9 ms. Without any device the same
-hooks take 0.6 ms of a 2.5 GHz core (torch 2.13, gloo, one rank)."""
+small, twelve blocks: compiled, micro-batch 16, 48 ms a micro-step with the device 59 % busy, which leaves 1.2 ms;
+eager, micro-batch 8, 87 to 99 ms where DDP, which waits for its device, takes 61: 1.5 to 1.9 ms. Without any device the
+same hooks take 0.6 ms of a 2.5 GHz core (torch 2.13, gloo, one rank)."""
 INSTRUCTIONS_S = 3e-3
 """Host time of a micro-step in DeepSpeed's pipeline, which interprets a list of instructions and waits at each transfer
 (`pipe/schedule.py`, `pipe/engine.py`). BigScience's 1.3B model on eight V100 takes 1 to 2 s more a step with 64 to 128

@@ -45,6 +45,8 @@ def test_every_entry_has_a_source_and_plausible_figures() -> None:
         ("4xjean-zay-a100", 4, 8, "A100-80GB"),
         ("2 x p5.48xlarge", 2, 8, "H100-SXM"),
         ("2xMI150X", 1, 2, "MI250X"),
+        ("8xA100-40", 1, 8, "A100-40GB"),
+        ("2x4xV100-16", 2, 4, "V100-16GB"),
     ],
 )
 def test_clusters_as_people_write_them(text: str, nodes: int, per_node: int, device: str) -> None:
