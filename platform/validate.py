@@ -156,6 +156,10 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
+def _beside(ours: str, other: str) -> str:
+    return ours if other == "-" else f"{ours} ({other})"
+
+
 _FIGURES = (
     ("step time, median error", lambda s: _percent(s.step_time_ape_median)),
     ("step time, mean error", lambda s: _percent(s.step_time_ape_mean)),
@@ -174,7 +178,7 @@ def show_rows(report: Report, console: Console) -> None:
     """Each configuration: printed beside predicted."""
     scored = report.scored
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("configuration", ratio=1, min_width=24, overflow="fold")
+    table.add_column("configuration", ratio=1, min_width=14, overflow="fold")
     for name in ("step s", "predicted", "80 %", "GiB", "predicted", "verdict"):
         table.add_column(name, justify="right", no_wrap=True)
     for position, run in enumerate(scored.runs):
@@ -222,26 +226,24 @@ def show(report: Report, console: Console, *, num_calibrate: int) -> None:
     console.print(
         f"out of memory: {overall.oom_missed} missed, {overall.oom_false_alarms} false alarms", highlight=False
     )
-    console.print("\nBy cell (constant MFU in brackets)", highlight=False)
+    console.print("\nBy cell (constant MFU in brackets; it knows neither memory nor intervals)", highlight=False)
     cells = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     cells.add_column("cell", ratio=1, min_width=18, overflow="fold")
+    beside = ("time error", "rank", "regret")
     for name in ("rows", "time error", "mem.", "rank", "regret", "OOM p/r", "80 %"):
-        cells.add_column(name, justify="right", no_wrap=name != "time error")
+        cells.add_column(name, justify="right", no_wrap=name not in beside)
     for cell in report.cells:
         ours, base = cell.ours, cell.baseline
         oom = "-"
         if ours.oom_precision is not None or ours.oom_recall is not None:
             oom = f"{_number(ours.oom_precision)[:3]}/{_number(ours.oom_recall)[:3]}"
-        error = _percent(ours.step_time_ape_median)
-        if base.step_time_ape_median is not None:
-            error += f" ({_percent(base.step_time_ape_median, 0)})"
         cells.add_row(
             cell.label,
             str(ours.rows_scored),
-            error,
+            _beside(_percent(ours.step_time_ape_median), _percent(base.step_time_ape_median, 0)),
             _percent(ours.memory_ape_median, 0),
-            _number(ours.rank_correlation),
-            _percent(ours.regret_median),
+            _beside(_number(ours.rank_correlation), _number(base.rank_correlation)),
+            _beside(_percent(ours.regret_median), _percent(base.regret_median, 0)),
             oom,
             _percent(ours.interval_coverage, 0),
         )

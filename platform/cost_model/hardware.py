@@ -147,7 +147,7 @@ def find_device(name: str) -> Device:
         InputError: no such device; the sentence has the nearest names and how to add one.
     """
     names = _names("devices")
-    bare = re.sub(r"\(.*\)|NVIDIA|AMD|Instinct|Tesla", "", name)
+    bare = re.sub(r"\(.*\)|NVIDIA|AMD|Instinct|Tesla", "", re.sub(r"(?i)(\d)G\b", r"\1GB", name))
     # Makers' names, remarks and the kind of socket are passed over one after the other.
     spellings = (name, bare, re.sub(r"(?i)[- ]?SXM\d?|[- ]?HBM\d?e?", "", bare))
     key = "CPU-core" if _CPU.search(name) else None

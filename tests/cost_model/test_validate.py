@@ -70,6 +70,26 @@ def test_calibrating_rows_are_never_scored() -> None:
     assert found.step_time_ape_median < plain.step_time_ape_median
 
 
+def test_where_all_was_measured_nothing_is_scored(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(TABLES / "tr3m_1b3.csv"), "--json", "--calibrate", "100"]) == 0
+    overall = json.loads(capsys.readouterr().out)["overall"]
+    for name in ("step_time_ape_median", "rank_correlation", "regret_median", "regret_mean", "interval_coverage"):
+        assert overall[name] is None, name
+    assert overall["rows_scored"] == 4, "those out of memory, which no search would learn times from"
+
+
+def test_a_table_as_a_spreadsheet_writes_it(tmp_path: Path) -> None:
+    """A byte order mark before a column that is needed, other ends of lines, words of any case."""
+    plain = read_rows(TABLES / "tr3m_1b3.csv")
+    names = ["model", *(name for name in plain[0] if name != "model")]
+    path = tmp_path / "excel.csv"
+    with path.open("w", newline="", encoding="utf-8-sig") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows({**row, "status": row["status"].upper(), "strategy": row["strategy"].upper()} for row in plain)
+    assert read_rows(path) == plain
+
+
 def test_identical_configurations_are_one_by_their_median() -> None:
     runs = tr3m()
     again = [dataclasses.replace(runs[0], step_time_s=time) for time in (27.0, 31.0, 50.0)]
@@ -184,6 +204,7 @@ def test_a_row_of_our_own_is_read_by_its_engine_and_cap(tmp_path: Path) -> None:
     [
         (None, "cannot read table"),
         ("a,b\n1,2\n", "lacks the columns model, layers"),
+        ("model,tp,tp\nx,1,2\n", "has the columns tp more than once"),
     ],
 )
 def test_bad_tables_are_one_sentence_and_exit_2(
