@@ -246,7 +246,7 @@ def _min_nodes(
     parts = [dataclasses.replace(cluster, num_nodes=count) for count in counts]
     sizes = [at_size(space, with_whole_batch(space.recipe, part.num_devices), part, cap) for part in parts]
     console.print(f"\ntime against nodes ({tokens:.3g} tokens)", highlight=False)
-    show_sizes(sizes, cluster, tokens, console)
+    show_sizes(sizes, cluster, tokens, console, by_node=True)
     told["min_nodes"] = {
         "nodes": fewest.num_nodes,
         "needed_gib": fewest.needed_gib,

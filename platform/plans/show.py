@@ -115,25 +115,31 @@ def show_plan(plan: Plan, tokens: float, console: Console) -> None:
         console.print(f"  {count:,} skipped: {reason}", highlight=False)
 
 
-def show_sizes(sizes: Sequence[AtSize], cluster: ClusterSpec, tokens: float, console: Console) -> None:
-    """Days and device-days against devices, with a bar of the days on a logarithmic scale."""
+def show_sizes(
+    sizes: Sequence[AtSize], cluster: ClusterSpec, tokens: float, console: Console, *, by_node: bool = False
+) -> None:
+    """Days and device-days against devices or nodes, with a bar of the days on a logarithmic scale."""
     timed = [(size, size.planned.days(tokens)) for size in sizes if size.planned is not None]
     drawn = ("days, log scale",) if console.width >= _NARROW else ()
-    table = _table("GPUs", "days", "GPU-days", "cost $", "MFU", "best layout", *drawn, first="right")
-    for column in table.columns[5:]:
+    counted = ("nodes", "GPUs") if by_node else ("GPUs",)
+    table = _table(*counted, "days", "GPU-days", "cost $", "MFU", "best layout", *drawn, first="right")
+    for column in table.columns[len(counted) + 4 :]:
         column.justify = "left"
     longest = max((days for _, days in timed), default=1.0)
     shortest = min((days for _, days in timed), default=1.0)
     for size in sizes:
         planned = size.planned
+        counts = [str(size.num_devices)]
+        if by_node:
+            counts.insert(0, str(size.num_devices // cluster.devices_per_node))
         if planned is None:
-            table.add_row(str(size.num_devices), "-", "-", "-", "-", size.reason, *("" for _ in drawn))
+            table.add_row(*counts, "-", "-", "-", "-", size.reason, *("" for _ in drawn))
             continue
         days = planned.days(tokens)
         span = math.log(longest / shortest) or 1.0
         bar = "█" * (1 + round(15 * math.log(days / shortest) / span))
         table.add_row(
-            str(size.num_devices),
+            *counts,
             figure(days),
             figure(days * size.num_devices),
             price(cluster, days, size.num_devices),

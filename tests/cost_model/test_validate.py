@@ -59,6 +59,18 @@ def test_every_seed_table_is_shown(name: str, capsys: pytest.CaptureFixture[str]
     assert "predicted" in capsys.readouterr().out
 
 
+def test_the_row_that_was_left_empty_is_filled(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Stage 1, accumulation 256, no checkpointing, 32 GPUs: its author left its days empty."""
+    monkeypatch.setenv("COLUMNS", "150")
+    assert main([str(TABLES / "bloom_7b_jean_zay.csv"), "--rows"]) == 0
+    (empty,) = [
+        line for line in capsys.readouterr().out.splitlines() if "zero1 dp32 2x256 bf16" in line and "s2048" in line
+    ]
+    assert " - " in empty and empty.rstrip().endswith("OOM")
+
+
 def test_calibrating_rows_are_never_scored() -> None:
     runs = merged(tr3m())
     scored = score_table(runs, num_calibrate=3)
