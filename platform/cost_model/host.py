@@ -26,7 +26,7 @@ UNIT_HOST_S = 1.2e-3
 setting each parameter, freeing, copying in and reducing, all driven from Python. Two H200 hosts (this project), GPT-2
 small, twelve blocks: compiled, micro-batch 16, 48 ms a micro-step with the device 59 % busy, which leaves 1.2 ms;
 eager, micro-batch 8, 87 to 99 ms where DDP, which waits for its device, takes 61: 1.5 to 1.9 ms. Without any device the
-same hooks take 0.6 ms of a 2.5 GHz core (torch 2.13, gloo, one rank)."""
+same hooks take 0.6 to 0.9 ms of a 2.5 GHz core, in the backward pass 0.8 to 1.3 in all (`benchmarks.fsdp_hooks`)."""
 INSTRUCTIONS_S = 3e-3
 """Host time of a micro-step in DeepSpeed's pipeline, which interprets a list of instructions and waits at each transfer
 (`pipe/schedule.py`, `pipe/engine.py`). BigScience's 1.3B model on eight V100 takes 1 to 2 s more a step with 64 to 128

@@ -25,6 +25,10 @@ def test_every_entry_has_a_source_and_plausible_figures() -> None:
     for kind in ("devices", "links", "nodes"):
         for name, entry in catalogue[kind].items():
             assert len(entry["source"]) > 10, f"{kind} {name}"
+    # Those of a kind that an entry's own source does not speak of are explained once.
+    told = {"source", "note", "aliases", "taken_for_it", "link", "device", *catalogue["figures"]}
+    for kind in ("devices", "links", "nodes"):
+        assert not {field for entry in catalogue[kind].values() for field in entry} - told, kind
     for name, entry in catalogue["devices"].items():
         assert entry["link"] in catalogue["links"], name
         assert entry["tflops"]["fp32"] <= entry["tflops"]["fp16"] or name == "CPU-core"
