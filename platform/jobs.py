@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
+from platform.cost_model.hardware import datasheet_tflops
 from platform.finals.course import FinalTrial, Rules
 from platform.finals.ranking import winner
 from platform.study.history import History
@@ -66,6 +67,7 @@ def make_job(
         known_memory=_memory_points(history.measured(candidate.key)) if not repeat else (),
         cap_gib=settings.cap_gib,
         matmul_peak_tflops=history.peak_tflops(candidate.recipe.compute_precision),
+        datasheet_peak_tflops=datasheet_tflops(settings.cluster, candidate.recipe.compute_precision),
         stop_at_unix_s=stop_at_unix_s,
         commit=settings.commit,
         timing=settings.timing,

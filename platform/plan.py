@@ -26,9 +26,10 @@ import search_spaces
 from platform.cost_model.hardware import ClusterSpec, find_cluster, word_on
 from platform.cost_model.probed import found_cluster
 from platform.errors import ClusterError, InputError, one_line
-from platform.plans.layouts import best_plan
+from platform.plans.asked import check
+from platform.plans.layouts import batch_hint, best_plan, with_whole_batch
 from platform.plans.max_model import largest_models
-from platform.plans.picture import check_path, draw_sizes
+from platform.plans.picture import draw_sizes
 from platform.plans.scaling import (
     against_devices,
     at_size,
@@ -36,7 +37,6 @@ from platform.plans.scaling import (
     parse_counts,
     parse_phases,
     ramp_up,
-    with_whole_batch,
 )
 from platform.plans.show import (
     planned_json,
@@ -47,6 +47,7 @@ from platform.plans.show import (
     show_sizes,
 )
 from platform.probing import kept
+from platform.signals import exit_with
 from platform.study.folder import default_folder
 from search_spaces import reference
 from search_spaces.space import Space
@@ -74,6 +75,9 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--set", metavar="AXIS=VALUE", action="append", default=[], help="change an axis of the space")
     made.add_argument("--tokens", metavar="N", type=float, help="token budget (default: the space's)")
+    made.add_argument(
+        "--price-per-gpu-h", metavar="P", type=float, help="what a device costs an hour, in place of the catalogue's"
+    )
     made.add_argument("--top", metavar="N", type=int, default=10, help="layouts to show (default 10)")
     made.add_argument("--device-memory-gib", metavar="GIB", type=float, help="memory cap of a device")
     made.add_argument("--gpus", metavar="COUNTS", help="days against devices: 2..3072 or 4,8,16")
@@ -139,15 +143,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
         InputError: the user's mistake.
     """
     space = _space(options)
-    for name in ("top", "tokens", "device_memory_gib", "micro_batch"):
-        value = getattr(options, name)
-        if value is not None and not value > 0:
-            raise InputError(f"--{name.replace('_', '-')} must be above 0, got {value:g}")
-    if options.png is not None:
-        if not options.gpus or options.max_model or options.min_nodes or options.batch_rampup:
-            raise InputError("--png draws days against devices: give it with --gpus alone, such as --gpus 8,16,32")
-        check_path(options.png)
+    check(options)
     cluster = _cluster(options, console)
+    if options.price_per_gpu_h is not None:
+        cluster = dataclasses.replace(cluster, price_per_device_hour=options.price_per_gpu_h)
     tokens = options.tokens or space.tokens
     cap = options.device_memory_gib
     told: dict[str, Any] = {"space": space.name, "cluster": options.cluster or "ray", "tokens": tokens}
@@ -164,7 +163,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
                 "hidden": each.recipe.model.hidden_size,
                 "heads": each.recipe.model.num_heads,
                 "config": each.recipe.model.to_config(),
-                **planned_json(each.planned, tokens),
+                **planned_json(each.planned, cluster, tokens),
             }
             for each in largest
         ]
@@ -178,7 +177,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
                 "global_batch": phase.global_batch,
                 "nodes": phase.num_nodes,
                 "efficiency": phase.efficiency,
-                **planned_json(phase.planned, tokens),
+                **planned_json(phase.planned, cluster, tokens),
             }
             for phase in phases
         ]
@@ -187,7 +186,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         sizes = against_devices(space, space.recipe, cluster, parse_counts(options.gpus), cap)
         told["gpus"] = [
             {"gpus": size.num_devices, "reason": size.reason}
-            | ({} if size.planned is None else planned_json(size.planned, tokens))
+            | ({} if size.planned is None else planned_json(size.planned, cluster, tokens))
             for size in sizes
         ]
         console.print(f"{space.recipe.label}, {tokens:.3g} tokens", highlight=False)
@@ -212,21 +211,24 @@ def _layouts(
     console: Console,
 ) -> int:
     told["recipes"] = []
-    for recipe in space.recipes:
-        plan = best_plan(space, recipe, cluster, top=options.top, memory_cap_gib=options.device_memory_gib)
-        if not plan.best:
-            raise InputError(
-                f"{recipe.model.name} fits no layout of {space.name} on {cluster.num_devices} x {cluster.device.name}:"
-                f" {plan.nearest}"
-            )
+    cap = options.device_memory_gib
+    plans = [best_plan(space, recipe, cluster, top=options.top, memory_cap_gib=cap) for recipe in space.recipes]
+    if not any(plan.best for plan in plans):
+        raise InputError(
+            f"{space.recipe.model.name} fits no layout of {space.name} on {cluster.num_devices} x"
+            f" {cluster.device.name}: {plans[0].nearest}{batch_hint(plans[0].skipped, space.recipe, cluster)}"
+        )
+    for plan in plans:
         show_plan(plan, tokens, console)
         console.print()
         told["recipes"].append(
             {
-                "recipe": recipe.label,
-                "layouts": [planned_json(planned, tokens) for planned in plan.best],
+                "recipe": plan.recipe.label,
+                "layouts": [planned_json(planned, cluster, tokens) for planned in plan.best],
                 "num_layouts": plan.num_layouts,
                 "num_too_large": plan.num_too_large,
+                "loses_by": dict(plan.lost_by),
+                "nearest": "" if plan.best else plan.nearest,
                 "num_points": plan.num_points,
                 "skipped": dict(plan.skipped),
             }
@@ -244,7 +246,7 @@ def _min_nodes(
     parts = [dataclasses.replace(cluster, num_nodes=count) for count in counts]
     sizes = [at_size(space, with_whole_batch(space.recipe, part.num_devices), part, cap) for part in parts]
     console.print(f"\ntime against nodes ({tokens:.3g} tokens)", highlight=False)
-    show_sizes(sizes, cluster, tokens, console)
+    show_sizes(sizes, cluster, tokens, console, by_node=True)
     told["min_nodes"] = {
         "nodes": fewest.num_nodes,
         "needed_gib": fewest.needed_gib,
@@ -256,7 +258,7 @@ def _min_nodes(
         "smallest": fewest.smallest,
         "against_nodes": [
             {"nodes": size.num_devices // cluster.devices_per_node, "reason": size.reason}
-            | ({} if size.planned is None else planned_json(size.planned, tokens))
+            | ({} if size.planned is None else planned_json(size.planned, cluster, tokens))
             for size in sizes
         ],
     }
@@ -274,4 +276,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    exit_with(main)

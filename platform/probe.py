@@ -25,6 +25,7 @@ from platform.errors import ClusterError, InputError, one_line
 from platform.nodes import Place
 from platform.probing import kept
 from platform.probing.show import show, to_object
+from platform.signals import exit_with
 from platform.study.folder import FOLDER_HELP, default_folder
 from trainers.codec import from_json, to_json
 from trainers.probed import Probe
@@ -130,9 +131,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ClusterError as error:
         print(f"cluster fault: {one_line(error)}", file=sys.stderr)
         return ClusterError.exit_code
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
-        return 130
     if options.json:
         print(json.dumps(to_object(probe, path), indent=1))
     else:
@@ -141,4 +139,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

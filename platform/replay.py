@@ -27,6 +27,7 @@ from platform.cost_model.table import Run, interpret
 from platform.errors import InputError
 from platform.replaying.play import NAMES, Figures, Played, figures, make, play, to_json
 from platform.replaying.recorded import Cell, cells
+from platform.signals import exit_with
 
 LARGE = 20
 """Configurations from which on a cell says something of a search."""
@@ -169,4 +170,4 @@ def _show_trials(found: Sequence[Cell], played: Sequence[Sequence[Played]]) -> N
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    exit_with(main)

@@ -6,7 +6,6 @@ Made from the journal alone. Brings MLflow up to date where it was not reached. 
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from platform.reports.files import write_results
 from platform.reports.progress import say
 from platform.reports.show import show
 from platform.reports.table import to_rows, write_csv
+from platform.signals import exit_with
 from platform.study.folder import FOLDER_HELP, default_folder
 from platform.study.journal import describe_rejected
 from platform.study.several import is_several
@@ -82,4 +82,4 @@ def _report(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -6,7 +6,6 @@ Exit codes: 0 found, 1 nothing fits, 2 bad input, 3 the cluster is at fault, 130
 import argparse
 import contextlib
 import math
-import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -14,6 +13,7 @@ import platform.searchers as searchers  # pyright takes `from platform import` f
 import search_spaces
 from platform.errors import ClusterError, InputError, one_line
 from platform.reports.progress import say
+from platform.signals import exit_with
 from platform.study.folder import FOLDER_HELP, default_folder
 from platform.waiting import WAIT_S
 
@@ -94,9 +94,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ClusterError as error:
         say(f"cluster fault: {one_line(error)}")
         return ClusterError.exit_code
-    except KeyboardInterrupt:
-        say("Interrupted.")
-        return 130
 
 
 def _amount(text: str) -> float:
@@ -129,4 +126,4 @@ def _whole(text: str, least: int = 0) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

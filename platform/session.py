@@ -29,7 +29,7 @@ from platform.probing import kept
 from platform.reports.progress import followed, say
 from platform.reports.text import plural
 from platform.request import Request, read_request, resumed
-from platform.signals import interruptible
+from platform.signals import INTERRUPTED, interruptible
 from platform.study.history import History
 from platform.study.study import Study, check_name, fresh_name
 from platform.subject import Subject, subject_of
@@ -37,8 +37,6 @@ from platform.system_metrics import sampled
 from search_spaces.space import Space
 from trainers.journal import End, Measured, Resume, StudyHeader
 from trainers.measurement import Outcome
-
-INTERRUPTED = 130
 
 
 def search(

@@ -1,9 +1,48 @@
-"""What ends a search from outside, in order: Ctrl-C, SIGTERM, and a terminal that is closed."""
+"""What ends a command from outside: Ctrl-C, SIGTERM, a closed terminal, and a reader of its output that left."""
 
 import contextlib
 import os
+import select
 import signal
-from collections.abc import Generator
+import sys
+from collections.abc import Callable, Generator
+from typing import NoReturn
+
+INTERRUPTED = 130
+READER_LEFT = 128 + signal.SIGPIPE
+"""What a shell calls the end of a filter whose reader left, as of `yes | head`."""
+
+
+def exit_with(main: Callable[[], int]) -> NoReturn:
+    """Ends the process with the code of a command's `main`; quietly where the reader of its output left (`| head`).
+
+    SIGPIPE itself would do so too, but would also kill a driver of Ray whose socket breaks.
+    """
+    try:
+        code = main()
+        sys.stdout.flush()
+    except SystemExit as end:  # rich makes this of it, with code 1, which says something else here
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        code = READER_LEFT
+    except BrokenPipeError:
+        if not any(map(_reader_left, (1, 2))):
+            raise
+        code = READER_LEFT
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        code = INTERRUPTED
+    if code == READER_LEFT:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in filter(_reader_left, (1, 2)):  # Python flushes at its end what it still holds
+            os.dup2(nowhere, stream)
+    sys.exit(code)
+
+
+def _reader_left(stream: int) -> bool:
+    poll = select.poll()
+    poll.register(stream, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 @contextlib.contextmanager

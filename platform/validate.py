@@ -12,6 +12,7 @@ configurations of a cell are merged by their median first.
 
 import argparse
 import collections
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -26,6 +27,7 @@ from platform.cost_model.rows import Row, read_rows
 from platform.cost_model.scoring import Scored, Scores, cells_of, constant_mfu, merged, score_table, scores
 from platform.cost_model.table import Run, interpret
 from platform.errors import InputError
+from platform.signals import exit_with
 
 JSON_KEYS = (
     "rows_scored",
@@ -71,6 +73,8 @@ class Report:
     num_rows: int
     num_merged_away: int
     scored: Scored
+    unmeasured: Scored | None
+    """Rows left out only because nothing was measured: predicted, and shown among the rows."""
 
 
 def validate(rows: Sequence[Row], *, num_calibrate: int = 0, min_cell: int = 1) -> Report:
@@ -82,6 +86,7 @@ def validate(rows: Sequence[Row], *, num_calibrate: int = 0, min_cell: int = 1) 
     runs: list[Run] = []
     reasons: collections.Counter[str] = collections.Counter()
     left_out_cells: collections.Counter[tuple[str, ...]] = collections.Counter()
+    unmeasured: list[Run] = []
     for row in rows:
         try:
             runs.append(interpret(row))
@@ -90,6 +95,8 @@ def validate(rows: Sequence[Row], *, num_calibrate: int = 0, min_cell: int = 1) 
             left_out_cells[
                 tuple(row.get(name, "") for name in ("model", "gpu", "gpus", "seq_len", "global_batch"))
             ] += 1
+            with contextlib.suppress(ValueError):
+                unmeasured.append(interpret(row, measured=False))
     if not runs:
         commonest = "; ".join(f"{reason} ({count} rows)" for reason, count in reasons.most_common(3))
         raise InputError(f"none of {len(rows)} rows can be scored: {commonest or 'the table is empty'}")
@@ -120,6 +127,7 @@ def validate(rows: Sequence[Row], *, num_calibrate: int = 0, min_cell: int = 1) 
         num_rows=len(rows),
         num_merged_away=len(runs) - len(every),
         scored=ours,
+        unmeasured=score_table(unmeasured) if unmeasured else None,
     )
 
 
@@ -155,6 +163,10 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
+def _beside(ours: str, other: str) -> str:
+    return ours if other == "-" else f"{ours} ({other})"
+
+
 _FIGURES = (
     ("step time, median error", lambda s: _percent(s.step_time_ape_median)),
     ("step time, mean error", lambda s: _percent(s.step_time_ape_mean)),
@@ -169,33 +181,34 @@ _FIGURES = (
 )
 
 
+def _shown(scored: Scored, position: int) -> tuple[str, ...]:
+    run = scored.runs[position]
+    row, values = run.row, run.values
+    degrees = " ".join(f"{name}{values[name]:g}" for name in ("tp", "pp", "dp") if values[name] > 1)
+    batch = f"{values['micro_batch']:g}x{values['grad_accum']:g}"
+    ckpt = "" if row["activation_ckpt"] in ("", "none") else f" {row['activation_ckpt']} ckpt"
+    label = f"{row['model']} s{row['seq_len']} {row['gpus']} x {run.cluster.device.name} {row['strategy']} {degrees}"
+    measured, memory = scored.measured_s[position], scored.measured_gib[position]
+    return (
+        f"{label} {batch}{ckpt} {row['precision']}",
+        "OOM" if run.out_of_memory else f"{measured:.3g}" if measured == measured else "-",
+        f"{scored.predicted_s[position]:.3g}",
+        f"{scored.low_s[position]:.3g}-{scored.high_s[position]:.3g}",
+        f"{memory:.1f}" if memory == memory else "-",
+        f"{scored.predicted_gib[position]:.1f}",
+        "fits" if scored.predicted_fits[position] else "OOM",
+    )
+
+
 def show_rows(report: Report, console: Console) -> None:
-    """Each configuration: printed beside predicted."""
-    scored = report.scored
+    """Each configuration: printed beside predicted; those of which nothing was measured at the end."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("configuration", ratio=1, min_width=24, overflow="fold")
+    table.add_column("configuration", ratio=1, min_width=14, overflow="fold")
     for name in ("step s", "predicted", "80 %", "GiB", "predicted", "verdict"):
         table.add_column(name, justify="right", no_wrap=True)
-    for position, run in enumerate(scored.runs):
-        row, values = run.row, run.values
-        degrees = " ".join(f"{name}{values[name]:g}" for name in ("tp", "pp", "dp") if values[name] > 1)
-        batch = f"{values['micro_batch']:g}x{values['grad_accum']:g}"
-        ckpt = "" if row["activation_ckpt"] in ("", "none") else f" {row['activation_ckpt']} ckpt"
-        label = (
-            f"{row['model']} s{row['seq_len']} {row['gpus']} x {run.cluster.device.name} {row['strategy']} {degrees}"
-        )
-        measured, predicted = scored.measured_s[position], scored.predicted_s[position]
-        memory = scored.measured_gib[position]
-        fits = bool(scored.predicted_fits[position])
-        table.add_row(
-            f"{label} {batch}{ckpt} {row['precision']}",
-            "OOM" if run.out_of_memory else f"{measured:.3g}" if measured == measured else "-",
-            f"{predicted:.3g}",
-            f"{scored.low_s[position]:.3g}-{scored.high_s[position]:.3g}",
-            f"{memory:.1f}" if memory == memory else "-",
-            f"{scored.predicted_gib[position]:.1f}",
-            "fits" if fits else "OOM",
-        )
+    for scored in filter(None, (report.scored, report.unmeasured)):
+        for position in range(len(scored.runs)):
+            table.add_row(*_shown(scored, position))
     console.print(table, highlight=False)
 
 
@@ -221,26 +234,24 @@ def show(report: Report, console: Console, *, num_calibrate: int) -> None:
     console.print(
         f"out of memory: {overall.oom_missed} missed, {overall.oom_false_alarms} false alarms", highlight=False
     )
-    console.print("\nBy cell (constant MFU in brackets)", highlight=False)
+    console.print("\nBy cell (constant MFU in brackets; it knows neither memory nor intervals)", highlight=False)
     cells = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     cells.add_column("cell", ratio=1, min_width=18, overflow="fold")
+    beside = ("time error", "rank", "regret")
     for name in ("rows", "time error", "mem.", "rank", "regret", "OOM p/r", "80 %"):
-        cells.add_column(name, justify="right", no_wrap=name != "time error")
+        cells.add_column(name, justify="right", no_wrap=name not in beside)
     for cell in report.cells:
         ours, base = cell.ours, cell.baseline
         oom = "-"
         if ours.oom_precision is not None or ours.oom_recall is not None:
             oom = f"{_number(ours.oom_precision)[:3]}/{_number(ours.oom_recall)[:3]}"
-        error = _percent(ours.step_time_ape_median)
-        if base.step_time_ape_median is not None:
-            error += f" ({_percent(base.step_time_ape_median, 0)})"
         cells.add_row(
             cell.label,
             str(ours.rows_scored),
-            error,
+            _beside(_percent(ours.step_time_ape_median), _percent(base.step_time_ape_median, 0)),
             _percent(ours.memory_ape_median, 0),
-            _number(ours.rank_correlation),
-            _percent(ours.regret_median),
+            _beside(_number(ours.rank_correlation), _number(base.rank_correlation)),
+            _beside(_percent(ours.regret_median), _percent(base.regret_median, 0)),
             oom,
             _percent(ours.interval_coverage, 0),
         )
@@ -285,4 +296,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    exit_with(main)

@@ -73,7 +73,7 @@ def judge(
 
 def speed_fields(job: Job, batch: BatchPoint, windows: Sequence[Window], accum: int, peak: float | None) -> Any:
     """Times and throughput of a rung as fields of its measurement; `peak` is the measured matmul peak in TFLOP/s."""
-    recipe, spec = job.recipe, job.recipe.model
+    recipe, spec, datasheet = job.recipe, job.recipe.model, job.datasheet_peak_tflops
     full = [window.full_s(batch, accum) for window in windows]
     step_s = statistics.median(full) if full else None
     tokens_per_s = recipe.tokens_per_step / step_s if step_s else None
@@ -98,6 +98,8 @@ def speed_fields(job: Job, batch: BatchPoint, windows: Sequence[Window], accum: 
         "hardware_tflops_per_gpu": per_gpu and per_gpu * hardware_flops / 1e12,
         "matmul_peak_tflops": peak,
         "share_of_matmul_peak": model_tflops / peak if model_tflops and peak else None,
+        "datasheet_peak_tflops": datasheet,
+        "share_of_datasheet_peak": model_tflops / datasheet if model_tflops and datasheet else None,
     }
 
 

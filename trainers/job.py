@@ -80,6 +80,8 @@ class Job:
     cap_gib: float | None = None
     matmul_peak_tflops: float | None = None
     """None where the study has not measured it yet: then rank 0 does."""
+    datasheet_peak_tflops: float | None = None
+    """Of a device, in the recipe's compute precision; None where the catalogue does not have it."""
     stop_at_unix_s: float | None = None
     """No rung starts after this moment."""
     commit: str = "unknown"

@@ -109,6 +109,7 @@ class Measurement:
     """Measured on the same device in the recipe's compute precision."""
     share_of_matmul_peak: float | None = None
     datasheet_peak_tflops: float | None = None
+    """By the hardware catalogue; None for CPUs and devices that it lacks."""
     share_of_datasheet_peak: float | None = None
 
     peak_allocated_gib: float | None = None

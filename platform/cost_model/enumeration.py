@@ -35,6 +35,9 @@ ENGINE_STAGES = (
 )
 """(engine, zero_stage, grad_sync) that `Layout` allows."""
 
+UNDIVIDED = "micro-batch x data-parallel ranks do not divide the global batch"
+"""Why a point is skipped that a search skips for its batch alone."""
+
 MICRO_BATCHES = tuple(2**power for power in range(8))
 
 
@@ -112,7 +115,7 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
         ("tp reaches across nodes", tp <= cluster.devices_per_node),
         ("cp does not divide the sequence", recipe.seq_len % (2 * cp) == 0),
         (
-            "micro-batch x data-parallel ranks do not divide the global batch",
+            UNDIVIDED,
             rest * micro_batch * dp == recipe.global_batch,
         ),
         ("ZeRO stages 2 and 3 under a pipeline", (pp == 1) | (stage <= 1)),

@@ -5,6 +5,7 @@ catalogue (`jean-zay-a100`, one node) or `4xjean-zay-a100`. Every figure of the 
 To add a device or a node, add an entry to `hardware.json`.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -21,6 +22,7 @@ from trainers.cluster import Cluster
 LABEL_SHARE = 0.988
 """What the driver reports in GiB of the GB on the label: 79.1 of 80, 139.8 of 141, 31.7 of 32."""
 _NEAR = 0.2
+MOST_DEVICES = 1_000_000
 PLAIN_SHARE = 0.85
 """Of the fp32 peak, sustained: those units draw less power than the matrix units."""
 _CPU = re.compile(r"\b(xeon|epyc|ryzen|neoverse|graviton|core\(tm\)|cpu|x86_64|aarch64)\b", re.IGNORECASE)
@@ -145,7 +147,7 @@ def find_device(name: str) -> Device:
         InputError: no such device; the sentence has the nearest names and how to add one.
     """
     names = _names("devices")
-    bare = re.sub(r"\(.*\)|NVIDIA|AMD|Instinct|Tesla", "", name)
+    bare = re.sub(r"\(.*\)|NVIDIA|AMD|Instinct|Tesla", "", re.sub(r"(?i)(\d)G\b", r"\1GB", name))
     # Makers' names, remarks and the kind of socket are passed over one after the other.
     spellings = (name, bare, re.sub(r"(?i)[- ]?SXM\d?|[- ]?HBM\d?e?", "", bare))
     key = "CPU-core" if _CPU.search(name) else None
@@ -251,6 +253,15 @@ def from_cluster(cluster: Cluster) -> ClusterSpec:
     return cluster_of(device, cluster.num_nodes, cluster.devices_per_node)
 
 
+def datasheet_tflops(cluster: Cluster, precision: str) -> float | None:
+    """A device's datasheet peak in `precision`, TFLOP/s; None for CPUs and for devices that the catalogue lacks."""
+    if cluster.device_kind == "cpu":
+        return None
+    with contextlib.suppress(InputError):
+        return find_device(cluster.device).peak_tflops(precision)
+    return None
+
+
 def find_cluster(text: str) -> ClusterSpec:
     """The cluster that `text` writes: `8xA100-80GB`, `4x8xH100`, a catalogue name, or a count and a name.
 
@@ -262,8 +273,9 @@ def find_cluster(text: str) -> ClusterSpec:
         raise InputError("an empty cluster: write it as 8xA100-80GB, 4x8xH100 or a name of the catalogue")
     first, second, name = match.groups()
     counts = [int(count) for count in (first, second) if count is not None]
-    if any(count < 1 for count in counts):
-        raise InputError(f"cluster {text!r} has a count below 1: write it as 8xA100-80GB or 4x8xH100")
+    if any(count < 1 for count in counts) or math.prod(counts) > MOST_DEVICES:
+        wrong = "a count below 1" if math.prod(counts) < 1 else f"more than {MOST_DEVICES:,} devices"
+        raise InputError(f"cluster {text!r} has {wrong}: write it as 8xA100-80GB or 4x8xH100")
     node = _names("nodes").get(_plain(name))
     if node is not None:
         entry = _catalogue()["nodes"][node]

@@ -1,5 +1,6 @@
 """Rows of a measured table as text, and the numbers and words in them."""
 
+import collections
 import csv
 import pathlib
 from collections.abc import Mapping
@@ -12,6 +13,8 @@ NEEDED = (
     "model", "layers", "hidden", "heads", "vocab", "seq_len", "gpu", "gpus", "tp", "pp", "strategy", "micro_batch",
     "activation_ckpt", "precision", "status",
 )  # fmt: skip
+_CODES = ("strategy", "activation_ckpt", "flash_attention", "seq_parallel", "status")
+"""Columns of set words, whose case says nothing."""
 _LARGEST = 1e9
 """No count, size, time or rate of a table is larger, nor smaller than its inverse."""
 
@@ -23,17 +26,25 @@ def read_rows(path: pathlib.Path) -> list[Row]:
         InputError: no such file, or it lacks columns that the model needs.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets begin with a byte order mark
             reader = csv.DictReader(file)
             rows = list(reader)
             header = reader.fieldnames or ()
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"cannot read table {path}: {why}") from None
+    twice = [name for name, count in collections.Counter(header).items() if name and count > 1]
+    if twice:
+        raise InputError(f"table {path} has the columns {', '.join(twice)} more than once: keep one of each")
     missing = [name for name in NEEDED if name not in header]
     if missing:
         raise InputError(f"table {path} lacks the columns {', '.join(missing)}; docs/table.md has the whole header")
-    return [{name: (value or "").strip() for name, value in row.items() if name is not None} for row in rows]
+    return [{name: _cell(name, value) for name, value in row.items() if name is not None} for row in rows]
+
+
+def _cell(name: str, value: str | None) -> str:
+    text = (value or "").strip()
+    return text.lower() if name in _CODES else text
 
 
 def number(row: Row, name: str) -> float | None:

@@ -155,12 +155,13 @@ def _ranks(values: Array) -> Array:
 
 
 def regret(scored: Scored, rows: Sequence[int]) -> float | None:
-    """How much slower the predicted best of a cell is than its true best; None below four timed configurations.
+    """How much slower the predicted best of a cell is than its true best; None below four timed configurations, and
+    where all of them were measured: nothing is predicted then.
 
     The predicted best has the least expected time of those predicted to fit; of all, if none is.
     """
     timed = np.array([row for row in rows if np.isfinite(scored.measured_s[row])], dtype=int)
-    if len(timed) < 4:
+    if len(timed) < 4 or scored.used[timed].all():
         return None
     fitting = timed[scored.predicted_fits[timed]]
     among = fitting if len(fitting) else timed

@@ -257,8 +257,8 @@ def _step_time_s(row: Row, values: Mapping[str, float], model: ModelSpec) -> flo
     return None
 
 
-def interpret(row: Row) -> Run:
-    """The run of a row.
+def interpret(row: Row, *, measured: bool = True) -> Run:
+    """The run of a row; where not `measured`, of one that states nothing to score too.
 
     Raises:
         ValueError: what is missing, unknown or contradicts itself.
@@ -281,7 +281,7 @@ def interpret(row: Row) -> Run:
     peak = number(row, "peak_mem_gb")
     if peak is not None and own:
         peak *= 1e9 / 2**30
-    if step_time_s is None and peak is None and not oom:
+    if measured and step_time_s is None and peak is None and not oom:
         raise ValueError("neither time, memory nor OOM printed")
     whole = f"{values['global_batch']:g}"
     return Run(

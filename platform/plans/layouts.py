@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from platform.cost_model.columns import CHECKPOINTING, ENGINES, LOGIT_BYTES, Array, Columns
-from platform.cost_model.enumeration import Axes, enumerate_points
+from platform.cost_model.enumeration import UNDIVIDED, Axes, enumerate_points
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.memory import PHASES, peak_parts
 from platform.cost_model.predict import Prediction, predict
@@ -67,6 +67,8 @@ class Plan:
     """Layouts with a point that fits."""
     num_too_large: int
     """Layouts that lose by memory: no micro-batch of theirs fits."""
+    lost_by: tuple[tuple[str, int], ...]
+    """(what costs them most against the best one, layouts) of those that have a point that fits, by `PARTS`."""
     num_points: int
     skipped: tuple[tuple[str, int], ...]
     """(reason, points)."""
@@ -104,6 +106,19 @@ def axes_of(space: Space, recipe: Recipe) -> Axes:
         chunked_loss=tuple(sorted({name == "chunked" for name in values("loss", "plain")})),
         micro_batches=tuple(sorted({*space.micro_batches, *points})),
     )
+
+
+def with_whole_batch(recipe: Recipe, num_devices: int) -> Recipe:
+    """`recipe` with its global batch rounded up, so that any degree that divides the devices divides it."""
+    return dataclasses.replace(recipe, global_batch=-(-recipe.global_batch // num_devices) * num_devices)
+
+
+def batch_hint(skipped: Sequence[tuple[str, int]], recipe: Recipe, cluster: ClusterSpec) -> str:
+    """Where points were skipped because ranks do not share the global batch, one that they would, as a clause."""
+    other = with_whole_batch(recipe, cluster.num_devices).global_batch
+    if other == recipe.global_batch or not any(reason == UNDIVIDED for reason, _ in skipped):
+        return ""
+    return f"; {cluster.num_devices} ranks would share --set global_batch={other}"
 
 
 def fused_attention(space: Space) -> str:
@@ -179,6 +194,7 @@ def best_plan(
     columns = grid.flat()
     if not columns.shape or columns.shape[0] == 0:
         told = "; ".join(f"{reason} ({count:,} points)" for reason, count in points.skipped)
+        told += batch_hint(points.skipped, recipe, cluster)
         raise InputError(f"no layout of {space.name} stands on {cluster.num_devices} x {cluster.device.name}: {told}")
     prediction = predict(grid)
     attention = fused_attention(space)
@@ -203,6 +219,7 @@ def best_plan(
         best=tuple(planned),
         num_layouts=len(rows),
         num_too_large=len(_fastest_rows(columns, prediction, ~refused)) - len(rows),
+        lost_by=_lost_by(prediction, rows),
         num_points=points.num_points,
         skipped=tuple(skipped),
         nearest=_nearest(columns, prediction, attention=attention),
@@ -228,6 +245,13 @@ def _fastest_rows(columns: Columns, prediction: Prediction, fits: "np.ndarray") 
 
 def _seconds(prediction: Prediction, row: int) -> dict[str, float]:
     return {part: float(sum(getattr(prediction.step, name)[row] for name in names)) for part, names in PARTS.items()}
+
+
+def _lost_by(prediction: Prediction, rows: "np.ndarray") -> tuple[tuple[str, int], ...]:
+    """What each of `rows` loses by against the first, counted."""
+    seconds = np.stack([sum(getattr(prediction.step, name)[rows] for name in names) for names in PARTS.values()])
+    worst = np.argmax(seconds[:, 1:] - seconds[:, :1], axis=0)
+    return tuple((part, int((worst == index).sum())) for index, part in enumerate(PARTS) if (worst == index).any())
 
 
 def _planned(
@@ -278,8 +302,3 @@ def _nearest(columns: Columns, prediction: Prediction, *, attention: str) -> str
         f"nearest is {layout.label} at micro-batch {int(columns.micro_batch[row])}, which needs"
         f" {float(prediction.memory.needed_gib[row]):.1f} GiB of {capacity:.1f} ({phase}: {told})"
     )
-
-
-def counts_told(skipped: Sequence[tuple[str, int]]) -> str:
-    """The skipped points in one line."""
-    return "; ".join(f"{count:,} {reason}" for reason, count in skipped)

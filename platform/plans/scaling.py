@@ -7,14 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from platform.cost_model.enumeration import enumerate_points
-from platform.cost_model.hardware import ClusterSpec
+from platform.cost_model.hardware import MOST_DEVICES, ClusterSpec
 from platform.cost_model.memory import MemoryParts, peak_parts
 from platform.cost_model.predict import predict
 from platform.errors import InputError
-from platform.plans.layouts import Planned, axes_of, best_plan, fused_attention, layout_at
+from platform.plans.layouts import Planned, axes_of, best_plan, fused_attention, layout_at, with_whole_batch
 from search_spaces.space import Space
 from trainers.recipe import Recipe
 
+_LARGEST_BATCH = 10_000_000
 EFFICIENCY = 0.8
 """Of the best rate a device in a phase of a batch ramp-up: the most nodes that keep it are taken."""
 
@@ -65,16 +66,16 @@ def parse_counts(text: str) -> tuple[int, ...]:
     try:
         if ".." in text:
             low, high = (int(part) for part in text.split("..", maxsplit=1))
-            if 1 <= low <= high:
+            if 1 <= low <= high <= MOST_DEVICES:
                 doubled = itertools.takewhile(lambda count: count < high, (low * 2**power for power in range(64)))
                 return (*doubled, high)
         else:
             counts = tuple(int(part) for part in text.split(","))
-            if all(count >= 1 for count in counts):
+            if all(1 <= count <= MOST_DEVICES for count in counts):
                 return counts
     except ValueError:
         pass
-    raise InputError(f"device counts are written 2..3072 or 4,8,16, got {text!r}")
+    raise InputError(f"device counts are written 2..3072 or 4,8,16, up to {MOST_DEVICES:,}, got {text!r}")
 
 
 def at_size(space: Space, recipe: Recipe, cluster: ClusterSpec, memory_cap_gib: float | None) -> AtSize:
@@ -101,11 +102,6 @@ def against_devices(
         else:
             found.append(at_size(space, recipe, part, memory_cap_gib))
     return tuple(found)
-
-
-def with_whole_batch(recipe: Recipe, num_devices: int) -> Recipe:
-    """`recipe` with its global batch rounded up, so that any degree that divides the devices divides it."""
-    return dataclasses.replace(recipe, global_batch=-(-recipe.global_batch // num_devices) * num_devices)
 
 
 def fewest_nodes(
@@ -203,7 +199,7 @@ def parse_phases(text: str) -> tuple[tuple[int, int | None], ...]:
             phase = (int(batch), int(nodes) if nodes else None)
         except ValueError:
             phase = (0, None)
-        if phase[0] < 1 or (phase[1] is not None and phase[1] < 1):
+        if not 1 <= phase[0] <= _LARGEST_BATCH or not (phase[1] is None or 1 <= phase[1] <= MOST_DEVICES):
             raise InputError(f"phases are written BATCH,BATCH or BATCH:NODES,..., got {part!r}")
         phases.append(phase)
     return tuple(phases)

@@ -15,6 +15,13 @@ from platform.plans.layouts import Plan, Planned
 from platform.plans.max_model import Largest
 from platform.plans.scaling import EFFICIENCY, AtSize, Fewest, Phase
 
+_WIDE = 100
+"""Columns of a terminal from which on a layout's words stand in its table; below, under it by its number."""
+
+
+_NARROW = 72
+"""Below, no bars are drawn."""
+
 
 def figure(value: float) -> str:
     """Three significant digits, thousands apart."""
@@ -57,13 +64,27 @@ def show_plan(plan: Plan, tokens: float, console: Console) -> None:
             " --set compute_precision=fp16 asks for the faster one",
             highlight=False,
         )
-    if plan.best:
-        table = _table("layout", "batch", "GiB", "step s", "80 %", "tok/s", "MFU", "days", "cost $", "loses by")
-        for planned in plan.best:
+    if not plan.best:
+        console.print(f"nothing fits: {plan.nearest}", highlight=False)
+    else:
+        numbered = console.width < _WIDE
+        table = _table(
+            "#" if numbered else "layout",
+            "batch",
+            "GiB",
+            "step s",
+            "80 %",
+            "tok/s",
+            "MFU",
+            "days",
+            "cost $",
+            "loses by",
+        )
+        for number, planned in enumerate(plan.best, 1):
             days = planned.days(tokens)
             half = planned.high_s / planned.step_s - 1
             table.add_row(
-                planned.layout.label,
+                str(number) if numbered else planned.layout.label,
                 _batch(planned),
                 f"{planned.needed_gib:.0f}" + ("?" if planned.fit_probability < 0.9 else ""),
                 figure(planned.step_s),
@@ -75,6 +96,8 @@ def show_plan(plan: Plan, tokens: float, console: Console) -> None:
                 planned.loses_by or "best",
             )
         console.print(table, highlight=False)
+        for number, planned in enumerate(plan.best if numbered else (), 1):
+            console.print(f"{number:>3}  {planned.layout.label}", highlight=False)
         if any(planned.fit_probability < 0.9 for planned in plan.best):
             console.print("?: fits with less than 90 % probability", highlight=False)
         shares = plan.best[0].shares
@@ -85,33 +108,44 @@ def show_plan(plan: Plan, tokens: float, console: Console) -> None:
         f" {plan.num_too_large:,} lose by memory",
         highlight=False,
     )
+    if plan.lost_by:
+        told = ", ".join(f"{count:,} by {part}" for part, count in plan.lost_by)
+        console.print(f"of those that fit, against the best one: {told}", highlight=False)
     for reason, count in plan.skipped:
         console.print(f"  {count:,} skipped: {reason}", highlight=False)
 
 
-def show_sizes(sizes: Sequence[AtSize], cluster: ClusterSpec, tokens: float, console: Console) -> None:
-    """Days and device-days against devices, with a bar of the days on a logarithmic scale."""
+def show_sizes(
+    sizes: Sequence[AtSize], cluster: ClusterSpec, tokens: float, console: Console, *, by_node: bool = False
+) -> None:
+    """Days and device-days against devices or nodes, with a bar of the days on a logarithmic scale."""
     timed = [(size, size.planned.days(tokens)) for size in sizes if size.planned is not None]
-    table = _table("GPUs", "days", "GPU-days", "cost $", "MFU", "best layout", "days, log scale", first="right")
-    table.columns[5].justify = table.columns[6].justify = "left"
+    drawn = ("days, log scale",) if console.width >= _NARROW else ()
+    counted = ("nodes", "GPUs") if by_node else ("GPUs",)
+    table = _table(*counted, "days", "GPU-days", "cost $", "MFU", "best layout", *drawn, first="right")
+    for column in table.columns[len(counted) + 4 :]:
+        column.justify = "left"
     longest = max((days for _, days in timed), default=1.0)
     shortest = min((days for _, days in timed), default=1.0)
     for size in sizes:
         planned = size.planned
+        counts = [str(size.num_devices)]
+        if by_node:
+            counts.insert(0, str(size.num_devices // cluster.devices_per_node))
         if planned is None:
-            table.add_row(str(size.num_devices), "-", "-", "-", "-", size.reason, "")
+            table.add_row(*counts, "-", "-", "-", "-", size.reason, *("" for _ in drawn))
             continue
         days = planned.days(tokens)
         span = math.log(longest / shortest) or 1.0
         bar = "█" * (1 + round(15 * math.log(days / shortest) / span))
         table.add_row(
-            str(size.num_devices),
+            *counts,
             figure(days),
             figure(days * size.num_devices),
             price(cluster, days, size.num_devices),
             f"{100 * planned.mfu:.0f} %",
             f"{planned.layout.label}, batch {_batch(planned)}",
-            bar,
+            *(bar for _ in drawn),
         )
     console.print(table, highlight=False)
 
@@ -161,10 +195,10 @@ def show_phases(phases: Sequence[Phase], cluster: ClusterSpec, console: Console)
 
 def show_largest(largest: Sequence[Largest], console: Console) -> None:
     """The largest models."""
-    table = _table(
-        "GPUs", "params", "layers", "hidden", "heads", "GiB", "step s", "TFLOP/s a GPU", "layout", first="right"
-    )
-    table.columns[8].justify = "left"
+    numbered = console.width < _WIDE
+    names = ("GPUs", "params", "layers", "hidden", "heads", "GiB", "step s", "TFLOP/s")
+    table = _table(*names, *(() if numbered else ("layout",)), first="right")
+    table.columns[-1].justify = "right" if numbered else "left"
     for each in largest:
         planned = each.planned
         table.add_row(
@@ -176,9 +210,13 @@ def show_largest(largest: Sequence[Largest], console: Console) -> None:
             f"{planned.needed_gib:.1f}",
             figure(planned.step_s),
             figure(planned.mfu * planned.peak_tflops),
-            f"{planned.layout.label}, batch {_batch(planned)}",
+            *(() if numbered else (f"{planned.layout.label}, batch {_batch(planned)}",)),
         )
     console.print(table, highlight=False)
+    for each in largest if numbered else ():
+        label = f"{each.planned.layout.label}, batch {_batch(each.planned)}"
+        console.print(f"{each.num_devices:>4}  {label}", highlight=False)
+    console.print("TFLOP/s are a GPU's", highlight=False)
     top, recipe = largest[-1], largest[-1].recipe
     wanted = {
         "seq_len": recipe.seq_len,
@@ -195,8 +233,9 @@ def show_largest(largest: Sequence[Largest], console: Console) -> None:
     console.print(json.dumps(recipe.model.to_config()), highlight=False, soft_wrap=True)
 
 
-def planned_json(planned: Planned, tokens: float) -> dict[str, Any]:
-    """One layout as JSON."""
+def planned_json(planned: Planned, cluster: ClusterSpec, tokens: float) -> dict[str, Any]:
+    """One layout as JSON; its cost is null where no price is known."""
+    hourly = cluster.price_per_device_hour
     return {
         "layout": planned.layout.label,
         "layout_id": planned.layout.id,
@@ -210,6 +249,7 @@ def planned_json(planned: Planned, tokens: float) -> dict[str, Any]:
         "needed_gib": planned.needed_gib,
         "fit_probability": planned.fit_probability,
         "days": planned.days(tokens),
+        "cost": None if hourly is None else hourly * planned.layout.world_size * 24 * planned.days(tokens),
         "shares": dict(planned.shares),
         "loses_by": planned.loses_by,
     }

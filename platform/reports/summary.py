@@ -47,6 +47,8 @@ def winner_sentence(best: Measurement, *, tokens: float, price_per_gpu_h: float 
         shares.append(f"{figure(best.model_tflops_per_gpu)} TFLOP/s")
     if best.share_of_matmul_peak is not None:
         shares.append(f"{best.share_of_matmul_peak:.1%} of the measured matmul peak")
+    if best.share_of_datasheet_peak is not None:
+        shares.append(f"{best.share_of_datasheet_peak:.1%} of the data sheet's")
     memory = "" if best.peak_allocated_gib is None else f", {figure(best.peak_allocated_gib)} GiB allocated at most"
     days = figure(days_for_tokens(tokens, best.tokens_per_s))
     cost = ""

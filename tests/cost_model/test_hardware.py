@@ -8,6 +8,7 @@ import pytest
 
 from platform.cost_model import hardware
 from platform.cost_model.hardware import (
+    datasheet_tflops,
     find_cluster,
     find_device,
     find_device_by_memory,
@@ -24,6 +25,10 @@ def test_every_entry_has_a_source_and_plausible_figures() -> None:
     for kind in ("devices", "links", "nodes"):
         for name, entry in catalogue[kind].items():
             assert len(entry["source"]) > 10, f"{kind} {name}"
+    # Those of a kind that an entry's own source does not speak of are explained once.
+    told = {"source", "note", "aliases", "taken_for_it", "link", "device", *catalogue["figures"]}
+    for kind in ("devices", "links", "nodes"):
+        assert not {field for entry in catalogue[kind].values() for field in entry} - told, kind
     for name, entry in catalogue["devices"].items():
         assert entry["link"] in catalogue["links"], name
         assert entry["tflops"]["fp32"] <= entry["tflops"]["fp16"] or name == "CPU-core"
@@ -44,6 +49,8 @@ def test_every_entry_has_a_source_and_plausible_figures() -> None:
         ("4xjean-zay-a100", 4, 8, "A100-80GB"),
         ("2 x p5.48xlarge", 2, 8, "H100-SXM"),
         ("2xMI150X", 1, 2, "MI250X"),
+        ("8xA100-40", 1, 8, "A100-40GB"),
+        ("2x4xV100-16", 2, 4, "V100-16GB"),
     ],
 )
 def test_clusters_as_people_write_them(text: str, nodes: int, per_node: int, device: str) -> None:
@@ -132,3 +139,13 @@ def test_a_device_that_nobody_sells_is_taken_with_a_word() -> None:
         " a device is one of its two dies, as torch counts them"
     )
     assert word_on("8xMI250X") is None and word_on("4x8xH100") is None
+
+
+def test_the_datasheet_peak_of_what_a_study_found() -> None:
+    h200 = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8)
+    assert datasheet_tflops(h200, "bf16") == 989.4
+    assert datasheet_tflops(h200, "fp32") == 66.9
+    assert datasheet_tflops(Cluster(device_kind="cuda", device="Some GPU", device_memory_gib=9.0), "bf16") is None
+    assert (
+        datasheet_tflops(Cluster(device_kind="cpu", device="Intel(R) Xeon(R)", device_memory_gib=9.0), "bf16") is None
+    )

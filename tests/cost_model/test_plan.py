@@ -1,5 +1,6 @@
 """`python -m platform.plan`: what each question answers, and bad input."""
 
+import collections
 import dataclasses
 import json
 import re
@@ -125,7 +126,14 @@ def test_seed_002s_schedules_on_its_own_layouts(capsys: pytest.CaptureFixture[st
         (("bloom7b", "--cluster", "8xH100", "--gpus", "8..2"), "written 2..3072 or 4,8,16"),
         (("bloom7b", "--cluster", "8xH100", "--tokens", "-1"), "--tokens must be above 0"),
         (("bloom7b", "--cluster", "8xH100", "--set", "tp=0"), "tp must be at least 1"),
-        (("bloom7b", "--cluster", "7xH100"), "no layout of bloom7b stands on 7 x H100-SXM"),
+        (("bloom7b", "--cluster", "7xH100"), "stands on 7 x H100-SXM.*7 ranks would share --set global_batch=518"),
+        (("bloom7b", "--cluster", "9999999999999999999xH100"), "more than 1,000,000 devices"),
+        (("bloom7b", "--cluster", "8xH100", "--gpus", "2..99999999999999999999"), "up to 1,000,000"),
+        (("bloom7b", "--cluster", "8xH100", "--tokens", "inf"), "--tokens must be above 0 and at most"),
+        (("bloom7b", "--cluster", "8xH100", "--max-model", "--micro-batch", "99999999999999"), "--micro-batch must be"),
+        (("bloom7b", "--cluster", "8xH100", "--micro-batch", "2"), "belongs to --max-model"),
+        (("bloom7b", "--cluster", "8xH100", "--max-model", "--min-nodes"), "different questions"),
+        (("bloom7b", "--cluster", "8xH100", "--min-nodes", "--gpus", "8"), "--gpus says nothing to --min-nodes"),
         (("tr3m_1b3", "--cluster", "jean-zay-v100", "--batch-rampup", "32;64"), "phases are written BATCH"),
     ],
 )
@@ -154,6 +162,41 @@ def test_people_see_tables(capsys: pytest.CaptureFixture[str]) -> None:
         assert main(list(arguments)) == 0
         assert "days" in capsys.readouterr().out
     assert find_cluster("dgx-a100").num_devices == 8
+
+
+def test_a_layout_s_words_are_read_on_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for columns in ("60", "150"):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert main(["bloom7b", "--cluster", "8xH100"]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "FSDP2 stage 2, sync every, flex, chunked loss, compile block" in shown, columns
+
+
+def test_every_loser_is_counted_by_what_it_loses_by(capsys: pytest.CaptureFixture[str]) -> None:
+    (recipe,) = told(capsys, "gpt_76b", "--cluster", "64xdgx-a100", "--top", "1000")["recipes"]  # type: ignore[misc]
+    said = collections.Counter(layout["loses_by"] for layout in recipe["layouts"][1:])
+    assert recipe["loses_by"] == dict(said) and {"communication", "compute"} <= set(said)
+
+
+def test_lengths_that_fit_are_planned_beside_those_that_do_not(capsys: pytest.CaptureFixture[str]) -> None:
+    long, short = told(
+        capsys, "gpt2", "--cluster", "1xV100-16", "--set", "seq_len=1024,64", "--set", "micro_batch=8",
+        "--set", "checkpointing=none", "--device-memory-gib", "5",
+    )["recipes"]  # type: ignore[misc]  # fmt: skip
+    assert not long["layouts"] and "GiB of 5.0" in long["nearest"]
+    assert short["layouts"] and not short["nearest"]
+
+
+def test_a_price_that_is_given_stands_for_the_catalogue_s(capsys: pytest.CaptureFixture[str]) -> None:
+    def cost(*more: str) -> float | None:
+        (recipe,) = told(capsys, "bloom7b", "--cluster", "8xH100", "--top", "1", *more)["recipes"]  # type: ignore[misc]
+        (layout,) = recipe["layouts"]
+        return layout["cost"] and layout["cost"] / layout["days"]
+
+    assert cost() is None
+    assert cost("--price-per-gpu-h", "2.5") == pytest.approx(2.5 * 8 * 24)
 
 
 def test_days_against_devices_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from platform.cost_model.values import from_points
 from platform.errors import InputError
 from platform.validate import main, validate
 from tests.cost_model.points import TABLES, fsdp
-from trainers.layout import BatchPoint
+from trainers.layout import BatchPoint, Layout
 
 MEASUREMENTS = Path(__file__).parents[2] / "docs" / "measurements"
 KEYS = {
@@ -59,6 +59,18 @@ def test_every_seed_table_is_shown(name: str, capsys: pytest.CaptureFixture[str]
     assert "predicted" in capsys.readouterr().out
 
 
+def test_the_row_that_was_left_empty_is_filled(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Stage 1, accumulation 256, no checkpointing, 32 GPUs: its author left its days empty."""
+    monkeypatch.setenv("COLUMNS", "150")
+    assert main([str(TABLES / "bloom_7b_jean_zay.csv"), "--rows"]) == 0
+    (empty,) = [
+        line for line in capsys.readouterr().out.splitlines() if "zero1 dp32 2x256 bf16" in line and "s2048" in line
+    ]
+    assert " - " in empty and empty.rstrip().endswith("OOM")
+
+
 def test_calibrating_rows_are_never_scored() -> None:
     runs = merged(tr3m())
     scored = score_table(runs, num_calibrate=3)
@@ -68,6 +80,26 @@ def test_calibrating_rows_are_never_scored() -> None:
     plain = scores(score_table(runs), range(len(runs)), 0)
     assert found.step_time_ape_median is not None and plain.step_time_ape_median is not None
     assert found.step_time_ape_median < plain.step_time_ape_median
+
+
+def test_where_all_was_measured_nothing_is_scored(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(TABLES / "tr3m_1b3.csv"), "--json", "--calibrate", "100"]) == 0
+    overall = json.loads(capsys.readouterr().out)["overall"]
+    for name in ("step_time_ape_median", "rank_correlation", "regret_median", "regret_mean", "interval_coverage"):
+        assert overall[name] is None, name
+    assert overall["rows_scored"] == 4, "those out of memory, which no search would learn times from"
+
+
+def test_a_table_as_a_spreadsheet_writes_it(tmp_path: Path) -> None:
+    """A byte order mark before a column that is needed, other ends of lines, words of any case."""
+    plain = read_rows(TABLES / "tr3m_1b3.csv")
+    names = ["model", *(name for name in plain[0] if name != "model")]
+    path = tmp_path / "excel.csv"
+    with path.open("w", newline="", encoding="utf-8-sig") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows({**row, "status": row["status"].upper(), "strategy": row["strategy"].upper()} for row in plain)
+    assert read_rows(path) == plain
 
 
 def test_identical_configurations_are_one_by_their_median() -> None:
@@ -184,6 +216,7 @@ def test_a_row_of_our_own_is_read_by_its_engine_and_cap(tmp_path: Path) -> None:
     [
         (None, "cannot read table"),
         ("a,b\n1,2\n", "lacks the columns model, layers"),
+        ("model,tp,tp\nx,1,2\n", "has the columns tp more than once"),
     ],
 )
 def test_bad_tables_are_one_sentence_and_exit_2(
@@ -243,8 +276,7 @@ def test_the_h200_runs_of_the_search_itself(name: str) -> None:
     ("space", "tokens_per_s", "low"),
     [
         ("gpt2_xl", 49_529, -0.12),
-        # A known miss: the device was busy for 59 % of the time, and nothing tells the model how slow the host is.
-        ("gpt2", 340_217, -0.35),
+        ("gpt2", 340_217, -0.12),  # the host's hooks, of which this run tells
     ],
 )
 def test_two_h200_runs_that_left_no_table(space: str, tokens_per_s: float, low: float) -> None:
@@ -253,6 +285,21 @@ def test_two_h200_runs_that_left_no_table(space: str, tokens_per_s: float, low: 
     point = (search_spaces.load(space).recipe, layout, BatchPoint(micro_batch=16, grad_accum=32))
     predicted_s = float(step_time(from_points([point], find_cluster("1xH200"))).total_s[0])
     assert low < predicted_s * tokens_per_s / (512 * 1024) - 1 < 0.12
+
+
+def test_small_steps_of_fsdp2_wait_for_its_hooks_where_those_of_ddp_wait_for_the_device() -> None:
+    """Bare loops on two H200, GPT-2 small, micro-batch 8: 61 ms a step under DDP, 87 to 99 under FSDP2."""
+    recipe = dataclasses.replace(search_spaces.load("gpt2").recipe, global_batch=16)
+    batch = BatchPoint(micro_batch=8, grad_accum=1)
+    steps = {
+        layout.engine: step_time(from_points([(recipe, layout, batch)], find_cluster("2xH200")))
+        for layout in (
+            Layout(engine="ddp", dp_replicate=2, attention="sdpa"),
+            fsdp(dp_shard=2, grad_sync="every", attention="sdpa"),
+        )
+    }
+    assert float(steps["ddp"].total_s[0]) == pytest.approx(0.061, rel=0.12) and float(steps["ddp"].host_s[0]) == 0
+    assert 0.065 < float(steps["fsdp"].total_s[0]) < 0.099 and float(steps["fsdp"].host_s[0]) > 0.02
 
 
 def test_the_intervals_of_the_h200_runs() -> None:

@@ -484,6 +484,7 @@ class TestResume:
         loop = make()
         job = loop.next_job()
         assert job is not None and job.matmul_peak_tflops is None
+        assert job.datasheet_peak_tflops is None, "a CPU's"
         study.record(Peak(device="Made-up CPU", precision="fp32", tflops=0.5))
         state, reason = backend.begin(job)
         loop.ended(state=state, reason=reason)

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from trainers.figures import Timed, Window, device_fields, judge, quartiles
+from tests.samples import RECIPE, layout
+from trainers.figures import Timed, Window, device_fields, judge, quartiles, speed_fields
 from trainers.job import Timing
 from trainers.layout import BatchPoint
 from trainers.measurement import Outcome
@@ -235,3 +236,15 @@ def test_figures_are_those_of_the_slowest_rank_s_windows_and_of_all_devices() ->
     assert fields["held_back"] == ("power cap", "")
     silent = device_fields([window(0.2, None, None)])
     assert silent["utilization_pct"] is None and silent["sm_clock_mhz"] == ()
+
+
+@pytest.mark.parametrize("datasheet", [989.4, None])
+def test_a_rate_is_told_as_a_share_of_both_peaks(datasheet: float | None) -> None:
+    on = layout()
+    asked: Any = SimpleNamespace(recipe=RECIPE, layout=on, datasheet_peak_tflops=datasheet)
+    fields = speed_fields(asked, BatchPoint(micro_batch=1, grad_accum=4), [window(2.0)], 4, 700.0)
+    assert fields["model_tflops_per_gpu"] == pytest.approx(700.0 * fields["share_of_matmul_peak"])
+    if datasheet is None:  # a device that the catalogue lacks
+        assert fields["datasheet_peak_tflops"] is None and fields["share_of_datasheet_peak"] is None
+    else:
+        assert fields["model_tflops_per_gpu"] == pytest.approx(989.4 * fields["share_of_datasheet_peak"])

@@ -1,0 +1,50 @@
+"""How a command ends whose reader left (`| head`): quietly, and as filters do."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from platform.signals import READER_LEFT
+
+TABLE = "tests/cost_model/tables/megatron_ten_rows.csv"
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"validate {TABLE} --json",  # print
+        f"validate {TABLE}",  # rich, which would end with 1: nothing fits
+        "search --list",
+        "plan bloom7b --cluster 8xH300",  # standard error
+    ],
+)
+def test_a_reader_that_left_ends_a_command_quietly(command: str, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    said = tmp_path / "stderr"
+    to_stderr = "H300" in command
+    with said.open("wb") as file:
+        run = subprocess.run(
+            [sys.executable, "-m", *f"platform.{command}".split()],
+            stdout=None if to_stderr else writer,
+            stderr=writer if to_stderr else file,
+            cwd=ROOT,
+            timeout=60,
+            check=False,
+        )
+    os.close(writer)
+    assert (run.returncode, said.read_text()) == (READER_LEFT, "")
+
+
+def test_another_pipe_that_breaks_is_an_error() -> None:
+    """Such as a socket's: only the readers of the output may leave."""
+    program = "from platform.signals import exit_with\ndef main(): raise BrokenPipeError('a socket')\nexit_with(main)"
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, timeout=60, check=False, capture_output=True, text=True
+    )
+    assert run.returncode == 1
+    assert "a socket" in run.stderr
