@@ -9,7 +9,6 @@ short goes on where it stopped. A cap, as in `--device-memory-gib 40`, makes lay
 `--time-budget-s` each session has so many seconds: half of them in a disturbed one, which has two.
 """
 
-import argparse
 import subprocess
 import sys
 import time
@@ -18,8 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.winners import TITLES, arguments, in_turn, search, told
-from platform.study.folder import default_folder
+from benchmarks.winners import TITLES, arguments, in_turn, read_options, search, told
 from platform.study.journal import JOURNAL, Tail
 from platform.study.study import read
 from trainers.journal import Line, Measured, RungStart
@@ -35,13 +33,8 @@ LONGEST_S = 900.0
 
 def main() -> int:
     """Runs what is missing of the studies, then prints them beside each other; exit code 1 where a figure was lost."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("name")
-    parser.add_argument("space")
-    parser.add_argument("--runs", type=int, default=3, help="runs of each winner in the end (default: %(default)s)")
-    parser.add_argument("--studies", type=Path, default=Path(default_folder()))
-    options, of_search = parser.parse_known_args()
-    studies: Path = options.studies.absolute()
+    options, of_search = read_options((__doc__ or "").splitlines()[0])
+    studies: Path = options.studies
     begin = [options.space, "--repeats", "0"]
     names = [f"{options.name}-{kind}" for kind in ("calm", "disturbed")]
     began_s = time.monotonic()

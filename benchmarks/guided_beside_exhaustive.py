@@ -7,23 +7,16 @@ fresh processes); a command that was cut short goes on where it stopped. The exh
 `platform.replay`.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.winners import TITLES, in_turn, search, told
-from platform.study.folder import default_folder
+from benchmarks.winners import TITLES, in_turn, read_options, search, told
 
 
 def main() -> int:
     """Runs what is missing of the three studies, then prints them beside each other."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("name")
-    parser.add_argument("space")
-    parser.add_argument("--runs", type=int, default=3, help="runs of each winner in the end (default: %(default)s)")
-    parser.add_argument("--studies", type=Path, default=Path(default_folder()))
-    options, of_search = parser.parse_known_args()
-    studies: Path = options.studies.absolute()
+    options, of_search = read_options((__doc__ or "").splitlines()[0])
+    studies: Path = options.studies
     begin = [options.space, "--repeats", "0"]
     guided = search(studies, f"{options.name}-guided", begin, of_search)
     exhaustive = search(studies, f"{options.name}-sweep", [*begin, "--searcher", "sweep"], of_search)

@@ -1,5 +1,6 @@
 """Winners of several studies, measured again in turn: A B B A, in fresh processes of one study."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from platform.reports.files import read_layout
+from platform.study.folder import default_folder
 from search_spaces.space import Point, Space
 from trainers.codec import to_json
 
@@ -19,6 +21,16 @@ from benchmarks.winners import space_of
 def space():
     return space_of([Path(path) for path in {paths!r}])
 """
+
+
+def read_options(what: str) -> tuple[argparse.Namespace, list[str]]:
+    """Options of a command that compares studies, and those that are the search's; `what` it does, in a line."""
+    parser = argparse.ArgumentParser(description=what)
+    parser.add_argument("name")
+    parser.add_argument("space")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each winner in the end (default: %(default)s)")
+    parser.add_argument("--studies", type=lambda path: Path(path).absolute(), default=Path(default_folder()).absolute())
+    return parser.parse_known_args()
 
 
 def search(studies: Path, name: str, begin: Sequence[str], options: Sequence[str]) -> dict[str, Any]:
