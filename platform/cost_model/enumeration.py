@@ -113,7 +113,7 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
         ("degrees do not divide the devices", devices % model_parallel == 0),
         ("tp does not divide the heads", (model.num_heads % tp == 0) & (model.num_kv_heads % tp == 0)),
         ("tp reaches across nodes", tp <= cluster.devices_per_node),
-        ("cp does not divide the sequence", recipe.seq_len % (2 * cp) == 0),
+        ("cp does not divide the sequence", (cp == 1) | (recipe.seq_len % (2 * cp) == 0)),
         (
             UNDIVIDED,
             rest * micro_batch * dp == recipe.global_batch,

@@ -1,7 +1,7 @@
 """The largest model that a number of devices holds: layers, heads and width are grown together until it is full."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from platform.cost_model.hardware import ClusterSpec
 from platform.errors import InputError
@@ -12,6 +12,7 @@ from trainers.recipe import Recipe
 from trainers.spec import ModelSpec
 
 MOST_HEADS = 512
+MOST_LAYERS = 2**20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +45,18 @@ def _in_proportion(base: ModelSpec, num_heads: int) -> ModelSpec:
     return grown(base, num_heads, max(1, round(base.num_layers * num_heads / base.num_heads)))
 
 
+def _most(fits: Callable[[int], bool], limit: int) -> int:
+    """The largest count below `limit` that fits, 0 if none does: memory grows with it. Doubles, then halves."""
+    low, high = 0, 1
+    while high < limit and fits(high):
+        low, high = high, 2 * high
+    high = min(high, limit)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
 def largest_models(
     space: Space,
     recipe: Recipe,
@@ -60,39 +73,32 @@ def largest_models(
     Raises:
         InputError: not even one head fits.
     """
-    found: list[Largest] = []
     narrowed = dataclasses.replace(space, micro_batches=(micro_batch,), points=())
-    for count in counts:
-        part = cluster.with_devices(count)
-        base = recipe.model
-        step = base.num_heads // base.num_kv_heads
+    parts = [cluster.with_devices(count) for count in counts]
+    return tuple(_largest(narrowed, recipe, part, micro_batch, memory_cap_gib) for part in parts)
 
-        def size(model: ModelSpec, part: ClusterSpec = part, count: int = count) -> AtSize:
-            changed = dataclasses.replace(recipe, model=model, global_batch=micro_batch * count)
-            return at_size(narrowed, changed, part, memory_cap_gib)
 
-        low, high = 0, MOST_HEADS // step
-        while high - low > 1:  # memory grows with the heads
-            middle = (low + high) // 2
-            fits = size(_in_proportion(base, middle * step)).planned is not None
-            low, high = (middle, high) if fits else (low, middle)
-        if low == 0:
-            reason = size(_in_proportion(base, step)).reason
-            raise InputError(f"no model like {base.name} fits {count} x {cluster.device.name}: {reason}")
-        model = _in_proportion(base, low * step)
-        planned = size(model).planned
-        while True:
-            taller = grown(base, model.num_heads, model.num_layers + 1)
-            more = size(taller).planned
-            if more is None:
-                break
-            model, planned = taller, more
-        assert planned is not None
-        found.append(
-            Largest(
-                num_devices=count,
-                recipe=dataclasses.replace(recipe, model=model, global_batch=micro_batch * count),
-                planned=planned,
-            )
-        )
-    return tuple(found)
+def _largest(
+    space: Space, recipe: Recipe, cluster: ClusterSpec, micro_batch: int, memory_cap_gib: float | None
+) -> Largest:
+    base, num_devices = recipe.model, cluster.num_devices
+    step = base.num_heads // base.num_kv_heads
+
+    def with_model(model: ModelSpec) -> Recipe:
+        return dataclasses.replace(recipe, model=model, global_batch=micro_batch * num_devices)
+
+    def size(model: ModelSpec) -> AtSize:
+        return at_size(space, with_model(model), cluster, memory_cap_gib)
+
+    def fits(model: ModelSpec) -> bool:
+        return size(model).planned is not None
+
+    heads = step * _most(lambda count: fits(_in_proportion(base, count * step)), MOST_HEADS // step)
+    if not heads:
+        reason = size(_in_proportion(base, step)).reason
+        raise InputError(f"no model like {base.name} fits {num_devices} x {cluster.device.name}: {reason}")
+    layers = _in_proportion(base, heads).num_layers
+    model = grown(base, heads, layers + _most(lambda more: fits(grown(base, heads, layers + more)), MOST_LAYERS))
+    planned = size(model).planned
+    assert planned is not None
+    return Largest(num_devices=num_devices, recipe=with_model(model), planned=planned)

@@ -91,6 +91,19 @@ def test_grown_models_keep_the_width_of_a_head() -> None:
     assert (model.head_dim, model.hidden_size, model.ffn_size, model.num_layers) == (64, 2560, 10240, 60)
 
 
+def test_a_model_of_narrow_heads_grows_on_by_its_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    narrow = {"model_type": "gpt2", "n_layer": 12, "n_embd": 64, "n_head": 64, "vocab_size": 256, "n_positions": 2048}
+    path = tmp_path / "narrow.json"
+    path.write_text(json.dumps(narrow))
+    (row,) = told(capsys, str(path), "--cluster", "8xH100", "--max-model")["max_model"]  # type: ignore[misc]
+    assert row["layers"] > 5_000 and 78 < row["needed_gib"] <= 79.1
+
+
+def test_a_length_need_not_be_even(capsys: pytest.CaptureFixture[str]) -> None:
+    (recipe,) = told(capsys, "gpt2", "--cluster", "8xH100", "--set", "seq_len=127")["recipes"]  # type: ignore[misc]
+    assert recipe["layouts"]
+
+
 def test_a_batch_ramp_up_takes_more_nodes_with_the_batch(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("tr3m_1b3", "--cluster", "64xjean-zay-v100", "--batch-rampup")
     phases = told(capsys, *arguments, "32,64,128")["batch_rampup"]
