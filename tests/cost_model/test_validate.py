@@ -17,7 +17,8 @@ from platform.cost_model.step_time import step_time
 from platform.cost_model.table import Run, interpret
 from platform.cost_model.values import from_points
 from platform.errors import InputError
-from platform.validate import main, validate
+from platform.validate import main
+from platform.validating.report import validate
 from tests.cost_model.points import TABLES, fsdp
 from trainers.layout import BatchPoint, Layout
 
@@ -57,6 +58,18 @@ def test_every_seed_table_is_shown(name: str, capsys: pytest.CaptureFixture[str]
     assert "constant MFU" in capsys.readouterr().out
     assert main([str(TABLES / name), "--rows"]) == 0
     assert "predicted" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("columns", ["60", "80"])
+def test_no_column_is_cut_off_on_a_narrow_terminal(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main([str(MEASUREMENTS / "gpt2_zero-1xH200.csv")]) == 0
+    by_cell = capsys.readouterr().out.partition("By cell")[2]
+    assert "80 %" in by_cell and "100 %" in by_cell and ("(81 %)" in by_cell) == (columns == "80")
+    assert main([str(MEASUREMENTS / "gpt2_zero-1xH200.csv"), "--rows"]) == 0
+    assert capsys.readouterr().out.count(" fits") == 8
 
 
 def test_the_row_that_was_left_empty_is_filled(

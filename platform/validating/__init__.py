@@ -1,0 +1,1 @@
+"""A validation: what it found, and how people see it."""

@@ -1,0 +1,137 @@
+"""What a validation found: figures over a table and by cell, the baseline's beside them, and what was left out."""
+
+import collections
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from platform.cost_model.rows import Row
+from platform.cost_model.scoring import Scored, Scores, cells_of, constant_mfu, merged, score_table, scores
+from platform.cost_model.table import Run, interpret
+from platform.errors import InputError
+
+JSON_KEYS = (
+    "rows_scored",
+    "rows_left_out",
+    "step_time_ape_median",
+    "step_time_ape_mean",
+    "memory_ape_median",
+    "rank_correlation",
+    "regret_median",
+    "regret_mean",
+    "oom_precision",
+    "oom_recall",
+    "interval_coverage",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class CellReport:
+    """The figures of one cell."""
+
+    cell: tuple[str, ...]
+    ours: Scores
+    baseline: Scores
+
+    @property
+    def label(self) -> str:
+        """Such as "GPT 181B, 384 x A100-SXM4-80GB, length 2048, batch 2048"."""
+        model, gpu, gpus, seq_len, global_batch = self.cell
+        return f"{model}, {gpus} x {gpu}, length {seq_len}, batch {global_batch}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """What a validation found."""
+
+    overall: Scores
+    baseline: Scores
+    cells: tuple[CellReport, ...]
+    left_out: tuple[tuple[str, int], ...]
+    """(reason, rows), the commonest first."""
+    num_small: int
+    """Configurations in cells too small to be asked for."""
+    num_rows: int
+    num_merged_away: int
+    scored: Scored
+    unmeasured: Scored | None
+    """Rows left out only because nothing was measured: predicted, and shown among the rows."""
+
+
+def validate(rows: Sequence[Row], *, num_calibrate: int = 0, min_cell: int = 1) -> Report:
+    """Scores all rows that can be interpreted, in cells of at least `min_cell` configurations.
+
+    Raises:
+        InputError: none can, or no cell is so large.
+    """
+    runs: list[Run] = []
+    reasons: collections.Counter[str] = collections.Counter()
+    left_out_cells: collections.Counter[tuple[str, ...]] = collections.Counter()
+    unmeasured: list[Run] = []
+    for row in rows:
+        try:
+            runs.append(interpret(row))
+        except ValueError as error:
+            reasons[str(error)] += 1
+            left_out_cells[
+                tuple(row.get(name, "") for name in ("model", "gpu", "gpus", "seq_len", "global_batch"))
+            ] += 1
+            with contextlib.suppress(ValueError):
+                unmeasured.append(interpret(row, measured=False))
+    if not runs:
+        commonest = "; ".join(f"{reason} ({count} rows)" for reason, count in reasons.most_common(3))
+        raise InputError(f"none of {len(rows)} rows can be scored: {commonest or 'the table is empty'}")
+    every = merged(runs)
+    sizes = collections.Counter(run.cell for run in every)
+    kept = [run for run in every if sizes[run.cell] >= min_cell]
+    if not kept:
+        raise InputError(f"no cell has {min_cell} configurations: the largest has {max(sizes.values())}")
+    ours = score_table(kept, num_calibrate=num_calibrate)
+    baseline = constant_mfu(ours)
+
+    def both(positions: Sequence[int], left_out: int) -> tuple[Scores, Scores]:
+        return scores(ours, positions, left_out), _without_memory(scores(baseline, positions, left_out))
+
+    cells = [
+        CellReport(cell=cell, ours=mine, baseline=other)
+        for cell, positions in cells_of(kept).items()
+        for mine, other in (both(positions, left_out_cells[cell]),)
+    ]
+    cells.sort(key=lambda report: (-report.ours.rows_scored, report.cell))
+    overall, overall_baseline = both(range(len(kept)), sum(reasons.values()))
+    return Report(
+        overall=overall,
+        baseline=overall_baseline,
+        cells=tuple(cells),
+        left_out=tuple(reasons.most_common()),
+        num_small=len(every) - len(kept),
+        num_rows=len(rows),
+        num_merged_away=len(runs) - len(every),
+        scored=ours,
+        unmeasured=score_table(unmeasured) if unmeasured else None,
+    )
+
+
+def _without_memory(baseline: Scores) -> Scores:
+    """A constant share knows neither intervals nor memory: those figures are no figures."""
+    return dataclasses.replace(
+        baseline,
+        memory_ape_median=None,
+        interval_coverage=None,
+        interval_half_width_median=None,
+        oom_precision=None,
+        oom_recall=None,
+    )
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """The `--json` object."""
+
+    def figures(values: Scores) -> dict[str, Any]:
+        return {key: getattr(values, key) for key in JSON_KEYS}
+
+    return {
+        "overall": figures(report.overall),
+        "cells": [{"cell": list(cell.cell), **figures(cell.ours)} for cell in report.cells],
+    }

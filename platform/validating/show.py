@@ -1,0 +1,123 @@
+"""A validation as people read it: tables in the terminal."""
+
+import itertools
+
+from rich.console import Console
+from rich.table import Table
+
+from platform.cost_model.scoring import Scored
+from platform.validating.report import Report
+
+_WIDE = 72
+"""Columns of a terminal below which the tables leave out what is beside: constant MFU by cell, a row's interval."""
+
+
+def _percent(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _beside(ours: str, other: str, *, wide: bool) -> str:
+    return f"{ours} ({other})" if wide and other != "-" else ours
+
+
+_FIGURES = (
+    ("step time, median error", lambda s: _percent(s.step_time_ape_median)),
+    ("step time, mean error", lambda s: _percent(s.step_time_ape_mean)),
+    ("memory, median error", lambda s: _percent(s.memory_ape_median)),
+    ("rank correlation", lambda s: _number(s.rank_correlation)),
+    ("regret of the predicted best, median", lambda s: _percent(s.regret_median)),
+    ("regret of the predicted best, mean", lambda s: _percent(s.regret_mean)),
+    ("out of memory: precision", lambda s: _percent(s.oom_precision, 0)),
+    ("out of memory: recall", lambda s: _percent(s.oom_recall, 0)),
+    ("80 % intervals hold", lambda s: _percent(s.interval_coverage, 0)),
+    ("their median half-width", lambda s: _percent(s.interval_half_width_median)),
+)
+
+
+def _shown(scored: Scored, position: int) -> tuple[str, ...]:
+    run = scored.runs[position]
+    row, values = run.row, run.values
+    degrees = " ".join(f"{name}{values[name]:g}" for name in ("tp", "pp", "dp") if values[name] > 1)
+    batch = f"{values['micro_batch']:g}x{values['grad_accum']:g}"
+    ckpt = "" if row["activation_ckpt"] in ("", "none") else f" {row['activation_ckpt']} ckpt"
+    label = f"{row['model']} s{row['seq_len']} {row['gpus']} x {run.cluster.device.name} {row['strategy']} {degrees}"
+    measured, memory = scored.measured_s[position], scored.measured_gib[position]
+    return (
+        f"{label} {batch}{ckpt} {row['precision']}",
+        "OOM" if run.out_of_memory else f"{measured:.3g}" if measured == measured else "-",
+        f"{scored.predicted_s[position]:.3g}",
+        f"{scored.low_s[position]:.3g}-{scored.high_s[position]:.3g}",
+        f"{memory:.1f}" if memory == memory else "-",
+        f"{scored.predicted_gib[position]:.1f}",
+        "fits" if scored.predicted_fits[position] else "OOM",
+    )
+
+
+def show_rows(report: Report, console: Console) -> None:
+    """Each configuration: printed beside predicted; those of which nothing was measured at the end."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("configuration", ratio=1, min_width=14, overflow="fold")
+    names = ("step s", "predicted", "80 %", "GiB", "predicted", "verdict")
+    shown = [name != "80 %" or console.width >= _WIDE for name in names]
+    for name in itertools.compress(names, shown):
+        table.add_column(name, justify="right", no_wrap=True)
+    for scored in filter(None, (report.scored, report.unmeasured)):
+        for position in range(len(scored.runs)):
+            table.add_row(*itertools.compress(_shown(scored, position), (True, *shown)))
+    console.print(table, highlight=False)
+
+
+def show(report: Report, console: Console, *, num_calibrate: int) -> None:
+    """Prints the report for a person."""
+    overall = report.overall
+    how = f"{num_calibrate} configurations a cell measured" if num_calibrate else "zero-shot"
+    console.print(
+        f"{overall.rows_scored} configurations scored, {how}; {report.num_merged_away} repeated rows merged,"
+        f" {overall.rows_left_out} of {report.num_rows} rows left out"
+        + (f", {report.num_small} configurations in smaller cells not looked at" if report.num_small else "")
+    )
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("")
+    table.add_column("cost model", justify="right")
+    table.add_column("constant MFU", justify="right")
+    for name, text in _FIGURES:
+        table.add_row(name, text(overall), text(report.baseline))
+    console.print(table)
+    if num_calibrate:
+        before = _percent(overall.zero_shot_ape_median)
+        console.print(f"the same rows before calibrating: step time, median error {before}", highlight=False)
+    console.print(
+        f"out of memory: {overall.oom_missed} missed, {overall.oom_false_alarms} false alarms", highlight=False
+    )
+    wide = console.width >= _WIDE
+    told = " (constant MFU in brackets; it knows neither memory nor intervals)" if wide else ""
+    console.print(f"\nBy cell{told}", highlight=False)
+    cells = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    cells.add_column("cell", ratio=1, min_width=12, overflow="fold")
+    beside = ("time error", "rank", "regret") if wide else ()
+    for name in ("rows", "time error", "mem.", "rank", "regret", "OOM p/r", "80 %"):
+        cells.add_column(name, justify="right", no_wrap=name not in beside)
+    for cell in report.cells:
+        ours, base = cell.ours, cell.baseline
+        oom = "-"
+        if ours.oom_precision is not None or ours.oom_recall is not None:
+            oom = f"{_number(ours.oom_precision)[:3]}/{_number(ours.oom_recall)[:3]}"
+        cells.add_row(
+            cell.label,
+            str(ours.rows_scored),
+            _beside(_percent(ours.step_time_ape_median), _percent(base.step_time_ape_median, 0), wide=wide),
+            _percent(ours.memory_ape_median, 0),
+            _beside(_number(ours.rank_correlation), _number(base.rank_correlation), wide=wide),
+            _beside(_percent(ours.regret_median), _percent(base.regret_median, 0), wide=wide),
+            oom,
+            _percent(ours.interval_coverage, 0),
+        )
+    console.print(cells)
+    if report.left_out:
+        console.print("\nLeft out", highlight=False)
+        for reason, count in report.left_out:
+            console.print(f"  {count:4d}  {reason}", highlight=False, markup=False)
