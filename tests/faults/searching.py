@@ -7,14 +7,42 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import psutil
+
 from benchmarks.hosts import RayHosts
 from platform.study.journal import Tail
-from tests.search.session import ROOT
+from tests.search.session import ROOT, lives
 from trainers.journal import Line
 
 LONGEST_S = 300.0
 QUICK = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "30"}
 """What Train gives workers to be placed and started, 60 s by itself: a node that is gone shows sooner."""
+_GROUPS = """
+import sys
+from ray._private.internal_api import get_state_from_address
+table = get_state_from_address(sys.argv[1]).placement_group_table()
+print(sum(each["state"] != "REMOVED" for each in table.values()))
+"""
+
+
+def nothing_left(cluster: RayHosts) -> None:
+    """Of a search that ended there is no worker on any host, and no placement group in the cluster; soon after."""
+    until_s = time.monotonic() + LONGEST_S
+    while workers := [pid for host in cluster.hosts for pid in host.pids() if _is_worker(pid)]:
+        assert time.monotonic() < until_s, f"workers were left behind: {workers}"
+        time.sleep(0.5)
+    command = ["ip", "netns", "exec", cluster.hosts[0].name, sys.executable, "-c", _GROUPS, cluster.address]
+    asked = subprocess.run(command, env=cluster.environment, capture_output=True, text=True, timeout=90, check=True)
+    assert int(asked.stdout) == 0, "placement groups were left behind"
+
+
+def _is_worker(pid: int) -> bool:
+    """Whether it is a train worker that runs."""
+    try:
+        process = psutil.Process(pid)
+        return "RayTrainWorker" in process.cmdline()[0] and lives(process)
+    except (psutil.Error, IndexError):
+        return False
 
 
 class Searching:

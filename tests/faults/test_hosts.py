@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.hosts import Host, HostsError, RayHosts, hosts
-from tests.faults.searching import QUICK, Searching
+from tests.faults.searching import QUICK, Searching, nothing_left
 from tests.search.session import write_space
 from tests.search.studies import RAN, all_ran
 from trainers.journal import Measured, Peak, RungStart, TrialEnd
@@ -112,6 +112,7 @@ def test_a_link_cut_for_20_s_costs_a_trial_at_most_and_nothing_measured(cluster:
         time.sleep(20)
         second.mend()
         assert search.end() == 0, search.said
+    nothing_left(cluster)
     # Whether Ray's own connection outlives the cut is the kernel's to decide: where it does not, the layout runs again.
     assert [each.state for each in search.of(TrialEnd)][:2] in (["done"], ["done", "done"], ["interrupted", "done"])
     points = [each.measurement.batch.micro_batch for each in search.of(Measured) if not each.measurement.repeat]
@@ -128,6 +129,7 @@ def test_a_node_that_is_lost_and_returns_is_used_again(cluster: RayHosts) -> Non
         _gone(cluster)
         cluster.start(1)
         assert search.end() == 0, search.said
+    nothing_left(cluster)
     _all_of_it_once(search, before)
     assert len(search.of(TrialEnd)) >= 3  # the one whose node was lost was run again
 
@@ -139,6 +141,7 @@ def test_a_node_that_does_not_return_ends_the_session_and_is_named(cluster: RayH
         second.kill()
         assert search.end() == 3, search.said
         before = search.of(Measured)
+    nothing_left(cluster)
     assert "cluster fault: 3 trials in a row ended without a word of their workers" in search.said
     assert f"on node {second.address}" in search.said
     assert "go on with" in search.said and "Traceback" not in search.said
@@ -176,6 +179,7 @@ def test_a_link_that_stays_cut_ends_the_session(cluster: RayHosts) -> None:
     with _in_the_second_rung(cluster, "lost") as search:
         cluster.hosts[1].cut()
         assert search.end() == 3, search.said
+    nothing_left(cluster)
     assert f"on node {cluster.hosts[1].address}" in search.said
     assert "go on with" in search.said and "Traceback" not in search.said
     assert search.of(Measured)[0].measurement.outcome is Outcome.OK

@@ -116,7 +116,7 @@ class Session:
         log.mkdir(parents=True)
         self.log = log
         self.journal = journal
-        self._seen: set[psutil.Process] = set()
+        self._seen: set[psutil.Process] = set()  # another thread may add to it: see `leaks.Accounts`
         self._titles: set[str] = set()
         command = [sys.executable, "-m", "platform.search", *argv]
 
@@ -144,9 +144,10 @@ class Session:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        for each in self._seen:
+        for each in list(self._seen):
             if lives(each):
-                each.kill()
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
 
     def family(self) -> list[psutil.Process]:
         """Every process that descends from the search now."""
@@ -162,14 +163,12 @@ class Session:
 
     def workers(self, kinds: Collection[str] = ("RayTrainWorker",)) -> list[psutil.Process]:
         """The train workers of the running trial, or its actors of other kinds, in the order of their start."""
-        found: list[psutil.Process] = []
+        found: list[tuple[float, psutil.Process]] = []
         for each in self.family():
-            try:
+            with contextlib.suppress(psutil.Error, IndexError):  # one that ends just now
                 if any(kind in each.cmdline()[0] for kind in kinds):
-                    found.append(each)
-            except (psutil.Error, IndexError):
-                continue
-        return sorted(found, key=lambda each: each.create_time())
+                    found.append((each.create_time(), each))
+        return [each for _, each in sorted(found, key=lambda one: one[0])]
 
     def wait_for(self, what: str, found: Callable[[Sequence[Line]], Any]) -> Any:
         """Follows the journal until `found` of its lines gives something, and returns that."""
@@ -204,7 +203,7 @@ class Session:
             self.family()
             time.sleep(0.3)
         until_s = time.monotonic() + _GONE_S
-        while left := [each for each in self._seen if lives(each) and each.name() not in _LATE]:
+        while left := [each for each in list(self._seen) if _name(each) not in ("", *_LATE)]:
             assert time.monotonic() < until_s, f"processes were left behind: {left}"
             time.sleep(0.1)
         return Ended(
@@ -214,6 +213,13 @@ class Session:
     def text(self, stream: str) -> str:
         """What it printed so far."""
         return (self.log / stream).read_text()
+
+
+def _name(process: psutil.Process) -> str:
+    """Of one that runs; "" of one that does not, or that ends just now."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.name() if lives(process) else ""
+    return ""
 
 
 def lives(process: psutil.Process) -> bool:
