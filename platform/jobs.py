@@ -4,12 +4,15 @@ import dataclasses
 from collections.abc import Sequence
 
 from platform.cost_model.hardware import datasheet_tflops
+from platform.cost_model.predict import predict
 from platform.finals.course import FinalTrial, Rules
 from platform.finals.ranking import winner
+from platform.ordering import known_columns
 from platform.study.history import History
 from search_spaces.space import Candidate
 from trainers.cluster import Cluster
 from trainers.job import Job, MemoryPoint, Timing
+from trainers.ladder import misfits, with_headroom_gib
 from trainers.layout import BatchPoint
 from trainers.measurement import Measurement, Outcome
 
@@ -31,6 +34,11 @@ class Settings:
     rules: Rules | None
     """What a winner goes through after the search; None for nothing."""
 
+    @property
+    def limit_gib(self) -> float:
+        """What a process may have of a device's memory."""
+        return min(self.cluster.device_memory_gib, self.cap_gib or self.cluster.device_memory_gib)
+
 
 def make_job(
     candidate: Candidate,
@@ -48,6 +56,7 @@ def make_job(
     # Where every point is asked for, none is cut short.
     race = final is None and not (settings.rules and settings.rules.finalists is None)
     best = winner([m for m in history.measurements if m.recipe == candidate.recipe]) if race else None
+    known = _memory_points(history.measured(candidate.key))
     # Not their count: a trial whose first line was lost still has its later ones in the journal.
     number = history.last_trial_number + 1
     return Job(
@@ -64,7 +73,8 @@ def make_job(
         gate=final and final.gate,
         profile=final and final.profile,
         incumbent_tokens_per_s=best and best.tokens_per_s,
-        known_memory=_memory_points(history.measured(candidate.key)) if not repeat else (),
+        known_memory=known if race else (),
+        foreseen_gib=_foreseen_gib(candidate, rungs, known, settings) if race else (),
         cap_gib=settings.cap_gib,
         matmul_peak_tflops=history.peak_tflops(candidate.recipe.compute_precision),
         datasheet_peak_tflops=datasheet_tflops(settings.cluster, candidate.recipe.compute_precision),
@@ -74,6 +84,17 @@ def make_job(
         hang_floor_s=settings.hang_floor_s,
         first_step_s=settings.first_step_s,
     )
+
+
+def outgrown(job: Job, history: History, settings: Settings) -> tuple[Measurement, ...]:
+    """Rungs of the job that leave no head-room by its layout's own lines, as skipped by no trial; each said once.
+
+    These lines tell more of a rung than a prediction, whose errors all layouts share.
+    """
+    limit_gib = with_headroom_gib(settings.limit_gib, outside_gib=0.0)
+    known = {each.batch for each in history.measured(f"{job.recipe.id}-{job.layout.id}")}
+    found = misfits(job, job.known_memory, job.rungs, limit_gib)
+    return tuple(dataclasses.replace(each, trial_id="") for each in found if each.batch not in known)
 
 
 def given_up(job: Job, batch: BatchPoint, reason: str) -> Measurement:
@@ -88,6 +109,18 @@ def given_up(job: Job, batch: BatchPoint, reason: str) -> Measurement:
         reason=reason or "its processes ended without a word",
         cap_gib=job.cap_gib,
     )
+
+
+def _foreseen_gib(
+    candidate: Candidate, rungs: Sequence[BatchPoint], known: Sequence[MemoryPoint], settings: Settings
+) -> tuple[tuple[int, float], ...]:
+    """What the cost model says of the rungs to climb and of those measured before; none where it knows no such GPU."""
+    micro_batches = tuple(sorted({batch.micro_batch for batch in rungs} | {point.micro_batch for point in known}))
+    ladder = dataclasses.replace(candidate, micro_batches=micro_batches)
+    columns = known_columns([ladder], settings.cluster, settings.cap_gib)
+    if columns is None:
+        return ()
+    return tuple(zip(micro_batches, predict(columns).memory.allocated_gib.tolist(), strict=True))
 
 
 def _memory_points(measured: Sequence[Measurement]) -> tuple[MemoryPoint, ...]:

@@ -10,7 +10,7 @@ from platform.budget import Budget, Spending
 from platform.finals.costs import Costs
 from platform.finals.course import Finals, FinalTrial
 from platform.finals.ranking import winner
-from platform.jobs import Settings, given_up, make_job
+from platform.jobs import Settings, given_up, make_job, outgrown
 from platform.policy import Kind, Next
 from platform.searchers import Searcher
 from platform.study.history import key_of
@@ -19,7 +19,7 @@ from search_spaces.space import Candidate
 from trainers.job import Job
 from trainers.journal import Measured, TrialEnd, TrialStart, TrialState
 from trainers.layout import BatchPoint
-from trainers.measurement import ENDS_LADDER, Measurement
+from trainers.measurement import ENDS_LADDER, Measurement, Outcome
 
 
 class Loop:
@@ -189,9 +189,8 @@ class Loop:
                 candidate = dataclasses.replace(candidate, refine=False)
             missing = self.history.missing(candidate)
             if missing:
-                rungs = tuple(BatchPoint.of(candidate.recipe, candidate.layout, each) for each in missing)
                 self._asked = candidate
-                return self._job(candidate, rungs)
+                return self._job(candidate, _points(candidate, missing))
             self._tell(candidate)
         self._blame_suspects()
         if (job := self._refining_job()) is not None:
@@ -215,11 +214,17 @@ class Loop:
             best = winner([m for m in self.history.measurements if m.recipe == recipe])
             candidate = self._candidates.get(key_of(best)) if best else None
             if candidate is not None:
-                tried = tuple(sorted({m.batch.micro_batch for m in self.history.measured(candidate.key)}))
-                rungs = self.history.missing(dataclasses.replace(candidate, micro_batches=tried))
+                held = self._searcher.held_back(candidate)
+                for each in outgrown(self._job(candidate, _points(candidate, held)), self.history, self.settings):
+                    self.study.record(Measured(measurement=each))
+                self.refresh()
+                known = self.history.measured(candidate.key)
+                skipped = {each.batch.micro_batch for each in known if each.outcome is Outcome.SKIPPED}
+                tried = {each.batch.micro_batch for each in known}.union(held) - skipped
+                rungs = self.history.missing(dataclasses.replace(candidate, micro_batches=tuple(sorted(tried))))
                 if rungs:
                     self._asked = None
-                    return self._job(candidate, tuple(BatchPoint.of(recipe, candidate.layout, each) for each in rungs))
+                    return self._job(candidate, _points(candidate, rungs))
         return None
 
     def _final_job(self) -> Job | None:
@@ -290,3 +295,7 @@ class Loop:
             self.study.record(Measured(measurement=each))
         self._suspects.clear()
         self.refresh()
+
+
+def _points(candidate: Candidate, rungs: Sequence[int]) -> tuple[BatchPoint, ...]:
+    return tuple(BatchPoint.of(candidate.recipe, candidate.layout, each) for each in rungs)

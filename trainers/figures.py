@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainers.job import Job
-from trainers.ladder import HEADROOM, step_time_s
+from trainers.ladder import step_time_s, with_headroom_gib
 from trainers.layout import BatchPoint
 from trainers.measurement import Outcome
 from trainers.sampling import Sampled
@@ -66,7 +66,7 @@ def judge(
         return Outcome.THRASH, f"{timed.retries} allocator retries in the timed windows"
     for rank, each in enumerate(memory):
         share = each["reserved"] / max(each["limit"], 1e-9)
-        if each["reserved"] + each["outside"] > HEADROOM * (each["limit"] + each["outside"]):
+        if each["reserved"] > with_headroom_gib(each["limit"], each["outside"]):
             return Outcome.THRASH, f"rank {rank} reserved {share:.0%} of its memory: no head-room is left"
     return (Outcome.SLOW, timed.slow) if timed.slow else (Outcome.OK, "")
 

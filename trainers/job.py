@@ -77,6 +77,8 @@ class Job:
     """The recipe's best so far: a rung that cannot reach it is stopped as `slow`. None in runs after the search."""
     known_memory: tuple[MemoryPoint, ...] = ()
     """Rungs of this layout measured before, in a run that was cut short."""
+    foreseen_gib: tuple[tuple[int, float], ...] = ()
+    """Micro-batches with the allocated peak that the cost model says; none where it does not know the devices."""
     cap_gib: float | None = None
     matmul_peak_tflops: float | None = None
     """None where the study has not measured it yet: then rank 0 does."""

@@ -3,11 +3,17 @@
 import math
 from collections.abc import Sequence
 
+from trainers.failures import size
 from trainers.intervals import interval
 from trainers.job import Job, MemoryPoint
+from trainers.layout import BatchPoint
+from trainers.measurement import Measurement, Outcome
 
 HEADROOM = 0.97
 """Share of a device that may be reserved before a rung counts as `thrash`."""
+SURE_GROWTH = 0.9
+"""Share of the growth that the cost model foresees of a peak that is sure: what H200s measured was 0 to 9 % less where
+it was above 10 GiB (`docs/measurements`, BLOOM 7b1)."""
 SHORT_ACCUM = 3
 """Micro-steps of a measured step, where a full one has more: a first, a middle and a last, for `step_time_s`.
 
@@ -15,19 +21,56 @@ Two would do for memory: accumulated gradients beside activations are a peak tha
 """
 
 
-def predict_gib(known: Sequence[MemoryPoint], micro_batch: int) -> float | None:
+def with_headroom_gib(limit_gib: float, outside_gib: float) -> float:
+    """The most that a process may reserve of a device without being `thrash`.
+
+    `limit_gib` is what it may reserve at all, `outside_gib` what context and libraries hold beside.
+    """
+    return HEADROOM * (limit_gib + outside_gib) - outside_gib
+
+
+def predict_gib(
+    known: Sequence[MemoryPoint], micro_batch: int, foreseen_gib: Sequence[tuple[int, float]] = ()
+) -> float | None:
     """Allocated peak at `micro_batch` in GiB: each phase's line through its last two points, and the larger of them.
 
-    A third point corrects by its residual to the line of the two before it, where that line was too low. None with
-    fewer than two points: one point has no slope.
+    A third point corrects by its residual to the line of the two before it, where that line was too low. One point has
+    no slope: it then has the growth of `foreseen_gib`, what the cost model says of each micro-batch, as far as that is
+    sure. None where nothing is known, or nothing foreseen.
     """
     points = sorted(known, key=lambda point: point.micro_batch)
     if len(points) < 2:
-        return None
+        foreseen = dict(foreseen_gib)
+        if not points or not {points[0].micro_batch, micro_batch} <= foreseen.keys():
+            return None
+        growth = foreseen[micro_batch] - foreseen[points[0].micro_batch]
+        return max(points[0].forward_backward_gib, points[0].optimizer_gib) + SURE_GROWTH * max(0.0, growth)
     return max(
         _line([(p.micro_batch, p.forward_backward_gib) for p in points], micro_batch),
         _line([(p.micro_batch, p.optimizer_gib) for p in points], micro_batch),
     )
+
+
+def misfits(job: Job, known: Sequence[MemoryPoint], rungs: Sequence[BatchPoint], limit_gib: float) -> list[Measurement]:
+    """Those of `rungs` whose predicted peak is above `limit_gib`, as skipped, with the reason."""
+    found: list[Measurement] = []
+    for batch in rungs:
+        needs_gib = predict_gib(known, batch.micro_batch, job.foreseen_gib)
+        if needs_gib is None or needs_gib <= limit_gib:
+            continue
+        found.append(
+            Measurement(
+                recipe=job.recipe,
+                layout=job.layout,
+                batch=batch,
+                outcome=Outcome.SKIPPED,
+                trial_id=job.trial_id,
+                repeat=job.repeat,
+                reason=f"predicted {size(needs_gib)} from the rungs below it; {size(limit_gib)} leave head-room",
+                cap_gib=job.cap_gib,
+            )
+        )
+    return found
 
 
 def _line(points: list[tuple[int, float]], at: int) -> float:

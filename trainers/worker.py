@@ -19,7 +19,7 @@ from trainers.engines import Engine
 from trainers.failures import RungFailure, one_line, size
 from trainers.job import GateSize, Job, MemoryPoint, gate_batch
 from trainers.journal import GateCurves, Peak
-from trainers.ladder import best_above_tokens_per_s, deadline_s, predict_gib
+from trainers.ladder import best_above_tokens_per_s, deadline_s, misfits, with_headroom_gib
 from trainers.layout import BatchPoint
 from trainers.measurement import Measurement, Outcome
 from trainers.rung import Rung
@@ -185,25 +185,17 @@ class Worker:
         return best_above_tokens_per_s(speed, measured.batch.micro_batch, largest, ceiling) < best
 
     def _fits(self, known: list[MemoryPoint], batch: BatchPoint) -> bool:
-        """Whether the rung's predicted memory fits on every rank; if not, it and those above are written as skipped."""
-        predicted = predict_gib(known, batch.micro_batch)
-        limit = min(self.gather(self.meter.limit_gib()))
-        if predicted is None or predicted <= limit:
+        """Whether the rung's predicted memory leaves head-room on every rank: without it, a rung can not win.
+
+        If not, it and those above are written as skipped.
+        """
+        limit_gib = min(self.gather(with_headroom_gib(self.meter.limit_gib(), self.meter.outside_gib())))
+        above = self.job.rungs[self.job.rungs.index(batch) :]
+        found = misfits(self.job, known, above, limit_gib)
+        if not found or found[0].batch != batch:
             return True
-        for misfit in self.job.rungs[self.job.rungs.index(batch) :]:
-            needs = predict_gib(known, misfit.micro_batch)
-            self._record(
-                Measurement(
-                    recipe=self.job.recipe,
-                    layout=self.job.layout,
-                    batch=misfit,
-                    outcome=Outcome.SKIPPED,
-                    trial_id=self.job.trial_id,
-                    repeat=self.job.repeat,
-                    reason=f"predicted {size(needs)} from the rungs below it, and a device has {size(limit)}",
-                    cap_gib=self.job.cap_gib,
-                )
-            )
+        for each in found:
+            self._record(each)
         return False
 
     def _record(self, measurement: Measurement) -> None:

@@ -33,6 +33,10 @@ class Searcher(Protocol[C]):
         """
         ...
 
+    def held_back(self, candidate: C) -> tuple[int, ...]:
+        """Rungs of the candidate, ascending, that it does not suggest since they are likely to run out of memory."""
+        ...
+
     def update(self, candidate: C, measurements: Sequence[Result]) -> None:
         """Takes all that trials of `candidate` measured; an empty sequence means that nothing came back.
 

@@ -14,25 +14,20 @@ from collections.abc import Sequence
 from typing import Any, Generic
 
 import numpy as np
+import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
 from platform.cost_model.columns import Array
-from platform.cost_model.predict import normal_cdf
+from platform.searchers.guidance.fitting import Fitting
 from platform.searchers.guidance.points import Index, make_points
 from platform.searchers.guidance.pruning import Pruning
-from platform.searchers.guidance.regression import MEMORY, TIME, UNPREDICTED, Learned, learn
+from platform.searchers.guidance.regression import TIME, UNPREDICTED, Learned, learn, teachers
 from platform.searchers.guidance.worth import expected_saving, rungs_worth_it
 from platform.searchers.problem import TRIED, C, Problem, Result
 from trainers.measurement import ENDS_LADDER, Outcome
 
-TEACHERS = 384
-"""Most measurements that a regression learns from: its time grows with their cube, a study may have ten thousand."""
 FRONT = 2048
 """Points whose exact posterior is taken: the foremost of the whole space by the posterior's linear part."""
-MEMORY_NOISE = 0.03
-"""Log deviation of a peak that no measurement of others can tell: rounding and fragmentation."""
-MARGIN = 0.02
-"""By how much a point that ran out of memory is taken to have missed the capacity, in log space."""
 UNKNOWN_LEAD = math.log(2.0)
 """Before a recipe has an incumbent, the best prediction counts as this far ahead of it."""
 
@@ -69,9 +64,7 @@ class Guided(Generic[C]):
         self._alive = np.ones(len(points), dtype=bool)
         self._log_step_s: dict[int, float] = {}
         """Measured, by point."""
-        self._allocated_gib: dict[int, float] = {}
-        self._crowded: dict[int, float] = {}
-        """What was predicted of points that ran out of memory, or had no head-room, over the limit, in log space."""
+        self._fitting = Fitting(points)
         self._best: dict[int, float] = {}
         """Group -> log step time of its incumbent."""
         self._turns: Counter[int] = Counter()
@@ -83,8 +76,6 @@ class Guided(Generic[C]):
         self.why_stopped = ""
         self._taught: set[int] = set()
         """Groups that an earlier study measured something of."""
-        self._ran_before: set[int] = set()
-        """Points that ran in it."""
         self._recall()
 
     def suggest(self) -> C | None:
@@ -117,6 +108,12 @@ class Guided(Generic[C]):
                     above = [place for rung, place in point.items() if rung >= each.batch.micro_batch]
                     self._alive[above] = False
 
+    def held_back(self, candidate: C) -> tuple[int, ...]:
+        """Its rungs that are left out since they are likelier to run out of memory than to run, ascending."""
+        owner = self._place[candidate.key]
+        held = np.flatnonzero(self._held() & (self._points.owner == owner))
+        return tuple(int(rung) for rung in self._points.micro_batch[held])
+
     def _recall(self) -> None:
         """Takes what an earlier study measured as points of their own, which nothing picks: only the regression learns.
 
@@ -131,7 +128,7 @@ class Guided(Generic[C]):
                 self._regress(point, result, each.candidate.tokens_per_step)
                 rung = result.batch.micro_batch
                 if own is not None and rung in rungs and result.outcome in (Outcome.OK, Outcome.SLOW):
-                    self._ran_before.add(int(self._first[own]) + rungs.index(rung))
+                    self._fitting.ran_before(int(self._first[own]) + rungs.index(rung))
         self._taught = {int(points.group[point]) for point in self._log_step_s}
 
     def _learn(self, point: int, result: Result, tokens_per_step: int) -> None:
@@ -145,14 +142,10 @@ class Guided(Generic[C]):
 
     def _regress(self, point: int, result: Result, tokens_per_step: int) -> None:
         """Gives the regressions what was measured of the point."""
-        peak, took = result.peak_allocated_gib, _log_step_s(result, tokens_per_step)
+        took = _log_step_s(result, tokens_per_step)
         if took is not None:
             self._log_step_s[point] = took
-        if peak is not None and math.isfinite(peak) and peak > 0:
-            self._allocated_gib[point] = peak
-        if result.outcome in (Outcome.OOM, Outcome.THRASH):
-            limited = self._points.log_needed if result.outcome is Outcome.OOM else self._points.log_pooled
-            self._crowded[point] = float(limited[point])
+        self._fitting.learn(point, result, timed=took is not None)
 
     def _lead(self, group: int, result: Result, tokens_per_step: int) -> None:
         """Makes the result its group's incumbent if it is the best."""
@@ -161,24 +154,34 @@ class Guided(Generic[C]):
             self._best[group] = min(self._best.get(group, math.inf), took)
 
     def _pick(self) -> Pick[C] | None:
-        left = np.flatnonzero(self._alive)
+        held = self._held()
+        left = np.flatnonzero(self._alive & ~held)
+        self.why_stopped = self._all_tried(int(held.sum()))
         if not len(left):
-            self.why_stopped = TRIED + (
-                f", or needs more memory than one that ran out of it ({self._num_pruned} batch points)"
-                if self._num_pruned
-                else ""
-            )
             return None
         # One at a time: the model of all learns from each, and a budget that ends early has served all alike.
-        times, memory = self._times(), self._memory()
+        times = self._times()
         groups = self._points.group[left]
         for group in sorted(dict.fromkeys(groups.tolist()), key=self._turns.__getitem__):
-            pick = self._pick_of(group, left[groups == group], times, memory)
+            pick = self._pick_of(group, left[groups == group], times)
             if pick is not None:
                 return pick
         return None
 
-    def _pick_of(self, group: int, left: Index, times: Learned, memory: Learned | None) -> Pick[C] | None:
+    def _held(self) -> npt.NDArray[np.bool_]:
+        """Of every point whether it is left out for now: a recipe that has an incumbent risks no likely error."""
+        led = np.isin(self._points.group, list(self._best))
+        return self._alive & led & self._fitting.too_large() if led.any() else led
+
+    def _all_tried(self, num_held: int) -> str:
+        others = {
+            "needs more memory than one that ran out of it": self._num_pruned,
+            "is predicted to run out of it": num_held,
+        }
+        said = [f"{why} ({num} batch points)" for why, num in others.items() if num]
+        return ", or ".join([TRIED, *said])
+
+    def _pick_of(self, group: int, left: Index, times: Learned) -> Pick[C] | None:
         """The group's point of `left` that is worth most for its cost, with the rungs to climb beside it."""
         points, costs = self._points, self._problem.costs
         roughly = -(points.log_step_s + times.roughly())[left]
@@ -187,7 +190,7 @@ class Guided(Generic[C]):
         mean, sigma = times.each(front)
         speed = -(points.log_step_s[front] + mean)
         reference = self._reference(group, speed)
-        fits = self._fits(memory, front)
+        fits = self._fitting.chances(front)
         # Before any measurement the error common to all points decides nothing: the prediction's own deviation counts.
         sigma = sigma if group in self._best or group in self._taught else points.sigma[front]
         saving = expected_saving(speed - reference, sigma) * fits
@@ -197,7 +200,7 @@ class Guided(Generic[C]):
         owner = int(points.owner[front[chosen]])
         ladder = left[points.owner[left] == owner]
         mean, covariance = times.at(ladder)
-        speed, fits = -(points.log_step_s[ladder] + mean), self._fits(memory, ladder)
+        speed, fits = -(points.log_step_s[ladder] + mean), self._fitting.chances(ladder)
         cost = costs.num_devices * (costs.rung_s + costs.steps * np.exp(-speed))
         # Where memory is not predicted the whole ladder is climbed: its own memory line alone tells how far it goes.
         climbed = (
@@ -231,39 +234,9 @@ class Guided(Generic[C]):
         points = self._points
         best = np.full(int(points.group.max()) + 1, np.inf)
         np.minimum.at(best, points.group[index], measured)
-        taught = _teachers(measured - best[points.group[index]])
+        taught = teachers(measured - best[points.group[index]])
         index, measured = index[taught], measured[taught]
         return learn(points, index, measured - points.log_step_s[index], TIME if points.predicted else UNPREDICTED)
-
-    def _memory(self) -> Learned | None:
-        """What peaks and errors taught; None where memory is not predicted.
-
-        A point that ran out of memory though it was to fit, or ran though it was not, missed by `MARGIN` at least.
-        """
-        points = self._points
-        if not points.predicted:
-            return None
-        residual = {
-            each: math.log(peak) - float(points.log_allocated_gib[each]) for each, peak in self._allocated_gib.items()
-        }
-        for each, predicted in self._crowded.items():
-            residual[each] = max(residual.get(each, -math.inf), MARGIN - predicted)
-            if predicted > MARGIN:
-                del residual[each]
-        for each in self._log_step_s:
-            if each not in residual and points.log_pooled[each] > -MARGIN:
-                residual[each] = -MARGIN - float(points.log_pooled[each])
-        index = np.array(sorted(residual), dtype=np.int64)
-        off = np.array([residual[each] for each in index])
-        taught = _teachers(np.abs(points.log_pooled[index] + off))
-        return learn(points, index[taught], off[taught], MEMORY)
-
-    def _fits(self, memory: Learned | None, index: Index) -> Array:
-        if memory is None:
-            return np.ones(len(index))
-        mean, sigma = memory.each(index)
-        fits = normal_cdf(-(self._points.log_pooled[index] + mean) / np.hypot(sigma, MEMORY_NOISE))
-        return np.where(np.isin(index, list(self._ran_before)), 1.0, fits)
 
     def _reference(self, group: int, speed: Array) -> float:
         """Log speed of the group's incumbent; where it has none, somewhat below the best of `speed`, its points'."""
@@ -282,18 +255,6 @@ def _log_step_s(result: Result, tokens_per_step: int) -> float | None:
     if result.outcome is not Outcome.OK or speed is None or not math.isfinite(speed) or speed <= 0:
         return None
     return math.log(tokens_per_step / speed)
-
-
-def _teachers(away: Array) -> Index:
-    """Places of at most `TEACHERS` of the measurements: half are those least `away` from what is to be decided, the
-    best time or the edge of memory; the others lie evenly among the rest.
-    """
-    if len(away) <= TEACHERS:
-        return np.arange(len(away))
-    order = np.argsort(away, kind="stable")
-    near, rest = order[: TEACHERS // 2], np.sort(order[TEACHERS // 2 :])
-    spread = rest[np.linspace(0, len(rest) - 1, TEACHERS - len(near)).astype(np.int64)]
-    return np.sort(np.concatenate([near, spread]))
 
 
 def _foremost(index: Index, score: Array, most: int) -> Index:

@@ -52,6 +52,10 @@ class OptunaSearcher(Generic[C]):
         self._standing = ("", next(iter(self._left.values())))
         return self._standing[1]
 
+    def held_back(self, candidate: C) -> tuple[int, ...]:
+        """Nothing."""
+        return ()
+
     def update(self, candidate: C, measurements: Sequence[Result]) -> None:
         """Scores the candidate by its best `ok` measurement, 0 where it has none."""
         speeds = [m.tokens_per_s for m in measurements if m.outcome is Outcome.OK and m.tokens_per_s]

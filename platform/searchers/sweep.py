@@ -26,6 +26,10 @@ class Sweep(Generic[C]):
         """The first candidate not yet run."""
         return next(iter(self._left.values()), None)
 
+    def held_back(self, candidate: C) -> tuple[int, ...]:
+        """Nothing."""
+        return ()
+
     def update(self, candidate: C, measurements: Sequence[Result]) -> None:
         """Takes the candidate off the list once all its rungs are settled, whatever came back."""
         left = self._left.get(candidate.key)

@@ -255,13 +255,10 @@ def key_of(measurement: Measurement) -> str:
 def _between(candidate: Candidate, known: Sequence[Measurement]) -> Sequence[int]:
     """Micro-batches that divide the global batch between the largest that ran and the first that memory refused.
 
-    A refusal is an out-of-memory or thrashing run, or a rung that its trial saw would not fit.
+    A refusal is an out-of-memory or thrashing run, or a rung of which it was clear beforehand that it would be one.
     """
-    refused = {
-        each.batch.micro_batch
-        for each in known
-        if each.outcome in (Outcome.OOM, Outcome.THRASH) or (each.outcome is Outcome.SKIPPED and each.trial_id)
-    }
+    refusals = (Outcome.OOM, Outcome.THRASH, Outcome.SKIPPED)
+    refused = {each.batch.micro_batch for each in known if each.outcome in refusals}
     ran = (each.batch.micro_batch for each in known if each.outcome in (Outcome.OK, Outcome.SLOW))
     largest = max(ran, default=None)
     first = min(refused, default=None)

@@ -1,8 +1,7 @@
-"""What follows a search, and what lies between its rungs: a fake backend plays the trials, the study is real."""
+"""What follows a search: a fake backend plays the trials, the study is real."""
 
 import dataclasses
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -27,7 +26,6 @@ from tests.search.backend import (
     fast,
     history_of,
     out_of_memory,
-    outcomes,
     result,
 )
 from trainers.job import GateSize, Job
@@ -267,66 +265,6 @@ class TestBudgetOfTheFinals:
         study.record(Resume())
         again = make(self.MANY, rules=self.RULES).next_job()
         assert again is not None and (again.layout, again.repeat) == (first.layout, 1)
-
-
-class TestRefinement:
-    """Between the last rung that ran and the first that memory refused, every micro-batch that divides is tried."""
-
-    WIDE = dataclasses.replace(RECIPE, global_batch=2 * 1680)
-    WITHIN = (Candidate(recipe=WIDE, layout=LAYOUTS[0], micro_batches=(4, 8, 16)),)
-
-    @staticmethod
-    def up_to(largest: int) -> Callable[[Job, BatchPoint], Measurement]:
-        return lambda job, batch: fast(job, batch) if batch.micro_batch <= largest else out_of_memory(job, batch)
-
-    def test_seven_is_found_between_four_and_eight(self, make: Make, backend: Backend, study: Study) -> None:
-        backend.play = self.up_to(7)
-        backend.run(make(self.WITHIN))
-        assert backend.order == [(LAYOUTS[0], (4, 8, 16)), (LAYOUTS[0], (5, 6, 7))]
-        best = winner(history_of(study).measurements)
-        assert best is not None and best.batch.micro_batch == 7
-        backend.run(make(self.WITHIN))
-        assert len(backend.jobs) == 2, "a resumed study runs none of it again"
-
-    def test_it_ends_at_the_first_that_does_not_fit(self, make: Make, backend: Backend, study: Study) -> None:
-        backend.play = self.up_to(5)
-        backend.run(make(self.WITHIN))
-        assert outcomes(study) == [(4, Outcome.OK), (8, Outcome.OOM), (5, Outcome.OK), (6, Outcome.OOM)]
-
-    def test_a_killed_refinement_goes_on(self, make: Make, backend: Backend, study: Study) -> None:
-        backend.play = self.up_to(7)
-        loop = make(self.WITHIN)
-        backend.step(loop)
-        job = loop.next_job()
-        assert job is not None
-        backend.begin(dataclasses.replace(job, rungs=job.rungs[:1]))
-        study.record(Resume())
-        backend.run(make(self.WITHIN))
-        assert backend.order[2:] == [(LAYOUTS[0], (6, 7))]
-
-    def test_a_prediction_of_the_trial_s_counts_as_a_refusal(self, make: Make, backend: Backend) -> None:
-        def play(job: Job, batch: BatchPoint) -> Measurement:
-            skipped = dataclasses.replace(out_of_memory(job, batch), outcome=Outcome.SKIPPED)
-            return fast(job, batch) if batch.micro_batch < 8 else skipped
-
-        backend.play = play
-        backend.run(make(self.WITHIN))
-        assert backend.order[1:] == [(LAYOUTS[0], (5, 6, 7))]
-
-    def test_the_guided_search_refines_the_best_layout_alone(self, make: Make, backend: Backend, study: Study) -> None:
-        backend.play = self.up_to(7)
-        within = tuple(Candidate(recipe=self.WIDE, layout=each, micro_batches=(4, 8, 16)) for each in LAYOUTS)
-        backend.run(make(within, searcher="guided"))
-        ladders, refined = backend.order[:-1], backend.order[-1]
-        assert refined == (LAYOUTS[0], (5, 6, 7)), "the fastest"
-        assert {each for each, _ in ladders} == set(LAYOUTS) and not {5, 6, 7} & {
-            r for _, rungs in ladders for r in rungs
-        }
-
-    def test_named_rungs_are_not_refined(self, make: Make, backend: Backend) -> None:
-        backend.play = self.up_to(7)
-        backend.run(make(tuple(dataclasses.replace(each, refine=False) for each in self.WITHIN)))
-        assert len(backend.jobs) == 1
 
 
 class TestProfiling:

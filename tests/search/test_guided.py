@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import platform.searchers.guided as guided  # pyright takes `from platform import` for the standard module
+import platform.searchers.guidance.regression as regression  # pyright takes `from platform import` otherwise
 from platform.ordering import known_columns, likely_best_first
 from platform.replay import read_cells
 from platform.searchers.guidance.points import make_points
@@ -53,9 +53,9 @@ class TestManyMeasurements:
     def test_a_regression_learns_from_the_best_and_a_spread_of_the_others(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(guided, "TEACHERS", 10)
+        monkeypatch.setattr(regression, "TEACHERS", 10)
         away = np.array([*range(50, 100), 0.5, 0.1, 0.2, 0.4, 0.3])
-        taught = guided._teachers(away)
+        taught = regression.teachers(away)
         assert len(taught) == len(set(taught)) == 10
         assert {50, 51, 52, 53, 54} <= set(taught), "the five nearest"
         assert {0, 49} <= set(taught), "the others from one end to the other"
@@ -125,8 +125,60 @@ class TestLearning:
             found = dataclasses.replace(ran(known, 100.0)[0], peak_allocated_gib=peak)
             searcher.update(dataclasses.replace(known, micro_batches=known.micro_batches[:1]), [found])
         everything = np.arange(len(points), dtype=np.int64)
-        lower = second._fits(second._memory(), everything) - first._fits(first._memory(), everything)
+        lower = second._fitting.chances(everything) - first._fitting.chances(everything)
         assert (lower <= 1e-9).all() and lower.min() < -0.1
+
+
+class TestHeldBack:
+    """What is likelier to run out of memory than to run, on devices that BLOOM fills."""
+
+    SMALLER = dataclasses.replace(H200S, device_memory_gib=79.0)
+    TIGHT = dataclasses.replace(PLANNED, columns=known_columns(BLOOM, SMALLER, None), tokens=None)
+
+    def searched(self, more: float) -> tuple[Guided[Candidate], list[tuple[Candidate, int, float]]]:
+        """A search to its end where each peak is `more` times the predicted one, and what ran, with its peak."""
+        searcher, seen = Guided(self.TIGHT), list[tuple[Candidate, int, float]]()
+        points = make_points(self.TIGHT)
+        while (suggested := searcher.suggest()) is not None:
+            owner = next(p for p, each in enumerate(BLOOM) if each.key == suggested.key)
+            found: list[Measurement] = []
+            for rung in suggested.micro_batches:
+                (point,) = np.flatnonzero((points.owner == owner) & (points.micro_batch == rung))
+                peak = more * math.exp(float(points.log_allocated_gib[point]))
+                seen.append((suggested, rung, peak))
+                on: dict[str, Any] = {"recipe": suggested.recipe, "on": suggested.layout, "micro_batch": rung}
+                if peak > self.SMALLER.device_memory_gib:
+                    found.append(oom(**on, rank=0))
+                    break
+                found.append(measurement(**on, tokens_per_s=1000.0 / (1 + owner), peak_allocated_gib=peak))
+            searcher.update(suggested, found)
+        return searcher, seen
+
+    @pytest.mark.parametrize("more", [0.9, 1.0, 1.1])
+    def test_few_rungs_end_in_a_crash_and_the_others_are_told(self, more: float) -> None:
+        searcher, seen = self.searched(more)
+        crashes = sum(peak > self.SMALLER.device_memory_gib for _, _, peak in seen)
+        held = sum(len(searcher.held_back(each)) for each in BLOOM)
+        assert crashes <= len(seen) / 10
+        assert len(seen) > 20 and held > 5
+        assert f"or is predicted to run out of it ({held} batch points)" in searcher.why_stopped
+
+    def test_what_does_fit_is_run(self) -> None:
+        """Where peaks are a tenth below the predicted ones, rungs that were to be too large run all the same."""
+        points = make_points(self.TIGHT)
+        _, seen = self.searched(0.9)
+        ran_anyway = 0
+        for suggested, rung, _ in seen:
+            owner = next(p for p, each in enumerate(BLOOM) if each.key == suggested.key)
+            (point,) = np.flatnonzero((points.owner == owner) & (points.micro_batch == rung))
+            ran_anyway += bool(points.log_needed[point] > 0)
+        assert ran_anyway > 0
+
+    def test_before_anything_ran_nothing_is_held_back(self) -> None:
+        searcher = Guided(self.TIGHT)
+        assert not any(searcher.held_back(each) for each in BLOOM)
+        points = make_points(self.TIGHT)
+        assert (points.log_needed > 0).any()
 
 
 class TestPruning:
@@ -300,7 +352,7 @@ class TestKnowledgeKept:
         rows = sum(len(each.micro_batches) for each in BLOOM)
         assert searcher._alive[:rows].all() and not searcher._alive[rows:].any()
         first = searcher._first[searcher._place[full.key]]
-        fits = searcher._fits(searcher._memory(), np.array([first, first + 1], dtype=np.int64))
+        fits = searcher._fitting.chances(np.array([first, first + 1], dtype=np.int64))
         assert fits[0] == 1.0 and fits[1] < 0.5
 
     @pytest.mark.parametrize("broken", [{"tokens_per_s": math.nan}, {"peak_allocated_gib": math.inf}])

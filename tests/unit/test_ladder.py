@@ -5,8 +5,16 @@ import pytest
 from tests.samples import RECIPE
 from trainers.cluster import Cluster
 from trainers.job import Job, MemoryPoint
-from trainers.ladder import deadline_s, largest_accumulation, predict_gib, step_time_s
-from trainers.layout import Layout
+from trainers.ladder import (
+    deadline_s,
+    largest_accumulation,
+    misfits,
+    predict_gib,
+    step_time_s,
+    with_headroom_gib,
+)
+from trainers.layout import BatchPoint, Layout
+from trainers.measurement import Outcome
 
 
 def point(micro_batch: int, forward_backward: float, optimizer: float) -> MemoryPoint:
@@ -16,6 +24,28 @@ def point(micro_batch: int, forward_backward: float, optimizer: float) -> Memory
 def test_one_point_has_no_slope():
     assert predict_gib([], 2) is None
     assert predict_gib([point(1, 10, 12)], 2) is None
+
+
+def test_one_point_has_the_growth_that_the_cost_model_foresees_as_far_as_it_is_sure():
+    foreseen = ((1, 11.0), (2, 16.0), (4, 26.0))
+    assert predict_gib([point(2, 14.0, 12.0)], 4, foreseen) == pytest.approx(14.0 + 0.9 * 10.0)
+    assert predict_gib([], 4, foreseen) is None, "nothing was measured"
+    assert predict_gib([point(2, 14.0, 12.0)], 8, foreseen) is None, "nothing is foreseen of 8"
+    assert predict_gib([point(1, 10.0, 12.0), point(2, 12.0, 12.0)], 4, foreseen) == 16.0, "two points have a line"
+
+
+def test_rungs_without_head_room_are_said_to_be_misfits():
+    on = Layout(engine="ddp")
+    rungs = tuple(BatchPoint(micro_batch=each, grad_accum=1) for each in (4, 8))
+    cluster = Cluster(device_kind="cuda", device="d", device_memory_gib=24.0)
+    job = Job(trial_id="t", recorder="r", recipe=RECIPE, layout=on, rungs=rungs, cluster=cluster, cpus_per_worker=1.0)
+    known = [point(1, 10.0, 5.0), point(2, 12.0, 5.0)]  # 16 at 4, 24 at 8
+    limit_gib = with_headroom_gib(23.0, 1.0)
+    assert limit_gib == pytest.approx(0.97 * 24.0 - 1.0)
+    (misfit,) = misfits(job, known, rungs, limit_gib)
+    assert (misfit.batch, misfit.outcome) == (rungs[1], Outcome.SKIPPED)
+    assert misfit.reason == "predicted 24.00 GiB from the rungs below it; 22.28 GiB leave head-room"
+    assert misfits(job, known[:1], rungs, limit_gib) == []
 
 
 def test_the_larger_phase_decides():

@@ -32,6 +32,8 @@ TIME = Sigmas(common=0.25, effects=1.0, smooth=0.1, noise=0.03)
 UNPREDICTED = Sigmas(common=10.0, effects=1.0, smooth=0.2, noise=0.03)
 """Of a log step time that nothing predicts."""
 MEMORY = Sigmas(common=0.04, effects=0.25, smooth=0.03, noise=0.02)
+TEACHERS = 384
+"""Most measurements that a regression learns from: its time grows with their cube, a study may have ten thousand."""
 LENGTH = 1.0
 """Doublings or switches over which the smooth rest changes."""
 SCALES = (0.5, 1.0, 2.0)
@@ -120,3 +122,15 @@ def learn(
     assert best_kernel is not None
     slope = best_kernel.effects**2 * (points.effects[index].T.astype(np.float64) @ best.alpha_)
     return Learned(points=points, process=best, slope=slope, common=best_kernel.common**2 * float(best.alpha_.sum()))
+
+
+def teachers(away: Array) -> Index:
+    """Places of at most `TEACHERS` of the measurements: half are those least `away` from what is to be decided, the
+    best time or the edge of memory; the others lie evenly among the rest.
+    """
+    if len(away) <= TEACHERS:
+        return np.arange(len(away))
+    order = np.argsort(away, kind="stable")
+    near, rest = order[: TEACHERS // 2], np.sort(order[TEACHERS // 2 :])
+    spread = rest[np.linspace(0, len(rest) - 1, TEACHERS - len(near)).astype(np.int64)]
+    return np.sort(np.concatenate([near, spread]))

@@ -1,0 +1,87 @@
+"""Which points fit in memory: the prediction, corrected by measured peaks and by what memory refused."""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from platform.cost_model.columns import Array
+from platform.cost_model.predict import normal_cdf
+from platform.searchers.guidance.points import Index, Points
+from platform.searchers.guidance.regression import MEMORY, Learned, learn, teachers
+from platform.searchers.problem import Result
+from trainers.measurement import Outcome
+
+NOISE = 0.03
+"""Log deviation of a peak that no measurement of others can tell: rounding and fragmentation."""
+MARGIN = 0.02
+"""By how much a point that ran out of memory is taken to have missed the capacity, in log space."""
+
+
+class Fitting:
+    """What a study has learned of memory. Where nothing is predicted everything fits: a ladder's own line tells."""
+
+    def __init__(self, points: Points) -> None:
+        self._points = points
+        self._allocated_gib: dict[int, float] = {}
+        self._crowded: dict[int, float] = {}
+        """What was predicted of points that ran out of memory, or had no head-room, over the limit, in log space."""
+        self._timed: set[int] = set()
+        self._ran_before: list[int] = []
+        """Points that ran in an earlier study."""
+        self._learned: Learned | None = None
+
+    def learn(self, point: int, result: Result, *, timed: bool) -> None:
+        """Takes what was measured of the point; `timed` where it ran and its time counts."""
+        self._learned = None
+        peak = result.peak_allocated_gib
+        if timed:
+            self._timed.add(point)
+        if peak is not None and math.isfinite(peak) and peak > 0:
+            self._allocated_gib[point] = peak
+        if result.outcome in (Outcome.OOM, Outcome.THRASH):
+            limited = self._points.log_needed if result.outcome is Outcome.OOM else self._points.log_pooled
+            self._crowded[point] = float(limited[point])
+
+    def ran_before(self, point: int) -> None:
+        """An earlier study on these devices ran the point, so it fits."""
+        self._ran_before.append(point)
+
+    def chances(self, index: Index) -> Array:
+        """The probability that each point runs with head-room."""
+        if not self._points.predicted:
+            return np.ones(len(index))
+        mean, sigma = self._posterior().each(index)
+        fits = normal_cdf(-(self._points.log_pooled[index] + mean) / np.hypot(sigma, NOISE))
+        return np.where(np.isin(index, self._ran_before), 1.0, fits)
+
+    def too_large(self) -> npt.NDArray[np.bool_]:
+        """Of every point whether it is likelier to run out of memory than to run."""
+        if not self._points.predicted:
+            return np.zeros(len(self._points), dtype=bool)
+        over = self._points.log_needed + self._posterior().roughly() > 0.0
+        over[self._ran_before] = False
+        return over
+
+    def _posterior(self) -> Learned:
+        if self._learned is None:
+            self._learned = self._learn_all()
+        return self._learned
+
+    def _learn_all(self) -> Learned:
+        """What ran out of memory though it was to fit, or ran though it was not, missed by `MARGIN` at least."""
+        points = self._points
+        residual = {
+            each: math.log(peak) - float(points.log_allocated_gib[each]) for each, peak in self._allocated_gib.items()
+        }
+        for each, predicted in self._crowded.items():
+            residual[each] = max(residual.get(each, -math.inf), MARGIN - predicted)
+            if predicted > MARGIN:
+                del residual[each]
+        for each in self._timed:
+            if each not in residual and points.log_pooled[each] > -MARGIN:
+                residual[each] = -MARGIN - float(points.log_pooled[each])
+        index = np.array(sorted(residual), dtype=np.int64)
+        off = np.array([residual[each] for each in index])
+        taught = teachers(np.abs(points.log_pooled[index] + off))
+        return learn(points, index[taught], off[taught], MEMORY)
