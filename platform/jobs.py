@@ -56,7 +56,10 @@ def make_job(
     # Where every point is asked for, none is cut short.
     race = final is None and not (settings.rules and settings.rules.finalists is None)
     best = winner([m for m in history.measurements if m.recipe == candidate.recipe]) if race else None
-    known = _memory_points(history.measured(candidate.key))
+    known = memory_points(history.measured(candidate.key))
+    ladder = dataclasses.replace(
+        candidate, micro_batches=tuple(sorted({each.micro_batch for each in (*known, *rungs)}))
+    )
     # Not their count: a trial whose first line was lost still has its later ones in the journal.
     number = history.last_trial_number + 1
     return Job(
@@ -74,7 +77,7 @@ def make_job(
         profile=final and final.profile,
         incumbent_tokens_per_s=best and best.tokens_per_s,
         known_memory=known if race else (),
-        foreseen_gib=_foreseen_gib(candidate, rungs, known, settings) if race else (),
+        foreseen_gib=foreseen_gib(ladder, settings.cluster, settings.cap_gib) if race else (),
         cap_gib=settings.cap_gib,
         matmul_peak_tflops=history.peak_tflops(candidate.recipe.compute_precision),
         datasheet_peak_tflops=datasheet_tflops(settings.cluster, candidate.recipe.compute_precision),
@@ -111,19 +114,16 @@ def given_up(job: Job, batch: BatchPoint, reason: str) -> Measurement:
     )
 
 
-def _foreseen_gib(
-    candidate: Candidate, rungs: Sequence[BatchPoint], known: Sequence[MemoryPoint], settings: Settings
-) -> tuple[tuple[int, float], ...]:
-    """What the cost model says of the rungs to climb and of those measured before; none where it knows no such GPU."""
-    micro_batches = tuple(sorted({batch.micro_batch for batch in rungs} | {point.micro_batch for point in known}))
-    ladder = dataclasses.replace(candidate, micro_batches=micro_batches)
-    columns = known_columns([ladder], settings.cluster, settings.cap_gib)
+def foreseen_gib(candidate: Candidate, cluster: Cluster, cap_gib: float | None) -> tuple[tuple[int, float], ...]:
+    """The candidate's micro-batches with the peak that the cost model says; none where it knows no such GPU."""
+    columns = known_columns([candidate], cluster, cap_gib)
     if columns is None:
         return ()
-    return tuple(zip(micro_batches, predict(columns).memory.allocated_gib.tolist(), strict=True))
+    return tuple(zip(candidate.micro_batches, predict(columns).memory.allocated_gib.tolist(), strict=True))
 
 
-def _memory_points(measured: Sequence[Measurement]) -> tuple[MemoryPoint, ...]:
+def memory_points(measured: Sequence[Measurement]) -> tuple[MemoryPoint, ...]:
+    """What the measurements that have peaks say of memory."""
     return tuple(
         MemoryPoint(
             micro_batch=m.batch.micro_batch,

@@ -126,7 +126,8 @@ def read_request(options: argparse.Namespace) -> Request:
         changes=tuple(options.set),
         fixed=fixed,
         old=_old(options, space),
-        searcher=options.searcher,
+        # The guided search ends when no further point is worth its cost, and leaves out what must run out of memory.
+        searcher="sweep" if options.all and options.searcher == "guided" else options.searcher,
         seed=options.seed,
         cap_gib=options.device_memory_gib,
         num_devices=int(options.gpus) if options.gpus else None,
@@ -178,6 +179,8 @@ def _old(options: argparse.Namespace, space: Space) -> knowledge.Old | None:
         raise InputError(
             f"--learn-from teaches the guided searcher alone, got --searcher {options.searcher}: leave out one of them"
         )
+    if options.all:
+        raise InputError("--learn-from tells which points to leave out, and --all leaves out none: give one of them")
     return knowledge.read_old(knowledge.folder(_studies(options), options.learn_from), space)
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 import platform.checkout as checkout  # pyright takes `from platform import` for the standard module
+import platform.searchers as searchers
 import platform.session as session
 import search_spaces
+from platform.errors import InputError
 from platform.nodes import Place
 from platform.request import read_request, resumed
 from platform.search import parser
@@ -121,3 +123,20 @@ class TestLearning:
     def test_a_resumed_study_goes_on_without_what_is_gone(self, studies: Path) -> None:
         options = parser().parse_args(["--resume", "new", "--studies", str(studies)])
         assert resumed(options, ["bloom7b", "--learn-from", "gone-1"], parser()).learn_from is None
+
+
+def test_all_measures_every_named_point_whatever_the_searcher_thinks_of_it(tmp_path: Path) -> None:
+    """On H200s the guided search would end as soon as no point is worth its cost."""
+    h200s = Cluster(
+        device_kind="cuda", device="NVIDIA H200", device_memory_gib=140.0, capability=(9, 0), devices_per_node=4
+    )
+    request = read_request(parser().parse_args(["bloom7b_kinds", "--all"]))
+    subject = subject_of(request, Place(cluster=h200s, cpus_per_worker=1.0, driver_ip="127.0.0.1"), None)
+    searcher = searchers.create(request.searcher, subject.problem)
+    seen: list[str] = []
+    while (each := searcher.suggest()) is not None:
+        seen.append(each.key)
+        searcher.update(each, [measurement(recipe=each.recipe, on=each.layout, micro_batch=2, tokens_per_s=1e4)])
+    assert len(seen) == len(subject.plan.candidates) == 20
+    with pytest.raises(InputError, match="--all leaves out none: give one of them"):
+        read_request(parser().parse_args(["bloom7b_kinds", "--all", "--learn-from", str(tmp_path)]))

@@ -1,0 +1,110 @@
+# pyright: reportPrivateUsage=false
+"""How many rungs of recorded searches ended in an out-of-memory error, and which of them a search leaves out today.
+
+    python -m benchmarks.crashed_rungs studies/NAME/journal.jsonl [...]
+
+The journals' trials are played to the guided searcher in their order. Left out is what it holds back or has ruled out
+when the trial begins, and what the trial's own rungs say does not fit. This is derived: nothing is run, and what would
+have run in its place is not known.
+"""
+
+import argparse
+import dataclasses
+import math
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from platform.jobs import foreseen_gib, memory_points
+from platform.ordering import known_columns
+from platform.searchers.guided import Guided
+from platform.searchers.problem import Costs, Problem
+from platform.study.history import History
+from platform.study.journal import Tail
+from search_spaces.space import Candidate
+from trainers.ladder import predict_gib, with_headroom_gib
+from trainers.measurement import Measurement, Outcome
+
+RAN = (Outcome.OK, Outcome.SLOW, Outcome.THRASH, Outcome.OOM)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints a line for each journal, and one for all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("journals", nargs="+", type=Path)
+    total, held = Counter[str](), Counter[str]()
+    for path in parser.parse_args(argv).journals:
+        history = History(Tail(path).read(last=True))
+        ran, left_out = counted(history)
+        assert history.header is not None
+        print(f"{path} ({history.header.cluster.label}, {history.header.searcher}): {_said(ran, left_out)}")
+        total.update(ran)
+        held.update(left_out)
+    print(f"all: {_said(total, held)}")
+    return 0
+
+
+def counted(history: History) -> tuple[Counter[str], Counter[str]]:
+    """Rungs of the search by outcome: all that were run, and those of them that are left out today."""
+    assert history.header is not None
+    rungs: defaultdict[str, list[Measurement]] = defaultdict(list)
+    for each in history.measurements:
+        if not each.repeat and each.outcome in RAN:
+            rungs[each.trial_id].append(each)
+    layouts: defaultdict[tuple[object, object], set[int]] = defaultdict(set)
+    for found in rungs.values():
+        layouts[found[0].recipe, found[0].layout] |= {each.batch.micro_batch for each in found}
+    candidates = {
+        (recipe, layout): Candidate(recipe=recipe, layout=layout, micro_batches=tuple(sorted(micro_batches)))  # type: ignore[reportArgumentType]
+        for (recipe, layout), micro_batches in layouts.items()
+    }
+    cluster, cap_gib = history.header.cluster, history.header.cap_gib
+    within = tuple(candidates.values())
+    problem = Problem(
+        candidates=within,
+        columns=known_columns(within, cluster, cap_gib),
+        costs=Costs(num_devices=cluster.num_devices),
+    )
+    searcher, ran, left_out = Guided(problem), Counter[str](), Counter[str]()
+    for trial in sorted(rungs):
+        found = rungs[trial]
+        candidate = candidates[found[0].recipe, found[0].layout]
+        first, rungs_of = int(searcher._first[searcher._place[candidate.key]]), candidate.micro_batches
+        gone = {rung for place, rung in enumerate(rungs_of, start=first) if not searcher._alive[place]}
+        gone |= {*searcher.held_back(candidate), *_by_its_own(candidate, found, history)}
+        for each in found:
+            ran[each.outcome] += 1
+            left_out[each.outcome] += each.batch.micro_batch in gone
+        tried = tuple(sorted(each.batch.micro_batch for each in found))
+        searcher.update(dataclasses.replace(candidate, micro_batches=tried), found)
+    return ran, left_out
+
+
+def _by_its_own(candidate: Candidate, found: Sequence[Measurement], history: History) -> set[int]:
+    """Rungs that those below them in the trial place above the head-room."""
+    assert history.header is not None
+    cluster, cap_gib = history.header.cluster, history.header.cap_gib
+    ladder = dataclasses.replace(candidate, micro_batches=tuple(each.batch.micro_batch for each in found))
+    foreseen = foreseen_gib(ladder, cluster, cap_gib)
+    limit_gib = with_headroom_gib(min(cluster.device_memory_gib, cap_gib or math.inf), 0.0)
+    over: set[int] = set()
+    for place, each in enumerate(found):
+        needs_gib = predict_gib(memory_points(found[:place]), each.batch.micro_batch, foreseen)
+        if needs_gib is not None and needs_gib > limit_gib:
+            over.add(each.batch.micro_batch)
+    return over
+
+
+def _said(ran: Counter[str], left_out: Counter[str]) -> str:
+    others = ", ".join(f"{num} {outcome}" for outcome, num in left_out.items() if num and outcome != Outcome.OOM)
+    crashed = ran[Outcome.OOM] - left_out[Outcome.OOM]
+    return (
+        f"{ran[Outcome.OOM]} of {ran.total()} rungs ran out of memory; left out today (derived)"
+        f" {left_out[Outcome.OOM]} of these and {others or 'no other'}: {crashed} of"
+        f" {ran.total() - left_out.total()} are left"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
