@@ -56,6 +56,8 @@ _KINDS: dict[str, dict[str, Any]] = {
     "fsdp_prefetch_2": {**_FSDP, "prefetch": 2},
     "fsdp_prefetch_4": {**_FSDP, "prefetch": 4},
     "fsdp_offload": {**_FSDP, "offload": "all"},
+    "fsdp_every_4": {**_FSDP, "checkpointing": "every_4"},
+    "fsdp_budget_50": {**_FSDP, "checkpointing": "budget_50"},
     "zero1": _ZERO_1,
     "zero1_offload": {**_ZERO_1, "offload": "optimizer"},
     "zero2": _ZERO_2,
@@ -71,13 +73,14 @@ _KINDS: dict[str, dict[str, Any]] = {
 
 
 def bloom7b_kinds() -> Space:
-    """One change at a time from full sharding: what each data-parallel kind costs or brings, at micro-batch 2.
+    """One change at a time from full sharding: what each data-parallel kind, and what activation checkpointing
+    `bloom7b` does not try, costs or brings, at micro-batch 2.
 
     In a search of `bloom7b` any of them is an axis of `--set`, as in `--set prefetch=0,1,2`.
     """
     return Space(
         name="bloom7b_kinds",
-        summary="BLOOM 7b1, 20 named points: hybrid sharding, prefetch, offload, overlap and buckets, one at a time",
+        summary="BLOOM 7b1, 22 named points: hybrid sharding, prefetch, offload, buckets, budget, one at a time",
         recipe=bloom7b().recipe,
         axes={"attention": ("flex",), "loss": ("chunked",), **{axis: (value,) for axis, value in _FSDP.items()}},
         points=tuple(Point(name=name, micro_batch=2, layout=layout) for name, layout in _KINDS.items()),

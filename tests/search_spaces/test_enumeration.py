@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import typing
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import search_spaces
 from search_spaces.space import Point, Space
 from trainers.cluster import Cluster
 from trainers.layout import Layout
+from trainers.recipe import Recipe
 from trainers.support import refusal
 
 GOLDEN = Path(__file__).parent / "golden" / "layouts.txt"
@@ -44,6 +46,30 @@ def test_all_three_engines_and_all_stages_are_there() -> None:
     found, _ = search_spaces.load("bloom7b").candidates(8)
     kinds = {(each.layout.engine, each.layout.zero_stage) for each in found}
     assert kinds == {("ddp", 0), ("fsdp", 2), ("fsdp", 3), *(("deepspeed", stage) for stage in range(4))}
+
+
+def test_each_kind_of_each_axis_has_a_place_in_a_space_where_no_engine_refuses_it() -> None:
+    """One value of `every_K` and of `budget_PERCENT` stands for the others."""
+    gpus = Cluster(
+        device_kind="cuda", device="NVIDIA H200", device_memory_gib=140, capability=(9, 0), devices_per_node=4
+    )
+    found: dict[str, set[str]] = {}
+    for space in search_spaces.known():
+        for each in space.candidates(4)[0]:
+            if refusal(each.recipe, each.layout, gpus) is None:
+                for axis, value in (*vars_of(each.layout).items(), ("compression", each.recipe.compression)):
+                    found.setdefault(axis, set()).add(str(value).partition("_")[0])
+    hints = typing.get_type_hints(Layout) | {"compression": typing.get_type_hints(Recipe)["compression"]}
+    names = {axis: {name.partition("_")[0] for name in typing.get_args(hint)} for axis, hint in hints.items()}
+    assert {axis: kinds - found[axis] for axis, kinds in names.items() if kinds - found[axis]} == {}
+    for axis in ("bucket_mib", "prefetch", "reshard"):
+        assert len(found[axis]) > 1, axis
+    assert {"1", "2", "4"} <= found["dp_replicate"] and {"1", "2", "4"} <= found["dp_shard"]
+
+
+def vars_of(layout: Layout) -> dict[str, object]:
+    """The layout's fields by name."""
+    return {field.name: getattr(layout, field.name) for field in dataclasses.fields(layout)}
 
 
 def test_gradient_sync_is_what_the_engine_can_do() -> None:

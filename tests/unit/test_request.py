@@ -137,6 +137,6 @@ def test_all_measures_every_named_point_whatever_the_searcher_thinks_of_it(tmp_p
     while (each := searcher.suggest()) is not None:
         seen.append(each.key)
         searcher.update(each, [measurement(recipe=each.recipe, on=each.layout, micro_batch=2, tokens_per_s=1e4)])
-    assert len(seen) == len(subject.plan.candidates) == 20
+    assert len(seen) == len(subject.plan.candidates) == 22
     with pytest.raises(InputError, match="--all leaves out none: give one of them"):
         read_request(parser().parse_args(["bloom7b_kinds", "--all", "--learn-from", str(tmp_path)]))
