@@ -16,6 +16,7 @@ from trainers import data
 from trainers.codec import identity
 from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
+from trainers.support import standing_refusal
 
 KEPT = (
     "space",
@@ -34,6 +35,8 @@ KEPT = (
     "data",
 )
 """Options that make a study what it is: a resumed one keeps those it began with."""
+_COUNTS = (1, 2, 4, 8, 16)
+"""Devices on which it is looked whether anything runs, where nobody says how many there will be."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,6 +104,8 @@ def read_request(options: argparse.Namespace) -> Request:
     """
     if options.profile and options.dry_run:
         raise InputError("--profile profiles the winner's run, and --dry-run runs nothing: leave out one of them")
+    if options.json and options.dry_run:
+        raise InputError("--json prints what a search found, and --dry-run runs nothing: leave out one of them")
     fixed = read_layout(Path(options.layout).expanduser()) if options.layout else None
     try:
         space = None if options.space is None else search_spaces.load(options.space)
@@ -121,7 +126,7 @@ def read_request(options: argparse.Namespace) -> Request:
             data.source(recipe)
     except ValueError as error:
         raise InputError(str(error)) from error
-    return Request(
+    request = Request(
         space=space,
         changes=tuple(options.set),
         fixed=fixed,
@@ -139,6 +144,32 @@ def read_request(options: argparse.Namespace) -> Request:
         profile=options.profile,
         argv=kept_arguments(options),
     )
+    _check_runs(request)
+    return request
+
+
+def _check_runs(request: Request) -> None:
+    """Refuses what no engine runs on any cluster, or not on as many devices as are asked for.
+
+    Raises:
+        InputError: there is nothing else.
+    """
+    wanted = request.wanted_devices
+    reasons: list[str] = []
+    for count in _COUNTS if wanted is None else (wanted,):
+        space = dataclasses.replace(request.space, num_workers=count)
+        try:
+            found, _ = request.on(space, count)
+        except InputError:
+            if wanted is not None:
+                raise
+            continue
+        for each in found:
+            if (reason := standing_refusal(each.recipe, each.layout, count)) is None:
+                return
+            reasons.append(reason)
+    if reasons:
+        raise InputError(f"nothing of space {request.space.name} can run: {reasons[0]}")
 
 
 def resumed(options: argparse.Namespace, argv: Sequence[str], parser: argparse.ArgumentParser) -> argparse.Namespace:

@@ -29,6 +29,7 @@ def parser() -> argparse.ArgumentParser:
     """The command's options."""
     made = _Parser(
         prog="python -m platform.search",
+        allow_abbrev=False,
         description="Measures which training layout of a model is fastest on this cluster.",
         epilog="Example: python -m platform.search bloom7b --set seq_len=1024 --time-budget-s 3600",
     )
@@ -40,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     add("--searcher", default="guided", choices=searchers.NAMES, help="how layouts are picked (default: %(default)s)")
     old = "begin with what an old study of the same model taught: its name, or the path of its folder"
     add("--learn-from", metavar="STUDY", help=old)
-    add("--seed", type=int, default=0, metavar="N", help="seed of the searcher (default: %(default)s)")
+    add("--seed", type=_seed, default=0, metavar="N", help="seed of the searcher (default: %(default)s)")
     repeats = "runs in fresh processes of the best three points after the search (default: the space's, mostly 3)"
     add("--repeats", type=_whole, metavar="N", help=repeats)
     add(
@@ -66,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
     add("--wait-for-gpus", type=_amount, default=WAIT_S, metavar="S", help=wait)
     slow = "probe all devices first (under a minute) and search without the nodes that lag"
     add("--exclude-slow", action="store_true", help=slow)
-    add("--studies", default=default_folder(), metavar="DIR", help=FOLDER_HELP)
+    add("--studies", type=_folder, default=default_folder(), metavar="DIR", help=FOLDER_HELP)
     add("--name", help="name of the study (default: the space's, with a number)")
     add("--resume", metavar="NAME", help="go on with a study: run only what is missing")
     add("--dry-run", action="store_true", help="print what would run and what it would cost, and end")
@@ -117,12 +118,25 @@ def _count(text: str) -> int:
     return _whole(text, least=1)
 
 
+def _seed(text: str) -> int:
+    value = _whole(text)
+    if value < 2**32:  # NumPy's generators take no more
+        return value
+    raise argparse.ArgumentTypeError(f"must be below 2^32, got {text!r}")
+
+
 def _whole(text: str, least: int = 0) -> int:
     with contextlib.suppress(ValueError):
         value = int(text)
         if value >= least:
             return value
     raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
+
+
+def _folder(text: str) -> str:
+    if text.strip() and "\0" not in text:
+        return text
+    raise argparse.ArgumentTypeError(f"must be the path of a folder, got {text!r}")
 
 
 if __name__ == "__main__":

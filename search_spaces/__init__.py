@@ -54,7 +54,7 @@ def load(name_or_path: str) -> Space:
     if path.suffix == ".json":
         return space_of_config(path)
     raise ValueError(
-        f"unknown space {name_or_path!r}{near(name_or_path, _REGISTRY)} (the spaces are {', '.join(_REGISTRY)};"
+        f"unknown space {name_or_path!r}{near(name_or_path.lower(), _REGISTRY)} (the spaces are {', '.join(_REGISTRY)};"
         " the path of a .py file or of a config.json names one too)"
     )
 
@@ -79,7 +79,7 @@ def _of_file(path: Path) -> Space:
         if not callable(make):
             raise ValueError(f"{path} defines no function space()")
         space = make()
-    except Exception as error:  # the file is the user's input: whatever it raises is told in one sentence
+    except (Exception, SystemExit) as error:  # the user's input: whatever it raises is told in one sentence
         if isinstance(error, ValueError) and str(path) in str(error):
             raise
         raise ValueError(f"cannot load a space from {path}: {type(error).__name__}: {error}") from error

@@ -58,11 +58,15 @@ def from_json(kind: type[_T], data: Any) -> _T:
                 values[name] = float(values[name])
         return kind(**values)
     except TypeError as error:
-        known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[reportArgumentType]
+        fields = dataclasses.fields(kind)  # type: ignore[reportArgumentType]
+        known = [field.name for field in fields]
         unknown = sorted(set(values) - set(known))
         if unknown:
             said = f"has no field {', '.join(unknown)}; its fields are {', '.join(known)}"
             raise ValueError(f"{kind.__name__} {said}") from error
+        needed = [field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING]
+        if lacking := [name for name in needed if name not in values]:
+            raise ValueError(f"{kind.__name__} lacks {', '.join(lacking)}") from error
         raise ValueError(f"{kind.__name__}: {error}") from error
 
 

@@ -122,6 +122,8 @@ class ParquetTokens:
 
 def _read(path: Path, *, limit: int) -> npt.NDArray[np.int32]:
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    if not path.exists():
+        raise ValueError(f"there is no {path}: data are a Parquet file or a folder of them")
     if not files:
         raise ValueError(f"{path} holds no .parquet file")
     parts: list[npt.NDArray[np.int32]] = []

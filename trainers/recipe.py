@@ -71,7 +71,7 @@ class Recipe:
         for field in ("learning_rate", "epsilon"):
             if not getattr(self, field) > 0:
                 raise ValueError(f"{field} must be above 0, got {getattr(self, field)}")
-        for field in ("weight_decay", "grad_clip"):
+        for field in ("weight_decay", "grad_clip", "seed"):
             if not getattr(self, field) >= 0:
                 raise ValueError(f"{field} must not be negative, got {getattr(self, field)}")
         for field in ("beta1", "beta2"):

@@ -20,17 +20,27 @@ def refusal(recipe: Recipe, layout: Layout, cluster: Cluster) -> str | None:
     return reasons[0] if reasons else None
 
 
+def standing_refusal(recipe: Recipe, layout: Layout, num_devices: int) -> str | None:
+    """Why `recipe` cannot run on `layout` on `num_devices` of whatever kind, in one sentence; None where it may."""
+    reasons = (*_of_degrees(layout, num_devices), *_of_recipe(recipe, layout), *_of_layout(recipe, layout))
+    return reasons[0] if reasons else None
+
+
 def model_refusal(spec: ModelSpec) -> str | None:
     """Why transformers has no such model, in one sentence; None when it has."""
     return next(_of_model(spec), None)
 
 
-def _of_cluster(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[str]:
-    if layout.world_size != cluster.num_devices:
+def _of_degrees(layout: Layout, num_devices: int) -> Iterator[str]:
+    if layout.world_size != num_devices:
         yield (
-            f"the layout's degrees multiply to {layout.world_size} devices, the cluster has {cluster.num_devices}:"
+            f"the layout's degrees multiply to {layout.world_size} devices, the cluster has {num_devices}:"
             " choose degrees that take all of them"
         )
+
+
+def _of_cluster(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[str]:
+    yield from _of_degrees(layout, cluster.num_devices)
     precision = recipe.compute_precision
     if cluster.device_kind == "cpu":
         if precision == "fp16":

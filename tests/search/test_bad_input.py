@@ -71,6 +71,7 @@ class TestSpaces:
             ("x = 1\n", "no function space()"),
             ("def space():\n    return 3\n", "returned int, not a Space"),
             ("def space():\n    raise RuntimeError('no\\nluck')\n", "RuntimeError"),
+            ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
         ],
     )
     def test_a_file_that_gives_no_space(self, refused: Refused, tmp_path: Path, text: str, why: str) -> None:
@@ -123,6 +124,8 @@ class TestSet:
             ("global_batch=-512", "global_batch must be at least 1, got -512"),
             ("learning_rate=nan", "learning_rate takes numbers"),
             ("zero_stage=9", "zero_stage"),
+            ("seed=-1", "seed must not be negative, got -1"),
+            ("tp=2", "nothing of space gpt2 can run: no engine has tp yet, got tp 2: set it to 1"),
         ],
     )
     def test_unknown_axis_or_value(self, refused: Refused, change: str, why: str) -> None:
@@ -131,6 +134,10 @@ class TestSet:
     def test_a_layout_that_no_cluster_size_allows(self, refused: Refused) -> None:
         said = refused("gpt2", "--set", "engine=ddp", "--set", "zero_stage=3")
         assert "gives no layout on any cluster" in said
+
+    def test_what_no_engine_runs(self, refused: Refused) -> None:
+        said = refused("gpt2", "--set", "compression=powersgd_4", "--set", "engine=fsdp")
+        assert said.startswith("nothing of space gpt2 can run: gradients are compressed by hooks that DDP alone has")
 
     def test_a_batch_that_does_not_divide(self, refused: Refused) -> None:
         said = refused("gpt2", "--set", "micro_batch=3")
@@ -158,6 +165,18 @@ class TestLayoutFile:
             batch={"micro_batch": 3, "grad_accum": 43},
         )
         assert "global batch 512 is not a multiple of micro_batch 3" in refused("--layout", path)
+
+    @pytest.mark.parametrize(
+        ("parts", "why"),
+        [
+            ({"layout": {"engine": "ddp", "tp": 1.5}}, "tp must be a whole number, got 1.5"),
+            ({"layout": {"engine": "ddp", "tp": "2"}}, "tp must be a whole number, got '2'"),
+            ({"layout": {"engine": "ddp", "tp": 2}}, "no engine has tp yet, got tp 2"),
+            ({"layout": {"engine": "ddp"}, "batch": {"micro_batch": 1}}, "BatchPoint lacks grad_accum"),
+        ],
+    )
+    def test_a_file_written_by_hand(self, refused: Refused, tmp_path: Path, parts: dict[str, object], why: str) -> None:
+        assert why in refused("gpt2", "--layout", self.write(tmp_path / "layout.json", **parts))
 
     def test_a_layout_alone_wants_a_space(self, refused: Refused, tmp_path: Path) -> None:
         path = self.write(tmp_path / "layout.json", layout=to_json(layout()))
@@ -190,9 +209,29 @@ def test_budgets_that_are_none(refused: Refused, option: str, value: str) -> Non
     assert option in said and "got " in said and "_count" not in said and "_amount" not in said
 
 
-@pytest.mark.parametrize("option", ["--searcher=annealing", "--seed=x", "--no-such-option"])
+def test_devices_that_nothing_runs_on(refused: Refused) -> None:
+    assert "512 is not a multiple of micro_batch 4 x 3 data-parallel ranks" in refused("gpt2", "--gpus", "3")
+
+
+def test_json_of_a_dry_run(refused: Refused) -> None:
+    said = refused("gpt2", "--dry-run", "--json")
+    assert said == "--json prints what a search found, and --dry-run runs nothing: leave out one of them"
+
+
+def test_studies_in_no_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    """As an unset variable of the shell gives it."""
+    assert main(["gpt2", "--studies", ""]) == 2
+    assert "--studies: must be the path of a folder, got ''" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--searcher=annealing", "--seed=x", "--seed=-1", "--seed=4294967296"])
+def test_seeds_and_searchers_that_are_none(refused: Refused, option: str) -> None:
+    assert option.partition("=")[0] in refused("gpt2", option)
+
+
+@pytest.mark.parametrize("option", ["--no-such-option", "--ste=3"])
 def test_options_that_are_none(refused: Refused, option: str) -> None:
-    assert option.removeprefix("--no-").partition("=")[0] in refused("gpt2", option)
+    assert f"unrecognized arguments: {option}" in refused("gpt2", option)
 
 
 class TestPlaces:
