@@ -1,5 +1,8 @@
 """Errors that end a command with a sentence in place of a traceback."""
 
+import argparse
+from typing import Any, NoReturn
+
 
 class InputError(ValueError):
     """A user's mistake: its text is one sentence, what is wrong and what to do. Commands end with exit code 2."""
@@ -11,6 +14,19 @@ class ClusterError(RuntimeError):
     """The cluster is at fault, not the input: its text says what it did. Commands end with exit code 3."""
 
     exit_code = 3
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong with a command's options in one sentence, an `InputError`, in place of the whole usage.
+
+    An option has its whole name: what is short today may be another one's name tomorrow.
+    """
+
+    def __init__(self, **known: Any) -> None:
+        super().__init__(**known, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message} (--help lists the options)")
 
 
 def one_line(error: Exception) -> str:

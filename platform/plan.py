@@ -25,7 +25,7 @@ import platform.cluster as clusters  # pyright takes `from platform import` for 
 import search_spaces
 from platform.cost_model.hardware import ClusterSpec, find_cluster, word_on
 from platform.cost_model.probed import found_cluster
-from platform.errors import ClusterError, InputError, one_line
+from platform.errors import ClusterError, InputError, Parser, one_line
 from platform.plans.asked import check
 from platform.plans.layouts import batch_hint, best_plan, with_whole_batch
 from platform.plans.max_model import largest_models
@@ -55,7 +55,7 @@ from search_spaces.space import Space
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog="python -m platform.plan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     made.add_argument("space", metavar="SPACE", help="a space's name, its file, or a model's config.json")
@@ -267,8 +267,8 @@ def _min_nodes(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command. Returns the exit code."""
-    options = parser().parse_args(arguments)
     try:
+        options = parser().parse_args(arguments)
         return run(options, Console(quiet=options.json))
     except (InputError, ClusterError) as error:
         print(one_line(error), file=sys.stderr)

@@ -16,12 +16,12 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 
 import platform.cluster as clusters  # pyright takes `from platform import` for the standard module
-from platform.errors import ClusterError, InputError, one_line
+from platform.errors import ClusterError, InputError, Parser, one_line
 from platform.nodes import Place
 from platform.probing import kept
 from platform.probing.show import show, to_object
@@ -39,7 +39,7 @@ COLLECTIVE_TIMEOUT_S = 60
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
-    made = _Parser(
+    made = Parser(
         prog="python -m platform.probe",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -50,13 +50,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--studies", type=Path, default=Path(default_folder()), metavar="DIR", help=FOLDER_HELP)
     made.add_argument("--json", action="store_true", help="print the result as JSON, alone on standard output")
     return made
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence, in place of the whole usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message} (--help lists the options)")
 
 
 def measure(place: Place, began_s: float) -> Probe:

@@ -24,7 +24,7 @@ from rich.table import Table
 from platform.cost_model.rows import read_rows
 from platform.cost_model.scoring import merged
 from platform.cost_model.table import Run, interpret
-from platform.errors import InputError
+from platform.errors import InputError, Parser
 from platform.replaying.play import NAMES, Figures, Played, figures, make, play, to_json
 from platform.replaying.recorded import Cell, cells
 from platform.signals import exit_with
@@ -58,7 +58,7 @@ def read_cells(paths: Sequence[pathlib.Path]) -> tuple[list[Cell], int]:
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog="python -m platform.replay", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = made.add_argument
@@ -77,8 +77,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command. Returns the exit code: 0, or 2 for the user's mistake."""
-    options = parser().parse_args(arguments)
     try:
+        options = parser().parse_args(arguments)
         for name in ("budget", "seeds", "min_cell"):
             value = getattr(options, name)
             if value is not None and value < 1:

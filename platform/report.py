@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import platform.scaling as scaling  # pyright takes `from platform import` for the standard module
-from platform.errors import InputError, one_line
+from platform.errors import InputError, Parser, one_line
 from platform.finals.ranking import winners
 from platform.mirror import Mirror, default_uri
 from platform.mlflow_uri import check_uri
@@ -30,7 +30,7 @@ _MIRROR_S = 120.0
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog="python -m platform.report",
         description="Shows a study: its table, its winner and where its files are; brings MLflow up to date.",
         epilog="Example: python -m platform.report bloom7b-1 --csv bloom7b.csv",
@@ -45,8 +45,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    options = parser().parse_args(argv)
     try:
+        options = parser().parse_args(argv)
         return _report(options)
     except InputError as error:
         say(f"error: {one_line(error)}")

@@ -7,29 +7,20 @@ import argparse
 import contextlib
 import math
 from collections.abc import Sequence
-from typing import NoReturn
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 import search_spaces
-from platform.errors import ClusterError, InputError, one_line
+from platform.errors import ClusterError, InputError, Parser, one_line
 from platform.reports.progress import say
 from platform.signals import exit_with
 from platform.study.folder import FOLDER_HELP, default_folder
 from platform.waiting import WAIT_S
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence, in place of the whole usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message} (--help lists the options)")
-
-
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
-    made = _Parser(
+    made = Parser(
         prog="python -m platform.search",
-        allow_abbrev=False,
         description="Measures which training layout of a model is fastest on this cluster.",
         epilog="Example: python -m platform.search bloom7b --set seq_len=1024 --time-budget-s 3600",
     )

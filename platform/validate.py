@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from platform.cost_model.rows import read_rows
-from platform.errors import InputError
+from platform.errors import InputError, Parser
 from platform.signals import exit_with
 from platform.validating.report import to_json, validate
 from platform.validating.show import show, show_rows
@@ -27,7 +27,7 @@ from platform.validating.show import show, show_rows
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command. Returns the exit code: 0, or 2 for the user's mistake."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m platform.validate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("table", metavar="TABLE.csv", type=pathlib.Path, help="a measured table")
@@ -39,8 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--rows", action="store_true", help="print each configuration, measured beside predicted")
     parser.add_argument("--json", action="store_true", help="print one JSON object in place of tables")
-    options = parser.parse_args(arguments)
     try:
+        options = parser.parse_args(arguments)
         if options.calibrate < 0:
             raise InputError(f"--calibrate must not be negative, got {options.calibrate}")
         if options.min_cell < 1:

@@ -1,6 +1,7 @@
 """The commands' options are frozen: a knob that belongs to a space is an axis of `--set`, never an option."""
 
 import argparse
+import importlib
 import re
 from pathlib import Path
 
@@ -65,3 +66,13 @@ def test_the_documentation_names_no_option_that_is_not_there() -> None:
     for path in (ROOT / "docs" / "search.md", ROOT / "README.md"):
         named = set(re.findall(r"`(--[a-z-]+)", path.read_text()))
         assert named <= known, path
+
+
+@pytest.mark.parametrize("name", ["search", "plan", "probe", "validate", "replay", "report"])
+def test_a_wrong_option_is_told_in_one_sentence(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An option that is shortened is none, too: another one may begin alike tomorrow."""
+    main = importlib.import_module(f"platform.{name}").main
+    assert main(["thing", "--jso"]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and len(said.err.splitlines()) == 1
+    assert "unrecognized arguments: --jso" in said.err or "unrecognized arguments: thing --jso" in said.err
