@@ -32,26 +32,35 @@ class Forecaster:
 
         Such as " | predicted 24,100 tokens/s (6.4 % too fast), 108 GiB | model's error so far 5.1 %, 2.0 % corrected".
         """
-        prediction = self.of([measurement])
-        if prediction is None:
+        told = self.told([measurement])
+        if not told:
             return ""
-        expected = measurement.recipe.tokens_per_step / float(prediction.step.total_s[0])
-        words = f" | predicted {figure(expected)} tokens/s"
-        if measurement.tokens_per_s:
-            off = expected / measurement.tokens_per_s - 1
-            words += f" ({abs(off):.1%} too {'fast' if off > 0 else 'slow'})"
-        words += f", {figure(float(prediction.memory.allocated_gib[0]))} GiB"
-        return words + self.error(measured)
+        error = self.error(measured)
+        return f" | predicted {told[0]}" + (f" | model's error so far {error}" if error else "")
+
+    def told(self, measurements: Sequence[Measurement]) -> tuple[str, ...]:
+        """The prediction of each, as "24,100 tokens/s (6.4 % too fast), 108 GiB"; empty where there is none."""
+        prediction = self.of(measurements)
+        if prediction is None:
+            return ()
+        said: list[str] = []
+        for row, each in enumerate(measurements):
+            expected = each.recipe.tokens_per_step / float(prediction.step.total_s[row])
+            off = expected / each.tokens_per_s - 1 if each.tokens_per_s else None
+            apart = "" if off is None else f" ({abs(off):.1%} too {'fast' if off > 0 else 'slow'})"
+            memory = figure(float(prediction.memory.allocated_gib[row]))
+            said.append(f"{figure(expected)} tokens/s{apart}, {memory} GiB")
+        return tuple(said)
 
     def error(self, measured: Sequence[Measurement]) -> str:
-        """The median error of the step times, as predicted and with what the others of them taught."""
+        """The median error of the step times, as predicted and with what the others of them taught; "" before any."""
         timed = [each for each in measured if each.outcome is Outcome.OK and each.step_time_s and not each.repeat]
         columns = known_columns([_point(each) for each in timed], self.cluster, self.cap_gib)
         if columns is None:
-            return ""  # as it is before the first time
+            return ""
         steps = np.array([each.step_time_s or 0.0 for each in timed])
         learned = calibrate(columns, predict(columns), steps)
-        return f" | model's error so far {learned.error_before:.1%}, {learned.error_after:.1%} corrected"
+        return f"{learned.error_before:.1%}, {learned.error_after:.1%} corrected"
 
 
 def forecaster_of(header: StudyHeader) -> Forecaster:

@@ -51,7 +51,8 @@ def frame(progress: Progress, *, height: int) -> RenderableType:
     table = Table.grid(padding=(0, 1, 0, 0), expand=True)
     table.add_column(width=_LABEL, no_wrap=True, style="dim")
     table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
-    for label, shown in _rows(progress, most_last=max(1, min(6, height - _OTHER_ROWS - len(progress.more)))):
+    most_last = max(1, min(6, (height - _OTHER_ROWS - bool(progress.model_error)) // (2 if progress.predicted else 1)))
+    for label, shown in _rows(progress, most_last=most_last):
         table.add_row(label, shown)
     mark = "MINIATURE  " if progress.miniature else ""
     head = Text(f"{mark}{progress.title}", style="bold", no_wrap=True, overflow="ellipsis")
@@ -69,11 +70,13 @@ def _rows(progress: Progress, *, most_last: int) -> Iterator[tuple[str, Renderab
     yield "", _ladder(progress)
     yield "best", Text(best_point(progress.incumbent), style="bold green" if progress.incumbent else "")
     yield "outcomes", _outcomes(progress)
-    last = progress.last[-most_last:]
-    for number, each in enumerate(reversed(last)):
+    told = progress.predicted or ("",) * len(progress.last)
+    for number, (each, said) in enumerate(list(zip(progress.last, told, strict=True))[: -most_last - 1 : -1]):
         yield "last" if not number else "", _finished(each)
-    for label, said in progress.more.items():
-        yield label, Text(said)
+        if said:
+            yield "", Text(f"        predicted {said}", style="dim")
+    if progress.model_error:
+        yield "model", Text(f"error so far {progress.model_error}")
 
 
 def _trials(progress: Progress) -> RenderableType:

@@ -10,8 +10,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Generator, Iterable, Mapping
+from typing import Any, Protocol
 
 from platform.finals.ranking import winners
 from platform.reports.forecast import forecaster_of
@@ -60,8 +60,10 @@ class Progress:
     """Estimated from the trials so far: what the remaining ones will take; "" before the first ended."""
     last: tuple[Measurement, ...] = ()
     """What was measured last, in order; no more than a screen takes."""
-    more: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
-    """Label -> a further line."""
+    predicted: tuple[str, ...] = ()
+    """What the cost model said of each of `last`; empty where it knows no such device."""
+    model_error: str = ""
+    """How wrong it is so far; "" where nothing is known."""
     miniature: bool = False
 
 
@@ -82,7 +84,6 @@ def progress_line(progress: Progress) -> str:
     parts.append(f"best: {best_point(progress.incumbent)}")
     parts.append(_outcomes(progress.outcomes))
     parts.append(spent(progress))
-    parts += [f"{label}: {said}" for label, said in progress.more.items()]
     line = " | ".join(parts)
     return f"[miniature] {line}" if progress.miniature else line
 
@@ -152,18 +153,17 @@ def followed(
     search: Budgeted,
     *,
     total: int | None,
-    more: Callable[[], Mapping[str, str]] = dict,
 ) -> Generator[None]:
     """Tells of a search while it runs, until the end of the `with`.
 
     On a terminal it is drawn in place; elsewhere there is a line for each finished batch point, and one on how the
     search stands. What `history` says is counted and not told again; `journal` gives what comes after. `total` is the
-    number of trials planned; `more` is asked, from another thread, for further lines (label -> text).
+    number of trials planned.
     """
     # Here and not above: what draws needs `Progress`.
     from platform.reports.live import Screen, is_terminal
 
-    follower = _Follower(journal, history, search, total, more)
+    follower = _Follower(journal, history, search, total)
     screen = Screen() if is_terminal() else None
     thread = threading.Thread(target=follower.work, args=(screen,), name="progress", daemon=True)
     try:
@@ -192,21 +192,19 @@ class _Follower:
         history: History,
         search: Budgeted,
         total: int | None,
-        more: Callable[[], Mapping[str, str]],
     ) -> None:
         self.over = threading.Event()
         self._tail = journal
         self._history = history
         self._search = search
         self._total = total
-        self._more = more
         self._trial: TrialStart | None = None
         self._trial_started_s = 0.0
         self._batch: BatchPoint | None = None
         self._rungs: dict[int, Outcome] = {}
         self._trials_s: list[float] = []
-        self._counted: tuple[Measurement | None, Counter[Outcome], tuple[Measurement, ...]] | None = None
-        """Incumbent, outcomes and what was measured last; None once something new was measured."""
+        self._counted: dict[str, Any] | None = None
+        """What of the progress the measurements say; None once something new was measured."""
         self._before_s = self._history.wall_s
         self._started_s = self._last_line_s = time.monotonic()
 
@@ -260,14 +258,11 @@ class _Follower:
         header = history.header
         # The journal tells of the running trial's device seconds up to its last line.
         since_s = int(time.monotonic() - self._last_line_s) * trial.layout.world_size if trial else 0
-        incumbent, outcomes, last = self._counts()
         return Progress(
             trial=len(history.trials),
             num_trials=self._total,
             layout=trial.layout if trial else None,
             batch=self._batch,
-            incumbent=incumbent,
-            outcomes=outcomes,
             elapsed_s=self._before_s + time.monotonic() - self._started_s,
             left_s=left_s if math.isfinite(left_s) else None,
             gpu_s=history.gpu_s + since_s,
@@ -278,18 +273,24 @@ class _Follower:
             rungs=dict(self._rungs),
             running_s=time.monotonic() - self._trial_started_s,
             to_go=self._to_go(),
-            last=last,
-            more=self._more(),
             miniature=header is not None and header.miniature,
+            **self._counts(),
         )
 
-    def _counts(self) -> tuple[Measurement | None, Counter[Outcome], tuple[Measurement, ...]]:
+    def _counts(self) -> dict[str, Any]:
         # Twice a second it is drawn; to go through ten thousand measurements takes a good part of that.
         if self._counted is None:
             measurements = self._history.measurements
             measured = [each for each in measurements if each.outcome is not Outcome.SKIPPED]
-            best = next(iter(winners(measured).values()), None)
-            self._counted = best, count_outcomes(measurements), tuple(measured[-_MOST_LAST:])
+            last = tuple(measured[-_MOST_LAST:])
+            told = forecaster_of(self._history.header) if self._history.header else None
+            self._counted = {
+                "incumbent": next(iter(winners(measured).values()), None),
+                "outcomes": count_outcomes(measurements),
+                "last": last,
+                "predicted": told.told(last) if told else (),
+                "model_error": told.error(measured) if told else "",
+            }
         return self._counted
 
     def _to_go(self) -> str:

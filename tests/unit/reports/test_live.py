@@ -41,7 +41,12 @@ PROGRESS = Progress(
     rungs={1: Outcome.OK},
     running_s=14.2,
     last=LAST,
-    more={"model": "error so far 6 %"},
+    predicted=(
+        "11,500 tokens/s (4.5% too fast), 60.1 GiB",
+        "12,600 tokens/s (5.0% too fast), 58.2 GiB",
+        "900 tokens/s, 90.2 GiB",
+    ),
+    model_error="6.0%, 2.0% corrected",
 )
 
 
@@ -56,13 +61,14 @@ def drawn(progress: Progress, *, width: int, height: int = 30) -> list[str]:
 @pytest.mark.parametrize("width", [60, 80, 160])
 def test_it_says_how_the_search_stands(width: int) -> None:
     lines = drawn(PROGRESS, width=width)
-    assert max(map(len, lines)) <= width and len(lines) == 13 and lines[-1] == ""
+    assert max(map(len, lines)) <= width and len(lines) == 16 and lines[-1] == ""
     text = "\n".join(lines)
     for words in (
         "trials    3 of 12", "2 min 5 s, 1 h 1 min left | 500 GPU-s", "micro-batch 1 ok, 2 x 64 runs, 4, 8; 14 s",
         "best      11,000 tokens/s", "1 ok, 1 thrash, 1 oom", "last      oom    DDP, sync last",
         "thrash  12,000 tokens/s  61.2 GiB",
-        "model     error so far 6 %",
+        "predicted 12,600 tokens/s (5.0% too fast)",
+        "model     error so far 6.0%, 2.0% corrected",
     ):  # fmt: skip
         assert words in text, f"{words} in {text}"
 
@@ -76,7 +82,9 @@ def test_trials_that_measure_nothing_say_what_they_are_for() -> None:
 
 
 def test_a_low_terminal_shows_fewer_of_the_last_outcomes() -> None:
-    assert len(drawn(PROGRESS, width=80, height=12)) == 11
+    assert len(drawn(PROGRESS, width=80, height=14)) == 12
+    plain = dataclasses.replace(PROGRESS, predicted=(), model_error="")
+    assert len(drawn(plain, width=80)) == 12 and len(drawn(plain, width=80, height=12)) == 11
 
 
 def test_before_the_first_and_between_trials() -> None:
@@ -94,11 +102,15 @@ from pathlib import Path
 from platform.reports.progress import followed, say
 from tests.samples import RECIPE, header, layout, measurement
 from tests.unit.reports.test_progress import _Budget, begun
+from trainers.cluster import Cluster
 from trainers.journal import Measured, TrialStart, record
 journal = Path(sys.argv[1])
-record(journal, header())
+known = Cluster(
+    device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=4, capability=(9, 0)
+)
+record(journal, header(cluster=known))
 try:
-    with followed(*begun(journal), _Budget(), total=7, more=lambda: {"model": "error so far 6 %"}):
+    with followed(*begun(journal), _Budget(), total=7):
         record(journal, TrialStart(trial_id="t1", key="k", recipe=RECIPE, layout=layout(), micro_batches=(1,)))
         record(journal, Measured(measurement=measurement(tokens_per_s=22000.0)))
         time.sleep(1.2)
@@ -138,7 +150,9 @@ def test_a_terminal_is_drawn_on_and_given_back(tmp_path: Path, how: str) -> None
     assert out == "the result\n"
     assert shown.count("\x1b[?25l") == 1 and shown.rindex("\x1b[?25h") > shown.index("\x1b[?25l")
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
-    assert "22,000 tokens/s" in plain and "error so far 6 %" in plain and "something beside it" in plain
+    assert "22,000 tokens/s" in plain and "something beside it" in plain
+    assert re.search(r"predicted [0-9,]+ tokens/s \([0-9.]+% too (fast|slow)\)", plain)
+    assert re.search(r"model +error so far [0-9.]+%, [0-9.]+% corrected", plain)
     assert ("Interrupted." in plain) == (how == "interrupted")
 
 
@@ -146,4 +160,4 @@ def test_a_dumb_terminal_gets_plain_lines(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FOLLOWING, str(tmp_path / "journal.jsonl"), "ended"]
     out, shown = on_terminal(command, {**os.environ, "TERM": "dumb"})
     assert out == "the result\n" and "\x1b" not in shown
-    assert shown.splitlines()[0].startswith("trial 1/7: FSDP2 stage 3") and "model: error so far 6 %" in shown
+    assert shown.splitlines()[0].startswith("trial 1/7: FSDP2 stage 3") and "| model's error so far " in shown
