@@ -1,6 +1,7 @@
 """What a study taught, told at its end, and predicted beside measured."""
 
 import dataclasses
+import time
 
 import search_spaces
 from platform.reports.forecast import Forecaster
@@ -61,3 +62,10 @@ def test_predicted_stands_beside_measured_with_the_error_so_far() -> None:
     assert told.startswith(" | predicted ") and "too " in told and "model's error so far " in told
     assert told.endswith("corrected")
     assert Forecaster(cluster=dataclasses.replace(H200S, device_kind="cpu")).beside(timed[0], timed) == ""
+
+
+def test_the_error_so_far_takes_no_longer_in_a_large_study() -> None:
+    timed = dataclasses.replace(FAST, step_time_s=RECIPE.tokens_per_step / (FAST.tokens_per_s or 1))
+    began_s = time.process_time()
+    assert Forecaster(cluster=H200S).error([timed] * 10_000)
+    assert time.process_time() - began_s < 10, "the square of them took minutes"
