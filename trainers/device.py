@@ -157,7 +157,7 @@ class CpuMeter:
     """Memory of this process. Allocated: resident pages; reserved: private writable mappings (VmData).
 
     The cap is RLIMIT_DATA, so that an allocation beyond it really fails. torch's CPU allocator then raises a plain
-    RuntimeError; what tells it from others is that the size it asked for does not fit under the limit.
+    RuntimeError; what tells it from others is the size that it says it could not have.
     """
 
     def __init__(self, share_gib: float) -> None:
@@ -209,9 +209,8 @@ class CpuMeter:
         asked = asked_bytes(error) if isinstance(error, RuntimeError) else None
         if asked is None:
             return None
-        limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
-        refused = limit != resource.RLIM_INFINITY and held * GIB + asked > limit
-        return {**sizes, "asked_gib": asked / GIB} if refused or asked > self.total_gib * GIB else None
+        # That it would fit by now says nothing: what the failed step held is given back on the way here.
+        return {**sizes, "asked_gib": asked / GIB} if limited or asked > self.total_gib * GIB else None
 
     def release(self) -> None:
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]

@@ -43,3 +43,20 @@ def test_a_refused_allocation_of_cpp_is_out_of_memory_under_a_cap_only() -> None
         assert meter.out_of_memory(RuntimeError("std::bad_alloc")) is not None
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def test_a_refused_tensor_is_out_of_memory_under_a_cap_though_it_would_fit_by_now() -> None:
+    """What the step held is freed while its error travels: 4 MiB of an activation fit again then."""
+    meter = CpuMeter(4.0)
+    text = (
+        "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4194304 bytes. Error code 12"
+    )
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    assert meter.out_of_memory(RuntimeError(text)) is None, "without a cap nothing of 4 MiB is refused"
+    meter.start(1024.0)
+    try:
+        sizes = meter.out_of_memory(RuntimeError(text))
+        assert sizes is not None and sizes["asked_gib"] == 4 / 1024
+        assert meter.out_of_memory(RuntimeError("shape mismatch")) is None
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
