@@ -23,6 +23,8 @@ STYLES = {
     Outcome.SKIPPED: "dim",
 }
 """How rows look by outcome; what is not here is a failure and red."""
+_NARROW = 80
+"""Columns below which the table of runs has fewer."""
 _MOST_ROWS = 100
 """Rows of a table, of the best and of what failed each; the rest is counted."""
 _MOST_SKIPPED = 6
@@ -103,7 +105,8 @@ def _render_recipe(console: Console, found: Sequence[PointRuns], cluster: Cluste
     if again := [point for point in found if point.runs]:
         console.print()
         console.print("Run again in fresh processes")
-        console.print(_runs(sorted(again, key=lambda point: -(point.median_tokens_per_s or 0.0))))
+        again.sort(key=lambda point: -(point.median_tokens_per_s or 0.0))
+        console.print(_runs(again, narrow=console.width < _NARROW))
     console.print()
     for line in (*_skipped_lines(skipped), *_notes(ran, best, gone, [flat(column.title) for column in columns])):
         console.print(line)
@@ -194,21 +197,25 @@ def _failures(columns: Sequence[Column], rows: Sequence[Measurement], cluster: C
     return table
 
 
-def _runs(found: Sequence[PointRuns]) -> Table:
-    """The tokens/s of every run of the points that have several, the search's own first."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
-    table.add_column("layout", overflow="fold", min_width=20)
-    table.add_column("MBS\nx GAS", no_wrap=True)
+def _runs(found: Sequence[PointRuns], *, narrow: bool) -> Table:
+    """The tokens/s of every run of the points that have several, the search's own first.
+
+    On a narrow terminal the micro-batch stands with the layout: a column too many would have its figures cut.
+    """
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1 if narrow else 2, 0, 0), show_edge=False)
+    table.add_column("layout", overflow="fold", min_width=16)
+    if not narrow:
+        table.add_column("MBS\nx GAS", no_wrap=True)
     table.add_column("search", justify="right", no_wrap=True)
     table.add_column("runs 1, 2, ...: tokens/s", overflow="fold", min_width=12)
     for title in ("median", "95 %\n±%"):
         table.add_column(title, justify="right", no_wrap=True)
     for point in found:
         shown, median = point.shown, point.median_tokens_per_s
+        batch = f"{shown.batch.micro_batch} x {shown.batch.grad_accum}"
         low, high = point.interval_tokens_per_s or (0.0, 0.0)
         table.add_row(
-            Text(shown.layout.label),
-            f"{shown.batch.micro_batch} x {shown.batch.grad_accum}",
+            *([Text(f"{shown.layout.label}, {batch}")] if narrow else [Text(shown.layout.label), batch]),
             "" if point.search is None else _speed(point.search),
             "  ".join(map(_speed, point.runs)),
             text.figure(median),

@@ -90,18 +90,20 @@ AGAIN = (
 )
 
 
-@pytest.mark.parametrize("width", [80, 160])
+@pytest.mark.parametrize("width", [60, 80, 160])
 def test_a_point_has_one_row_and_its_runs_a_table_of_their_own(width: int) -> None:
     text = _render(*AGAIN, width=width)
     assert max(len(line) for line in text.splitlines()) <= width
     points, runs = text.split("Run again in fresh processes")
-    rows = [line for line in points.splitlines() if re.search(r"\bok( \*)?$", line)]
-    assert [re.findall(r"\d\d,\d{3}", row)[0] for row in rows] == ["41,100", "40,000", "39,000"], "medians of the runs"
-    assert re.search(r"\b4 +0\.3\b", rows[0]) and "oom (run 1)" in points
     for figure in ("43,000", "41,000", "41,100", "41,300", "41,200", "42,000", "40,000", "38,000", "oom"):
         assert figure in runs, figure
     assert "39,000" not in runs, "it was run once"
     assert re.search(r"41,100 +0\.5$", runs, re.M), "half of the interval over four runs"
+    if width < 80:
+        return  # the table above has no room for every column
+    rows = [line for line in points.splitlines() if re.search(r"\bok( \*)?$", line)]
+    assert [re.findall(r"\d\d,\d{3}", row)[0] for row in rows] == ["41,100", "40,000", "39,000"], "medians of the runs"
+    assert re.search(r"\b4 +0\.3\b", rows[0]) and "oom (run 1)" in points
 
 
 def test_each_recipe_has_its_own_table_and_winner() -> None:
