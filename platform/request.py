@@ -119,6 +119,8 @@ def read_request(options: argparse.Namespace) -> Request:
             space = space.with_changes(options.set)
         if options.all and not space.points:
             raise InputError(f"--all measures named points, and space {space.name} has none: leave it out")
+        if options.data is not None and any(change.axis == "data" for change in changes.parse(options.set)):
+            raise InputError(f"--data {options.data} and --set data name the data twice: leave out one of them")
         if options.data is not None:
             path = str(Path(options.data).expanduser().absolute())
             space = _every_recipe(space, lambda recipe: dataclasses.replace(recipe, data=path))

@@ -267,6 +267,9 @@ class TestData:
     def test_missing(self, refused: Refused, tmp_path: Path) -> None:
         assert "none.parquet" in refused("gpt2", "--data", str(tmp_path / "none.parquet"))
 
+    def test_named_twice(self, refused: Refused, tmp_path: Path) -> None:
+        assert "name the data twice" in refused("gpt2", "--data", str(tmp_path), "--set", "data=stream")
+
     def test_without_a_token_column(self, refused: Refused, tmp_path: Path) -> None:
         pq.write_table(pa.table({"text": ["a", "b"]}), tmp_path / "data.parquet")
         said = refused("gpt2", "--data", str(tmp_path / "data.parquet"))
