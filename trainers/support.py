@@ -132,6 +132,11 @@ def _of_layout(recipe: Recipe, layout: Layout) -> Iterator[str]:
             f"prefetch {layout.prefetch} reaches beyond the {recipe.model.num_layers} blocks of {recipe.model.name}:"
             " choose less"
         )
+    if recipe.model.num_layers <= layout.checkpoint_every // 2:
+        yield (
+            f"checkpointing {layout.checkpointing} of {recipe.model.num_layers} blocks is that of a smaller distance:"
+            f" choose {'full' if recipe.model.num_layers == 1 else 'every_2'}"
+        )
     yield from _of_kernels(layout)
     whole_sums = recipe.compute_precision == "bf16" and recipe.state_precision == "fp32" and layout.offload == "none"
     if layout.overlap != "default" and layout.zero_stage == 1 and whole_sums:

@@ -112,6 +112,7 @@ def test_nothing_that_the_contract_runs_is_refused(world_size: int) -> None:
             "a model compiled whole has sdpa or eager attention and the plain loss, got sdpa and chunked",
         ),
         ({}, {"checkpointing": "budget_50"}, GPUS, "an activation budget is for a compiler to keep, got compile none"),
+        ({}, {"checkpointing": "every_4"}, GPUS, "every_4 of 2 blocks is that of a smaller distance: choose every_2"),
         ({}, {"checkpointing": "selective", "attention": "flex"}, GPUS, "cannot look into FlexAttention"),
         ({}, {"bucket_mib": 50}, GPUS, "FSDP2 reduces a block at a time"),
         (
