@@ -1,4 +1,8 @@
+# pyright: reportPrivateUsage=false
 """The ladder's arithmetic: memory lines, derived step times, the accumulation of a confirming run."""
+
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,7 +18,8 @@ from trainers.ladder import (
     with_headroom_gib,
 )
 from trainers.layout import BatchPoint, Layout
-from trainers.measurement import Outcome
+from trainers.measurement import Measurement, Outcome
+from trainers.worker import Worker
 
 
 def point(micro_batch: int, forward_backward: float, optimizer: float) -> MemoryPoint:
@@ -83,3 +88,23 @@ def test_a_confirming_run_stays_within_the_longest_step():
     assert largest_accumulation(512, micro_step_s=0.5, optimizer_s=1.0, longest_step_s=20.0) == 38
     assert largest_accumulation(16, micro_step_s=0.5, optimizer_s=1.0, longest_step_s=20.0) == 16
     assert largest_accumulation(512, micro_step_s=30.0, optimizer_s=1.0, longest_step_s=20.0) == 2
+
+
+def test_a_worker_writes_what_will_not_fit_and_goes_no_further():
+    """By the smallest head-room of all ranks."""
+    rungs = tuple(BatchPoint(micro_batch=each, grad_accum=1) for each in (4, 8, 16))
+    cluster = Cluster(device_kind="cuda", device="d", device_memory_gib=24.0)
+    job = Job(
+        trial_id="t", recorder="r", recipe=RECIPE, layout=Layout(engine="ddp"), rungs=rungs, cluster=cluster,
+        cpus_per_worker=1.0,
+        foreseen_gib=((2, 11.0), (4, 15.0), (8, 27.0), (16, 51.0)),
+    )  # fmt: skip
+    worker: Any = object.__new__(Worker)
+    worker.job, worker.gather = job, lambda own: [own + 1.0, own]
+    worker.meter = SimpleNamespace(limit_gib=lambda: 23.0, outside_gib=lambda: 1.0)
+    written: list[Measurement] = []
+    worker._record = written.append
+    assert worker._fits([point(2, 10.0, 5.0)], rungs[0]) and not written
+    assert not worker._fits([point(2, 10.0, 5.0)], rungs[1])
+    assert [each.batch for each in written] == [rungs[1], rungs[2]]
+    assert {each.outcome for each in written} == {Outcome.SKIPPED}
