@@ -13,8 +13,8 @@ from pathlib import Path
 
 import platform.waiting as waiting  # pyright takes `from platform import` for the standard module
 from platform.errors import ClusterError, InputError
-from platform.head import error_of
 from platform.nodes import Place, ask, place_of
+from trainers.node import error_of
 
 ANSWER_S = 20
 """What a Ray address may take to answer."""

@@ -1,10 +1,11 @@
 """The cluster's head, watched while a study runs: without it every call into Ray waits, and then ends the process."""
 
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Callable, Generator
+
+from trainers.node import error_of
 
 REFUSED_S = 10.0
 """How long nobody may listen at the head's port: its process is gone, and a start anew is another cluster."""
@@ -43,14 +44,3 @@ def _watch(host: str, port: str, lost: Callable[[str], None], over: threading.Ev
         if away_s > (REFUSED_S if isinstance(error, ConnectionRefusedError) else SILENT_S) and not over.is_set():
             lost(f"the cluster's head at {host}:{port} has not answered for {away_s:.0f} s ({error.strerror or error})")
             return
-
-
-def error_of(host: str, port: int, timeout_s: float = 5.0) -> OSError | None:
-    """Why nobody answers there in time, None where somebody does."""
-    try:
-        socket.create_connection((host, port), timeout=timeout_s).close()
-    except OSError as error:
-        return error
-    except OverflowError as error:  # no port has such a number
-        return OSError(str(error))
-    return None

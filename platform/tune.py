@@ -16,11 +16,11 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from platform.errors import ClusterError
-from platform.head import error_of
 from platform.leftovers import Note
 from platform.loop import Loop
 from platform.reports.text import plural
 from trainers.codec import to_json
+from trainers.node import error_of
 from trainers.recorder import Recorder
 from trainers.trial import run_trial
 

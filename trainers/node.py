@@ -1,4 +1,4 @@
-"""What a node has, asked on the node itself, without torch and without a CUDA context."""
+"""What a node has, asked on the node itself, and whether it answers; without torch and without a CUDA context."""
 
 import contextlib
 import hashlib
@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import re
 import shutil
+import socket
 import sys
 import tempfile
 import time
@@ -147,6 +148,17 @@ def autoscaling(gcs_address: str) -> dict[str, Any] | None:
         if options.get("--gcs-address") == gcs_address and options.get("--autoscaling-config"):
             with contextlib.suppress(OSError):
                 return yaml.safe_load(Path(options["--autoscaling-config"]).expanduser().read_text())
+    return None
+
+
+def error_of(host: str, port: int, timeout_s: float = 5.0) -> OSError | None:
+    """Why nobody answers there in time, None where somebody does."""
+    try:
+        socket.create_connection((host, port), timeout=timeout_s).close()
+    except OSError as error:
+        return error
+    except OverflowError as error:  # no port has such a number
+        return OSError(str(error))
     return None
 
 

@@ -11,6 +11,7 @@ from trainers import journal
 from trainers.codec import from_json
 from trainers.layout import BatchPoint
 from trainers.measurement import ENDS_LADDER, Measurement, Outcome
+from trainers.node import error_of
 
 _FINAL = frozenset({Outcome.OOM, Outcome.HUNG, Outcome.FAILED})
 
@@ -76,12 +77,15 @@ class Recorder:
             return {**found, "nodes": self._nodes.get(trial_id, []), "overdue_s": time.monotonic() - found["until"]}
 
     def measured(self, trial_id: str, measurement: dict[str, Any], rungs: Sequence[dict[str, Any]] = ()) -> str:
-        """Writes a measurement; returns its outcome, or "known" where a failure has nothing to add.
+        """Writes a measurement; returns its outcome, "known" where a failure has nothing to add, or "cut off".
 
         Whoever sees a failure first is nearest to its cause: after the ladder's end no other is written. A failure at a
-        point that is measured came after it, so it goes to the next one of `rungs`, if there is one.
+        point that is measured came after it, so it goes to the next one of `rungs`, if there is one. A trial that
+        stands still because a node of it is out of reach says nothing of its layout: of that nothing is written.
         """
         entry = from_json(Measurement, measurement)
+        if entry.outcome is Outcome.HUNG and self._is_cut_off(trial_id):
+            return "cut off"
         with self._lock:
             done = self._done.setdefault(trial_id, set())
             if entry.outcome in _FINAL:
@@ -95,3 +99,16 @@ class Recorder:
             if entry.outcome in ENDS_LADDER:
                 self._ended.add(trial_id)
         return entry.outcome.value
+
+    def _is_cut_off(self, trial_id: str) -> bool:
+        """Whether a node of the trial answers no more: Ray itself notes that later than a watchdog does."""
+        ids = set(self._nodes.get(trial_id, ()))
+        if not ids:
+            return False
+        import ray
+
+        of_trial = [each for each in ray.nodes() if each["NodeID"] in ids]
+        return any(
+            not each["Alive"] or error_of(each["NodeManagerAddress"], each["NodeManagerPort"], timeout_s=3)
+            for each in of_trial
+        )

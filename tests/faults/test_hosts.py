@@ -56,16 +56,16 @@ def _on_a_fifth_of_a_core(host: Host) -> Generator[None]:
         group.rmdir()
 
 
-def _two_layouts(cluster: RayHosts) -> str:
+def _two_layouts(cluster: RayHosts, **fields: float) -> str:
     """A space of two layouts of two rungs."""
-    return str(write_space(cluster.folder / "two.py", micro_batches=(1, 2), global_batch=8, axes=LAYOUTS))
+    return str(write_space(cluster.folder / "two.py", micro_batches=(1, 2), global_batch=8, axes=LAYOUTS, **fields))
 
 
 @contextlib.contextmanager
-def _in_the_second_rung(cluster: RayHosts, name: str) -> Generator[Searching]:
+def _in_the_second_rung(cluster: RayHosts, name: str, **fields: float) -> Generator[Searching]:
     """A search of two layouts over both hosts, in its second rung or beyond."""
     cluster.start(1)
-    with Searching(cluster, _two_layouts(cluster), *LONG_RUNGS, name=name, environment=QUICK) as search:
+    with Searching(cluster, _two_layouts(cluster, **fields), *LONG_RUNGS, name=name, environment=QUICK) as search:
         search.wait_for(lambda: len(search.of(RungStart)) > 1)
         yield search
 
@@ -175,11 +175,18 @@ def test_preflight_leaves_out_a_slow_node(cluster: RayHosts) -> None:
 
 
 @pytest.mark.heavy
-def test_a_link_that_stays_cut_ends_the_session(cluster: RayHosts) -> None:
-    with _in_the_second_rung(cluster, "lost") as search:
+def test_a_link_that_stays_cut_ends_the_session_and_blames_no_layout(cluster: RayHosts) -> None:
+    """The watchdog sees it before Ray does, and a rank that waits for another host's has not hung."""
+    with _in_the_second_rung(cluster, "lost", hang_floor_s=20.0) as search:
         cluster.hosts[1].cut()
         assert search.end() == 3, search.said
     nothing_left(cluster)
+    ends = [(each.state, each.fault) for each in search.of(TrialEnd)]
+    assert ("interrupted", "node lost") in ends and set(ends) <= {
+        ("interrupted", "node lost"),
+        ("done", ""),
+        _NOT_BEGUN,
+    }
     assert f"on node {cluster.hosts[1].address}" in search.said
     assert "go on with" in search.said and "Traceback" not in search.said
     assert search.of(Measured)[0].measurement.outcome is Outcome.OK

@@ -1,8 +1,10 @@
 """The recorder, without Ray: where a failure is put down, and what moves a trial's deadline."""
 
+import socket
 from pathlib import Path
 
 import pytest
+import ray
 
 from platform.study.journal import Tail
 from tests.samples import RECIPE, layout, measurement, profile
@@ -93,3 +95,19 @@ def test_a_trace_lies_beside_the_journal_that_names_it(recorder: Recorder, journ
     assert named == ["trace-t7.json.gz", ""]
     assert (journal.parent / named[0]).read_bytes() == b"packed"
     assert not (journal.parent / "trace-t8.json.gz").exists()
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_trial_that_waits_for_a_node_out_of_reach_has_not_hung(
+    recorder: Recorder, journal: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """Ray counts a node as alive for a minute after its link was cut: its own port is asked."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        if not answers:
+            listener.close()
+        node = {"NodeID": "n2", "Alive": True, "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": port}
+        monkeypatch.setattr(ray, "nodes", lambda: [node])
+        recorder.place("t1", ["n1", "n2"])
+        assert tell(recorder, bad(Outcome.HUNG, 1)) == ("hung" if answers else "cut off")
+    assert written(journal) == ([(1, "hung")] if answers else [])
