@@ -146,7 +146,8 @@ def read_request(options: argparse.Namespace) -> Request:
         profile=options.profile,
         argv=kept_arguments(options),
     )
-    _check_runs(request)
+    if options.resume is None:
+        _check_runs(request)
     return request
 
 
