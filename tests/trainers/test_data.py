@@ -117,7 +117,7 @@ def test_what_is_no_parquet_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text("hello")
     with pytest.raises(ValueError, match=r"cannot read .*a.parquet as Parquet"):
         _read(tmp_path)
-    with pytest.raises(ValueError, match=r"cannot read .*missing as Parquet"):
+    with pytest.raises(ValueError, match=r"there is no .*missing: data are a Parquet file"):
         _read(tmp_path / "missing")
 
 
