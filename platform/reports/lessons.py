@@ -68,14 +68,17 @@ def why_it_won(best: Measurement, measurements: Sequence[Measurement], forecaste
     if second is None or not best.tokens_per_s or not second.tokens_per_s:
         return []
     ahead = best.tokens_per_s / second.tokens_per_s - 1
-    words = f"The winner is {ahead:.1%} ahead of {second.layout.label} at micro-batch {second.batch.micro_batch}"
+    name = f"{second.layout.label} at micro-batch {second.batch.micro_batch}"
+    words = f"The winner is {ahead:.1%} ahead of {name}"
+    if ahead < 0:  # its own run decides about the winner, and may come out below a figure that nothing confirmed
+        words = f"The winner's own run came out {-ahead:.1%} below {name} as the search saw it: they are not resolved"
     prediction = forecaster.of([best, second])
     if prediction is not None:
         total = prediction.step.total_s
         shares: list[str] = []
-        for name, fields in PARTS.items():
+        for part, fields in PARTS.items():
             both = [sum(float(getattr(prediction.step, each)[row]) for each in fields) for row in (0, 1)]
-            shares.append(f"{name} {both[0] / total[0]:.0%} of its step beside {both[1] / total[1]:.0%}")
+            shares.append(f"{part} {both[0] / total[0]:.0%} of its step beside {both[1] / total[1]:.0%}")
         words += f"; by the cost model {', '.join(shares)}"
     if best.peak_allocated_gib is not None and second.peak_allocated_gib is not None:
         words += f"; {figure(best.peak_allocated_gib)} GiB allocated beside {figure(second.peak_allocated_gib)}"

@@ -49,7 +49,7 @@ class Page:
             raise RuntimeError(given["exceptionDetails"].get("exception", {}).get("description", str(given)))
         return given["result"].get("value")
 
-    def wait_for(self, expression: str, timeout_s: float = 60.0) -> Any:
+    def wait_for(self, expression: str, timeout_s: float = 180.0) -> Any:
         """Asks until the value is true; the value.
 
         Raises:
@@ -67,17 +67,33 @@ class Page:
         return str(self.ask("document.body ? document.body.innerText : ''"))
 
     def click(self, expression: str) -> None:
-        """Presses the mouse in the middle of the element that the JavaScript expression gives, once it is there."""
+        """Presses the mouse in the middle of the element that the JavaScript expression gives, once it is there.
+
+        A page still being drawn may move the element away from under the mouse: a press that reached another element,
+        or none, is repeated; one that reached it never is, however long the page takes to follow.
+
+        Raises:
+            TimeoutError: the element does not come, or no press reaches it.
+        """
         place = f"""(() => {{
             const e = {expression};
             if (!e || e.disabled) return null;
             e.scrollIntoView({{block: "center"}});
             const r = e.getBoundingClientRect();
-            return r.width ? [r.x + r.width / 2, r.y + r.height / 2] : null;
+            const [x, y] = [r.x + r.width / 2, r.y + r.height / 2];
+            if (!r.width || !e.contains(document.elementFromPoint(x, y))) return null;
+            globalThis.reached = false;
+            e.addEventListener("click", () => {{ globalThis.reached = true; }}, {{capture: true, once: true}});
+            return [x, y];
         }})()"""
-        x, y = self.wait_for(place)
-        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-            self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+        for _ in range(20):
+            x, y = self.wait_for(place)
+            for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+                self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+            if self.ask("globalThis.reached !== false"):  # undefined: the press led to another page
+                return
+            time.sleep(0.2)
+        raise TimeoutError(f"no press of the mouse reached {expression} on: {self.text()}")
 
     def type(self, text: str) -> None:
         """Types into what has the focus."""

@@ -58,19 +58,29 @@ def compare(shown: Page, address: str, children: Sequence[str]) -> None:
     shown.open(address)
     shown.click("document.querySelector('[aria-label=\"Close\"]')")  # the assistant, which MLflow opens for newcomers
     shown.click("document.querySelector('.ag-row button')")  # the plus sign at the study
-    for name in children:
-        row = f"[...document.querySelectorAll('.ag-row')].find(e => e.innerText.split('\\n').includes({name!r}))"
-        # Name and tick box are in two parts of one table, and share the row's number.
-        number = shown.wait_for(f"({row} || {{getAttribute() {{}}}}).getAttribute('row-index')")
-        box = f"document.querySelector('.ag-row[row-index=\"{number}\"] input[type=checkbox]')"
-        shown.click(box)
-        for _ in range(5):  # the first tick brings a row of buttons, and may move the next box away from the mouse
-            with contextlib.suppress(TimeoutError):
-                shown.wait_for(f"{box}.checked", 2)
-                break
-            shown.click(box)
+    boxes = [_tick_box(name) for name in children]
+    every = f"[{', '.join(boxes)}].every(e => e?.checked)"
+    for _ in range(5):  # a table drawn anew while it still loads may forget a tick
+        for box in boxes:
+            if not shown.ask(f"{box}?.checked"):
+                shown.click(box)
+                shown.wait_for(f"{box}?.checked")
+        time.sleep(1)
+        if shown.ask(every):
+            break
     shown.click("document.querySelector('[data-testid=runs-compare-button]')")
+    shown.wait_for(f"document.body.innerText.includes('Comparing {len(children)} Runs')")
     shown.wait_for("!!document.querySelector('.pcp-plot')")
+
+
+def _tick_box(name: str) -> str:
+    """A run's tick box, as JavaScript that finds it anew each time: rows move while the table loads.
+
+    Name and box stand in two parts of one table and share the row's number.
+    """
+    return f"""(row => row && document.querySelector(
+        `.ag-row[row-index="${{row.getAttribute('row-index')}}"] input[type=checkbox]`
+    ))([...document.querySelectorAll('.ag-row')].find(e => e.innerText.split('\\n').includes({name!r})))"""
 
 
 def choose(shown: Page, *, parameters: Sequence[str], metrics: Sequence[str]) -> None:
