@@ -16,6 +16,7 @@ from platform.searchers.problem import Costs, Problem
 from search_spaces.space import Candidate, Space
 from trainers.cluster import Cluster
 from trainers.job import GateSize, Timing
+from trainers.lean import no_collector
 from trainers.probed import Probe
 from trainers.recipe import Recipe
 
@@ -112,16 +113,11 @@ def subject_of(request: Request, place: Place, probe: Probe | None) -> Subject:
         cluster = part_of(place.cluster, wanted or place.cluster.num_devices)
     except ValueError as error:
         raise InputError(str(error)) from error
-    candidates, rejected = request.on(space, cluster.num_devices)
     cap_gib = request.cap_gib or space.device_memory_gib
-    subject = Subject(
-        request=request,
-        space=space,
-        cluster=cluster,
-        cap_gib=cap_gib,
-        plan=make_plan(candidates, rejected, cluster, cap_gib, probe),
-        probe=probe,
-    )
+    with no_collector():
+        candidates, rejected = request.on(space, cluster.num_devices)
+        plan = make_plan(candidates, rejected, cluster, cap_gib, probe)
+    subject = Subject(request=request, space=space, cluster=cluster, cap_gib=cap_gib, plan=plan, probe=probe)
     if request.old is None:
         return subject
     knowledge = what_holds(

@@ -31,7 +31,7 @@ _NAMES = {
 _STAGES = {"ddp": (0,), "fsdp": (2, 3), "deepspeed": (0, 1, 2, 3)}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)  # no slots: the id is kept beside the fields
 class Layout:
     """One way to lay a recipe out on devices. What needs a fresh process group or model stands here.
 
@@ -124,7 +124,7 @@ class Layout:
                 f" stage {self.zero_stage}"
             )
 
-    @property
+    @functools.cached_property
     def id(self) -> str:
         """Hash of what defines the layout."""
         return _identity(self)

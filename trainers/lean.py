@@ -19,13 +19,14 @@ generating text (0.4 s, and 1 s more up to its release 5.17)."""
 
 @contextlib.contextmanager
 def no_collector() -> Generator[None]:
-    """Without looking for cycles again and again among much that is made at once and stays."""
+    """Without looking for cycles among much that is made at once and stays: neither while it is made nor later on."""
     was = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was:
+            gc.freeze()
             gc.enable()
 
 

@@ -20,7 +20,7 @@ INCLUDED = "included"
 """The value of `Recipe.data` that means the text in `trainers/text/`, read byte by byte."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)  # no slots: the id is kept beside the fields
 class Recipe:
     """Model, batch, optimizer, precisions and data of one training run.
 
@@ -82,7 +82,7 @@ class Recipe:
                 f"seq_len {self.seq_len} is longer than the {self.model.max_positions} positions of {self.model.name}"
             )
 
-    @property
+    @functools.cached_property
     def id(self) -> str:
         """Hash of what defines the recipe."""
         return _identity(self)
