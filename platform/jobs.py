@@ -102,16 +102,7 @@ def outgrown(job: Job, history: History, settings: Settings) -> tuple[Measuremen
 
 def given_up(job: Job, batch: BatchPoint, reason: str) -> Measurement:
     """What stands for a rung whose trials died without a verdict."""
-    return Measurement(
-        recipe=job.recipe,
-        layout=job.layout,
-        batch=batch,
-        outcome=Outcome.FAILED,
-        trial_id=job.trial_id,
-        repeat=job.repeat,
-        reason=reason or "its processes ended without a word",
-        cap_gib=job.cap_gib,
-    )
+    return job.measurement(batch, Outcome.FAILED, reason=reason or "its processes ended without a word")
 
 
 def foreseen_gib(candidate: Candidate, cluster: Cluster, cap_gib: float | None) -> tuple[tuple[int, float], ...]:

@@ -1,9 +1,11 @@
 """`Job`: all that one trial needs to know, as the JSON that travels through Tune and Train to the workers."""
 
 import dataclasses
+from typing import Any
 
 from trainers.cluster import Cluster
 from trainers.layout import BatchPoint, Layout
+from trainers.measurement import Measurement, Outcome
 from trainers.recipe import Recipe
 
 
@@ -92,6 +94,19 @@ class Job:
     """A trial is hung after max(this, 10 x its slowest micro-step) without a micro-step."""
     first_step_s: float = 300.0
     """What building the model, compiling and the first micro-step of a rung may take."""
+
+    def measurement(self, batch: BatchPoint, outcome: Outcome, **found: Any) -> Measurement:
+        """What came of `batch` in this trial; `found` are the measurement's further fields."""
+        return Measurement(
+            recipe=self.recipe,
+            layout=self.layout,
+            batch=batch,
+            outcome=outcome,
+            trial_id=self.trial_id,
+            repeat=self.repeat,
+            cap_gib=self.cap_gib,
+            **found,
+        )
 
 
 def gate_batch(job: Job) -> BatchPoint:

@@ -58,18 +58,8 @@ def misfits(job: Job, known: Sequence[MemoryPoint], rungs: Sequence[BatchPoint],
         needs_gib = predict_gib(known, batch.micro_batch, job.foreseen_gib)
         if needs_gib is None or needs_gib <= limit_gib:
             continue
-        found.append(
-            Measurement(
-                recipe=job.recipe,
-                layout=job.layout,
-                batch=batch,
-                outcome=Outcome.SKIPPED,
-                trial_id=job.trial_id,
-                repeat=job.repeat,
-                reason=f"predicted {size(needs_gib)} from the rungs below it; {size(limit_gib)} leave head-room",
-                cap_gib=job.cap_gib,
-            )
-        )
+        reason = f"predicted {size(needs_gib)} from the rungs below it; {size(limit_gib)} leave head-room"
+        found.append(job.measurement(batch, Outcome.SKIPPED, reason=reason))
     return found
 
 

@@ -261,17 +261,12 @@ class Rung:
         w, job, batch = self._w, self._w.job, self._batch
         memory = w.gather({**self._peaks, "outside": w.meter.outside_gib(), "limit": w.meter.limit_gib()})
         outcome, reason = judge(timed, self._losses, memory, job.timing.min_windows)
-        return Measurement(
-            recipe=job.recipe,
-            layout=job.layout,
-            batch=batch,
-            outcome=outcome,
+        return job.measurement(
+            batch,
+            outcome,
             reason=reason,
-            trial_id=job.trial_id,
-            repeat=job.repeat,
             void_windows=tuple(timed.void),
             alloc_retries=timed.retries,
-            cap_gib=job.cap_gib,
             losses=tuple(self._losses),
             grad_norms=tuple(self._norms),
             step_times_s=tuple(self._times_s),

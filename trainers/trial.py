@@ -19,7 +19,7 @@ from trainers.codec import from_json, to_json
 from trainers.failures import RungFailure, Verdict, classify, one_line
 from trainers.job import Job
 from trainers.layout import BatchPoint
-from trainers.measurement import Measurement, Outcome
+from trainers.measurement import Outcome
 from trainers.watchdog import EXIT_CODE
 
 START_S = 300.0
@@ -105,20 +105,15 @@ def _write(job: Job, recorder: Any, verdict: Verdict) -> tuple[str, str]:
     if standing is None or verdict.silent or not job.rungs:
         return "failed", verdict.reason
     batch = from_json(BatchPoint, standing["batch"]) if standing["batch"] else job.rungs[0]
-    measurement = Measurement(
-        recipe=job.recipe,
-        layout=job.layout,
-        batch=batch,
-        outcome=verdict.outcome,
-        trial_id=job.trial_id,
-        repeat=job.repeat,
+    measurement = job.measurement(
+        batch,
+        verdict.outcome,
         reason=verdict.reason,
         phase=verdict.phase or standing["phase"],
         rank=verdict.rank,
         asked_gib=verdict.asked_gib,
         allocated_gib=verdict.allocated_gib,
         reserved_gib=verdict.reserved_gib,
-        cap_gib=job.cap_gib,
     )
     ray.get(recorder.measured.remote(job.trial_id, to_json(measurement), to_json(job.rungs)))
     return ("done" if verdict.outcome is Outcome.OOM else "failed"), verdict.reason

@@ -219,18 +219,8 @@ class Worker:
 
     def _hung(self, where: str, waited_s: float) -> None:
         """Called by the watchdog's thread: writes the verdict, since this process is about to end."""
-        measurement = Measurement(
-            recipe=self.job.recipe,
-            layout=self.job.layout,
-            batch=self.batch,
-            outcome=Outcome.HUNG,
-            trial_id=self.job.trial_id,
-            repeat=self.job.repeat,
-            phase=self.phase,
-            rank=self.rank,
-            reason=f"rank {self.rank} stood still for {waited_s:.0f} s at {where}",
-            cap_gib=self.job.cap_gib,
-        )
+        reason = f"rank {self.rank} stood still for {waited_s:.0f} s at {where}"
+        measurement = self.job.measurement(self.batch, Outcome.HUNG, phase=self.phase, rank=self.rank, reason=reason)
         told = self.recorder.measured.remote(self.job.trial_id, to_json(measurement), to_json(self.job.rungs))
         ray.get(told, timeout=10)
 
