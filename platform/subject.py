@@ -114,7 +114,7 @@ def subject_of(request: Request, place: Place, probe: Probe | None) -> Subject:
     except ValueError as error:
         raise InputError(str(error)) from error
     cap_gib = request.cap_gib or space.device_memory_gib
-    with no_collector():
+    with no_collector(stays=True):
         candidates, rejected = request.on(space, cluster.num_devices)
         plan = make_plan(candidates, rejected, cluster, cap_gib, probe)
     subject = Subject(request=request, space=space, cluster=cluster, cap_gib=cap_gib, plan=plan, probe=probe)
