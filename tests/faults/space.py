@@ -38,5 +38,5 @@ def space() -> Space:
         repeats=0,
         num_workers=2,
         hang_floor_s=8.0,
-        first_step_s=30.0,
+        first_step_s=90.0,
     )
