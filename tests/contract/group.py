@@ -31,7 +31,7 @@ def run_cases(cases: list[Case], world_size: int) -> list[dict[str, Any]]:
         return [{"error": str(error)}] * len(cases)
 
 
-def run_group(work: Callable[[Any], Any], argument: Any, world_size: int, *, deadline_s: float = 500) -> Any:
+def run_group(work: Callable[[Any], Any], argument: Any, world_size: int, *, deadline_s: float = 1200) -> Any:
     """What rank 0's `work(argument)` returns; every rank of a fresh gloo group does it.
 
     Raises:
@@ -64,7 +64,7 @@ def _work(rank: int, work: Callable[[Any], Any], argument: Any, world_size: int,
     head.CHUNK_LOGITS = 97 * 10  # several chunks of the tiny vocabulary a micro-batch
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
     store = cast(Any, dist).FileStore(f"{folder}/store", world_size)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=240))
     result = work(argument)
     if rank == 0:
         torch.save(result, Path(folder) / "result")
