@@ -18,7 +18,7 @@ from tests.mirror.studies import POINTS, runs_of, wait_for, write
 from tests.samples import header
 from trainers.journal import End, Measured
 
-pytestmark = pytest.mark.mirror
+pytestmark = [pytest.mark.mirror, pytest.mark.timeout(600)]
 BUSY_S = 15.0
 """What a machine that others use too may add; MLflow's own client tries for a minute and more."""
 
@@ -54,7 +54,6 @@ def test_a_server_that_never_answers_delays_the_end_by_no_more_than_its_limit(st
 def test_a_server_that_comes_late_and_stops_for_a_while_gets_everything_once(
     studies: Path, closed_port: int, serve: Serve, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
     uri = f"http://127.0.0.1:{closed_port}"
     with Study.create(studies, "late") as study:
         study.record(header("late"))
@@ -62,16 +61,18 @@ def test_a_server_that_comes_late_and_stops_for_a_while_gets_everything_once(
         study.record(Measured(measurement=POINTS[0]))
         server = serve()
         wait_for(lambda: mirror.mirrored == {POINTS[0].id})
+        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
         os.killpg(server.pid, signal.SIGSTOP)  # requests time out here from now on, and are carried out there later
         study.record(Measured(measurement=POINTS[1]))
         time.sleep(4)
         assert mirror.mirrored == {POINTS[0].id}
         os.killpg(server.pid, signal.SIGCONT)
+        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")  # a busy machine may well take 2 s for an answer
         study.record(Measured(measurement=POINTS[2]))
         study.record(End(exit_code=0, wall_s=10, gpu_s=40))
         write_results(study.path, read(study.path)[0])
         wait_for(lambda: len(mirror.mirrored) == 3)
-        assert mirror.close(60) == ""
+        assert mirror.close(120) == ""
     client, parent, children = runs_of(uri, "late")
     assert parent.info.status == "FINISHED"
     assert sorted(run.data.tags["measurement_id"] for run in children) == sorted(each.id for each in POINTS)
@@ -101,7 +102,7 @@ def test_a_server_that_stops_before_the_end_gets_the_rest_later(studies: Path, c
         assert "lacks 1 of 2 measurements (connection refused)" in said and "platform.report cut" in said
         assert time.monotonic() - began < BUSY_S
     serve()
-    assert Mirror(study.path, uri).start().close(60) == ""
+    assert Mirror(study.path, uri).start().close(120) == ""
     client, parent, children = runs_of(uri, "cut")
     assert parent.info.status == "FINISHED" and parent.data.metrics["system/cpu_utilization_percentage"] == 7.0
     assert sorted(run.data.tags["measurement_id"] for run in children) == sorted(each.id for each in POINTS[:2])

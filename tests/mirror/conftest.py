@@ -77,10 +77,12 @@ def serve(tmp_path: Path, store: Path, closed_port: int) -> Iterator[Serve]:
                 command, cwd=tmp_path, env=environment, stdout=log, stderr=log, start_new_session=True
             )
         started.append(process)
-        until = time.monotonic() + 90
+        # Not /health, which answers before the server has opened its store: seconds of the first real request.
+        asked = f"http://127.0.0.1:{closed_port}/api/2.0/mlflow/experiments/get-by-name?experiment_name=Default"
+        until = time.monotonic() + 120
         while time.monotonic() < until:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{closed_port}/health", timeout=2):
+                with urllib.request.urlopen(asked, timeout=60):
                     return process
             except OSError:
                 assert process.poll() is None, (tmp_path / "server.log").read_text()
