@@ -22,6 +22,10 @@ def chromium() -> str | None:
     return given or next(filter(None, map(shutil.which, NAMES)), None)
 
 
+class Thrown(RuntimeError):
+    """What an expression threw in the page."""
+
+
 class Page:
     """One page of a browser."""
 
@@ -42,31 +46,37 @@ class Page:
         """The value of a JavaScript expression, JSON types only.
 
         Raises:
-            RuntimeError: it threw.
+            Thrown: it threw.
         """
         given = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in given:
-            raise RuntimeError(given["exceptionDetails"].get("exception", {}).get("description", str(given)))
+            raise Thrown(given["exceptionDetails"].get("exception", {}).get("description", str(given)))
         return given["result"].get("value")
 
     def wait_for(self, expression: str, timeout_s: float = 180.0) -> Any:
-        """Asks until the value is true; the value.
+        """Asks until the value is true; the value. One that throws is not true yet: a page drawn anew lacks parts.
 
         Raises:
             TimeoutError: it did not become true; with what the page shows.
         """
         until_s = time.monotonic() + timeout_s
-        while not (value := self.ask(expression)):
+        while True:
+            value, threw = None, ""
+            try:
+                value = self.ask(expression)
+            except Thrown as error:
+                threw = f" ({error})"
+            if value:
+                return value
             if time.monotonic() > until_s:
-                raise TimeoutError(f"{expression} within {timeout_s} s on: {self.text()}")
+                raise TimeoutError(f"{expression} within {timeout_s} s{threw} on: {self.text()}")
             time.sleep(0.2)
-        return value
 
     def text(self) -> str:
         """What a reader of the page can read."""
         return str(self.ask("document.body ? document.body.innerText : ''"))
 
-    def click(self, expression: str) -> None:
+    def click(self, expression: str, timeout_s: float = 180.0) -> None:
         """Presses the mouse in the middle of the element that the JavaScript expression gives, once it is there.
 
         A page still being drawn may move the element away from under the mouse: a press that reached another element,
@@ -87,7 +97,7 @@ class Page:
             return [x, y];
         }})()"""
         for _ in range(20):
-            x, y = self.wait_for(place)
+            x, y = self.wait_for(place, timeout_s)
             for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
                 self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
             if self.ask("globalThis.reached !== false"):  # undefined: the press led to another page

@@ -64,13 +64,14 @@ def compare(shown: Page, address: str, children: Sequence[str]) -> None:
         for box in boxes:
             if not shown.ask(f"{box}?.checked"):
                 shown.click(box)
-                shown.wait_for(f"{box}?.checked")
+                with contextlib.suppress(TimeoutError):
+                    shown.wait_for(f"{box}?.checked", 15)
         time.sleep(1)
         if shown.ask(every):
             break
     shown.click("document.querySelector('[data-testid=runs-compare-button]')")
     shown.wait_for(f"document.body.innerText.includes('Comparing {len(children)} Runs')")
-    shown.wait_for("!!document.querySelector('.pcp-plot')")
+    shown.wait_for("!!document.querySelector('.pcp-plot')?.data")
 
 
 def _tick_box(name: str) -> str:
@@ -94,14 +95,15 @@ def choose(shown: Page, *, parameters: Sequence[str], metrics: Sequence[str]) ->
             )
             chosen = f"[...document.querySelectorAll('[class*=selection-item]')].some(e => e.innerText === {name!r})"
             for _ in range(5):  # a list that closes or is drawn anew may take a click or the focus
+                if shown.ask(chosen):  # late: a second click would take it back
+                    break
                 shown.click(f"{box}.parentElement")
                 shown.ask(f"({box}.focus(), {box}.select())")
                 shown.type(name)
                 with contextlib.suppress(TimeoutError):
-                    shown.wait_for(f"!!({option})", 3)
-                    shown.click(option)
-                    shown.wait_for(chosen, 5)
-                    break
+                    shown.wait_for(f"!!({option})", 10)
+                    shown.click(option, 10)
+                    shown.wait_for(chosen, 20)
         shown.click("document.querySelector('h1, h2')")  # which closes the list
     shown.wait_for(
         f"{[*parameters, *metrics]!r}.every(e => document.querySelector('.pcp-plot').textContent.includes(e))"
