@@ -1,5 +1,6 @@
 """Progress lines: what they say, and that following a journal tells each thing once."""
 
+import re
 import time
 from collections import Counter
 from pathlib import Path
@@ -107,9 +108,9 @@ def test_following_tells_what_is_new_once(tmp_path: Path, capfd: pytest.CaptureF
 @pytest.mark.parametrize(
     ("budget", "told"),
     [
-        (_Budget(), "0 s | 0 GPU-s"),
-        (_Budget(time_s=90.0), "0 s, 1 min 30 s left | 0 GPU-s"),
-        (_Budget(time_s=30.0, gpu_s=120.0), "0 s, 30 s left | 0 GPU-s, 120 left"),
+        (_Budget(), " | 0 GPU-s"),
+        (_Budget(time_s=90.0), ", 1 min 30 s left | 0 GPU-s"),
+        (_Budget(time_s=30.0, gpu_s=120.0), ", 30 s left | 0 GPU-s, 120 left"),
     ],
 )
 def test_what_a_budget_leaves_is_told(
@@ -119,4 +120,4 @@ def test_what_a_budget_leaves_is_told(
     record(journal, header())
     with followed(*begun(journal), budget, total=7):
         record(journal, TrialStart(trial_id="t1", key="k", recipe=RECIPE, layout=layout(), micro_batches=(1,)))
-    assert capfd.readouterr().err.rstrip().endswith(f"| {told}")
+    assert re.search(rf"\| \d+ s{re.escape(told)}$", capfd.readouterr().err.rstrip())  # whatever the disk took
