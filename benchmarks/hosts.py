@@ -140,7 +140,11 @@ class RayHosts:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", *role, "--block", f"--num-cpus={num_cpus}"]
         command += [f"--node-ip-address={host.address}", "--object-store-memory=100000000", "--disable-usage-stats"]
         log = self.folder / f"node{number}.log"
-        before = self.num_alive() if number else 0
+        until_s = time.monotonic() + _STARTS_S
+        before = 0
+        while number and not (before := self.num_alive()):  # a head that is busy may not answer in time
+            if time.monotonic() > until_s:
+                raise HostsError(f"the head on {self.hosts[0].name} does not answer")
         process = host.popen(command, {**self.environment, **(environment or {})}, log)
         until_s = time.monotonic() + _STARTS_S
         while self.num_alive() <= before:

@@ -139,7 +139,7 @@ from platform.signals import interruptible
 with interruptible():
     try:
         print("ready", flush=True)
-        time.sleep(60)
+        time.sleep(120)
     except KeyboardInterrupt:
         say("Interrupted.")  # nobody is there to read it
         open(sys.argv[1], "w").write("in order")
@@ -169,7 +169,7 @@ def test_a_terminal_that_is_closed_ends_a_search_in_order_unless_it_ignores_that
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(1)
         else:
-            assert process.wait(20) == 0 and (tmp_path / "ended").read_text() == "in order"
+            assert process.wait(60) == 0 and (tmp_path / "ended").read_text() == "in order"
     finally:
         process.kill()
         process.wait()

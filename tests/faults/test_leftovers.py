@@ -1,5 +1,6 @@
 """What a resumed study sweeps: the dead driver's own, by its ids, and nothing of anybody else's."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -52,7 +53,7 @@ def _session(folder: Path, name: str) -> Path:
 
 def test_a_stopped_process_its_shared_memory_and_the_temporary_folder_go(tmp_path: Path, start: Start) -> None:
     ours, other = _session(tmp_path, "session_1"), _session(tmp_path, "session_11")
-    entries = [Path(f"/dev/shm/layout-search-test-{tmp_path.parent.name}-{place}") for place in (1, 2)]
+    entries = [Path(f"/dev/shm/layout-search-test-{os.getpid()}-{place}") for place in (1, 2)]
     scratch = leftovers.scratch_folder()
     try:
         left = start(ours / "logs" / "worker-a-01000000-7.out", entries[0])
@@ -74,7 +75,7 @@ def test_shared_memory_of_a_worker_that_is_gone_is_known_by_its_log(tmp_path: Pa
     gone = subprocess.Popen(["true"])
     gone.wait()
     (ours / "logs" / f"worker-abc-01000000-{gone.pid}.out").touch()
-    entries = [Path(f"/dev/shm/torch_{pid}_layout_search_test") for pid in (gone.pid, 4_194_999)]
+    entries = [Path(f"/dev/shm/torch_{pid}_{os.getpid()}_layout_search_test") for pid in (gone.pid, 4_194_999)]
     try:
         for each in entries:
             each.touch()

@@ -35,7 +35,7 @@ def in_worker(layout):
     assert child.stdout.strip() == platform.system()
     return [import_all(), layout.label]
 ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, _temp_dir=sys.argv[1])
-print(*ray.get(in_worker.remote(Layout(engine="ddp")), timeout=120), sep="\\n")
+print(*ray.get(in_worker.remote(Layout(engine="ddp")), timeout=220), sep="\\n")
 """
 
 NO_HEAVY_IMPORTS = """

@@ -70,6 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.ray
+@pytest.mark.timeout(600)
 def test_an_autoscaler_starts_what_is_awaited_keeps_it_and_takes_it_down_after(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
