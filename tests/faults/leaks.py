@@ -55,11 +55,15 @@ class Accounts:
         processes: Callable[[], Iterable[psutil.Process]],
         groups: Callable[[], set[str]] = set,
     ) -> None:
-        """`processes` gives those of the running trial, `groups` the ids of its cluster's placement groups."""
+        """`processes` gives those of the running trial, `groups` the ids of its cluster's placement groups.
+
+        What the journal holds already is of sessions before, whose end is not this one's.
+        """
         self.left: list[str] = []
         self.held: dict[str, set[Held]] = {}
         """Of every trial so far, all that it ever held."""
         self._tail = Tail(journal)
+        self._tail.read()
         self._processes, self._groups = processes, groups
         self._running = ""
         self._over = threading.Event()

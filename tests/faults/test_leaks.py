@@ -4,6 +4,8 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -13,7 +15,7 @@ from platform.study.study import Study
 from tests.faults.leaks import Accounts, gone
 from tests.samples import header
 from tests.search.backend import LAYOUTS, RECIPE
-from trainers.journal import RungStart, TrialEnd, TrialStart
+from trainers.journal import End, Resume, RungStart, TrialEnd, TrialStart
 from trainers.layout import BatchPoint
 
 WORKER = """
@@ -96,3 +98,25 @@ def test_what_the_next_trial_holds_is_not_the_last_one_s(tmp_path: Path) -> None
         _begin(study, 3)
         accounts.look()
         assert accounts.left == ["t2 left placement group second"]
+
+
+def test_the_end_of_an_earlier_session_is_not_this_one_s(tmp_path: Path) -> None:
+    """Of a study that is resumed the journal begins with a session that ended."""
+
+    def soon(true: Callable[[], object]) -> bool:
+        until_s = time.monotonic() + 60
+        while not true() and time.monotonic() < until_s:
+            time.sleep(0.1)
+        return bool(true())
+
+    with Study.create(tmp_path, "again") as study:
+        study.record(header("again", recipes=(RECIPE,)))
+        study.record(End(exit_code=130, wall_s=1, gpu_s=2))
+        with Accounts(study.journal, list, lambda: {"left"}) as accounts:
+            study.record(Resume())
+            _begin(study, 1)
+            assert soon(lambda: accounts.held.get("t1"))
+            study.record(TrialEnd(trial_id="t1", key="k", state="done", wall_s=1, gpu_s=2))
+            _begin(study, 2)
+            assert soon(lambda: accounts.left)
+    assert accounts.left == ["t1 left placement group left"]
