@@ -128,7 +128,7 @@ class Page:
 
     def _next(self) -> bytes:
         while b"\0" not in self._rest:
-            if not select.select([self._from], [], [], 60)[0]:
+            if not select.select([self._from], [], [], 120)[0]:
                 raise TimeoutError("the browser does not answer")
             got = os.read(self._from, 1 << 20)
             if not got:
