@@ -84,7 +84,7 @@ class TestAWholeSearch:
             *("skipped", "recipes", "wall_s", "gpu_s"),
         }
         assert (said["study"], said["space"], said["miniature"], said["tokens"]) == ("whole", "capped", False, 1e9)
-        assert len(said["measurements"]) == len(whole.measured) >= 5
+        assert len(said["measurements"]) == len(whole.measured) >= 4
         for each in said["measurements"]:
             assert {"id", "layout", "batch", "outcome", "tokens_per_s", "tokens_per_s_per_gpu"} <= set(each)
             assert {"model_tflops_per_gpu", "peak_allocated_gib", "peak_reserved_gib"} <= set(each)
@@ -97,8 +97,11 @@ class TestAWholeSearch:
             (each.batch.micro_batch, each.outcome) for each in whole.history.measurements if not each.repeat
         )
         assert sum(found[1, each] for each in RAN) == 2, "the second may be slower than the first"
-        assert found[4, Outcome.OOM] == 2 and found[1, Outcome.SKIPPED] == 2
-        assert found.total() == 6
+        of_search = [each for each in whole.measured if each.batch.micro_batch == 1 and not each.repeat]
+        first, second = (each.tokens_per_s or 0.0 for each in of_search)
+        hopeless = 4 * second < first  # of a machine that was four times as busy with the second
+        assert found[4, Outcome.OOM] == 2 - hopeless and found[1, Outcome.SKIPPED] == 2
+        assert found.total() == 6 - hopeless
         for each in whole.measured:
             if each.outcome is Outcome.OOM:
                 assert each.rank in (0, 1) and each.phase in ("forward_backward", "optimizer")
