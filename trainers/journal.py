@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
+import pydantic_core
+
 from trainers.cluster import Cluster
 from trainers.codec import UNLIKE, from_json, to_json
 from trainers.layout import BatchPoint, Layout
@@ -232,7 +234,7 @@ def from_line(text: str | bytes) -> Line:
         JournalError: it is cut short, not a journal's line, or holds values that cannot be.
     """
     try:
-        data: Any = json.loads(text)
+        data = _parsed(text)
     except ValueError as error:
         raise JournalError("not a whole JSON object") from error
     if not isinstance(data, dict):
@@ -250,6 +252,13 @@ def from_line(text: str | bytes) -> Line:
         raise JournalError(f"a {kind} without {error}") from error
     except (ValueError, TypeError, AttributeError) as error:
         raise JournalError(f"not a valid {kind}: {error}") from error
+
+
+def _parsed(text: str | bytes) -> Any:
+    try:
+        return pydantic_core.from_json(text)  # in half the time of `json`, which is most of reading a journal
+    except ValueError:
+        return json.loads(text)  # half a surrogate, as a file name that is not UTF-8 leaves: Python alone writes it
 
 
 def append(path: str | os.PathLike[str], line: Mapping[str, Any]) -> None:

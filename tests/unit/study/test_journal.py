@@ -55,6 +55,14 @@ def test_every_kind_comes_back_as_it_was_written(tmp_path: Path, entry: Line) ->
     assert {**to_line(back), "at": ""} == to_line(entry)
 
 
+def test_a_name_that_is_not_utf_8_survives(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    entry = Resume(argv=("search", os.fsdecode(b"stra\xdfe.py"), "stra\u00dfe.py"))
+    record(path, entry)
+    (back,) = Tail(path).read()
+    assert isinstance(back, Resume) and back.argv == entry.argv
+
+
 def test_figures_that_are_not_finite_survive(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     odd = (1.0, float("inf"), float("nan"))
