@@ -2,6 +2,7 @@
 
 import argparse
 import functools
+import gc
 import os
 import shutil
 import sys
@@ -52,6 +53,7 @@ def search(
         ClusterError: Ray cannot be started, or every trial failed for reasons of its own.
     """
     began_s = time.monotonic()
+    gc.set_threshold(50_000, 20, 20)  # by default a large study's values, which stay, are looked through all the time
     studies = Path(options.studies).expanduser().absolute()
     uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(studies))
     study, history, left = None, History(), None

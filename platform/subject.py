@@ -16,7 +16,6 @@ from platform.searchers.problem import Costs, Problem
 from search_spaces.space import Candidate, Space
 from trainers.cluster import Cluster
 from trainers.job import GateSize, Timing
-from trainers.lean import no_collector
 from trainers.probed import Probe
 from trainers.recipe import Recipe
 
@@ -114,9 +113,8 @@ def subject_of(request: Request, place: Place, probe: Probe | None) -> Subject:
     except ValueError as error:
         raise InputError(str(error)) from error
     cap_gib = request.cap_gib or space.device_memory_gib
-    with no_collector(stays=True):
-        candidates, rejected = request.on(space, cluster.num_devices)
-        plan = make_plan(candidates, rejected, cluster, cap_gib, probe)
+    candidates, rejected = request.on(space, cluster.num_devices)
+    plan = make_plan(candidates, rejected, cluster, cap_gib, probe)
     subject = Subject(request=request, space=space, cluster=cluster, cap_gib=cap_gib, plan=plan, probe=probe)
     if request.old is None:
         return subject
