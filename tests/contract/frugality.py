@@ -26,6 +26,7 @@ OURS = str(Path(trainers.__file__).parent)
 
 def start_gib(layout: Layout) -> float:
     """Most that this rank holds beyond what it held before, from before an engine is made until it is ready."""
+    engines.load(layout.engine)  # its imports are no part of what it holds
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)  # an engine before this one may have left pages, which would not be counted
     meter = CpuMeter(64.0)
