@@ -112,10 +112,16 @@ def subject_of(request: Request, place: Place, probe: Probe | None) -> Subject:
         cluster = part_of(place.cluster, wanted or place.cluster.num_devices)
     except ValueError as error:
         raise InputError(str(error)) from error
-    cap_gib = request.cap_gib or space.device_memory_gib
     candidates, rejected = request.on(space, cluster.num_devices)
-    plan = make_plan(candidates, rejected, cluster, cap_gib, probe)
-    subject = Subject(request=request, space=space, cluster=cluster, cap_gib=cap_gib, plan=plan, probe=probe)
+    cap_gib = request.cap_gib or space.device_memory_gib
+    subject = Subject(
+        request=request,
+        space=space,
+        cluster=cluster,
+        cap_gib=cap_gib,
+        plan=make_plan(candidates, rejected, cluster, cap_gib, probe),
+        probe=probe,
+    )
     if request.old is None:
         return subject
     knowledge = what_holds(

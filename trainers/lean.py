@@ -18,20 +18,14 @@ generating text (0.4 s, and 1 s more up to its release 5.17)."""
 
 
 @contextlib.contextmanager
-def no_collector(*, stays: bool = False) -> Generator[None]:
-    """Without looking for cycles again and again among much that is made at once.
-
-    With `stays`, all that the process holds at its end is never looked through again: not for a process that drops
-    models, whose cycles hold the memory of a device.
-    """
+def no_collector() -> Generator[None]:
+    """Without looking for cycles again and again among much that is made at once and stays."""
     was = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was:
-            if stays:
-                gc.freeze()
             gc.enable()
 
 

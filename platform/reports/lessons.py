@@ -70,8 +70,8 @@ def why_it_won(best: Measurement, measurements: Sequence[Measurement], forecaste
     ahead = best.tokens_per_s / second.tokens_per_s - 1
     name = f"{second.layout.label} at micro-batch {second.batch.micro_batch}"
     words = f"The winner is {ahead:.1%} ahead of {name}"
-    if ahead < 0:  # its own run decides about the winner, and may come out below a figure that nothing confirmed
-        words = f"The winner's own run came out {-ahead:.1%} below {name} as the search saw it: they are not resolved"
+    if ahead < 0:  # a winner is shown by its last run, which may come out below a figure that nothing confirmed
+        words = f"The winner's last run came out {-ahead:.1%} below the figure of {name}"
     prediction = forecaster.of([best, second])
     if prediction is not None:
         total = prediction.step.total_s

@@ -81,7 +81,7 @@ class Study:
         path = find(studies, name)
         study = cls(path, _acquire(path))
         try:
-            with no_collector(stays=True):  # all that a journal of 50 MiB becomes has no cycles
+            with no_collector():  # all that a journal of 50 MiB becomes has no cycles
                 study._lines = study._tail.read(last=True)
                 study._history = _history(study._tail, study._lines)
             sentence = set_aside(path, study._tail.rejected)
