@@ -18,7 +18,7 @@ class Outcome(enum.StrEnum):
     """Ran, but with allocator retries or without head-room: its speed is not to be trusted, it never wins."""
     OOM = "oom"
     SLOW = "slow"
-    """Stopped: its upper bound is below the incumbent."""
+    """Stopped: its upper bound is below the incumbent. What was timed of it until then is as good as any time."""
     DIVERGED = "diverged"
     HUNG = "hung"
     FAILED = "failed"
@@ -26,6 +26,8 @@ class Outcome(enum.StrEnum):
     """Never run: predicted infeasible, with the reason."""
 
 
+TIMED = frozenset({Outcome.OK, Outcome.SLOW})
+"""Ran with head-room, and its step time teaches."""
 ENDS_LADDER = frozenset({Outcome.THRASH, Outcome.OOM, Outcome.DIVERGED, Outcome.HUNG, Outcome.FAILED})
 """After one of these no larger micro-batch of the same candidate is worth running."""
 

@@ -21,7 +21,7 @@ from trainers.job import GateSize, Job, MemoryPoint, gate_batch
 from trainers.journal import GateCurves, Peak
 from trainers.ladder import best_above_tokens_per_s, deadline_s, misfits, with_headroom_gib
 from trainers.layout import BatchPoint
-from trainers.measurement import Measurement, Outcome
+from trainers.measurement import TIMED, Measurement, Outcome
 from trainers.rung import Rung
 from trainers.sampling import CpuSampler, NvmlSampler, Sampler
 from trainers.watchdog import Watchdog
@@ -103,7 +103,7 @@ class Worker:
             self._stand("rung", batch, deadline_s(job, job.first_step_s, self.watchdog.allowance_s))
             measured = Rung(self, engine, source, batch).measure(started if number == 0 else {})
             self._record(measured)
-            if measured.outcome not in (Outcome.OK, Outcome.SLOW) or self._hopeless(measured):
+            if measured.outcome not in TIMED or self._hopeless(measured):
                 break
             assert measured.peak_forward_backward_gib is not None and measured.peak_optimizer_gib is not None
             known.append(

@@ -40,6 +40,7 @@ from platform.cost_model.values import (
     logit_bytes,
     model_values,
 )
+from trainers.measurement import TIMED
 from trainers.spec import ModelSpec
 
 _SPANS = re.compile(r"checkpoint-num-layers=(\d+)")
@@ -275,7 +276,7 @@ def interpret(row: Row, *, measured: bool = True) -> Run:
         # The cap is the allocator's: context and communicators lie outside of it.
         values["capacity_gib"] = min(values["capacity_gib"], cap + outside_gib(values))
     oom = row["status"] in ("oom", "crash_or_oom")
-    untimed = oom or row.get("outcome", "ok") not in ("", "ok")
+    untimed = oom or row.get("outcome", "ok") not in ("", *TIMED)
     step_time_s = None if untimed else _step_time_s(row, values, model)
     own = bool(row.get("engine"))
     peak = number(row, "peak_mem_gb")

@@ -12,7 +12,7 @@ from platform.cost_model.scoring import cells_of
 from platform.cost_model.table import Run
 from platform.searchers.problem import Costs, Problem
 from trainers.layout import BatchPoint
-from trainers.measurement import Outcome
+from trainers.measurement import TIMED, Outcome
 
 START_S = 20.0
 """What a trial costs beside its steps, and all that an out-of-memory error costs, in seconds of each device."""
@@ -95,7 +95,7 @@ def _choice(key: str, run: Run) -> Recorded:
     outcome = Outcome.OOM if run.out_of_memory else Outcome(stated)
     if outcome is Outcome.OK and run.step_time_s is None:
         outcome = Outcome.SLOW  # it ran, and nobody printed how fast
-    step_s = run.step_time_s if outcome is Outcome.OK else None
+    step_s = run.step_time_s if outcome in TIMED else None
     num_devices = run.cluster.num_devices
     return Recorded(
         key=key,

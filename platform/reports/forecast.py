@@ -12,7 +12,7 @@ from platform.reports.text import figure
 from search_spaces.space import Candidate
 from trainers.cluster import Cluster
 from trainers.journal import StudyHeader
-from trainers.measurement import Measurement, Outcome
+from trainers.measurement import TIMED, Measurement
 
 MOST_JUDGED = 256
 """Measurements, the latest, that tell how wrong the model is: to correct each by all others takes their square."""
@@ -57,7 +57,7 @@ class Forecaster:
 
     def error(self, measured: Sequence[Measurement]) -> str:
         """The median error of the step times, as predicted and with what the others of them taught; "" before any."""
-        timed = [each for each in measured if each.outcome is Outcome.OK and each.step_time_s and not each.repeat]
+        timed = [each for each in measured if each.outcome in TIMED and each.step_time_s and not each.repeat]
         timed = timed[-MOST_JUDGED:]
         columns = known_columns([_point(each) for each in timed], self.cluster, self.cap_gib)
         if columns is None:

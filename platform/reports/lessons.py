@@ -11,7 +11,7 @@ from platform.reports.forecast import Forecaster
 from platform.reports.text import count, figure, plural
 from platform.study.history import History, by_recipe
 from trainers.layout import Layout
-from trainers.measurement import Measurement, Outcome
+from trainers.measurement import TIMED, Measurement
 
 DAY_S = 86400.0
 PARTS = {
@@ -41,7 +41,7 @@ def axes_worth(measurements: Sequence[Measurement]) -> list[str]:
 
     One sentence an axis, the most telling first: the median ratio of tokens/s over the pairs.
     """
-    timed = [each for each in measurements if each.outcome is Outcome.OK and each.tokens_per_s and not each.repeat]
+    timed = [each for each in measurements if each.outcome in TIMED and each.tokens_per_s and not each.repeat]
     ratios: dict[tuple[str, Any, Any], list[float]] = {}
     for axis, a, b, ratio in _pairs(timed):
         if (axis, b, a) in ratios:
@@ -88,7 +88,7 @@ def why_it_won(best: Measurement, measurements: Sequence[Measurement], forecaste
 def cost_and_saving(history: History, best: Measurement, measurements: Sequence[Measurement]) -> str:
     """Device time of the search, and what the winner saves of the planned run beside the median of what ran."""
     assert history.header is not None and best.tokens_per_s
-    speeds = [each.tokens_per_s for each in measurements if each.outcome is Outcome.OK and each.tokens_per_s]
+    speeds = [each.tokens_per_s for each in measurements if each.outcome in TIMED and each.tokens_per_s]
     middle = statistics.median(speeds)
     tokens, devices = history.header.tokens, best.num_devices
     plan_days, other_days = (tokens / speed * devices / DAY_S for speed in (best.tokens_per_s, middle))

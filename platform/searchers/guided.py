@@ -24,7 +24,7 @@ from platform.searchers.guidance.pruning import Pruning
 from platform.searchers.guidance.regression import TIME, UNPREDICTED, Learned, learn, teachers
 from platform.searchers.guidance.worth import expected_saving, rungs_worth_it
 from platform.searchers.problem import TRIED, C, Problem, Result
-from trainers.measurement import ENDS_LADDER, Outcome
+from trainers.measurement import ENDS_LADDER, TIMED, Outcome
 
 FRONT = 2048
 """Points whose exact posterior is taken: the foremost of the whole space by the posterior's linear part."""
@@ -127,7 +127,7 @@ class Guided(Generic[C]):
                 self._alive[point] = False
                 self._regress(point, result, each.candidate.tokens_per_step)
                 rung = result.batch.micro_batch
-                if own is not None and rung in rungs and result.outcome in (Outcome.OK, Outcome.SLOW):
+                if own is not None and rung in rungs and result.outcome in TIMED:
                     self._fitting.ran_before(int(self._first[own]) + rungs.index(rung))
         self._taught = {int(points.group[point]) for point in self._log_step_s}
 
@@ -252,7 +252,7 @@ class Guided(Generic[C]):
 def _log_step_s(result: Result, tokens_per_step: int) -> float | None:
     """The logarithm of the measured step time; None where there is none that counts."""
     speed = result.tokens_per_s
-    if result.outcome is not Outcome.OK or speed is None or not math.isfinite(speed) or speed <= 0:
+    if result.outcome not in TIMED or speed is None or not math.isfinite(speed) or speed <= 0:
         return None
     return math.log(tokens_per_step / speed)
 

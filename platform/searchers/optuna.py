@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Generic
 
 from platform.searchers.problem import TRIED, C, Problem, Result
-from trainers.measurement import Outcome
+from trainers.measurement import TIMED
 
 _MOST_REPEATS = 50
 """Suggestions of candidates already run before the first one left is taken instead."""
@@ -57,8 +57,8 @@ class OptunaSearcher(Generic[C]):
         return ()
 
     def update(self, candidate: C, measurements: Sequence[Result]) -> None:
-        """Scores the candidate by its best `ok` measurement, 0 where it has none."""
-        speeds = [m.tokens_per_s for m in measurements if m.outcome is Outcome.OK and m.tokens_per_s]
+        """Scores the candidate by the best measurement whose time counts, 0 where it has none."""
+        speeds = [m.tokens_per_s for m in measurements if m.outcome in TIMED and m.tokens_per_s]
         self._scores[candidate.key] = max(speeds, default=0.0)
         left = self._left.get(candidate.key)
         if left is None or not set(left.micro_batches) <= set(candidate.micro_batches):

@@ -19,7 +19,7 @@ from trainers.journal import (
     TrialEnd,
     TrialStart,
 )
-from trainers.measurement import ENDS_LADDER, Measurement, Outcome
+from trainers.measurement import ENDS_LADDER, TIMED, Measurement, Outcome
 
 
 class History:
@@ -259,7 +259,7 @@ def _between(candidate: Candidate, known: Sequence[Measurement]) -> Sequence[int
     """
     refusals = (Outcome.OOM, Outcome.THRASH, Outcome.SKIPPED)
     refused = {each.batch.micro_batch for each in known if each.outcome in refusals}
-    ran = (each.batch.micro_batch for each in known if each.outcome in (Outcome.OK, Outcome.SLOW))
+    ran = (each.batch.micro_batch for each in known if each.outcome in TIMED)
     largest = max(ran, default=None)
     first = min(refused, default=None)
     if largest is None or first is None or not candidate.refine:

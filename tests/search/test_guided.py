@@ -106,6 +106,18 @@ class TestLearning:
         assert (mean > 0.05).all() and (mean[1:] < mean[0]).all(), "a shared error, most of it the point's own"
         assert sigma.max() > 3 * sigma[0]
 
+    def test_what_was_stopped_as_slow_teaches_as_much_as_what_was_not(self) -> None:
+        """A rung that is far behind tells that its neighbours are too: else each is tried for itself."""
+        ok, slow = Guided(PLANNED), Guided(PLANNED)
+        best, other = BLOOM[:2]
+        for searcher, outcome in ((ok, Outcome.OK), (slow, Outcome.SLOW)):
+            searcher.update(best, ran(best, 10.0))
+            searcher.update(other, [dataclasses.replace(each, outcome=outcome) for each in ran(other, 60.0)])
+        everything = np.arange(len(ok._points), dtype=np.int64)
+        for mine, theirs in zip(slow._times().each(everything), ok._times().each(everything), strict=True):
+            assert np.allclose(mine, theirs)
+        assert slow.suggest() == ok.suggest()
+
     def test_the_linear_part_is_near_the_whole_posterior(self) -> None:
         points = make_points(PLANNED)
         rng = np.random.default_rng(0)
