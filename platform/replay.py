@@ -122,7 +122,12 @@ def _json(
         "seeds": options.seeds,
         "overall": {**to_json(overall), "min_cell": least, "cells": sum(len(cell.choices) >= least for cell in found)},
         "cells": [
-            {"cell": list(cell.name), "configurations": len(cell.choices), **to_json(figures(all_of))}
+            {
+                "cell": list(cell.name),
+                "recipe": cell.recipe,
+                "configurations": len(cell.choices),
+                **to_json(figures(all_of)),
+            }
             for cell, all_of in zip(found, played, strict=True)
         ],
     }

@@ -81,13 +81,13 @@ def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:
     """Log deviation of a step time that nothing was measured for: independent errors of its parts."""
     variance = BASE_SIGMA**2 + columns.spread**2
     for part, sigma in SHARE_SIGMA.items():
-        seconds = _under_the_host(columns, step) if part == "host_s" else getattr(step, part)
+        seconds = under_the_host_s(columns, step) if part == "host_s" else getattr(step, part)
         variance = variance + (sigma * seconds / step.total_s) ** 2
     is_zero_3 = (columns.engine == DEEPSPEED) & (columns.zero_stage == 3)
     return np.sqrt(variance + np.where(is_zero_3, ZERO_3_SIGMA**2, 0.0))
 
 
-def _under_the_host(columns: Columns, step: StepTime) -> Array:
+def under_the_host_s(columns: Columns, step: StepTime) -> Array:
     """Seconds that grow and shrink with the host's speed: all that a device waits in, as far as it surely waits."""
     busy = step.compute_s + step.attention_s
     bound = normal_cdf(np.log1p(step.host_s / np.maximum(busy, 1e-12)) / SHARE_SIGMA["host_s"])

@@ -45,10 +45,12 @@ class Recorded:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """All configurations of one cell."""
+    """All configurations of one cell that compete: of one recipe, where the table says which."""
 
     name: tuple[str, ...]
     """(model, gpu, gpus, seq_len, global_batch)."""
+    recipe: str
+    """Its id, "" where the table has none."""
     runs: tuple[Run, ...]
     choices: tuple[Recorded, ...]
 
@@ -81,11 +83,14 @@ def cells(runs: Sequence[Run]) -> list[Cell]:
     """The cells of merged runs with at least two configurations and one time, the largest first."""
     found: list[Cell] = []
     for name, places in cells_of(runs).items():
-        members = tuple(runs[place] for place in places)
-        if len(members) > 1 and any(run.step_time_s is not None for run in members):
-            choices = tuple(_choice(str(place), run) for place, run in enumerate(members))
-            found.append(Cell(name=name, runs=members, choices=choices))
-    return sorted(found, key=lambda cell: (-len(cell.choices), cell.name))
+        recipes: dict[str, list[Run]] = {}
+        for place in places:
+            recipes.setdefault(runs[place].row.get("recipe", ""), []).append(runs[place])
+        for recipe, members in recipes.items():
+            if len(members) > 1 and any(run.step_time_s is not None for run in members):
+                choices = tuple(_choice(str(place), run) for place, run in enumerate(members))
+                found.append(Cell(name=name, recipe=recipe, runs=tuple(members), choices=choices))
+    return sorted(found, key=lambda cell: (-len(cell.choices), cell.name, cell.recipe))
 
 
 def _choice(key: str, run: Run) -> Recorded:

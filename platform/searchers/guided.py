@@ -198,13 +198,17 @@ class Guided(Generic[C]):
         start = costs.num_devices * costs.start_s
         chosen = int(np.argmax(saving / (start + rung_cost)))
         owner = int(points.owner[front[chosen]])
+        others = points.owner[front] != owner
+        then = max(reference, float(speed[chosen]))
+        rates = expected_saving(speed[others] - then, sigma[others]) * fits[others] / (start + rung_cost[others])
+        elsewhere = max(float(rates.max(initial=0.0)), self._paying_rate(group, then))
         ladder = left[points.owner[left] == owner]
         mean, covariance = times.at(ladder)
         speed, fits = -(points.log_step_s[ladder] + mean), self._fitting.chances(ladder)
         cost = costs.num_devices * (costs.rung_s + costs.steps * np.exp(-speed))
         # Where memory is not predicted the whole ladder is climbed: its own memory line alone tells how far it goes.
         climbed = (
-            rungs_worth_it(speed, covariance, fits, reference, cost, start)
+            rungs_worth_it(speed, covariance, fits, reference, cost, start, elsewhere)
             if points.predicted
             else list(range(len(ladder)))
         )
@@ -219,7 +223,7 @@ class Guided(Generic[C]):
         if micro_batches != whole.micro_batches:
             climbed = dataclasses.replace(whole, micro_batches=micro_batches)  # type: ignore[type-var]
         if problem.tokens is not None and group in self._best:
-            plan_gpu_s = self._plan_gpu_s(group)
+            plan_gpu_s = self._plan_gpu_s(group, self._best[group])
             if saving * plan_gpu_s < cost_gpu_s:
                 self.why_stopped = (
                     f"stopped: {_short(100 * saving)} % more would save {_short(saving * plan_gpu_s / 86400)} GPU-days"
@@ -243,10 +247,15 @@ class Guided(Generic[C]):
         took = self._best.get(group)
         return float(np.max(speed)) - UNKNOWN_LEAD if took is None else -took
 
-    def _plan_gpu_s(self, group: int) -> float:
-        """Device seconds of the group's planned run at its incumbent's speed; 0 where nothing is planned."""
-        took, tokens = self._best[group], self._problem.tokens or 0.0
-        return tokens / self._tokens_per_step[group] * math.exp(took) * self._problem.costs.num_devices
+    def _paying_rate(self, group: int, speed: float) -> float:
+        """What a device second must save of the group's planned run to pay for itself, at that log speed."""
+        plan_gpu_s = self._plan_gpu_s(group, -speed)
+        return 1 / plan_gpu_s if plan_gpu_s else 0.0
+
+    def _plan_gpu_s(self, group: int, log_step_s: float) -> float:
+        """Device seconds of the group's planned run at that log step time; 0 where nothing is planned."""
+        steps = (self._problem.tokens or 0.0) / self._tokens_per_step[group]
+        return steps * math.exp(log_step_s) * self._problem.costs.num_devices
 
 
 def _log_step_s(result: Result, tokens_per_step: int) -> float | None:

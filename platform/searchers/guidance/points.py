@@ -12,17 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from platform.cost_model.columns import Array, Columns
-from platform.cost_model.predict import SHARE_SIGMA, predict
+from platform.cost_model.predict import SHARE_SIGMA, predict, under_the_host_s
 from platform.searchers.problem import MICRO_BATCH, RECIPE, Choice, Problem
 from trainers.ladder import HEADROOM
 
 Index = npt.NDArray[np.int64]
 
-SWITCH_SIGMA = 0.06
+SWITCH_SIGMA = 0.03
 """Prior log deviation of what one value of a named axis does beyond the prediction, such as one engine or kernel."""
 DOUBLING_SIGMA = 0.03
 """The same of one doubling of a number, such as a degree or the micro-batch."""
-UNKNOWN = 3.0
+UNKNOWN = 5.0
 """How many times wider all of these are where nothing predicts the time."""
 
 
@@ -45,6 +45,8 @@ class Points:
     """The same of what leaves head-room: above 0 it thrashes."""
     log_allocated_gib: Array
     """Of the predicted allocated peak, to learn from a measured one; NaN where not predicted."""
+    host_share: Array
+    """Share of the predicted step that grows and shrinks with the host's speed: there figures scatter."""
     effects: npt.NDArray[np.float32]
     """[points, features]: each scaled by the prior deviation of its effect, which is linear."""
     place: npt.NDArray[np.float32]
@@ -71,9 +73,9 @@ def make_points(problem: Problem[Any]) -> Points:
     log_step_s = np.zeros(len(owner))
     sigma = np.zeros(len(owner))
     log_needed, log_pooled = np.full(len(owner), -np.inf), np.full(len(owner), -np.inf)
-    log_allocated = np.full(len(owner), np.nan)
+    log_allocated, host_share = np.full(len(owner), np.nan), np.zeros(len(owner))
     if problem.columns is not None and len(owner):
-        log_step_s, sigma, log_needed, log_pooled, log_allocated, shares = _predicted(problem.columns)
+        log_step_s, sigma, log_needed, log_pooled, log_allocated, host_share, shares = _predicted(problem.columns)
         effects.append(shares)
     return Points(
         owner=owner,
@@ -84,13 +86,14 @@ def make_points(problem: Problem[Any]) -> Points:
         log_needed=log_needed,
         log_pooled=log_pooled,
         log_allocated_gib=log_allocated,
+        host_share=host_share,
         effects=np.concatenate(effects, axis=1).astype(np.float32),
         place=np.concatenate([switches[owner], numbers], axis=1).astype(np.float32),
         predicted=problem.columns is not None,
     )
 
 
-def _predicted(columns: Columns) -> tuple[Array, Array, Array, Array, Array, Array]:
+def _predicted(columns: Columns) -> tuple[Array, Array, Array, Array, Array, Array, Array]:
     prediction = predict(columns)
     step, memory = prediction.step, prediction.memory
     shares = np.stack([sigma * getattr(step, part) / step.total_s for part, sigma in SHARE_SIGMA.items()], axis=1)
@@ -101,6 +104,7 @@ def _predicted(columns: Columns) -> tuple[Array, Array, Array, Array, Array, Arr
         np.log(needed),
         np.log(pooled / HEADROOM),
         np.log(np.maximum(memory.allocated_gib, 1e-9)),
+        under_the_host_s(columns, step) / step.total_s,
         shares,
     )
 

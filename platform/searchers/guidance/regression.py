@@ -26,15 +26,18 @@ class Sigmas:
     smooth: float
     noise: float
     """Of what differs from point to point without a pattern, the measurement's own error included."""
+    host: float = 0.0
+    """The same of a step that is all the host's: times its share of a step."""
 
 
-TIME = Sigmas(common=0.25, effects=1.0, smooth=0.1, noise=0.03)
+TIME = Sigmas(common=0.1, effects=1.0, smooth=0.06, noise=0.035, host=0.2)
+"""Near the likeliest for the recorded tables, as are the effects' and `LENGTH`: `benchmarks/prior_likelihood.py`."""
 UNPREDICTED = Sigmas(common=10.0, effects=1.0, smooth=0.2, noise=0.03)
 """Of a log step time that nothing predicts."""
 MEMORY = Sigmas(common=0.04, effects=0.25, smooth=0.03, noise=0.02)
 TEACHERS = 384
 """Most measurements that a regression learns from: its time grows with their cube, a study may have ten thousand."""
-LENGTH = 1.0
+LENGTH = 1.5
 """Doublings or switches over which the smooth rest changes."""
 SCALES = (0.5, 1.0, 2.0)
 """How much better or worse than usual the prediction may be in one study; the likeliest is taken."""
@@ -104,6 +107,7 @@ def learn(
     points: Points, index: Index, residuals: Array, sigmas: Sigmas, scales: tuple[float, ...] = SCALES
 ) -> Learned:
     """The posterior after the points of `index` had `residuals`: at the likeliest of `scales`."""
+    noise = sigmas.noise**2 + (sigmas.host * points.host_share[index]) ** 2
     best: Any = None
     best_kernel: _Shared | None = None
     for scale in scales if len(index) > 1 else (1.0,):
@@ -113,7 +117,7 @@ def learn(
             effects=sigmas.effects * scale,
             smooth=sigmas.smooth * scale,
         )
-        process = _REGRESSOR(kernel, alpha=sigmas.noise**2, optimizer=None, copy_X_train=False)
+        process = _REGRESSOR(kernel, alpha=noise, optimizer=None, copy_X_train=False)
         if not len(index):
             return Learned(points=points, process=process, slope=None, common=0.0)
         process.fit(_rows(points, index), residuals)

@@ -24,18 +24,18 @@ def expected_saving(ahead: Array, sigma: Array) -> Array:
 
 
 def rungs_worth_it(
-    mean: Array, covariance: Array, fits: Array, reference: float, cost: Array, start: float
+    mean: Array, covariance: Array, fits: Array, reference: float, cost: Array, start: float, elsewhere: float
 ) -> list[int]:
-    """Positions of the rungs that a trial should climb, ascending: those that raise its saving per device second.
+    """Positions of the rungs that a trial should climb, ascending: each where its device seconds are spent best.
 
     `mean` and `covariance` are of the rungs' log speeds, `fits` the probabilities that each fits, `cost` what each adds
-    to the `start` of a trial. The best rung is taken; another joins where what it may save beyond the rungs already
-    taken, for its own cost, is more than what the trial saves for its cost so far.
+    to the `start` of a trial, `elsewhere` what a device second is expected to save in the best use of it after this
+    trial. The best rung is taken; another joins where it saves more for a second beyond the rungs already taken. To
+    come back for it would cost another start.
     """
     sigma = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     alone = expected_saving(mean - reference, sigma) * fits
     taken = [int(np.argmax(alone / (start + cost)))]
-    saved, spent = float(alone[taken[0]]), start + float(cost[taken[0]])
     left = [rung for rung in range(len(mean)) if rung not in taken]
     while left:
         best = max(taken, key=lambda rung: float(alone[rung]))
@@ -47,9 +47,7 @@ def rungs_worth_it(
             further.append(float(fits[best] * fits[rung] * beyond + (1 - fits[best]) * alone[rung]))
         rates = [gain / float(cost[rung]) for gain, rung in zip(further, left, strict=True)]
         place = int(np.argmax(rates))
-        if rates[place] < saved / spent or rates[place] <= 0.0:
+        if rates[place] <= elsewhere:
             break
-        rung = left.pop(place)
-        saved, spent = saved + further[place], spent + float(cost[rung])
-        taken.append(rung)
+        taken.append(left.pop(place))
     return sorted(taken)

@@ -1,0 +1,77 @@
+"""How likely recorded measurements are under the guided search's prior, and under one with a deviation changed. Run
+
+python -m benchmarks.prior_likelihood TABLE.csv [TABLE.csv ...]
+
+The log marginal likelihood of the residuals log(measured / predicted), summed over the cells of the tables (Rasmussen
+and Williams, "Gaussian Processes for Machine Learning", 2006, section 5.4.1). A deviation whose half or double is much
+likelier is one to set anew.
+"""
+
+import argparse
+import dataclasses
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+import platform.searchers.guidance.points as points
+import platform.searchers.guidance.regression as regression
+from platform.replay import read_cells
+from platform.replaying.recorded import Cell
+
+LEAST = 4
+"""Measured times of a cell that is counted."""
+OF_POINTS = ("SWITCH_SIGMA", "DOUBLING_SIGMA")
+FACTORS = (0.5, 1.0, 2.0)
+
+
+def main() -> None:
+    """Prints a line for each deviation of the prior."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="+", type=Path)
+    cells = [each for each in read_cells(parser.parse_args().tables)[0] if len(_timed(each)) >= LEAST]
+    print(f"{sum(len(_timed(each)) for each in cells)} times of {len(cells)} cells; log marginal likelihood at")
+    print(f"{'':16}{'prior':>7}" + "".join(f"{f'x {factor:g}':>9}" for factor in FACTORS))
+    for name, value, found in _changed(cells):
+        print(f"{name:16}{value:7.3f}" + "".join(f"{each:9.1f}" for each in found))
+
+
+def _changed(cells: list[Cell]) -> Iterator[tuple[str, float, list[float]]]:
+    for name in OF_POINTS:
+        usual = getattr(points, name)
+        found: list[float] = []
+        for factor in FACTORS:
+            setattr(points, name, usual * factor)
+            found.append(_likelihood(cells, regression.TIME))
+        setattr(points, name, usual)
+        yield name.lower(), usual, found
+    for field in dataclasses.fields(regression.Sigmas):
+        usual = getattr(regression.TIME, field.name)
+        others = [dataclasses.replace(regression.TIME, **{field.name: usual * factor}) for factor in FACTORS]
+        yield field.name, usual, [_likelihood(cells, each) for each in others]
+    usual, found = regression.LENGTH, list[float]()
+    for factor in FACTORS:
+        regression.LENGTH = usual * factor
+        found.append(_likelihood(cells, regression.TIME))
+    regression.LENGTH = usual
+    yield "length", usual, found
+
+
+def _likelihood(cells: list[Cell], sigmas: regression.Sigmas) -> float:
+    total = 0.0
+    for cell in cells:
+        index = _timed(cell)
+        measured = [math.log(each.tokens_per_step / (each.tokens_per_s or 1.0)) for each in cell.choices]
+        known = points.make_points(cell.problem(0))
+        residuals = np.array(measured)[index] - known.log_step_s[index]
+        total += float(regression.learn(known, index, residuals, sigmas).process.log_marginal_likelihood_value_)
+    return total
+
+
+def _timed(cell: Cell) -> points.Index:
+    return np.array([place for place, each in enumerate(cell.choices) if each.tokens_per_s], dtype=np.int64)
+
+
+if __name__ == "__main__":
+    main()
