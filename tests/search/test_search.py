@@ -121,8 +121,11 @@ class TestAWholeSearch:
             assert len(each.windows_s) >= 3 and each.step_time_low_s and each.step_time_high_s
             assert each.step_time_low_s <= each.step_time_s <= each.step_time_high_s
             assert each.losses[-1] < each.losses[0], "it learns"
-            assert each.step_time_derived == (each.repeat == 0), "a search's own run stops at three micro-steps"
-            assert each.measured_grad_accum == (4 if each.repeat else 3)
+            assert each.step_time_derived == (each.measured_grad_accum < 4)
+            if not each.repeat:
+                assert each.measured_grad_accum == 3, "a search's own run stops at three micro-steps"
+            elif each.step_time_s < 3.0:  # far below the longest step that a winner's last run may have here, 5 s
+                assert each.measured_grad_accum == 4
             assert each.import_s and each.startup_s and each.import_s < each.startup_s, "the first rung of its trial"
 
     def test_the_journal_tells_it_whole(self, whole: Run) -> None:
