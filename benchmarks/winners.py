@@ -42,10 +42,14 @@ def search(studies: Path, name: str, begin: Sequence[str], options: Sequence[str
         SystemExit: the search failed.
     """
     command = [sys.executable, "-m", "platform.search", *arguments(studies, name, begin, options), "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        sys.exit(f"the study {name} ended with exit code {done.returncode}; the same command goes on with it")
-    return json.loads(done.stdout)
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        said, _ = running.communicate()
+    except KeyboardInterrupt:  # the search got the signal too, and ends its trial in its own time
+        said, _ = running.communicate()
+    if running.returncode:
+        sys.exit(f"the study {name} ended with exit code {running.returncode}; the same command goes on with it")
+    return json.loads(said)
 
 
 def arguments(studies: Path, name: str, begin: Sequence[str], options: Sequence[str]) -> list[str]:

@@ -16,9 +16,11 @@ from platform.replaying.play import make
 from platform.replaying.recorded import Cell
 
 ROOT = Path(__file__).resolve().parent.parent
-CELLS = tuple(
-    tuple(ROOT / "docs" / "measurements" / f"{name}-{devices}xH200.csv" for name in ("bloom7b", "bloom7b-kernels"))
-    for devices in (1, 4)
+MEASURED = ROOT / "docs" / "measurements"
+CELLS = (
+    (MEASURED / "gpt2-grid-1xH200.csv",),
+    (MEASURED / "bloom7b-1xH200.csv", MEASURED / "bloom7b-kernels-1xH200.csv"),
+    (MEASURED / "bloom7b-4xH200.csv", MEASURED / "bloom7b-kernels-4xH200.csv"),
 )
 """Tables of one panel each: their rows are of one cell."""
 PICTURE = ROOT / "docs" / "pictures" / "guided-and-random.png"
@@ -74,8 +76,8 @@ def draw(cell: Cell, axes: Axes) -> None:
 
 def main() -> None:
     """Writes the picture."""
-    figure, both = plt.subplots(1, len(CELLS), figsize=(9, 3.4), dpi=160, sharey=True)
-    for tables, axes in zip(CELLS, both, strict=True):
+    figure, panels = plt.subplots(1, len(CELLS), figsize=(12, 3.4), dpi=160, sharey=True)
+    for tables, axes in zip(CELLS, panels, strict=True):
         (cell,) = read_cells(tables)[0]
         draw(cell, axes)
     figure.text(
@@ -86,7 +88,7 @@ def main() -> None:
         fontsize=12,
         weight="bold",
     )
-    figure.subplots_adjust(left=0.06, right=0.99, top=0.80, bottom=0.15, wspace=0.08)
+    figure.subplots_adjust(left=0.05, right=0.99, top=0.80, bottom=0.15, wspace=0.08)
     PICTURE.parent.mkdir(exist_ok=True)
     figure.savefig(PICTURE, metadata={"Table": fingerprint(), "Software": None})
     print(PICTURE)
