@@ -18,8 +18,8 @@ from trainers.probed import Probe
 from trainers.recipe import Recipe
 from trainers.support import refusal
 
-TRIAL_S = {"cuda": 35.0, "cpu": 16.0}
-"""Seconds to start and end a trial, estimated from H200 hosts and from two CPU cores: for `--dry-run` only."""
+TRIAL_S = {"cuda": 18.0, "cpu": 16.0}
+"""Seconds to start and end a trial: 13 to 18 on H200 hosts (docs/measurements.md), estimated from two CPU cores."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

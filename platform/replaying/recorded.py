@@ -36,6 +36,8 @@ class Recorded:
     peak_allocated_gib: float | None
     gpu_s: float
     """Device seconds of the trial."""
+    utilization_pct: float | None = None
+    """No table has it."""
 
     @property
     def micro_batches(self) -> tuple[int, ...]:

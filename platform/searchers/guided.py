@@ -64,6 +64,8 @@ class Guided(Generic[C]):
         self._alive = np.ones(len(points), dtype=bool)
         self._log_step_s: dict[int, float] = {}
         """Measured, by point."""
+        self._waited: dict[int, float] = {}
+        """Share of the step in which a device was seen to wait, by point."""
         self._fitting = Fitting(points)
         self._best: dict[int, float] = {}
         """Group -> log step time of its incumbent."""
@@ -145,6 +147,8 @@ class Guided(Generic[C]):
         took = _log_step_s(result, tokens_per_step)
         if took is not None:
             self._log_step_s[point] = took
+            busy = result.utilization_pct
+            self._waited[point] = 0.0 if busy is None or not math.isfinite(busy) else 1 - busy / 100
         self._fitting.learn(point, result, timed=took is not None)
 
     def _lead(self, group: int, result: Result, tokens_per_step: int) -> None:
@@ -240,7 +244,9 @@ class Guided(Generic[C]):
         np.minimum.at(best, points.group[index], measured)
         taught = teachers(measured - best[points.group[index]])
         index, measured = index[taught], measured[taught]
-        return learn(points, index, measured - points.log_step_s[index], TIME if points.predicted else UNPREDICTED)
+        waited = np.array([self._waited[int(each)] for each in index])
+        sigmas = TIME if points.predicted else UNPREDICTED
+        return learn(points, index, measured - points.log_step_s[index], sigmas, waited)
 
     def _reference(self, group: int, speed: Array) -> float:
         """Log speed of the group's incumbent; where it has none, somewhat below the best of `speed`, its points'."""

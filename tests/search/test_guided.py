@@ -118,6 +118,16 @@ class TestLearning:
             assert np.allclose(mine, theirs)
         assert slow.suggest() == ok.suggest()
 
+    def test_a_step_that_its_device_waited_in_tells_less_of_the_others(self) -> None:
+        """The host set its pace: the layouts that keep the device busy need not be as slow."""
+        means: list[float] = []
+        for busy_pct in (100.0, 50.0):
+            searcher = Guided(PLANNED)
+            searcher.update(BLOOM[0], [dataclasses.replace(ran(BLOOM[0], 60.0)[0], utilization_pct=busy_pct)])
+            everything = np.arange(len(searcher._points), dtype=np.int64)
+            means.append(float(np.median(searcher._times().each(everything)[0])))
+        assert 0 < means[1] < 0.8 * means[0]
+
     def test_the_linear_part_is_near_the_whole_posterior(self) -> None:
         points = make_points(PLANNED)
         rng = np.random.default_rng(0)

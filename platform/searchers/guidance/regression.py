@@ -103,14 +103,16 @@ def _rows(points: Points, index: Index) -> Array:
     return np.concatenate([points.effects[index], points.place[index]], axis=1).astype(np.float64)
 
 
-def learn(
-    points: Points, index: Index, residuals: Array, sigmas: Sigmas, scales: tuple[float, ...] = SCALES
-) -> Learned:
-    """The posterior after the points of `index` had `residuals`: at the likeliest of `scales`."""
-    noise = sigmas.noise**2 + (sigmas.host * points.host_share[index]) ** 2
+def learn(points: Points, index: Index, residuals: Array, sigmas: Sigmas, waited: Array | None = None) -> Learned:
+    """The posterior after the points of `index` had `residuals`, at the likeliest of `SCALES`.
+
+    `waited` is the share of each one's step in which its device was seen to wait.
+    """
+    host_share = points.host_share[index] if waited is None else np.maximum(points.host_share[index], waited)
+    noise = sigmas.noise**2 + (sigmas.host * host_share) ** 2
     best: Any = None
     best_kernel: _Shared | None = None
-    for scale in scales if len(index) > 1 else (1.0,):
+    for scale in SCALES if len(index) > 1 else (1.0,):
         kernel = _Shared(
             num_effects=points.effects.shape[1],
             common=sigmas.common * scale,
