@@ -1,0 +1,117 @@
+"""What the guided search would do today over times that searches recorded. Run
+
+python -m benchmarks.guided_again JOURNAL [JOURNAL ...] -- SPACE [options of platform.search]
+
+It is asked for trial after trial, and answered from the journals: a point's first figure counts. A point that none has
+is answered with what is predicted for it, and counted apart. Device seconds are those of the figure's windows and
+warm-up steps, and what a trial's start is taken to cost. This is derived: nothing is run.
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
+from platform.cost_model.predict import predict
+from platform.nodes import Place
+from platform.planning import TRIAL_S
+from platform.request import read_request
+from platform.search import parser
+from platform.study.history import History
+from platform.study.journal import Tail
+from platform.subject import subject_of
+from search_spaces.space import Candidate
+from trainers.cluster import Cluster
+from trainers.layout import BatchPoint
+from trainers.measurement import ENDS_LADDER, TIMED, Measurement, Outcome
+
+Key = tuple[str, int]
+"""Of a candidate, and a micro-batch of it."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints each trial, and what all of them took beside all that was recorded."""
+    if "--" not in argv:
+        sys.exit("usage: python -m benchmarks.guided_again JOURNAL [JOURNAL ...] -- SPACE [options of platform.search]")
+    place = argv.index("--")
+    journals = argparse.ArgumentParser()
+    journals.add_argument("journals", nargs="+", type=Path)
+    cluster, recorded = _recorded(journals.parse_args(argv[:place]).journals)
+    request = read_request(parser().parse_args(argv[place + 1 :]))
+    problem = subject_of(request, Place(cluster=cluster, cpus_per_worker=1.0, driver_ip=""), None).problem
+    assert problem.columns is not None, f"the cost model does not know {cluster.label}"
+    keys = [(each.key, rung) for each in problem.candidates for rung in each.micro_batches]
+    steps_s = dict(zip(keys, predict(problem.columns).step.total_s.tolist(), strict=True))
+    searcher = searchers.create("guided", problem)
+    start_s, best = TRIAL_S[cluster.device_kind], 0.0
+    trials, points, unknown, spent_s = 0, 0, 0, 0.0
+    while (candidate := searcher.suggest()) is not None:
+        found: list[Measurement] = []
+        for rung in candidate.micro_batches:
+            key = (candidate.key, rung)
+            unknown += key not in recorded
+            found.append(_judged(recorded.get(key) or _foretold(candidate, rung, steps_s[key]), best))
+            best = max(best, (found[-1].tokens_per_s or 0.0) if found[-1].outcome is Outcome.OK else 0.0)
+            spent_s += _device_s(found[-1])
+            if found[-1].outcome in ENDS_LADDER:
+                break
+        trials, points, spent_s = trials + 1, points + len(found), spent_s + start_s * cluster.num_devices
+        print(f"{trials:3d}  {candidate.layout.label}: {', '.join(map(_said, found))}")
+        searcher.update(candidate, found)
+    own = {key: each for key, each in recorded.items() if key in steps_s}
+    layouts = len({key for key, _ in own})
+    whole_s = sum(map(_device_s, own.values())) + layouts * start_s * cluster.num_devices
+    print(f"ended: {searcher.why_stopped}")
+    print(f"{trials} trials, {points} points, of which no journal has {unknown}: {spent_s:.0f} device seconds")
+    print(f"all that was recorded, a trial a layout: {layouts} trials, {len(own)} points: {whole_s:.0f} device seconds")
+    return 0
+
+
+def _recorded(journals: Sequence[Path]) -> tuple[Cluster, Mapping[Key, Measurement]]:
+    found: dict[Key, Measurement] = {}
+    cluster: Cluster | None = None
+    for path in journals:
+        history = History(Tail(path).read(last=True))
+        assert history.header is not None, f"{path} has no first line"
+        cluster = cluster or history.header.cluster
+        for each in history.measurements:
+            if not each.repeat and each.outcome is not Outcome.SKIPPED:
+                key = f"{each.recipe.id}-{each.layout.id}", each.batch.micro_batch
+                found.setdefault(key, each)
+    assert cluster is not None
+    return cluster, found
+
+
+def _judged(measurement: Measurement, best: float) -> Measurement:
+    """As it would be called beside the best so far of this search."""
+    if measurement.outcome not in TIMED:
+        return measurement
+    outcome = Outcome.OK if (measurement.tokens_per_s or 0.0) >= best else Outcome.SLOW
+    return dataclasses.replace(measurement, outcome=outcome)
+
+
+def _foretold(candidate: Candidate, rung: int, step_s: float) -> Measurement:
+    return Measurement(
+        recipe=candidate.recipe,
+        layout=candidate.layout,
+        batch=BatchPoint.of(candidate.recipe, candidate.layout, rung),
+        outcome=Outcome.OK,
+        tokens_per_s=candidate.tokens_per_step / step_s,
+    )
+
+
+def _device_s(measurement: Measurement) -> float:
+    """Of its windows and warm-up steps, as far as they were recorded."""
+    windows_s = sum(measurement.windows_s) * measurement.steps_per_window
+    return (windows_s + sum(measurement.step_times_s[: measurement.warmup_steps])) * measurement.num_devices
+
+
+def _said(measurement: Measurement) -> str:
+    speed = f"{measurement.tokens_per_s:,.0f}" if measurement.tokens_per_s else measurement.outcome.value
+    return f"{measurement.batch.micro_batch}: {speed}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
