@@ -238,11 +238,9 @@ class Loop:
         return self._job_of(trial)
 
     def _profile_job(self) -> Job | None:
-        """The next winner's profile, where profiles are asked for: it comes after all else, and where that is done."""
+        """The next winner's profile, where profiles are asked for: it comes after all else."""
         if self._finals is None or self.spending.time_left_s() <= self.history.trial_s:
             return None
-        if self._finals.next(self.history) is not None:
-            return None  # there was no time for it
         trial = self._finals.profile(self.history)
         return None if trial is None else self._job_of(trial)
 

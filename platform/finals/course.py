@@ -79,7 +79,8 @@ class Finals:
         """
         for recipe in self._recipes:
             runs = self._repeats_left(recipe, history)
-            enough = math.isinf(left_s) or left_s >= costs.trial_s + self._closing_s(history, costs, anew=recipe)
+            closing_s = self._closing_s(history, costs, anew=recipe) + costs.trial_s * self.rules.profile
+            enough = math.isinf(left_s) or left_s >= costs.trial_s + closing_s
             if runs and enough:
                 run, point = runs[0], runs[0].point
                 return FinalTrial(recipe=recipe, layout=point.layout, rungs=(point.batch,), repeat=run.repeat)
@@ -88,8 +89,12 @@ class Finals:
         return None
 
     def profile(self, history: History) -> FinalTrial | None:
-        """The profile of the first winner that has none, where profiles are asked for: after all else is settled."""
-        for recipe in self._recipes if self.rules.profile else ():
+        """The profile of the first winner that has none, where profiles are asked for and the winners went through all
+        that makes them winners; finalists' runs for which there was no time do not keep it back.
+        """
+        if not self.rules.profile or any(self._closing(each, history, UNLIMITED) for each in self._recipes):
+            return None
+        for recipe in self._recipes:
             best = winner(_of(recipe, history))
             if best is None or history.profile_of(best) is not None:
                 continue
@@ -101,12 +106,15 @@ class Finals:
     def reserve_s(self, history: History, costs: Costs, whole_s: float) -> float:
         """Seconds of a budget of `whole_s` that a search leaves to the final trials that would follow now.
 
-        All that the winners have to go through, up to half of the budget; with the finalists' runs and a profile, up
-        to a third.
+        All that the winners have to go through, and their profile where it is asked for, up to half of the budget; with
+        the finalists' runs, up to a third.
         """
-        closing_s = self._closing_s(history, costs)
-        runs = sum(len(self._repeats_left(recipe, history)) for recipe in self._recipes)
-        runs_s = costs.trial_s * (runs + (self.profile(history) is not None))
+        profiles = sum(
+            best is not None and history.profile_of(best) is None
+            for best in (winner(_of(recipe, history)) for recipe in self._recipes)
+        )
+        closing_s = self._closing_s(history, costs) + costs.trial_s * profiles * self.rules.profile
+        runs_s = costs.trial_s * sum(len(self._repeats_left(recipe, history)) for recipe in self._recipes)
         return max(min(closing_s, whole_s / 2), min(closing_s + runs_s, whole_s / 3))
 
     def left_out(self, history: History) -> str:

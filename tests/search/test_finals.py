@@ -239,6 +239,23 @@ class TestBudgetOfTheFinals:
         stops_s = [job.stop_at_unix_s for job in searched if job.stop_at_unix_s]
         assert stops_s[0] > 150 and 0 < stops_s[-1] < 160 - 72 - 75, "none of its rungs begins in the finals' time"
 
+    def test_a_profile_that_is_asked_for_comes_before_the_finalists_runs(
+        self, make: Make, slow: Backend, study: Study
+    ) -> None:
+        rules = dataclasses.replace(self.RULES, profile=True)
+        loop = make(self.MANY, rules=rules, time_s=215.0)
+        slow.run(loop)
+        assert "runs of 3 finalists" in loop.left_out, "for which there was no time"
+        assert slow.jobs[-1].profile and len(history_of(study).profiles) == 1
+
+    @pytest.mark.parametrize("time_s", [40.0, 100.0])
+    def test_no_winner_is_profiled_before_its_gate(self, time_s: float, make: Make, slow: Backend) -> None:
+        """Without time for its gate what would be profiled is no winner yet."""
+        rules = dataclasses.replace(self.RULES, profile=True)
+        loop = make(self.MANY, rules=rules, time_s=time_s)
+        slow.run(loop)
+        assert any(job.profile for job in slow.jobs) == ("numerics gate" not in loop.left_out)
+
     def test_with_time_for_all_the_finalists_run_first(self, make: Make, slow: Backend) -> None:
         slow.run(make(self.MANY, rules=self.RULES, time_s=500.0))
         assert [job.repeat for job in slow.jobs[13:]] == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 0]
