@@ -14,7 +14,10 @@ from trainers.cluster import Cluster
 from trainers.job import Job, MemoryPoint, Timing
 from trainers.ladder import misfits, with_headroom_gib
 from trainers.layout import BatchPoint
-from trainers.measurement import Measurement, Outcome
+from trainers.measurement import TIMED, Measurement, Outcome
+
+ROOMY = (1, 2, 4, 8, 16, 32)
+"""Micro-batches that are looked at for the reference of a numerics gate, which has no rungs."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +77,7 @@ def make_job(
         repeat=repeat,
         is_last=final is not None and final.is_last,
         gate=final and final.gate,
+        gate_micro_batch=roomy(candidate, history, settings) if final and final.gate else 1,
         profile=final and final.profile,
         incumbent_tokens_per_s=best and best.tokens_per_s,
         known_memory=known if race else (),
@@ -87,6 +91,20 @@ def make_job(
         hang_floor_s=settings.hang_floor_s,
         first_step_s=settings.first_step_s,
     )
+
+
+def roomy(candidate: Candidate, history: History, settings: Settings) -> int:
+    """The largest micro-batch for which the candidate surely has room: one that ran, or is foretold to take half of the
+    memory at most.
+
+    The reference of a numerics gate may never have run. At micro-batch 1 it waits for its host: 45 s of the 378 that a
+    search of GPT-2 took on an H200. Too large a one would cost its whole trial.
+    """
+    recipe, layout = candidate.recipe, candidate.layout
+    sizes = tuple(n for n in ROOMY if recipe.global_batch % (n * layout.data_parallel) == 0)
+    foreseen = foreseen_gib(dataclasses.replace(candidate, micro_batches=sizes), settings.cluster, settings.cap_gib)
+    ran = (each.batch.micro_batch for each in history.measured(candidate.key) if each.outcome in TIMED)
+    return max([1, *ran, *(size for size, gib in foreseen if gib <= settings.limit_gib / 2)])
 
 
 def outgrown(job: Job, history: History, settings: Settings) -> tuple[Measurement, ...]:

@@ -73,6 +73,8 @@ class Job:
     """Whether it is a winner's last run: the largest accumulation that `Timing` allows, for `winner_s`."""
     gate: GateSize | None = None
     """Where given, the curves of the numerics gate are recorded before anything is measured."""
+    gate_micro_batch: int = 1
+    """At most so many sequences a micro-step of the gate, where there are no rungs."""
     profile: BatchPoint | None = None
     """Where given, this point is profiled, and nothing is measured."""
     incumbent_tokens_per_s: float | None = None
@@ -110,7 +112,8 @@ class Job:
 
 
 def gate_batch(job: Job) -> BatchPoint:
-    """How the gate's sequences are cut on the job's layout: as its own first rung, where they divide so.
+    """How the gate's sequences are cut on the job's layout: as its own first rung, else as the job says, where they
+    divide so.
 
     Raises:
         ValueError: the data-parallel ranks do not share the sequences evenly.
@@ -119,6 +122,6 @@ def gate_batch(job: Job) -> BatchPoint:
     each, left = divmod(gate.sequences, job.layout.data_parallel)
     if left or not each:
         raise ValueError(f"{gate.sequences} sequences do not go over {job.layout.data_parallel} data-parallel ranks")
-    most = job.rungs[0].micro_batch if job.rungs else 1
+    most = job.rungs[0].micro_batch if job.rungs else job.gate_micro_batch
     micro_batch = max(size for size in range(1, min(most, each) + 1) if each % size == 0)
     return BatchPoint(micro_batch=micro_batch, grad_accum=each // micro_batch)

@@ -1,0 +1,56 @@
+"""What a trial's job takes from the study: here the micro-batch of a numerics gate's reference."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+import search_spaces
+from platform.jobs import Settings, foreseen_gib, roomy
+from platform.study.history import History
+from search_spaces.space import Candidate
+from tests.samples import measurement
+from trainers.cluster import Cluster
+from trainers.job import GateSize, Job, Timing, gate_batch
+from trainers.journal import Measured
+from trainers.layout import Layout
+from trainers.measurement import Outcome
+
+H200 = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=1, capability=(9, 0))
+SETTINGS = Settings(
+    cluster=H200, cpus_per_worker=1.0, recorder="none", commit="0", cap_gib=None, timing=Timing(), rules=None
+)
+
+
+def reference(space: str) -> Candidate:
+    """The plainest layout: eager execution, the plain loss, full sharding."""
+    layout = Layout(engine="fsdp", zero_stage=3, attention="eager")
+    return Candidate(recipe=search_spaces.load(space).recipe, layout=layout, micro_batches=(1,))
+
+
+def test_the_gate_s_reference_takes_what_surely_fits() -> None:
+    small = roomy(reference("gpt2"), History([]), SETTINGS)
+    assert small > 1
+    ((_, peak_gib),) = foreseen_gib(dataclasses.replace(reference("gpt2"), micro_batches=(small,)), H200, None)
+    assert peak_gib <= H200.device_memory_gib / 2
+    capped = roomy(reference("gpt2"), History([]), dataclasses.replace(SETTINGS, cap_gib=8.0))
+    assert 1 <= capped < small
+    assert roomy(reference("bloom7b"), History([]), SETTINGS) == 1, "its states alone take three quarters"
+
+
+@pytest.mark.parametrize(("outcome", "wanted"), [(Outcome.SLOW, 64), (Outcome.THRASH, 1)])
+def test_what_ran_surely_fits_and_what_nothing_is_known_of_may_not(outcome: Outcome, wanted: int) -> None:
+    candidate = reference("gpt2")
+    unknown = dataclasses.replace(SETTINGS, cluster=dataclasses.replace(H200, device="a device of next year"))
+    ran = measurement(on=candidate.layout, recipe=candidate.recipe, micro_batch=64, outcome=outcome)
+    assert roomy(candidate, History([]), unknown) == 1
+    assert roomy(candidate, History([Measured(at="2026-11-22T00:00:00+00:00", measurement=ran)]), unknown) == wanted
+
+
+@pytest.mark.parametrize(("most", "wanted"), [(1, (1, 32)), (5, (4, 8)), (16, (16, 2)), (64, (32, 1))])
+def test_the_gate_s_sequences_are_cut_evenly(most: int, wanted: tuple[int, int]) -> None:
+    candidate = reference("gpt2")
+    fields: dict[str, Any] = {"trial_id": "t1", "recorder": "none", "cluster": H200, "cpus_per_worker": 1.0}
+    job = Job(recipe=candidate.recipe, layout=candidate.layout, rungs=(), gate=GateSize(), **fields)
+    batch = gate_batch(dataclasses.replace(job, gate_micro_batch=most))
+    assert (batch.micro_batch, batch.grad_accum) == wanted
