@@ -14,7 +14,7 @@ from platform.reports.columns import Column, columns_of, flat, narrow, outcome
 from platform.reports.summary import shortfall_gib
 from platform.study.history import by_recipe
 from trainers.cluster import Cluster
-from trainers.measurement import Measurement, Outcome
+from trainers.measurement import TIMED, Measurement, Outcome
 
 STYLES = {
     Outcome.OK: "",
@@ -269,8 +269,13 @@ def _notes(
     notes: list[str] = []
     if best is not None:
         notes.append("* the winner")
+    slow = sum(row.outcome is Outcome.SLOW for row in ran)
+    if slow:
+        notes.append(
+            f"slow ({text.plural(slow, 'row')}): stopped early, as what it may reach at most was below the best"
+        )
     for row in ran:
-        if row.outcome is not Outcome.OK and row.reason:
+        if row.outcome not in TIMED and row.reason:
             point = f"{row.layout.label}, MBS {row.batch.micro_batch}"
             notes.append(f"Not counted: {point}: {row.outcome.value}, {' '.join(row.reason.split())}")
     if any(column == "std %" for column in shown):

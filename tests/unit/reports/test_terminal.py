@@ -140,3 +140,14 @@ def test_of_a_large_study_the_best_and_a_count() -> None:
     assert re.search(r"buckets 130 MiB.* ok", text) and not re.search(r"buckets 30 MiB.* ok", text)
     assert "and 30 more that ran, see the study's files or --json" in text
     assert "and 4 more that failed, see the study's files or --json" in text
+
+
+def test_rows_that_were_stopped_as_slow_have_one_note_together() -> None:
+    """An exhaustive search has dozens of them, and a line each would bury what it found."""
+    slow = [
+        measurement(on=layout(bucket_mib=n + 100), tokens_per_s=30000.0, outcome=Outcome.SLOW, reason="stopped after 3")
+        for n in range(20)
+    ]
+    flat = " ".join(_render(*MANY, *slow, width=160).split())
+    assert "slow (20 rows): stopped early" in flat and "stopped after 3" not in flat
+    assert "Not counted: DDP" in flat, "what thrashed still says why"
