@@ -11,7 +11,7 @@ from platform.reports.text import figure, plural
 from platform.study.replace import replacing
 from trainers.cluster import Cluster
 from trainers.layout import Layout
-from trainers.measurement import Measurement, Outcome
+from trainers.measurement import TIMED, Measurement, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,7 +78,7 @@ def _rows(points: Sequence[Measurement]) -> list[Layout]:
     """Layouts, the fastest first; those that never gave a figure last."""
     speed: dict[str, tuple[bool, float]] = {}
     for each in points:
-        mine = (each.outcome is Outcome.OK, _speed(each))
+        mine = (each.outcome in TIMED, _speed(each))
         speed[each.layout.id] = max(mine, speed.get(each.layout.id, (False, 0.0)))
     layouts = {each.layout.id: each.layout for each in points}
     return sorted(layouts.values(), key=lambda layout: speed[layout.id], reverse=True)[:_MOST_ROWS]
@@ -154,16 +154,25 @@ def _heat_map(axes: "Axes", points: Sequence[Measurement], rows: Sequence[Layout
 
     columns = sorted({each.batch.micro_batch for each in points})
     at = {layout.id: row for row, layout in enumerate(rows)}
-    fastest = max((_speed(each) for each in points if each.outcome is Outcome.OK), default=0.0)
+    fastest = max((_speed(each) for each in points if each.outcome in TIMED), default=0.0)
     for each in points:
         if each.layout.id not in at:
             continue
         x, y = columns.index(each.batch.micro_batch), at[each.layout.id]
-        share = (_speed(each)) / fastest if each.outcome is Outcome.OK and fastest else 1.0
-        # Shades of the one color of `ok`; every other outcome has a color of its own and, where it crashed, hatching.
+        timed = each.outcome in TIMED
+        share = _speed(each) / fastest if timed and fastest else 1.0
+        # Shades of one color for times that count; every other outcome has its own and, where it crashed, hatching.
         hatch = "" if _speed(each) or each.outcome is Outcome.SKIPPED else "////"
         axes.add_patch(
-            Rectangle((x - 0.49, y - 0.48), 0.98, 0.96, fc=_color(each), alpha=0.15 + 0.85 * share**3, ec="none", lw=0)
+            Rectangle(
+                (x - 0.49, y - 0.48),
+                0.98,
+                0.96,
+                fc=COLORS[Outcome.OK] if timed else _color(each),
+                alpha=0.15 + 0.85 * share**3,
+                ec="none",
+                lw=0,
+            )
         )
         if hatch:
             axes.add_patch(
@@ -171,7 +180,7 @@ def _heat_map(axes: "Axes", points: Sequence[Measurement], rows: Sequence[Layout
             )
         speed = "" if not _speed(each) else figure(_speed(each)) + ("~" if each.step_time_derived else "")
         word = {Outcome.OK: "", Outcome.OOM: "OOM"}.get(each.outcome, each.outcome.value)
-        light = share > 0.8 if each.outcome is Outcome.OK else bool(hatch)
+        light = share > 0.8 if timed else bool(hatch)
         axes.text(
             x, y, f"{speed}\n{word}".strip(), ha="center", va="center", fontsize=7.5, linespacing=0.95,
             color="white" if light else _INK, fontweight="bold" if word == "OOM" else "normal",
