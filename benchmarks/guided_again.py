@@ -3,12 +3,12 @@
 python -m benchmarks.guided_again JOURNAL [JOURNAL ...] -- SPACE [options of platform.search]
 
 It is asked for trial after trial, and answered from the journals: a point's first figure counts. A point that none has
-is answered with what is predicted for it, and counted apart. Device seconds are those of the figure's windows and
-warm-up steps, and what a trial's start is taken to cost. This is derived: nothing is run.
+is answered with what is predicted for it, costs nothing beyond its trial's start, and is counted apart. Device seconds
+are those of a figure's windows and warm-up steps, and what a trial's start is taken to cost. Every rung of a trial is
+climbed, which a worker leaves off where a larger one cannot win. This is derived: nothing is run.
 """
 
 import argparse
-import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,13 +19,13 @@ from platform.nodes import Place
 from platform.planning import TRIAL_S
 from platform.request import read_request
 from platform.search import parser
-from platform.study.history import History
+from platform.study.history import History, key_of
 from platform.study.journal import Tail
 from platform.subject import subject_of
 from search_spaces.space import Candidate
 from trainers.cluster import Cluster
 from trainers.layout import BatchPoint
-from trainers.measurement import ENDS_LADDER, TIMED, Measurement, Outcome
+from trainers.measurement import ENDS_LADDER, Measurement, Outcome
 
 Key = tuple[str, int]
 """Of a candidate, and a micro-batch of it."""
@@ -41,19 +41,19 @@ def main(argv: Sequence[str]) -> int:
     cluster, recorded = _recorded(journals.parse_args(argv[:place]).journals)
     request = read_request(parser().parse_args(argv[place + 1 :]))
     problem = subject_of(request, Place(cluster=cluster, cpus_per_worker=1.0, driver_ip=""), None).problem
+    assert not problem.earlier, "--learn-from has no place here"
     assert problem.columns is not None, f"the cost model does not know {cluster.label}"
     keys = [(each.key, rung) for each in problem.candidates for rung in each.micro_batches]
     steps_s = dict(zip(keys, predict(problem.columns).step.total_s.tolist(), strict=True))
     searcher = searchers.create("guided", problem)
-    start_s, best = TRIAL_S[cluster.device_kind], 0.0
+    start_s = TRIAL_S[cluster.device_kind]
     trials, points, unknown, spent_s = 0, 0, 0, 0.0
     while (candidate := searcher.suggest()) is not None:
         found: list[Measurement] = []
         for rung in candidate.micro_batches:
             key = (candidate.key, rung)
             unknown += key not in recorded
-            found.append(_judged(recorded.get(key) or _foretold(candidate, rung, steps_s[key]), best))
-            best = max(best, (found[-1].tokens_per_s or 0.0) if found[-1].outcome is Outcome.OK else 0.0)
+            found.append(recorded.get(key) or _foretold(candidate, rung, steps_s[key]))
             spent_s += _device_s(found[-1])
             if found[-1].outcome in ENDS_LADDER:
                 break
@@ -78,18 +78,9 @@ def _recorded(journals: Sequence[Path]) -> tuple[Cluster, Mapping[Key, Measureme
         cluster = cluster or history.header.cluster
         for each in history.measurements:
             if not each.repeat and each.outcome is not Outcome.SKIPPED:
-                key = f"{each.recipe.id}-{each.layout.id}", each.batch.micro_batch
-                found.setdefault(key, each)
+                found.setdefault((key_of(each), each.batch.micro_batch), each)
     assert cluster is not None
     return cluster, found
-
-
-def _judged(measurement: Measurement, best: float) -> Measurement:
-    """As it would be called beside the best so far of this search."""
-    if measurement.outcome not in TIMED:
-        return measurement
-    outcome = Outcome.OK if (measurement.tokens_per_s or 0.0) >= best else Outcome.SLOW
-    return dataclasses.replace(measurement, outcome=outcome)
 
 
 def _foretold(candidate: Candidate, rung: int, step_s: float) -> Measurement:

@@ -1,6 +1,7 @@
 """Makes a trial's `Job` from what the study has so far, and the measurement of one that ended without a word."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from platform.cost_model.hardware import datasheet_tflops
@@ -103,8 +104,11 @@ def roomy(candidate: Candidate, history: History, settings: Settings) -> int:
     recipe, layout = candidate.recipe, candidate.layout
     sizes = tuple(n for n in ROOMY if recipe.global_batch % (n * layout.data_parallel) == 0)
     foreseen = foreseen_gib(dataclasses.replace(candidate, micro_batches=sizes), settings.cluster, settings.cap_gib)
-    ran = (each.batch.micro_batch for each in history.measured(candidate.key) if each.outcome in TIMED)
-    return max([1, *ran, *(size for size, gib in foreseen if gib <= settings.limit_gib / 2)])
+    measured = history.measured(candidate.key)
+    ran = {each.batch.micro_batch for each in measured if each.outcome in TIMED}
+    refused = min((each.batch.micro_batch for each in measured if each.outcome not in TIMED), default=math.inf)
+    sizes = {1, *ran, *(size for size, gib in foreseen if gib <= settings.limit_gib / 2)}
+    return max(size for size in sizes if size < refused or size == 1)
 
 
 def outgrown(job: Job, history: History, settings: Settings) -> tuple[Measurement, ...]:

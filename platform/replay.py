@@ -6,8 +6,9 @@
     python -m platform.replay TABLE.csv --json                               the figures as one JSON object
 
 A trial is one row and costs (20 s + 10 steps) x GPUs, an out-of-memory error 20 s x GPUs. Told is how many trials and
-device seconds it took to come within 2 % of the cell's best. A cell is (model, gpu, gpus, seq_len, global_batch);
-identical configurations are merged by their median first. The header of a table: docs/table.md.
+device seconds it took to come within 2 % of the cell's best. A cell is (model, gpu, gpus, seq_len, global_batch)
+and the recipe, where the table names it; identical configurations are merged by their median first. The header of a
+table: docs/table.md.
 """
 
 import argparse
@@ -157,16 +158,21 @@ def _show(
         )
 
     for cell, all_of in zip(found, played, strict=True):
-        model, gpu, gpus, seq_len, global_batch = cell.name
-        label = f"{model}, {gpus} x {gpu}, length {seq_len}, batch {global_batch}"
-        row(label, str(len(cell.choices)), figures(all_of))
+        row(_label(cell, found), str(len(cell.choices)), figures(all_of))
     row(f"all of at least {least}", "", overall)
     console.print(table, highlight=False)
 
 
+def _label(cell: Cell, found: Sequence[Cell]) -> str:
+    """What tells the cell from the others; its recipe's id where another recipe has a cell of that name."""
+    model, gpu, gpus, seq_len, global_batch = cell.name
+    label = f"{model}, {gpus} x {gpu}, length {seq_len}, batch {global_batch}"
+    return f"{label}, recipe {cell.recipe}" if sum(each.name == cell.name for each in found) > 1 else label
+
+
 def _show_trials(found: Sequence[Cell], played: Sequence[Sequence[Played]]) -> None:
     for cell, (first, *_) in zip(found, played, strict=True):
-        print(", ".join(cell.name))
+        print(_label(cell, found))
         varied = [axis for axis in cell.choices[0].axes if len({each.axes[axis] for each in cell.choices}) > 1]
         for number, each in enumerate(first.tried, 1):
             share = f"{(each.tokens_per_s or 0.0) / cell.best_tokens_per_s:.1%} of the best"

@@ -79,7 +79,7 @@ class Finals:
         """
         for recipe in self._recipes:
             runs = self._repeats_left(recipe, history)
-            closing_s = self._closing_s(history, costs, anew=recipe) + costs.trial_s * self.rules.profile
+            closing_s = self._closing_s(history, costs, anew=recipe) + costs.trial_s * len(self._unprofiled(history))
             enough = math.isinf(left_s) or left_s >= costs.trial_s + closing_s
             if runs and enough:
                 run, point = runs[0], runs[0].point
@@ -89,15 +89,10 @@ class Finals:
         return None
 
     def profile(self, history: History) -> FinalTrial | None:
-        """The profile of the first winner that has none, where profiles are asked for and the winners went through all
-        that makes them winners; finalists' runs for which there was no time do not keep it back.
+        """The profile of the first winner that has none, where profiles are asked for: what to run once `next` gives
+        nothing more. Finalists' runs for which there was no time do not keep it back.
         """
-        if not self.rules.profile or any(self._closing(each, history, UNLIMITED) for each in self._recipes):
-            return None
-        for recipe in self._recipes:
-            best = winner(_of(recipe, history))
-            if best is None or history.profile_of(best) is not None:
-                continue
+        for recipe, best in self._unprofiled(history):
             trial = FinalTrial(recipe=recipe, layout=best.layout, rungs=(), profile=best.batch)
             if trial.key not in self._given:
                 return trial
@@ -109,11 +104,7 @@ class Finals:
         All that the winners have to go through, and their profile where it is asked for, up to half of the budget; with
         the finalists' runs, up to a third.
         """
-        profiles = sum(
-            best is not None and history.profile_of(best) is None
-            for best in (winner(_of(recipe, history)) for recipe in self._recipes)
-        )
-        closing_s = self._closing_s(history, costs) + costs.trial_s * profiles * self.rules.profile
+        closing_s = self._closing_s(history, costs) + costs.trial_s * len(self._unprofiled(history))
         runs_s = costs.trial_s * sum(len(self._repeats_left(recipe, history)) for recipe in self._recipes)
         return max(min(closing_s, whole_s / 2), min(closing_s + runs_s, whole_s / 3))
 
@@ -166,6 +157,11 @@ class Finals:
                     if point.speeds
                 ]
         return found
+
+    def _unprofiled(self, history: History) -> list[tuple[Recipe, Measurement]]:
+        """Winners whose profile is asked for and missing."""
+        winners = [(recipe, winner(_of(recipe, history))) for recipe in self._recipes if self.rules.profile]
+        return [(recipe, best) for recipe, best in winners if best is not None and history.profile_of(best) is None]
 
     def _tried(self, recipe: Recipe) -> Tried:
         trials = [trial for trial in self._given.values() if trial.recipe == recipe and trial.rungs]

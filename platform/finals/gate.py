@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from search_spaces.space import Candidate
 from trainers.journal import GateCurves
 from trainers.layout import Layout
-from trainers.measurement import Measurement, Outcome
+from trainers.measurement import TIMED, Measurement, Outcome
 from trainers.recipe import Precision, Recipe
 
 TOLERANCES: dict[Precision, tuple[float, float]] = {
@@ -98,7 +98,7 @@ def references(recipe: Recipe, candidates: Sequence[Candidate], measurements: Se
     The plainest kernels first: what a compiler, a fused kernel or a chunked loss may get wrong is then not in it. Among
     these a layout that ran, the one with least machinery; then what was not tried, the most frugal first.
     """
-    ran = {each.layout for each in measurements if each.recipe == recipe and each.outcome is Outcome.OK}
+    ran = {each.layout for each in measurements if each.recipe == recipe and each.outcome in TIMED}
     lost = {each.layout for each in measurements if each.recipe == recipe and each.outcome in _CANNOT} - ran
     layouts = {each.layout: None for each in candidates if each.recipe == recipe and each.layout not in lost}
 

@@ -154,7 +154,7 @@ class Guided(Generic[C]):
     def _lead(self, group: int, result: Result, tokens_per_step: int) -> None:
         """Makes the result its group's incumbent if it is the best."""
         took = _log_step_s(result, tokens_per_step)
-        if took is not None:
+        if took is not None and result.outcome is Outcome.OK:
             self._best[group] = min(self._best.get(group, math.inf), took)
 
     def _pick(self) -> Pick[C] | None:
@@ -203,6 +203,8 @@ class Guided(Generic[C]):
         chosen = int(np.argmax(saving / (start + rung_cost)))
         owner = int(points.owner[front[chosen]])
         others = points.owner[front] != owner
+        # What comes next is held against this trial's best. Before any measurement the others' error in common counts
+        # too, and the ladder's cancels: the first trial climbs few rungs rather than many.
         then = max(reference, float(speed[chosen]))
         rates = expected_saving(speed[others] - then, sigma[others]) * fits[others] / (start + rung_cost[others])
         elsewhere = max(float(rates.max(initial=0.0)), self._paying_rate(group, then))
@@ -216,10 +218,17 @@ class Guided(Generic[C]):
             if points.predicted
             else list(range(len(ladder)))
         )
-        return self._judged(owner, group, ladder[climbed], float(saving[chosen]), start + float(cost[climbed].sum()))
+        best_alone = start + float(rung_cost[chosen])
+        whole = start + float(cost[climbed].sum())
+        return self._judged(owner, group, ladder[climbed], float(saving[chosen]), best_alone, whole)
 
-    def _judged(self, owner: int, group: int, rungs: Index, saving: float, cost_gpu_s: float) -> Pick[C] | None:
-        """The pick, or None where it saves less than it costs; then the words say so."""
+    def _judged(
+        self, owner: int, group: int, rungs: Index, saving: float, alone_gpu_s: float, cost_gpu_s: float
+    ) -> Pick[C] | None:
+        """The pick, or None where its best rung saves less than a trial of it `alone` costs; then the words say so.
+
+        The further rungs pay for themselves: that is how they joined.
+        """
         problem = self._problem
         whole = problem.candidates[owner]
         micro_batches = tuple(int(rung) for rung in self._points.micro_batch[rungs])
@@ -228,10 +237,10 @@ class Guided(Generic[C]):
             climbed = dataclasses.replace(whole, micro_batches=micro_batches)  # type: ignore[type-var]
         if problem.tokens is not None and group in self._best:
             plan_gpu_s = self._plan_gpu_s(group, self._best[group])
-            if saving * plan_gpu_s < cost_gpu_s:
+            if saving * plan_gpu_s < alone_gpu_s:
                 self.why_stopped = (
                     f"stopped: {_short(100 * saving)} % more would save {_short(saving * plan_gpu_s / 86400)} GPU-days"
-                    f" of {_short(plan_gpu_s / 86400)}; the next trial costs {_short(cost_gpu_s / 86400)}"
+                    f" of {_short(plan_gpu_s / 86400)}; the next trial costs {_short(alone_gpu_s / 86400)}"
                 )
                 return None
         return Pick(candidate=climbed, saving=saving, cost_gpu_s=cost_gpu_s, group=group)

@@ -62,7 +62,7 @@ class Costs:
     """Device seconds of a trial: devices x (start + rungs x (seconds + steps x step time)). Estimates."""
 
     num_devices: int = 1
-    start_s: float = 35.0
+    start_s: float = 18.0
     rung_s: float = 10.0
     steps: float = 0.0
 

@@ -11,7 +11,7 @@ from search_spaces.space import Candidate
 from tests.samples import RECIPE, layout, measurement, oom
 from trainers.journal import GateCurves
 from trainers.layout import Layout
-from trainers.measurement import Measurement
+from trainers.measurement import Measurement, Outcome
 from trainers.recipe import Recipe
 
 PLAIN = layout(engine="ddp", zero_stage=0, dp_shard=1, dp_replicate=4)
@@ -79,3 +79,5 @@ def test_the_reference_has_the_plainest_kernels_that_fit() -> None:
     assert references(RECIPE, pool, [*ran, measurement(on=layout())])[0] == layout()
     assert references(RECIPE, pool, [*ran, measurement(on=layout()), measurement(on=PLAIN)])[0] == PLAIN
     assert PLAIN not in references(RECIPE, pool, [*ran, oom(on=PLAIN)])
+    slow = measurement(on=PLAIN, outcome=Outcome.SLOW)
+    assert references(RECIPE, pool, [*ran, slow, oom(on=PLAIN, micro_batch=2)])[0] == PLAIN, "it ran at micro-batch 1"

@@ -432,6 +432,10 @@ class TestStopping:
         assert found is not None, why
         share, saved, plan, cost = map(float, found.groups())
         assert saved <= cost and saved == pytest.approx(share / 100 * plan, rel=0.2)
+        alone = PLANNED.costs.num_devices * (PLANNED.costs.start_s + PLANNED.costs.rung_s)
+        assert 86400 * cost == pytest.approx(alone, rel=0.05), (
+            "of the best rung: others that may join pay for themselves"
+        )
 
     def test_a_longer_run_is_worth_more_trials(self) -> None:
         assert self.stopped(1e8)[0] < self.stopped(1e12)[0]

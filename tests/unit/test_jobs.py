@@ -47,6 +47,13 @@ def test_what_ran_surely_fits_and_what_nothing_is_known_of_may_not(outcome: Outc
     assert roomy(candidate, History([Measured(at="2026-11-22T00:00:00+00:00", measurement=ran)]), unknown) == wanted
 
 
+def test_what_was_refused_bounds_it() -> None:
+    candidate = reference("gpt2")
+    crowded = measurement(on=candidate.layout, recipe=candidate.recipe, micro_batch=8, outcome=Outcome.THRASH)
+    history = History([Measured(at="2026-11-22T00:00:00+00:00", measurement=crowded)])
+    assert roomy(candidate, history, SETTINGS) == 4
+
+
 @pytest.mark.parametrize(("most", "wanted"), [(1, (1, 32)), (5, (4, 8)), (16, (16, 2)), (64, (32, 1))])
 def test_the_gate_s_sequences_are_cut_evenly(most: int, wanted: tuple[int, int]) -> None:
     candidate = reference("gpt2")

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -18,6 +19,7 @@ POINTS = (
     measurement(micro_batch=2, tokens_per_s=33000.0, repeat=1),
     measurement(on=layout(zero_stage=2), tokens_per_s=36000.0, outcome=Outcome.THRASH, reason="3 allocator retries"),
     oom(on=Layout(engine="ddp", dp_replicate=4), micro_batch=4),
+    measurement(on=layout(prefetch=3), micro_batch=4, tokens_per_s=16500.0, outcome=Outcome.SLOW, reason="stopped"),
     measurement(on=layout(prefetch=2), tokens_per_s=None, outcome=Outcome.HUNG, reason="silent"),
     measurement(on=layout(prefetch=1), tokens_per_s=float("nan"), outcome=Outcome.DIVERGED, reason="nan"),
     skipped(micro_batch=8),
@@ -47,6 +49,7 @@ def test_every_point_is_drawn_as_what_became_of_it(tmp_path: Path, drawn: list[F
     memory, heat = (figure.axes[0] for figure in drawn)
     words = sorted(text.get_text() for text in heat.texts)
     assert words == [
+        "16,500\nslow",
         "30,000",
         "33,000",
         "36,000\nthrash",
@@ -56,6 +59,9 @@ def test_every_point_is_drawn_as_what_became_of_it(tmp_path: Path, drawn: list[F
         "skipped",
     ]  # 33,000: the run that counts
     assert heat.get_yticklabels()[0].get_text() == layout().label
+    shades = [patch.get_facecolor() for patch in heat.patches if patch.get_fill()]
+    slow = (*to_rgb(pictures.COLORS[Outcome.OK]), pytest.approx(0.15 + 0.85 * 0.5**3))
+    assert any(shade == slow for shade in shades), "at half of the best speed"
     crosses: list[Any] = [line.get_xydata() for line in memory.lines if line.get_marker() == "x"]
     assert [tuple(place[0]) for place in crosses] == [(82.5, 0.0)]  # what it held and asked for
     assert "bloom-7b1" in drawn[0].texts[-1].get_text()
