@@ -78,7 +78,7 @@ def make_job(
         repeat=repeat,
         is_last=final is not None and final.is_last,
         gate=final and final.gate,
-        gate_micro_batch=roomy(candidate, history, settings) if final and final.gate else 1,
+        gate_micro_batch=roomy(candidate, history, settings) if final and final.gate and not rungs else 1,
         profile=final and final.profile,
         incumbent_tokens_per_s=best and best.tokens_per_s,
         known_memory=known if race else (),
@@ -102,8 +102,8 @@ def roomy(candidate: Candidate, history: History, settings: Settings) -> int:
     search of GPT-2 took on an H200. Too large a one would cost its whole trial.
     """
     recipe, layout = candidate.recipe, candidate.layout
-    sizes = tuple(n for n in ROOMY if recipe.global_batch % (n * layout.data_parallel) == 0)
-    foreseen = foreseen_gib(dataclasses.replace(candidate, micro_batches=sizes), settings.cluster, settings.cap_gib)
+    even = tuple(n for n in ROOMY if recipe.global_batch % (n * layout.data_parallel) == 0)
+    foreseen = foreseen_gib(dataclasses.replace(candidate, micro_batches=even), settings.cluster, settings.cap_gib)
     measured = history.measured(candidate.key)
     ran = {each.batch.micro_batch for each in measured if each.outcome in TIMED}
     refused = min((each.batch.micro_batch for each in measured if each.outcome not in TIMED), default=math.inf)

@@ -32,17 +32,6 @@ UNKNOWN_LEAD = math.log(2.0)
 """Before a recipe has an incumbent, the best prediction counts as this far ahead of it."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Pick(Generic[C]):
-    """The next trial and what is expected of it."""
-
-    candidate: C
-    saving: float
-    """Expected share of the planned run's device seconds."""
-    cost_gpu_s: float
-    group: int
-
-
 class Guided(Generic[C]):
     """See the module. Draws nothing at random: the seed changes nothing."""
 
@@ -72,7 +61,7 @@ class Guided(Generic[C]):
         self._turns: Counter[int] = Counter()
         """Trials that each group has had."""
         self._num_pruned = 0
-        self._standing: Pick[C] | None = None
+        self._standing: C | None = None
         self._threads = ThreadpoolController()
         self._asked = False
         self.why_stopped = ""
@@ -87,7 +76,7 @@ class Guided(Generic[C]):
             # Matrices of some hundred rows: more threads only wait for each other, ten times as long on a busy host.
             with self._threads.limit(limits=1, user_api="blas"):
                 self._standing = self._pick()
-        return None if self._standing is None else self._standing.candidate
+        return self._standing
 
     def update(self, candidate: C, measurements: Sequence[Result]) -> None:
         """Learns from what was measured; rungs that `candidate` names are settled, whatever came back."""
@@ -157,7 +146,7 @@ class Guided(Generic[C]):
         if took is not None and result.outcome is Outcome.OK:
             self._best[group] = min(self._best.get(group, math.inf), took)
 
-    def _pick(self) -> Pick[C] | None:
+    def _pick(self) -> C | None:
         held = self._held()
         left = np.flatnonzero(self._alive & ~held)
         self.why_stopped = self._all_tried(int(held.sum()))
@@ -185,7 +174,7 @@ class Guided(Generic[C]):
         said = [f"{why} ({num} batch points)" for why, num in others.items() if num]
         return ", or ".join([TRIED, *said])
 
-    def _pick_of(self, group: int, left: Index, times: Learned) -> Pick[C] | None:
+    def _pick_of(self, group: int, left: Index, times: Learned) -> C | None:
         """The group's point of `left` that is worth most for its cost, with the rungs to climb beside it."""
         points, costs = self._points, self._problem.costs
         roughly = -(points.log_step_s + times.roughly())[left]
@@ -218,16 +207,11 @@ class Guided(Generic[C]):
             if points.predicted
             else list(range(len(ladder)))
         )
-        best_alone = start + float(rung_cost[chosen])
-        whole = start + float(cost[climbed].sum())
-        return self._judged(owner, group, ladder[climbed], float(saving[chosen]), best_alone, whole)
+        return self._judged(owner, group, ladder[climbed], float(saving[chosen]), start + float(rung_cost[chosen]))
 
-    def _judged(
-        self, owner: int, group: int, rungs: Index, saving: float, alone_gpu_s: float, cost_gpu_s: float
-    ) -> Pick[C] | None:
-        """The pick, or None where its best rung saves less than a trial of it `alone` costs; then the words say so.
-
-        The further rungs pay for themselves: that is how they joined.
+    def _judged(self, owner: int, group: int, rungs: Index, saving: float, cost_gpu_s: float) -> C | None:
+        """The candidate with these `rungs`, or None where its best rung saves less than a trial of it alone costs; then
+        the words say so. The further rungs pay for themselves: that is how they joined.
         """
         problem = self._problem
         whole = problem.candidates[owner]
@@ -237,13 +221,13 @@ class Guided(Generic[C]):
             climbed = dataclasses.replace(whole, micro_batches=micro_batches)  # type: ignore[type-var]
         if problem.tokens is not None and group in self._best:
             plan_gpu_s = self._plan_gpu_s(group, self._best[group])
-            if saving * plan_gpu_s < alone_gpu_s:
+            if saving * plan_gpu_s < cost_gpu_s:
                 self.why_stopped = (
                     f"stopped: {_short(100 * saving)} % more would save {_short(saving * plan_gpu_s / 86400)} GPU-days"
-                    f" of {_short(plan_gpu_s / 86400)}; the next trial costs {_short(alone_gpu_s / 86400)}"
+                    f" of {_short(plan_gpu_s / 86400)}; the next trial costs {_short(cost_gpu_s / 86400)}"
                 )
                 return None
-        return Pick(candidate=climbed, saving=saving, cost_gpu_s=cost_gpu_s, group=group)
+        return climbed
 
     def _times(self) -> Learned:
         index = np.array(sorted(self._log_step_s), dtype=np.int64)
