@@ -6,19 +6,26 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from platform.cost_model.step_time import StepTime
 from platform.finals.ranking import winner
 from platform.reports.forecast import Forecaster
 from platform.reports.text import count, figure, plural
 from platform.study.history import History, by_recipe
 from trainers.layout import Layout
-from trainers.measurement import TIMED, Measurement
+from trainers.measurement import TIMED, Measurement, Outcome
 
 DAY_S = 86400.0
 PARTS = {
-    "compute": ("compute_s", "attention_s", "optimizer_s", "host_s"),
-    "communication": ("tensor_s", "pipeline_s", "bubble_s", "data_s"),
+    "compute": ("compute_s",),
+    "attention": ("attention_s",),
+    "optimizer": ("optimizer_s",),
+    "waiting for the host": ("host_s",),
+    "communication": ("tensor_s", "pipeline_s", "data_s"),
+    "pipeline bubbles": ("bubble_s",),
 }
 """Parts of a predicted step by what they stand for."""
+NOTED = 0.005
+"""Of a step: what two layouts' parts have to differ by to be told."""
 AXES = (*(field.name for field in dataclasses.fields(Layout)), "micro_batch")
 
 
@@ -62,9 +69,11 @@ def axes_worth(measurements: Sequence[Measurement]) -> list[str]:
 
 
 def why_it_won(best: Measurement, measurements: Sequence[Measurement], forecaster: Forecaster) -> list[str]:
-    """The winner's step beside that of the best other layout, in parts as the cost model sees them, and its memory."""
+    """How far it is ahead of the best other layout, what its step does without by the cost model, and both memories."""
     others = [each for each in measurements if each.layout != best.layout]
-    second = winner(others)
+    # What was stopped as slow cannot win, yet it may be the closest that another layout came.
+    slow = [each for each in others if each.outcome is Outcome.SLOW and each.tokens_per_s]
+    second = max(filter(None, (winner(others), *slow)), key=lambda each: each.tokens_per_s or 0.0, default=None)
     if second is None or not best.tokens_per_s or not second.tokens_per_s:
         return []
     ahead = best.tokens_per_s / second.tokens_per_s - 1
@@ -73,16 +82,25 @@ def why_it_won(best: Measurement, measurements: Sequence[Measurement], forecaste
     if ahead < 0:  # a winner is shown by its last run, which may come out below a figure that nothing confirmed
         words = f"The winner's last run came out {-ahead:.1%} below the figure of {name}"
     prediction = forecaster.of([best, second])
-    if prediction is not None:
-        total = prediction.step.total_s
-        shares: list[str] = []
-        for part, fields in PARTS.items():
-            both = [sum(float(getattr(prediction.step, each)[row]) for each in fields) for row in (0, 1)]
-            shares.append(f"{part} {both[0] / total[0]:.0%} of its step beside {both[1] / total[1]:.0%}")
-        words += f"; by the cost model {', '.join(shares)}"
+    if prediction is not None and (parts := _parts(prediction.step)):
+        words += f"; by the cost model it spends, of that step, {', '.join(parts)}"
     if best.peak_allocated_gib is not None and second.peak_allocated_gib is not None:
         words += f"; {figure(best.peak_allocated_gib)} GiB allocated beside {figure(second.peak_allocated_gib)}"
     return [words + "."]
+
+
+def _parts(step: StepTime) -> list[str]:
+    """What the first of two predicted steps spends more or less of than the second, as shares of that one's."""
+    whole = float(step.total_s[1])
+    more = {
+        part: sum(float(array[0] - array[1]) for array in (getattr(step, field) for field in fields)) / whole
+        for part, fields in PARTS.items()
+    }
+    return [
+        f"{abs(share):.1%} {'less' if share < 0 else 'more'} on {part}"
+        for part, share in sorted(more.items(), key=lambda each: -abs(each[1]))
+        if abs(share) >= NOTED
+    ]
 
 
 def cost_and_saving(history: History, best: Measurement, measurements: Sequence[Measurement]) -> str:

@@ -10,6 +10,7 @@ from platform.study.history import History
 from tests.samples import header, layout, measurement
 from trainers.cluster import Cluster
 from trainers.journal import Measured, TrialEnd
+from trainers.measurement import Outcome
 
 H200S = Cluster(
     device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=4, capability=(9, 0)
@@ -33,9 +34,17 @@ def test_an_axis_is_told_by_pairs_that_differ_in_nothing_else() -> None:
 def test_why_it_won_in_parts() -> None:
     (told,) = why_it_won(FAST, [FAST, SLOW, LARGER], Forecaster(cluster=H200S))
     assert told.startswith("The winner is 9.1% ahead of ")
-    assert "compute " in told and "communication " in told and "of its step beside" in told
+    assert "; by the cost model it spends, of that step, " in told and "% less on compute" in told
+    assert "pipeline" not in told, "both do without"
     (plain,) = why_it_won(FAST, [FAST, SLOW], Forecaster(cluster=dataclasses.replace(H200S, device_kind="cpu")))
     assert "cost model" not in plain and "100 GiB allocated beside 80.0" in plain
+
+
+def test_a_layout_that_was_stopped_as_slow_may_be_the_next_best() -> None:
+    slow = dataclasses.replace(LARGER, outcome=Outcome.SLOW)
+    for others in ([slow], [slow, SLOW], [dataclasses.replace(SLOW, outcome=Outcome.SLOW), LARGER]):
+        (told,) = why_it_won(FAST, [FAST, *others], Forecaster(cluster=H200S))
+        assert told.startswith("The winner is 9.1% ahead of ") and "micro-batch 2;" in told
 
 
 def test_a_winner_whose_own_run_came_out_below_is_not_called_ahead() -> None:
