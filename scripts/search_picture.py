@@ -18,7 +18,7 @@ from platform.replaying.recorded import Cell
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT / "docs" / "measurements"
 CELLS = (
-    (MEASURED / "gpt2-grid-1xH200.csv",),
+    (MEASURED / "gpt2-exhaustive-1xH200.csv",),
     (MEASURED / "bloom7b-1xH200.csv", MEASURED / "bloom7b-kernels-1xH200.csv"),
     (MEASURED / "bloom7b-4xH200.csv", MEASURED / "bloom7b-kernels-4xH200.csv"),
 )
