@@ -79,9 +79,7 @@ class Finals:
         """
         for recipe in self._recipes:
             runs = self._repeats_left(recipe, history)
-            closing_s = self._closing_s(history, costs, anew=recipe) + costs.trial_s * len(self._unprofiled(history))
-            enough = math.isinf(left_s) or left_s >= costs.trial_s + closing_s
-            if runs and enough:
+            if runs and (math.isinf(left_s) or left_s >= costs.trial_s + self._after_s(recipe, history, costs)):
                 run, point = runs[0], runs[0].point
                 return FinalTrial(recipe=recipe, layout=point.layout, rungs=(point.batch,), repeat=run.repeat)
             if (trial := self._closing(recipe, history, costs)) is not None:
@@ -199,6 +197,10 @@ class Finals:
                     leave_s=costs.measuring_s(point.shown) + self._reference_s(best, history, costs) if wanted else 0.0,
                 )
         return None
+
+    def _after_s(self, recipe: Recipe, history: History, costs: Costs) -> float:
+        """Estimated seconds of what follows a run of one of the recipe's finalists: profiles too."""
+        return self._closing_s(history, costs, anew=recipe) + costs.trial_s * len(self._unprofiled(history))
 
     def _closing_s(self, history: History, costs: Costs, anew: Recipe | None = None) -> float:
         """Estimated seconds of what the winners still have to go through; a winner of recipe `anew` all of it again,
