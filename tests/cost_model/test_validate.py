@@ -79,9 +79,22 @@ def test_the_row_that_was_left_empty_is_filled(
     monkeypatch.setenv("COLUMNS", "150")
     assert main([str(TABLES / "bloom_7b_jean_zay.csv"), "--rows"]) == 0
     (empty,) = [
-        line for line in capsys.readouterr().out.splitlines() if "zero1 dp32 2x256 bf16" in line and "s2048" in line
+        line for line in capsys.readouterr().out.splitlines() if "zero1 dp32 2x256  " in line and "s2048" in line
     ]
     assert " - " in empty and empty.rstrip().endswith("OOM")
+
+
+@pytest.mark.parametrize("path", sorted(MEASUREMENTS.glob("*H200.csv")), ids=lambda path: path.stem)
+def test_rows_are_told_by_what_differs(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two rows of one name could not be told apart; what all have in common stands once, above them."""
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main([str(path), "--rows"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split("  ")[0] for line in lines if line.rstrip().endswith((" fits", " OOM"))]
+    assert rows and len(set(rows)) == len(rows)
+    assert len(rows) == 1 or ("1024" in "".join(lines)) + ("2048" in "".join(lines)) + ("s128" in lines[0]) == 1
 
 
 def test_calibrating_rows_are_never_scored() -> None:
