@@ -20,13 +20,14 @@ CHECKPOINTING = ("none", "selective", "full", "every_4", "every_2", "budget_75",
 OFFLOAD = ("none", "optimizer", "all")
 COMPILE = ("none", "block", "model")
 
-LOGIT_BYTES = {"kept": 14.0, "plain": 12.0, "compiled": 8.0, "chunked": 8.0, "fused": 4.0}
+LOGIT_BYTES = {"kept": 14.0, "plain": 12.0, "compiled": 8.0, "chunked": 10.0, "fused": 4.0}
 """Bytes of one logit at the loss's peak, computed in 2 bytes.
 
 "plain": fp32 log-softmax, its gradient and the next one back, as `F.cross_entropy` over a cast leaves them; "kept":
 that beside the logits, which the model's output holds on to;
-"compiled": itself, log-softmax and gradient in its own type, one cast; "chunked": itself, fp32 log-softmax and a
-gradient in its own type (`trainers/kernels/head.py`); "fused": that without the log-softmax, as a compiler makes it.
+"compiled": itself, log-softmax and gradient in its own type, one cast; "chunked": itself, its fp32 cast and fp32
+log-softmax (`trainers/kernels/head.py`; ATen's `log_softmax` into a wider type casts first, but from fp16, where it is
+2 bytes less than the cast); "fused": itself and a gradient in its own type, as a compiler makes it.
 """
 CHUNK_LOGITS = 2.0**30
 """Logits of a chunk in `trainers/kernels/head.py`, which imports torch."""
@@ -91,6 +92,8 @@ class Columns:
     """1 where eager attention takes its softmax in fp32; GPT-2's takes it in the scores' own type."""
     fused: Array
     """1 where element-wise operations are fused by hand or compiler, 0 for eager execution."""
+    compiled_calls: Array
+    """Calls of code that torch.compile made, a block and pass: 1 for each block by itself, less for the model whole."""
     logit_bytes: Array
     """Bytes that the loss holds of one logit at its peak; see `LOGIT_BYTES`."""
     chunked_loss: Array
@@ -108,6 +111,8 @@ class Columns:
     grad_accum: Array
 
     compute_bytes: Array
+    scales_loss: Array
+    """1 where products are in fp16, whose loss is scaled and whose gradients are looked through for overflow."""
     state_bytes: Array
     moments: Array
     """Optimizer states a parameter: 2 for Adam, 0 for Adafactor's factored ones."""

@@ -42,10 +42,18 @@ EAGER_FACTOR = 2.2
 BACKWARD_FACTOR = 1.8
 SOFTMAX_PASSES = 2.0
 DROPOUT_PASSES = 2.5
-EAGER_BANDWIDTH_SHARE = 0.8
-"""Of the sustained bandwidth: eager attention's casts and broadcasts move values one by one, not in vectors. A bare
-loop of BLOOM 7b1 on one H200 (this project) takes 110 ms more a sequence than with fused attention and compiled blocks,
-of which 84 at the full bandwidth."""
+UNIT_VALUES = 13e9
+"""Values a second that one unit of the device moves one by one besides their bytes: kernels that cast or broadcast
+have no vectorised loads (ATen, `CUDALoops.cuh`), nor has the softmax of up to `WARP_SOFTMAX` values. GPT-2 on one H200
+(this project), eager attention over length 1024 without compiling, in place of sdpa: 3.65 ms a sequence more under
+autocast, which moves 17 values and 52 bytes a score besides the products, 2.05 in bf16 alone, 11 values and 22 bytes:
+both by the sustained bandwidth and 14e9. BLOOM 7b1's rows ask for less; 13e9 is between."""
+WARP_SOFTMAX = 1024
+"""Longest row whose softmax a warp holds and loads value by value; a longer one is read in vectors (ATen's
+`PersistentSoftmax.cuh` and `SoftMax.cu`)."""
+HEAD_COPIES = 8.0
+"""Reads and writes of one value by the copies that bring queries, keys, values and output into eager attention's
+[heads, length, width] and back, each way: batched products want whole matrices, fused attention takes strides."""
 AUTOCAST_FACTOR = {"eager": 2.4, "fused": 1.6}
 """Under autocast norms and the residual stream are fp32: a norm reads and writes 4 bytes and its output is cast, 7
 two-byte passes in place of 2; the residual sum has 5 in place of 3. Fused, the norm writes 2 bytes at once."""
@@ -94,7 +102,8 @@ def _misalignment(c: Columns, width: Array) -> Array:
     odd = np.maximum(1 / ODD_SHARE, c.matmul_flops / ODD_FLOPS)
     even = np.maximum(1 / EVEN_SHARE, c.matmul_flops / EVEN_FLOPS)
     slower = np.where(width % 2 != 0, odd, np.where(width % 8 != 0, even, 1.0))
-    return np.where((c.compute_bytes == 2) & (c.logit_bytes > LOGIT_BYTES["compiled"]), slower, 1.0)
+    unpadded = (c.chunked_loss == 0) & (c.logit_bytes > LOGIT_BYTES["compiled"])
+    return np.where((c.compute_bytes == 2) & unpadded, slower, 1.0)
 
 
 def _backward_matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array:
@@ -140,32 +149,42 @@ def _attention_seconds(columns: Columns, tokens: Array) -> tuple[Array, Array]:
     deep_rate = sustained * seq / (seq + columns.half_depth)
     second = np.maximum(2 * scores * head_dim / deep_rate, score_bytes / bandwidth)
     hand_fused = (columns.fused + (columns.engine == 3)) > 0
-    dropout = columns.dropout * DROPOUT_PASSES * score_bytes
-    kernel = SOFTMAX_PASSES * score_bytes
-    forward_bytes, backward_bytes = _eager_score_bytes(columns)
-    slow = bandwidth * EAGER_BANDWIDTH_SHARE
-    passes = np.where(hand_fused, (kernel + dropout) / bandwidth, (forward_bytes * scores + dropout) / slow)
-    passes_backward = np.where(
-        hand_fused, (kernel + score_bytes + dropout) / bandwidth, (backward_bytes * scores + dropout) / slow
+    dropout = columns.dropout * DROPOUT_PASSES * score_bytes / bandwidth
+    kernel = SOFTMAX_PASSES * score_bytes / bandwidth
+    unfused, unfused_backward = (
+        scores * (moved / bandwidth + count / (columns.units * UNIT_VALUES)) for moved, count in _eager_traffic(columns)
     )
-    eager = product + second + passes
-    eager_backward = 2 * (product + second) + passes_backward
+    by_transformers = (columns.fused == 0) | (columns.compiled_calls > 0)
+    copies = np.where(by_transformers, HEAD_COPIES * tokens * width * columns.compute_bytes / bandwidth, 0.0) + dropout
+    eager = product + second + copies + np.where(hand_fused, kernel, unfused)
+    eager_backward = (
+        2 * (product + second) + copies + np.where(hand_fused, kernel + score_bytes / bandwidth, unfused_backward)
+    )
     is_flash = columns.flash > 0
     return np.where(is_flash, flash, eager), np.where(is_flash, 2.5 * flash, eager_backward)
 
 
-def _eager_score_bytes(c: Columns) -> tuple[Array, Array]:
-    """Bytes read and written of one score (forward, backward) besides the products, by transformers' eager attention.
+def _eager_traffic(c: Columns) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """(bytes moved, values moved one by one) of one score besides the products, by transformers' eager attention,
+    forward and backward.
 
-    Forward: the position bias is copied into place and read by the product that adds to it, or the scale is a pass; the
-    mask is added; softmax, with a cast before and after it where it is in fp32 and all else is not. Backward: the
-    softmax's kernel reads the gradient twice and its output once, and both casts (`modeling_bloom.py`,
-    `modeling_llama.py`; ATen's `SoftMax.cu`).
+    Forward: the position bias is copied into place and read by the product that adds to it, or the scale is a pass;
+    the mask is added, which under autocast is fp32 and makes the sum so; softmax, with a cast after it where it is in
+    fp32, and one before it where the mask made none. Backward: the softmax's kernel reads gradient and output; both
+    casts; the scale's pass (`modeling_bloom.py`, `modeling_gpt2.py`, `modeling_llama.py`; ATen's `SoftMax.cu`).
     """
-    cast = casts_softmax(c)
-    value = np.where(cast, 4.0, c.compute_bytes)
-    casts = np.where(cast, 2 * (c.compute_bytes + 4.0), 0.0)
-    return 4 * c.compute_bytes + 2 * value + casts, 4 * value + casts
+    half, casts, promotes = c.compute_bytes, casts_softmax(c), is_autocast(c)
+    wide = np.where(casts, 4.0, half)
+    cast = np.where(casts, half + wide, 0.0)
+    scales = np.where((c.wide_softmax == 0) | (c.rotary > 0), 2.0, 0.0)
+    by_warp = c.seq_len <= WARP_SOFTMAX
+    again = casts & ~promotes
+    forward = 3 * half + np.where(promotes, wide, half) + 2 * wide + cast + np.where(again, cast, 0.0)
+    backward = 3 * wide + 2 * cast + scales * half
+    return (
+        (forward, 4.0 + 2.0 * by_warp + 2.0 * casts + 2.0 * again),
+        (backward, 3.0 * by_warp + 4.0 * casts + scales),
+    )
 
 
 def layer_seconds(columns: Columns) -> LayerSeconds:

@@ -14,19 +14,27 @@ hidden. BigScience's 200B model on 80 and 160 A100 lost 6 and 0 % by it, 43 and 
 FUSED_LAUNCHES = 20.0
 EAGER_LAUNCHES = 90.0
 """Launches of one block's forward pass; the backward pass has twice as many."""
-GRADIENT_HOOK_S = 0.1e-3
-"""Host time of one parameter's gradient hook where DeepSpeed's own optimizer is at work, 12 a block: ZeRO-1 takes 15 ms
-more a step than ZeRO-0 under autocast for GPT-2 small on an H200 (this project)."""
+COMPILED_CALL_S = 0.5e-3
+"""Host time of one call of compiled code beside its launches: guards, AOTAutograd's wrappers and inductor's, all in
+Python; the backward pass counts two. GPT-2 small, twelve blocks, micro-batch 8, on three H200 hosts (this project): 24
+to 34 ms a micro-step under DDP, whose device has work for 19; and FSDP2's micro-steps are no shorter compiled, 48 to 60
+ms, than not, 45 to 60, though a compiled block launches a quarter as many kernels."""
+GRADIENT_HOST_S = 0.1e-3
+"""Host time of one parameter's gradient where DeepSpeed's own optimizer is at work, 12 a block: of its hook where each
+launch waits (BigScience's ZeRO-1), and in fp16 of the step's search for overflow. GPT-2 small in fp16 on an H200 (this
+project), one micro-step a step, takes 15 to 18 ms more under ZeRO-0 to 2 than under DDP, of which ZeRO-0 has no hook;
+in bf16, 32 micro-steps a step and compiled, ZeRO-1 and 2 take no longer than DDP: hooks that run ahead of the device
+cost nothing that shows."""
 GATHER_HOST_S = 0.27e-3
 """Host time of one parameter-holding module's fetch or release under ZeRO-3's hooks: 42 ms more a step than ZeRO-2 for
 GPT-2 small on an H200 (this project), over 74 modules and 3 passes; hooks on gradients took 14 of ZeRO-2's. A loop that
 waits for the device at each micro-step, as DeepSpeed's throughput timer does unless turned off, took 87 ms more."""
-UNIT_HOST_S = 1.2e-3
+UNIT_HOST_S = 0.9e-3
 """Host time of one unit's hooks under FSDP2 and pass, of which the backward pass has two: gathering, copying out,
-setting each parameter, freeing, copying in and reducing, all driven from Python. Two H200 hosts (this project), GPT-2
-small, twelve blocks: compiled, micro-batch 16, 48 ms a micro-step with the device 59 % busy, which leaves 1.2 ms;
-eager, micro-batch 8, 87 to 99 ms where DDP, which waits for its device, takes 61: 1.5 to 1.9 ms. Without any device the
-same hooks take 0.6 to 0.9 ms of a 2.5 GHz core, in the backward pass 0.8 to 1.3 in all (`benchmarks.fsdp_hooks`)."""
+setting each parameter, freeing, copying in and reducing, all driven from Python. Four H200 hosts (this project), GPT-2
+small, twelve blocks, micro-batch 8 or 16: compiled 48 to 60 ms a micro-step, not compiled 45 to 60 and, in a bare loop,
+87 to 99; launches and calls take 23 of these. Without any device the same hooks take 0.6 to 0.9 ms of a 2.5 GHz core,
+in the backward pass 0.8 to 1.3 in all (`benchmarks.fsdp_hooks`)."""
 INSTRUCTIONS_S = 3e-3
 """Host time of a micro-step in DeepSpeed's pipeline, which interprets a list of instructions and waits at each transfer
 (`pipe/schedule.py`, `pipe/engine.py`). BigScience's 1.3B model on eight V100 takes 1 to 2 s more a step with 64 to 128
@@ -34,14 +42,40 @@ more micro-steps, where all else explains 0.6 to 1.4 (experiments/tr3m-1B3.md)."
 STEP_HOST_S = 5e-3
 """Host time of one optimizer step: clipping's synchronisation, learning rate, zeroing; as much again where DeepSpeed's
 own optimizer wraps torch's."""
+SHARPNESS = 4.0
+"""How sharply the longer of host's and device's time sets the pace: infinite where the host could run ahead without
+end. It runs ahead as far as its work is spread evenly, and neither's is over forward pass, head, backward pass and the
+bursts of hooks: where both need as long, a step takes 2^(1/4) of it. GPT-2 under FSDP2, compiled, on two H200 hosts
+(this project) that need some 50 ms a micro-step: 51 and 61 ms where the device has work for 33, 69 and 74 where it has
+for 62, 121 and 122 where it has for 122."""
 
 
 def host_layer_s(columns: Columns) -> tuple[Array, Array]:
     """Host seconds (forward, backward) to launch one block's kernels: the floor under small micro-batches."""
     launches = np.where(columns.fused > 0, FUSED_LAUNCHES, EAGER_LAUNCHES)
     forward = launches * np.where(columns.blocking > 0, BLOCKED_LAUNCH_S, LAUNCH_S)
+    forward = forward + columns.compiled_calls * COMPILED_CALL_S
     # ZeRO-3 hooks every module: six a block.
     hooks = np.where(columns.engine == 1, UNIT_HOST_S, 0.0)
     hooks = np.where((columns.engine == 2) & (columns.zero_stage == 3), 6 * GATHER_HOST_S, hooks)
-    gradient_hooks = np.where(wraps_optimizer(columns) & (columns.zero_stage < 3), 12 * GRADIENT_HOOK_S, 0.0)
+    hooked = wraps_optimizer(columns) & (columns.zero_stage < 3) & (columns.blocking > 0)
+    gradient_hooks = np.where(hooked, 12 * GRADIENT_HOST_S, 0.0)
     return forward + hooks, 2 * forward + 2 * hooks + gradient_hooks
+
+
+def host_step_s(columns: Columns) -> Array:
+    """Host seconds of the optimizer's step."""
+    wraps = wraps_optimizer(columns)
+    searches = wraps & (columns.scales_loss > 0) & (columns.zero_stage < 3)
+    searching = np.where(searches, 12 * columns.layers / columns.pp * GRADIENT_HOST_S, 0.0)
+    return np.where(wraps, 2 * STEP_HOST_S, STEP_HOST_S) + searching
+
+
+def together_s(host: Array, device: Array) -> Array:
+    """Seconds that both need side by side: a norm of the two, `SHARPNESS` its order."""
+    return (host**SHARPNESS + device**SHARPNESS) ** (1 / SHARPNESS)
+
+
+def pace_share(device: Array, together: Array) -> Array:
+    """Share of a relative change of the host's time that `together_s` has: its logarithmic derivative."""
+    return 1 - (device / together) ** SHARPNESS

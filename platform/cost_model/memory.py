@@ -28,7 +28,8 @@ PHASES = ("loss", "block_backward", "end_of_backward", "optimizer")
 BLOCK_BACKWARD = 1
 
 EAGER_SCORE_BYTES = 4.0
-"""Of an attention score besides the probabilities: the fp32 softmax that eager attention saves."""
+"""Of an attention score besides the probabilities: the fp32 softmax that eager attention saves. Compiled code saves the
+scores in their own type in its place and takes the softmax again."""
 FRAGMENTATION = 0.10
 """Reserved over allocated at the peak: blocks are rounded up and split (PyTorch's caching allocator). What of it cannot
 be given back is `values.ROUNDING`."""
@@ -80,7 +81,8 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     """Bytes that one block saves for one micro-batch: (everything, its input alone, transients of its backward).
 
     Norm inputs and outputs (4 h), queries, keys, values, attention's output, the inner values before and after the
-    activation; eager attention saves probabilities (and the fp32 softmax); dropout saves a byte a value.
+    activation; eager attention saves probabilities (and, where its softmax is wider, what that is taken again from);
+    dropout saves a byte a value.
     """
     tokens = c.micro_batch * c.seq_len / c.cp
     split = np.where(c.sequence_parallel > 0, c.tp, 1.0)
@@ -91,7 +93,9 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     replicated = (2 * residual * c.hidden + 2 * c.compute_bytes * c.hidden + 2 * c.dropout * c.hidden) / split
     sharded = c.compute_bytes * (2 * c.hidden + 2 * c.kv_width + inner) / c.tp
     per_score = c.compute_bytes + c.dropout * (1 + c.compute_bytes)
-    per_score = per_score + np.where((c.fused == 0) & casts_softmax(c), EAGER_SCORE_BYTES, 0.0)
+    per_score = per_score + np.where(
+        casts_softmax(c), np.where(c.fused > 0, (c.compiled_calls > 0) * c.compute_bytes, EAGER_SCORE_BYTES), 0.0
+    )
     scores = np.where(c.flash > 0, 0.0, per_score * c.heads * c.seq_len / c.tp)
     # Selective checkpointing forgets the attention core, the scores above all.
     kept_scores = np.where(c.checkpointing == 1, 0.0, scores)

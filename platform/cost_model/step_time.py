@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 
 from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwidth
-from platform.cost_model.columns import Array, Columns, checkpointed_share, wraps_optimizer
+from platform.cost_model.columns import Array, Columns, checkpointed_share
 from platform.cost_model.compression import squeezing_s
 from platform.cost_model.compute import BANDWIDTH_SHARE, head_s, layer_seconds, optimizer_s
-from platform.cost_model.host import INSTRUCTIONS_S, STEP_HOST_S, host_layer_s
+from platform.cost_model.host import INSTRUCTIONS_S, host_layer_s, host_step_s, together_s
 
 DDP, FSDP, DEEPSPEED, MEGATRON = range(4)
 
@@ -90,7 +90,8 @@ def step_time(columns: Columns) -> StepTime:
     whole_head = head_forward + head_backward
     # While the device is at the head, the host runs ahead into the backward pass.
     ahead = np.where(c.pp > 1, 0.0, whole_head / c.layers)
-    waits = np.where(c.blocking > 0, launch, np.maximum(launch - busy - tensor - ahead, 0.0))
+    device = busy + tensor + ahead
+    waits = np.where(c.blocking > 0, launch, together_s(launch, device) - device)
     head = np.where(c.pp > 1, whole_head, 0.0)
 
     # One micro-batch on the slowest stage: a middle one, or the last with the head.
@@ -109,7 +110,7 @@ def step_time(columns: Columns) -> StepTime:
     data = _data_s(c, stages, slot, layer.backward * slot_layers + head_backward)
     owned, _ = rank_parameters(c, stages)
     sharded = np.where((c.zero_stage >= 1) | (c.engine == FSDP), c.shard, 1.0)
-    optimizer = optimizer_s(c, owned / sharded) + STEP_HOST_S + np.where(wraps_optimizer(c), STEP_HOST_S, 0.0)
+    optimizer = optimizer_s(c, owned / sharded) + host_step_s(c)
 
     tensor_total = m * slot_layers * tensor
     host_total = m * slot_layers * waits

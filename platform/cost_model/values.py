@@ -50,6 +50,7 @@ def recipe_values(recipe: Recipe) -> dict[str, float]:
         "seq_len": recipe.seq_len,
         "global_batch": recipe.global_batch,
         "compute_bytes": compute,
+        "scales_loss": float(recipe.compute_precision == "fp16"),
         "state_bytes": 2 if recipe.state_precision == "bf16" else 4,
         "moments": 2 if recipe.optimizer == "adamw" else 0,
         **compression_values(recipe.model, recipe.compression),
@@ -82,6 +83,7 @@ def layout_values(recipe: Recipe, layout: Layout) -> dict[str, float]:
         "flash": flash_share(recipe.model.architecture, layout.attention),
         "wide_softmax": float(recipe.model.architecture != "gpt2"),
         "fused": float(layout.compile != "none"),
+        "compiled_calls": compiled_calls(layout.compile, recipe.model.num_layers),
         "logit_bytes": logit_bytes(loss_kind(layout.loss == "chunked", layout.compile), compute),
         "inner_copies": inner_copies(recipe.model.architecture, layout.compile != "none"),
         **activation_passes(recipe.model.architecture, recipe.model.gated, layout.compile != "none"),
@@ -102,6 +104,11 @@ def checkpointing_values(name: str) -> dict[str, float]:
     budget = activation_budget(name)
     kind = min(CHECKPOINTING.index(name), 2) if budget == 1 else 0
     return {"checkpointing": kind, "checkpoint_every": every, "budget": budget}
+
+
+def compiled_calls(compile_: str, num_layers: int) -> float:
+    """`Columns.compiled_calls` by the layout's word for what is compiled."""
+    return {"block": 1.0, "model": 1.0 / num_layers}.get(compile_, 0.0)
 
 
 def flash_share(architecture: str, attention: str) -> float:

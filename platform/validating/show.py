@@ -6,10 +6,24 @@ from rich.console import Console
 from rich.table import Table
 
 from platform.cost_model.scoring import Scored
+from platform.cost_model.table import Run
 from platform.validating.report import Report
 
 _WIDE = 72
 """Columns of a terminal below which the tables leave out what is beside: constant MFU by cell, a row's interval."""
+
+_STATED = {
+    "flash_attention": "flash {}",
+    "attention": "{}",
+    "loss": "{}",
+    "compile": "compiled {}",
+    "grad_sync": "sync {}",
+    "optimizer": "{}",
+    "state_precision": "{} states",
+    "offload": "offload {}",
+    "compression": "{}",
+}
+"""Columns that a row may leave out, and how their values are told."""
 
 
 def _percent(value: float | None, digits: int = 1) -> str:
@@ -38,17 +52,33 @@ _FIGURES = (
 )
 
 
-def _shown(scored: Scored, position: int) -> tuple[str, ...]:
-    run = scored.runs[position]
+def _aspects(run: Run) -> tuple[str, ...]:
+    """What tells a configuration from another, in words; "" where there is nothing to say of an aspect."""
     row, values = run.row, run.values
-    degrees = " ".join(f"{name}{values[name]:g}" for name in ("tp", "pp", "dp") if values[name] > 1)
-    batch = f"{values['micro_batch']:g}x{values['grad_accum']:g}"
-    ckpt = "" if row["activation_ckpt"] in ("", "none") else f" {row['activation_ckpt']} ckpt"
-    label = f"{row['model']} s{row['seq_len']} {row['gpus']} x {run.cluster.device.name} {row['strategy']} {degrees}"
+    told = {
+        name: value
+        for name in (*_STATED, "engine", "activation_ckpt")
+        if (value := row.get(name, "")) not in ("", "none")
+    }
+    engine = told.get("engine", "")
+    return (
+        row["model"],
+        f"s{row['seq_len']}",
+        f"{row['gpus']} x {run.cluster.device.name}",
+        row["strategy"] if engine in ("", row["strategy"]) else f"{engine} {row['strategy']}".rstrip(),
+        " ".join(f"{name}{values[name]:g}" for name in ("tp", "pp", "dp") if values[name] > 1),
+        f"{values['micro_batch']:g}x{values['grad_accum']:g}",
+        f"{told['activation_ckpt']} ckpt" if "activation_ckpt" in told else "",
+        row["precision"],
+        *(text.format(told[name]) if name in told else "" for name, text in _STATED.items()),
+    )
+
+
+def _shown(scored: Scored, position: int, label: str) -> tuple[str, ...]:
     measured, memory = scored.measured_s[position], scored.measured_gib[position]
     return (
-        f"{label} {batch}{ckpt} {row['precision']}",
-        "OOM" if run.out_of_memory else f"{measured:.3g}" if measured == measured else "-",
+        label,
+        "OOM" if scored.runs[position].out_of_memory else f"{measured:.3g}" if measured == measured else "-",
         f"{scored.predicted_s[position]:.3g}",
         f"{scored.low_s[position]:.3g}-{scored.high_s[position]:.3g}",
         f"{memory:.1f}" if memory == memory else "-",
@@ -58,16 +88,25 @@ def _shown(scored: Scored, position: int) -> tuple[str, ...]:
 
 
 def show_rows(report: Report, console: Console) -> None:
-    """Each configuration: printed beside predicted; those of which nothing was measured at the end."""
+    """Each configuration by what differs in the table: printed beside predicted; those of which nothing was measured at
+    the end.
+    """
+    every = [scored for scored in (report.scored, report.unmeasured) if scored]
+    aspects = [_aspects(run) for scored in every for run in scored.runs]
+    differs = [len(set(values)) > 1 for values in zip(*aspects, strict=True)]
+    common = [text for text, varies in zip(aspects[0], differs, strict=True) if text and not varies]
+    if any(differs) and common:
+        console.print(f"Of every row: {', '.join(common)}", highlight=False, markup=False)
+    labels = (" ".join(filter(None, itertools.compress(each, differs))) or ", ".join(common) for each in aspects)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("configuration", ratio=1, min_width=14, overflow="fold")
     names = ("step s", "predicted", "80 %", "GiB", "predicted", "verdict")
     shown = [name != "80 %" or console.width >= _WIDE for name in names]
     for name in itertools.compress(names, shown):
         table.add_column(name, justify="right", no_wrap=True)
-    for scored in filter(None, (report.scored, report.unmeasured)):
+    for scored in every:
         for position in range(len(scored.runs)):
-            table.add_row(*itertools.compress(_shown(scored, position), (True, *shown)))
+            table.add_row(*itertools.compress(_shown(scored, position, next(labels)), (True, *shown)))
     console.print(table, highlight=False)
 
 

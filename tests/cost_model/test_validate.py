@@ -79,9 +79,22 @@ def test_the_row_that_was_left_empty_is_filled(
     monkeypatch.setenv("COLUMNS", "150")
     assert main([str(TABLES / "bloom_7b_jean_zay.csv"), "--rows"]) == 0
     (empty,) = [
-        line for line in capsys.readouterr().out.splitlines() if "zero1 dp32 2x256 bf16" in line and "s2048" in line
+        line for line in capsys.readouterr().out.splitlines() if "zero1 dp32 2x256  " in line and "s2048" in line
     ]
     assert " - " in empty and empty.rstrip().endswith("OOM")
+
+
+@pytest.mark.parametrize("path", sorted(MEASUREMENTS.glob("*H200.csv")), ids=lambda path: path.stem)
+def test_rows_are_told_by_what_differs(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two rows of one name could not be told apart; what all have in common stands once, above them."""
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main([str(path), "--rows"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split("  ")[0] for line in lines if line.rstrip().endswith((" fits", " OOM"))]
+    assert rows and len(set(rows)) == len(rows)
+    assert len(rows) == 1 or ("1024" in "".join(lines)) + ("2048" in "".join(lines)) + ("s128" in lines[0]) == 1
 
 
 def test_calibrating_rows_are_never_scored() -> None:
@@ -268,7 +281,7 @@ def test_small_cells_can_be_left_aside(capsys: pytest.CaptureFixture[str]) -> No
     table = str(TABLES / "tr3m_1b3.csv")
     assert main([table, "--calibrate", "3", "--min-cell", "6"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "cells not looked" not in out and "before calibrating: step time, median error 7.6 %" in out
+    assert "cells not looked" not in out and "before calibrating: step time, median error 7.7 %" in out
     assert main([table, "--min-cell", "17"]) == 2 and main([table, "--min-cell", "0"]) == 2
     assert capsys.readouterr().err.splitlines() == [
         "no cell has 17 configurations: the largest has 16",
@@ -286,18 +299,18 @@ def test_the_h200_runs_of_the_search_itself(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "tokens_per_s", "low"),
+    ("space", "tokens_per_s", "off"),
     [
-        ("gpt2_xl", 49_529, -0.12),
-        ("gpt2", 340_217, -0.12),  # the host's hooks, of which this run tells
+        ("gpt2_xl", 49_529, 0.12),
+        ("gpt2", 340_217, 0.2),  # the fastest of three hosts that set the pace of this point
     ],
 )
-def test_two_h200_runs_that_left_no_table(space: str, tokens_per_s: float, low: float) -> None:
+def test_two_h200_runs_that_left_no_table(space: str, tokens_per_s: float, off: float) -> None:
     """FSDP2 stage 3, 16 x 32, each on one H200 held to a smaller memory (docs/measurements.md)."""
     layout = fsdp(attention="sdpa", loss="chunked", compile="block")
     point = (search_spaces.load(space).recipe, layout, BatchPoint(micro_batch=16, grad_accum=32))
     predicted_s = float(step_time(from_points([point], find_cluster("1xH200"))).total_s[0])
-    assert low < predicted_s * tokens_per_s / (512 * 1024) - 1 < 0.12
+    assert predicted_s * tokens_per_s / (512 * 1024) == pytest.approx(1, abs=off)
 
 
 def test_small_steps_of_fsdp2_wait_for_its_hooks_where_those_of_ddp_wait_for_the_device() -> None:
@@ -311,8 +324,9 @@ def test_small_steps_of_fsdp2_wait_for_its_hooks_where_those_of_ddp_wait_for_the
             fsdp(dp_shard=2, grad_sync="every", attention="sdpa"),
         )
     }
-    assert float(steps["ddp"].total_s[0]) == pytest.approx(0.061, rel=0.12) and float(steps["ddp"].host_s[0]) == 0
-    assert 0.065 < float(steps["fsdp"].total_s[0]) < 0.099 and float(steps["fsdp"].host_s[0]) > 0.02
+    assert float(steps["ddp"].total_s[0]) == pytest.approx(0.061, rel=0.12)
+    assert float(steps["ddp"].host_s[0]) < 0.02 * float(steps["ddp"].total_s[0])
+    assert 0.065 < float(steps["fsdp"].total_s[0]) < 0.099 and float(steps["fsdp"].host_s[0]) > 0.015
 
 
 def test_the_intervals_of_the_h200_runs() -> None:
