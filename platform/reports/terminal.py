@@ -41,12 +41,13 @@ def render(
     color: bool = False,
 ) -> str:
     """One table for each recipe, at most `width` columns wide; `tokens` is the budget that days are counted for, with
-    a price their cost too.
+    a price their cost too, but for a miniature.
     """
     screen, stream = console(width=width, color=color)
     for group in by_recipe(measurements).values():
         found = points(group)
-        columns = columns_of(cluster, tokens, price_per_gpu_h, {each.typical.id: each for each in found if each.runs})
+        runs = {each.typical.id: each for each in found if each.runs}
+        columns = columns_of(cluster, None if group[0].miniature else tokens, price_per_gpu_h, runs)
         _render_recipe(screen, found, cluster, columns)
     return as_text(stream)
 
