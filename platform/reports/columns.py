@@ -45,10 +45,9 @@ def columns_of(
             return ""
         return f"{100 * point.std_tokens_per_s / (point.median_tokens_per_s or 1.0):.1f}"
 
-    again = [
-        Column(title="runs", cell=lambda m: str(len(runs[m.id].runs)) if m.id in runs else "", drop=12),
-        Column(title="std\n%", cell=std, drop=12),
-    ]
+    again = [Column(title="runs", cell=lambda m: str(len(runs[m.id].runs)) if m.id in runs else "", drop=12)]
+    if any(point.std_tokens_per_s is not None for point in runs.values()):
+        again.append(Column(title="std\n%", cell=std, drop=12))
     budget: list[Column] = []
     if tokens is not None:
         title = f"days for\n{text.count(tokens)}"

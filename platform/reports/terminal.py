@@ -279,11 +279,9 @@ def _notes(
         if row.outcome not in TIMED and row.reason:
             point = f"{row.layout.label}, MBS {row.batch.micro_batch}"
             notes.append(f"Not counted: {point}: {row.outcome.value}, {' '.join(row.reason.split())}")
-    if any(column == "std %" for column in shown):
-        notes.append(
-            "runs: in fresh processes; the row is the one of median speed, std % their standard deviation, 95 % ±%"
-            " half the interval of their mean."
-        )
+    if "runs" in shown:
+        spread = ", std % their standard deviation, 95 % ±% half the interval of their mean" * ("std %" in shown)
+        notes.append(f"runs: in fresh processes; the row is the one of median speed{spread}.")
     if any(row.step_time_derived for row in ran):
         notes.append("~ derived from the parts of a step with fewer micro-steps")
     legend = {
