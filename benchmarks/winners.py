@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -43,11 +44,12 @@ def search(studies: Path, name: str, begin: Sequence[str], options: Sequence[str
     """
     command = [sys.executable, "-m", "platform.search", *arguments(studies, name, begin, options), "--json"]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        said, _ = running.communicate()
-    except KeyboardInterrupt:  # the search got the signal too, and ends its trial in its own time
-        said, _ = running.communicate()
-    if running.returncode:
+    # The search gets Ctrl-C too, and ends its trial in its own time. `timeout -s INT` sends it here twice.
+    interrupts: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    said, _ = running.communicate()
+    signal.signal(signal.SIGINT, before)
+    if running.returncode or interrupts:
         sys.exit(f"the study {name} ended with exit code {running.returncode}; the same command goes on with it")
     return json.loads(said)
 

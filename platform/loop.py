@@ -45,6 +45,8 @@ class Loop:
         self.spending = Spending(budget, num_devices=settings.cluster.num_devices, spent_s=spent_s, clock=clock)
         self.why_ended = ""
         """Why no further trial runs; empty while the search goes on."""
+        self.tried_all = False
+        """Whether that is because the searcher has nothing more to try."""
         self._candidates = {candidate.key: candidate for candidate in candidates}
         self._searcher = searcher
         self._searched = 0
@@ -78,13 +80,7 @@ class Loop:
 
     def next_job(self) -> Job | None:
         """The next trial, written to the journal as started; None when the search is over (`why_ended` says why)."""
-        self.refresh()
-        if self.fault:
-            return None
-        job = self._final_job() if self._finals_first else None
-        if job is None:
-            self._finals_first = False
-            job = self._search_job() or self._final_job() or self._profile_job()
+        job = self.upcoming()
         if job is None:
             return None
         key = f"{job.recipe.id}-{job.layout.id}"
@@ -102,6 +98,17 @@ class Loop:
         self._running = (job, key)
         self._searched += bool(job.rungs and not job.repeat)
         self.spending.begin(job.layout.world_size)
+        return job
+
+    def upcoming(self) -> Job | None:
+        """What `next_job` gives, of which nothing is written."""
+        self.refresh()
+        if self.fault:
+            return None
+        job = self._final_job() if self._finals_first else None
+        if job is None:
+            self._finals_first = False
+            job = self._search_job() or self._final_job() or self._profile_job()
         return job
 
     def ended(
@@ -195,7 +202,7 @@ class Loop:
         self._blame_suspects()
         if (job := self._refining_job()) is not None:
             return job
-        self.why_ended = self._searcher.why_stopped
+        self.tried_all, self.why_ended = True, self._searcher.why_stopped
         return None
 
     def _tell(self, candidate: Candidate) -> None:

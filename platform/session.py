@@ -13,6 +13,7 @@ from pathlib import Path
 
 import platform.checkout as checkout  # pyright takes `from platform import` for the standard module
 import platform.ending as ending
+import platform.finished as finished
 import platform.head as head
 import platform.leftovers as leftovers
 import platform.preflight as preflight
@@ -76,6 +77,12 @@ def search(
         if study is None and not options.dry_run:
             study = Study.create(studies, options.name or fresh_name(studies, request.space.name))
         if study is not None:
+            if place is None and not options.dry_run and not left and (why := finished.why_over(study, request)):
+                say(f"{_kept(history)} nothing is left to run: {why}.")
+                mirror, tell = _telling(study, uri, options, shown=shown)
+                mirror.start()
+                tell()
+                return ending.verdict(history)[0]
             searchers.preload(request.searcher)
         # The signal last: Ray sets handlers of its own when it connects.
         with nullcontext(place) if place else connection(options, request) as place, interruptible():
@@ -96,9 +103,7 @@ def search(
                 say(_found_again(history, subject.plan))
             else:
                 study.record(_header(study.name, subject, searcher=request.searcher, uri=uri))
-            mirror = Mirror(study.path, uri, study.from_start())
-            as_object = options.json if shown else None
-            tell = functools.partial(ending.tell, study, mirror, as_object=as_object, profile=options.profile)
+            mirror, tell = _telling(study, uri, options, shown=shown)
             budget = _budget(options, subject.space)
             code, fault = _run(study, subject, place, budget, began_s, left=left, mirror=mirror, tell=tell)
         leftovers.forget(study.path)
@@ -175,12 +180,20 @@ def _check_same(history: History, subject: Subject) -> None:
 
 
 def _found_again(history: History, plan: Plan) -> str:
-    measured = sum(each.outcome is not Outcome.SKIPPED for each in history.measurements)
     left = sum(bool(history.missing(candidate)) for candidate in plan.candidates)
-    return (
-        f"Kept {plural(measured, 'measurement')} that the journal has;"
-        f" something is left to run of {plural(left, 'layout')}."
-    )
+    return f"{_kept(history)} something is left to run of {plural(left, 'layout')}."
+
+
+def _kept(history: History) -> str:
+    measured = sum(each.outcome is not Outcome.SKIPPED for each in history.measurements)
+    return f"Kept {plural(measured, 'measurement')} that the journal has;"
+
+
+def _telling(study: Study, uri: str, options: argparse.Namespace, *, shown: bool) -> tuple[Mirror, Callable[[], None]]:
+    """The study's mirror, which is not started yet, and what shows its result at the end."""
+    mirror = Mirror(study.path, uri, study.from_start())
+    as_object = options.json if shown else None
+    return mirror, functools.partial(ending.tell, study, mirror, as_object=as_object, profile=options.profile)
 
 
 def _budget(options: argparse.Namespace, space: Space) -> Budget:
@@ -217,8 +230,9 @@ def _run(
     code, fault, left_out, out = 0, "", "", sys.stdout
 
     def end(code: int) -> None:
-        gpu_s = loop.spending.gpu_s if loop is not None else 0.0
-        study.record(End(exit_code=code, wall_s=time.monotonic() - began_s, gpu_s=gpu_s, left_out=left_out))
+        gpu_s, tried_all = (loop.spending.gpu_s, loop.tried_all) if loop is not None else (0.0, False)
+        wall_s = time.monotonic() - began_s
+        study.record(End(exit_code=code, wall_s=wall_s, gpu_s=gpu_s, left_out=left_out, tried_all=tried_all))
 
     def lost(said: str) -> None:
         """Ends the process: calls into Ray block from now on, until Ray ends it without a word."""

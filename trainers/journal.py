@@ -214,6 +214,8 @@ class End:
     gpu_s: float
     left_out: str = ""
     """What of the final runs a budget left no time for."""
+    tried_all: bool = False
+    """Whether the searcher had nothing more to try; what ended the search otherwise is a budget or a fault."""
 
 
 Line = StudyHeader | Peak | TrialStart | RungStart | Measured | GateCurves | Profile | TrialEnd | Resume | End

@@ -44,6 +44,8 @@ from platform.cost_model.values import (
 from trainers.measurement import TIMED
 from trainers.spec import ModelSpec
 
+CELL = ("model", "gpu", "gpus", "seq_len", "global_batch", "recipe")
+"""Columns that are equal in all runs of a cell: those compete. Published tables state no recipe."""
 _SPANS = re.compile(r"checkpoint-num-layers=(\d+)")
 
 
@@ -52,8 +54,8 @@ class Run:
     """One row that could be interpreted."""
 
     row: Row
-    cell: tuple[str, str, str, str, str]
-    """(model, gpu, gpus, seq_len, global_batch): runs of a cell compete."""
+    cell: tuple[str, ...]
+    """Its `CELL`, "" where nothing is stated."""
     model: ModelSpec
     cluster: ClusterSpec
     precision: str
@@ -287,10 +289,10 @@ def interpret(row: Row, *, measured: bool = True) -> Run:
         peak *= 1e9 / 2**30
     if measured and step_time_s is None and peak is None and not oom:
         raise ValueError("neither time, memory nor OOM printed")
-    whole = f"{values['global_batch']:g}"
+    stated = {**row, "global_batch": f"{values['global_batch']:g}"}
     return Run(
         row=row,
-        cell=(row["model"], row["gpu"], row["gpus"], row["seq_len"], whole),
+        cell=tuple(stated.get(name, "") for name in CELL),
         model=model,
         cluster=cluster,
         precision=precision_of(row)[0],

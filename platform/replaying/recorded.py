@@ -84,14 +84,11 @@ class Cell:
 def cells(runs: Sequence[Run]) -> list[Cell]:
     """The cells of merged runs with at least two configurations and one time, the largest first."""
     found: list[Cell] = []
-    for name, places in cells_of(runs).items():
-        recipes: dict[str, list[Run]] = {}
-        for place in places:
-            recipes.setdefault(runs[place].row.get("recipe", ""), []).append(runs[place])
-        for recipe, members in recipes.items():
-            if len(members) > 1 and any(run.step_time_s is not None for run in members):
-                choices = tuple(_choice(str(place), run) for place, run in enumerate(members))
-                found.append(Cell(name=name, recipe=recipe, runs=tuple(members), choices=choices))
+    for (*name, recipe), places in cells_of(runs).items():
+        members = tuple(runs[place] for place in places)
+        if len(members) > 1 and any(run.step_time_s is not None for run in members):
+            choices = tuple(_choice(str(place), run) for place, run in enumerate(members))
+            found.append(Cell(name=tuple(name), recipe=recipe, runs=members, choices=choices))
     return sorted(found, key=lambda cell: (-len(cell.choices), cell.name, cell.recipe))
 
 

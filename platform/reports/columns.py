@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from platform.finals.ranking import PointRuns
 from platform.reports import text
-from platform.reports.summary import cost_for_tokens
+from platform.reports.summary import cost_of, days_of
 from trainers.cluster import Cluster
-from trainers.measurement import Measurement, Outcome, days_for_tokens
+from trainers.measurement import Measurement, Outcome
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,9 +24,11 @@ class Column:
 
 
 def columns_of(
-    cluster: Cluster, tokens: float, price_per_gpu_h: float | None, runs: Mapping[str, PointRuns]
+    cluster: Cluster, tokens: float | None, price_per_gpu_h: float | None, runs: Mapping[str, PointRuns]
 ) -> list[Column]:
-    """All columns. `runs` are the points that were run again, by the id of the run that stands for each."""
+    """All columns; none of days and cost where there is no budget of `tokens`. `runs` are the points that were run
+    again, by the id of the run that stands for each.
+    """
 
     def percent(share: float | None) -> str:
         return "" if share is None else f"{100 * share:.1f}"
@@ -34,13 +36,8 @@ def columns_of(
     def tilde(each: Measurement) -> str:
         return "~" if each.step_time_derived else ""
 
-    def days(each: Measurement) -> str:
-        return text.figure(days_for_tokens(tokens, each.tokens_per_s)) + tilde(each) if each.tokens_per_s else ""
-
-    def cost(each: Measurement) -> str:
-        if not each.tokens_per_s or price_per_gpu_h is None:
-            return ""
-        return text.figure(cost_for_tokens(tokens, each.tokens_per_s, each.num_devices, price_per_gpu_h)) + tilde(each)
+    def derived(value: float | None, each: Measurement) -> str:
+        return "" if value is None else text.figure(value) + tilde(each)
 
     def std(each: Measurement) -> str:
         point = runs.get(each.id)
@@ -48,11 +45,15 @@ def columns_of(
             return ""
         return f"{100 * point.std_tokens_per_s / (point.median_tokens_per_s or 1.0):.1f}"
 
-    again = [
-        Column(title="runs", cell=lambda m: str(len(runs[m.id].runs)) if m.id in runs else "", drop=12),
-        Column(title="std\n%", cell=std, drop=12),
-    ]
-    priced = [] if price_per_gpu_h is None else [Column(title="cost", cell=cost, drop=11)]
+    again = [Column(title="runs", cell=lambda m: str(len(runs[m.id].runs)) if m.id in runs else "", drop=12)]
+    if any(point.std_tokens_per_s is not None for point in runs.values()):
+        again.append(Column(title="std\n%", cell=std, drop=12))
+    budget: list[Column] = []
+    if tokens is not None:
+        title = f"days for\n{text.count(tokens)}"
+        budget.append(Column(title=title, cell=lambda m: derived(days_of(m, tokens), m), drop=11))
+    if tokens is not None and price_per_gpu_h is not None:
+        budget.append(Column(title="cost", cell=lambda m: derived(cost_of(m, tokens, price_per_gpu_h), m), drop=11))
     device = "GPU" if cluster.device_kind == "cuda" else "worker"
     return [
         Column(title=f"{device}s", cell=lambda m: str(m.num_devices), drop=4, point=True),
@@ -75,8 +76,7 @@ def columns_of(
         Column(title="% of\npeak", cell=lambda m: percent(m.share_of_matmul_peak), drop=3),
         Column(title="util.\n%", cell=lambda m: text.figure(m.utilization_pct), drop=2),
         Column(title="GiB", cell=lambda m: text.figure(m.peak_allocated_gib)),
-        Column(title=f"days for\n{text.count(tokens)}", cell=days, drop=11),
-        *priced,
+        *budget,
         Column(title="outcome", cell=outcome, left=True),
     ]
 

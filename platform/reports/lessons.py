@@ -59,11 +59,12 @@ def axes_worth(measurements: Sequence[Measurement]) -> list[str]:
     for (axis, value, other), found in ratios.items():
         ratio = statistics.median(found)
         fast, slow, gain = (value, other, ratio - 1) if ratio >= 1 else (other, value, 1 / ratio - 1)
-        words = f"{fast} {gain:.1%} faster than {slow} ({plural(len(found), 'pair')})"
+        words = f"{fast} is {gain:.1%} faster than {slow} ({plural(len(found), 'pair')})"
         most, known = sentences.get(axis, (0.0, []))
         sentences[axis] = (max(most, gain), [*known, words])
+    of = " of the miniature" if timed and timed[0].miniature else ""
     return [
-        f"{axis.replace('_', '-')}: {'; '.join(words)}."
+        f"{axis.replace('_', '-')}{of}: {'; '.join(words)}."
         for axis, (_, words) in sorted(sentences.items(), key=lambda each: -each[1][0])
     ]
 
@@ -110,11 +111,12 @@ def cost_and_saving(history: History, best: Measurement, measurements: Sequence[
     middle = statistics.median(speeds)
     tokens, devices = history.header.tokens, best.num_devices
     plan_days, other_days = (tokens / speed * devices / DAY_S for speed in (best.tokens_per_s, middle))
-    words = f"The search cost {figure(history.gpu_s / DAY_S)} GPU-days"
+    device = "GPU" if history.header.cluster.device_kind == "cuda" else "worker"
+    words = f"The search cost {figure(history.gpu_s / DAY_S)} {device}-days"
     if history.header.miniature:
         return f"{words}; a miniature saves none."
     return (
-        f"{words}; over {count(tokens)} tokens the winner takes {figure(plan_days)} GPU-days,"
+        f"{words}; over {count(tokens)} tokens the winner takes {figure(plan_days)} {device}-days,"
         f" {figure(other_days - plan_days)} less than the median of what ran."
     )
 

@@ -1,7 +1,7 @@
 """Two pictures of a recipe's measurements: speed against memory, and which layouts ran at which micro-batch."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,11 @@ _FAILED = "#7c3aed"
 _INK, _FAINT, _GRID = "#1f2937", "#6b7280", "#e5e7eb"
 _MARKERS = {"ddp": "s", "fsdp": "o", "deepspeed": "D"}
 _MOST_ROWS = 40
-"""Layouts of a heat map, the fastest ones; the rest is counted."""
+"""Layouts of a heat map that ran, the fastest ones; the rest is counted."""
+_MOST_NEVER_RUN = 3
+"""Layouts of a heat map that never ran; the rest is counted."""
+_EDGE_IN, _HEAD_IN = 0.1, 0.8
+"""Inches left free at the sides of a picture, and those at its top for its title and the two smaller lines below."""
 _MOST_NAMED = 500
 """Dots up to which each has its micro-batch beside it; of more nobody could read them."""
 
@@ -49,25 +53,33 @@ def draw(measurements: Sequence[Measurement], cluster: Cluster, folder: Path, su
         return []
     # Imported here: what only reads a study need not wait for it.
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     rows = _rows(points)
-    sizes = {SPEED_MEMORY: (9.0, 5.6), HEAT_MAP: (0, 1.9 + 0.44 * len(rows))}
+    shown = {layout.id for layout in rows}
+    cells = [each for each in points if each.layout.id in shown]
     best = winner(measurements)
     recipe = points[0].recipe
     mark = f"MINIATURE of {recipe.model.miniature_of}: " if points[0].miniature else ""
     of_what = f"{mark}{recipe.label}\non {cluster.label}"
-    draws: tuple[tuple[str, Callable[[Axes], None]], ...] = (
-        ("Speed against memory", lambda axes: _speed_memory(axes, points, best, cluster)),
-        ("Layouts by micro-batch: tokens/s", lambda axes: _heat_map(axes, points, rows, best)),
+    draws: tuple[tuple[str, tuple[float, float], str, Callable[[Axes], None]], ...] = (
+        ("Speed against memory", (9.0, 5.6), "", lambda axes: _speed_memory(axes, points, best, cluster)),
+        (
+            "Layouts by micro-batch: tokens/s",
+            _heat_map_in(cells, rows),
+            "\n".join(_heat_map_notes(cells, points)),
+            lambda axes: _heat_map(axes, cells, rows, best),
+        ),
     )
-    for path, (title, drawn), size in zip(paths, draws, sizes.values(), strict=True):
-        columns = len({each.batch.micro_batch for each in points})
-        picture = Figure(figsize=(size[0] or max(8.0, 4.6 + 1.05 * columns), size[1]), dpi=130, layout="constrained")
+    for path, (title, (width, height), notes, drawn) in zip(paths, draws, strict=True):
+        engine = ConstrainedLayoutEngine(w_pad=_EDGE_IN, rect=(0, 0, 1, 1 - _HEAD_IN / height))
+        picture = Figure(figsize=(width, height), dpi=130, layout=engine)
         axes = picture.subplots()
-        # The title holds room for the two smaller lines below it.
-        picture.suptitle(f"{title}\n\n", x=0.01, ha="left", fontsize=12, fontweight="bold", color=_INK)
-        top = 0.98 - 0.25 / picture.get_figheight()
-        picture.text(0.01, top, of_what, ha="left", va="top", fontsize=8, color=_FAINT)
+        left = _EDGE_IN / width
+        picture.text(left, 1 - 0.1 / height, title, va="top", fontsize=12, fontweight="bold", color=_INK)
+        picture.text(left, 1 - 0.4 / height, of_what, va="top", fontsize=8, color=_FAINT)
+        if notes:
+            picture.supxlabel(notes, x=left, ha="left", fontsize=8, color=_FAINT)
         drawn(axes)
         with replacing(path) as part:
             picture.savefig(part, format="png")
@@ -75,13 +87,22 @@ def draw(measurements: Sequence[Measurement], cluster: Cluster, folder: Path, su
 
 
 def _rows(points: Sequence[Measurement]) -> list[Layout]:
-    """Layouts, the fastest first; those that never gave a figure last."""
-    speed: dict[str, tuple[bool, float]] = {}
+    """Layouts, the fastest first, then those that never gave a figure; a few that never ran last."""
+    speed: dict[str, tuple[bool, bool, float]] = {}
     for each in points:
-        mine = (each.outcome in TIMED, _speed(each))
-        speed[each.layout.id] = max(mine, speed.get(each.layout.id, (False, 0.0)))
+        mine = (each.outcome is not Outcome.SKIPPED, each.outcome in TIMED, _speed(each))
+        speed[each.layout.id] = max(mine, speed.get(each.layout.id, mine))
     layouts = {each.layout.id: each.layout for each in points}
-    return sorted(layouts.values(), key=lambda layout: speed[layout.id], reverse=True)[:_MOST_ROWS]
+    order = sorted(layouts.values(), key=lambda layout: speed[layout.id], reverse=True)
+    num_ran = sum(ran for ran, _, _ in speed.values())
+    return [*order[:num_ran][:_MOST_ROWS], *order[num_ran:][:_MOST_NEVER_RUN]]
+
+
+def _heat_map_in(cells: Sequence[Measurement], rows: Sequence[Layout]) -> tuple[float, float]:
+    """Inches of a heat map: room for the longest label and each cell's two lines."""
+    columns = len({each.batch.micro_batch for each in cells})
+    longest = max(len(layout.label) for layout in rows)
+    return max(8.0, 0.6 + 0.062 * longest + 1.05 * columns), _HEAD_IN + 1.0 + 0.36 * len(rows)
 
 
 def _speed(measurement: Measurement) -> float:
@@ -148,16 +169,14 @@ def _places(measurements: Sequence[Measurement]) -> tuple[list[float], list[floa
     return [each.peak_allocated_gib or 0.0 for each in measurements], [_speed(each) for each in measurements]
 
 
-def _heat_map(axes: "Axes", points: Sequence[Measurement], rows: Sequence[Layout], best: Measurement | None) -> None:
+def _heat_map(axes: "Axes", cells: Sequence[Measurement], rows: Sequence[Layout], best: Measurement | None) -> None:
     """A cell for each point: its speed as shade and figure, or the word for what became of it."""
     from matplotlib.patches import Rectangle
 
-    columns = sorted({each.batch.micro_batch for each in points})
+    columns = sorted({each.batch.micro_batch for each in cells})
     at = {layout.id: row for row, layout in enumerate(rows)}
-    fastest = max((_speed(each) for each in points if each.outcome in TIMED), default=0.0)
-    for each in points:
-        if each.layout.id not in at:
-            continue
+    fastest = max((_speed(each) for each in cells if each.outcome in TIMED), default=0.0)
+    for each in cells:
         x, y = columns.index(each.batch.micro_batch), at[each.layout.id]
         timed = each.outcome in TIMED
         share = _speed(each) / fastest if timed and fastest else 1.0
@@ -180,22 +199,34 @@ def _heat_map(axes: "Axes", points: Sequence[Measurement], rows: Sequence[Layout
             )
         speed = "" if not _speed(each) else figure(_speed(each)) + ("~" if each.step_time_derived else "")
         word = {Outcome.OK: "", Outcome.OOM: "OOM"}.get(each.outcome, each.outcome.value)
-        light = share > 0.8 if timed else bool(hatch)
+        light = share > 0.9 if timed else bool(hatch)
         axes.text(
             x, y, f"{speed}\n{word}".strip(), ha="center", va="center", fontsize=7.5, linespacing=0.95,
             color="white" if light else _INK, fontweight="bold" if word == "OOM" else "normal",
         )  # fmt: skip
         if best is not None and (each.layout, each.batch) == (best.layout, best.batch):
             axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, fill=False, ec=_INK, lw=2, zorder=4))
-    left = len({each.layout.id for each in points}) - len(rows)
-    more = f"; {plural(left, 'slower layout')} left out" if left else ""
-    derived = "; ~ derived" if any(each.step_time_derived for each in points) else ""
     axes.set_xticks(range(len(columns)), [str(each) for each in columns])
     axes.set_yticks(range(len(rows)), [layout.label for layout in rows], fontsize=8)
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlabel(f"micro-batch (framed: the winner; hatched: crashed; blank: not tried{derived}{more})")
+    # Above, where the fastest are: the lower rows of many are a screen away.
+    axes.xaxis.tick_top()
+    axes.xaxis.set_label_position("top")
+    axes.set_xlabel("micro-batch")
     _plain(axes)
+
+
+def _heat_map_notes(cells: Sequence[Measurement], points: Sequence[Measurement]) -> Iterator[str]:
+    """What stands below a heat map of `cells`: its signs, and how many layouts of `points` it leaves out."""
+    derived = "; ~ derived" if any(each.step_time_derived for each in cells) else ""
+    yield f"framed: the winner; hatched: crashed; blank: not tried{derived}"
+    ran = {each.layout.id for each in points if each.outcome is not Outcome.SKIPPED}
+    missing = {each.layout.id for each in points} - {each.layout.id for each in cells}
+    if slower := missing & ran:
+        yield f"left out: {plural(len(slower), 'layout')} that ran slower or crashed"
+    if never := missing - ran:
+        yield f"left out: {plural(len(never), 'layout')} that never ran"
 
 
 def _plain(axes: "Axes") -> None:

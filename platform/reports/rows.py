@@ -7,9 +7,10 @@ import platform.finals.gate as gates  # pyright takes `from platform import` for
 from platform.finals.ranking import PointRuns, points
 from platform.reports.batches import batch_rows
 from platform.reports.profile import profile_rows
+from platform.reports.summary import days_of
 from platform.reports.text import degrees, options, sharding
 from platform.study.history import History, by_recipe
-from trainers.measurement import Measurement, Outcome, days_for_tokens
+from trainers.measurement import Measurement, Outcome
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -94,12 +95,11 @@ def _of_point(point: PointRuns, tokens: float) -> dict[str, Any]:
 
 
 def _measured(measurement: Measurement, tokens: float) -> dict[str, Any]:
-    speed = measurement.tokens_per_s
     point = _point(measurement)
     return {
         "outcome": measurement.outcome.value,
         **{name: point.pop(name) for name in ("layout", "micro_batch", "grad_accum")},
-        "tokens_per_s": speed,
+        "tokens_per_s": measurement.tokens_per_s,
         "step_time_s": measurement.step_time_s,
         "derived": measurement.step_time_derived,
         "repeat": measurement.repeat,
@@ -107,7 +107,7 @@ def _measured(measurement: Measurement, tokens: float) -> dict[str, Any]:
         "share_of_matmul_peak": measurement.share_of_matmul_peak,
         "peak_allocated_gib": measurement.peak_allocated_gib,
         "utilization_pct": measurement.utilization_pct,
-        "days": days_for_tokens(tokens, speed) if speed else None,
+        "days": days_of(measurement, tokens),
         **point,
         "reason": measurement.reason,
     }

@@ -6,7 +6,7 @@ Each number of devices has a winner of its own: the fastest layout on two is sel
 import csv
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.table import Table
 
 from platform.reports.days_picture import Days, draw_days
-from platform.reports.summary import as_json, cost_for_tokens, finite, measurement_json, nearest, winner
+from platform.reports.summary import as_json, cost_of, days_of, finite, measurement_json, nearest, winner
 from platform.reports.text import count, figure
 from platform.study.history import History, by_recipe
 from platform.study.replace import replacing
 from trainers.journal import StudyHeader
-from trainers.measurement import Measurement, days_for_tokens
+from trainers.measurement import Measurement
 from trainers.recipe import Recipe
 
 _STEM = "scaling"
@@ -48,8 +48,8 @@ class Row:
 
     @property
     def days(self) -> float | None:
-        """For the token budget."""
-        return None if not self.tokens_per_s else days_for_tokens(self.tokens, self.tokens_per_s)
+        """For the token budget; None for a miniature too."""
+        return None if self.best is None else days_of(self.best, self.tokens)
 
     @property
     def device_days(self) -> float | None:
@@ -59,9 +59,7 @@ class Row:
     @property
     def cost(self) -> float | None:
         """Of the token budget, in the user's currency."""
-        if self.tokens_per_s is None or self.price_per_gpu_h is None:
-            return None
-        return cost_for_tokens(self.tokens, self.tokens_per_s, self.num_devices, self.price_per_gpu_h)
+        return None if self.best is None else cost_of(self.best, self.tokens, self.price_per_gpu_h)
 
 
 def rows(histories: Sequence[History]) -> list[Row]:
@@ -107,33 +105,38 @@ def print_table(found: Sequence[Row], device: str, console: Console) -> None:
         mark = f"MINIATURE of {first.recipe.model.miniature_of}: " if first.recipe.model.miniature_of else ""
         console.print(f"{mark}{first.recipe.label}", style="bold")
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        days = f"days for {count(first.tokens)}"
-        titles = [f"{device}s", days, f"{device}-days", "tokens/s", f"tokens/s/{device}", "efficiency"]
-        titles += ["cost"] if first.price_per_gpu_h is not None else []
-        for title in titles:
+        columns = _columns(first, device)
+        for title in columns:
             table.add_column(title, justify="right", no_wrap=True)
         table.add_column("fastest layout", overflow="fold")
         for row in group:
-            table.add_row(*_cells(row))
+            told = "" if row.best is None else f"{row.best.layout.label}, micro-batch {row.best.batch.micro_batch}"
+            told += "" if row.best is None else f" x {row.best.batch.grad_accum}"
+            table.add_row(*(cell(row) for cell in columns.values()), told or row.reason)
         console.print(table)
         console.print()
 
 
-def _cells(row: Row) -> list[str]:
-    priced = row.price_per_gpu_h is not None
-    if row.best is None or row.tokens_per_s is None:
-        return [str(row.num_devices), *["-"] * (6 if priced else 5), row.reason]
-    tilde = "~" if row.best.step_time_derived else ""
-    return [
-        str(row.num_devices),
-        figure(row.days) + tilde,
-        figure(row.device_days) + tilde,
-        figure(row.tokens_per_s) + tilde,
-        figure(row.tokens_per_s / row.num_devices) + tilde,
-        f"{row.efficiency:.0%}" if row.efficiency is not None else "",
-        *([figure(row.cost) + tilde] if priced else []),
-        f"{row.best.layout.label}, micro-batch {row.best.batch.micro_batch} x {row.best.batch.grad_accum}",
-    ]
+def _columns(first: Row, device: str) -> dict[str, Callable[[Row], str]]:
+    """Titles and cells of a recipe's table; days and cost mean nothing of a miniature."""
+
+    def told(value: float | None, row: Row) -> str:
+        return "-" if value is None or row.best is None else figure(value) + "~" * row.best.step_time_derived
+
+    planned = first.recipe.model.miniature_of is None
+    days: dict[str, Callable[[Row], str]] = {
+        f"days for {count(first.tokens)}": lambda row: told(row.days, row),
+        f"{device}-days": lambda row: told(row.device_days, row),
+    }
+    cost: dict[str, Callable[[Row], str]] = {"cost": lambda row: told(row.cost, row)}
+    return {
+        f"{device}s": lambda row: str(row.num_devices),
+        **(days if planned else {}),
+        "tokens/s": lambda row: told(row.tokens_per_s, row),
+        f"tokens/s/{device}": lambda row: told(row.tokens_per_s and row.tokens_per_s / row.num_devices, row),
+        "efficiency": lambda row: "-" if row.efficiency is None else f"{row.efficiency:.0%}",
+        **(cost if planned and first.price_per_gpu_h is not None else {}),
+    }
 
 
 def to_object(found: Sequence[Row], histories: Iterable[History]) -> dict[str, Any]:
@@ -173,18 +176,15 @@ def write_files(folder: Path, found: Sequence[Row], device: str) -> list[Path]:
         writer.writerows(_csv(row) for row in found)
     for number, group in enumerate(_groups(found)):
         picture = folder / (f"{_STEM}-{group[0].recipe.id}.png" if number else f"{_STEM}.png")
-        points = [_point(row, row.best) for row in group if row.best is not None and row.best.step_time_s]
+        points = [_point(row, row.best) for row in group if row.best is not None and row.days and row.best.step_time_s]
         if not points:
             picture.unlink(missing_ok=True)
             continue
-        model = group[0].recipe.model
-        mark = f"MINIATURE of {model.miniature_of}, its speed says nothing of the model itself\n"
         missing = ", ".join(str(row.num_devices) for row in group if row.best is None)
         draw_days(
             points,
             picture,
-            title=f"{mark if model.miniature_of else ''}{group[0].recipe.label}\n"
-            f"{group[0].tokens / 1e9:,.4g} billion tokens; measured",
+            title=f"{group[0].recipe.label}\n{group[0].tokens / 1e9:,.4g} billion tokens; measured",
             line="fastest layout measured",
             band="quartiles of its step time",
             devices=device,

@@ -33,13 +33,22 @@ _LAGS = 0.05
 """How far below the median a device's matmul peak is called lagging."""
 
 
-def cost_for_tokens(tokens: float, tokens_per_s: float, num_devices: int, price_per_gpu_h: float) -> float:
-    """What training on `tokens` costs, in the currency of the price: an hour of one device."""
-    return days_for_tokens(tokens, tokens_per_s) * 24 * num_devices * price_per_gpu_h
+def days_of(measurement: Measurement, tokens: float) -> float | None:
+    """Days that training on `tokens` takes. None without a speed, and for a miniature: nobody trains that so long."""
+    speed = measurement.tokens_per_s
+    return None if not speed or measurement.miniature else days_for_tokens(tokens, speed)
+
+
+def cost_of(measurement: Measurement, tokens: float, price_per_gpu_h: float | None) -> float | None:
+    """What these days cost, in the currency of the price: an hour of one device. None without a price too."""
+    days = days_of(measurement, tokens)
+    return None if days is None or price_per_gpu_h is None else days * 24 * measurement.num_devices * price_per_gpu_h
 
 
 def winner_sentence(best: Measurement, *, tokens: float, price_per_gpu_h: float | None = None) -> str:
-    """The winner in one sentence; `tokens` is the budget that days, and with a price their cost, are counted for."""
+    """The winner in one sentence; `tokens` is the budget that days, and with a price their cost, are counted for, but
+    for a miniature.
+    """
     assert best.tokens_per_s is not None
     tilde = "~" if best.step_time_derived else ""
     shares = [f"{tilde}{figure(best.tokens_per_s_per_gpu)} a device"]
@@ -50,18 +59,15 @@ def winner_sentence(best: Measurement, *, tokens: float, price_per_gpu_h: float 
     if best.share_of_datasheet_peak is not None:
         shares.append(f"{best.share_of_datasheet_peak:.1%} of the data sheet's")
     memory = "" if best.peak_allocated_gib is None else f", {figure(best.peak_allocated_gib)} GiB allocated at most"
-    days = figure(days_for_tokens(tokens, best.tokens_per_s))
-    cost = ""
-    if price_per_gpu_h is not None:
-        paid = cost_for_tokens(tokens, best.tokens_per_s, best.num_devices, price_per_gpu_h)
-        cost = f", which cost {figure(paid)} at {price_per_gpu_h:g} a device-hour"
+    days, paid = days_of(best, tokens), cost_of(best, tokens, price_per_gpu_h)
+    budget = "" if days is None else f"; {figure(days)} days for {count(tokens)} tokens"
+    budget += "" if paid is None else f", which cost {figure(paid)} at {price_per_gpu_h:g} a device-hour"
     mark = f"miniature of {best.recipe.model.miniature_of}, " if best.miniature else ""
     devices = f"{best.num_devices} device{'' if best.num_devices == 1 else 's'}"
     return (
         f"Fastest for {mark}{best.recipe.label}: {best.layout.label} on {devices},"
         f" micro-batch {best.batch.micro_batch} x {best.batch.grad_accum} accumulated:"
-        f" {tilde}{figure(best.tokens_per_s)} tokens/s ({', '.join(shares)}){memory};"
-        f" {days} days for {count(tokens)} tokens{cost}."
+        f" {tilde}{figure(best.tokens_per_s)} tokens/s ({', '.join(shares)}){memory}{budget}."
     )
 
 
@@ -258,7 +264,6 @@ def _layout_json(measurement: Measurement) -> dict[str, Any]:
 
 def measurement_json(measurement: Measurement, tokens: float, price_per_gpu_h: float | None) -> dict[str, Any]:
     """A measurement as `--json` shows it, with the days and the cost of the token budget."""
-    speed = measurement.tokens_per_s
     return {
         "id": measurement.id,
         **to_json(measurement),
@@ -266,10 +271,8 @@ def measurement_json(measurement: Measurement, tokens: float, price_per_gpu_h: f
         "layout": _layout_json(measurement),
         "num_devices": measurement.num_devices,
         "miniature": measurement.miniature,
-        "days": days_for_tokens(tokens, speed) if speed else None,
-        "cost": None
-        if not speed or price_per_gpu_h is None
-        else cost_for_tokens(tokens, speed, measurement.num_devices, price_per_gpu_h),
+        "days": days_of(measurement, tokens),
+        "cost": cost_of(measurement, tokens, price_per_gpu_h),
     }
 
 

@@ -41,12 +41,13 @@ def render(
     color: bool = False,
 ) -> str:
     """One table for each recipe, at most `width` columns wide; `tokens` is the budget that days are counted for, with
-    a price their cost too.
+    a price their cost too, but for a miniature.
     """
     screen, stream = console(width=width, color=color)
     for group in by_recipe(measurements).values():
         found = points(group)
-        columns = columns_of(cluster, tokens, price_per_gpu_h, {each.typical.id: each for each in found if each.runs})
+        runs = {each.typical.id: each for each in found if each.runs}
+        columns = columns_of(cluster, None if group[0].miniature else tokens, price_per_gpu_h, runs)
         _render_recipe(screen, found, cluster, columns)
     return as_text(stream)
 
@@ -278,11 +279,9 @@ def _notes(
         if row.outcome not in TIMED and row.reason:
             point = f"{row.layout.label}, MBS {row.batch.micro_batch}"
             notes.append(f"Not counted: {point}: {row.outcome.value}, {' '.join(row.reason.split())}")
-    if any(column == "std %" for column in shown):
-        notes.append(
-            "runs: in fresh processes; the row is the one of median speed, std % their standard deviation, 95 % ±%"
-            " half the interval of their mean."
-        )
+    if "runs" in shown:
+        spread = ", std % their standard deviation, 95 % ±% half the interval of their mean" * ("std %" in shown)
+        notes.append(f"runs: in fresh processes; the row is the one of median speed{spread}.")
     if any(row.step_time_derived for row in ran):
         notes.append("~ derived from the parts of a step with fewer micro-steps")
     legend = {

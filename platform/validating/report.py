@@ -8,7 +8,7 @@ from typing import Any
 
 from platform.cost_model.rows import Row
 from platform.cost_model.scoring import Scored, Scores, cells_of, constant_mfu, merged, score_table, scores
-from platform.cost_model.table import Run, interpret
+from platform.cost_model.table import CELL, Run, interpret
 from platform.errors import InputError
 
 JSON_KEYS = (
@@ -33,12 +33,15 @@ class CellReport:
     cell: tuple[str, ...]
     ours: Scores
     baseline: Scores
+    alone: bool = True
+    """Whether it differs from every other cell in more than its recipe."""
 
     @property
     def label(self) -> str:
         """Such as "GPT 181B, 384 x A100-SXM4-80GB, length 2048, batch 2048"."""
-        model, gpu, gpus, seq_len, global_batch = self.cell
-        return f"{model}, {gpus} x {gpu}, length {seq_len}, batch {global_batch}"
+        model, gpu, gpus, seq_len, global_batch, recipe = self.cell
+        label = f"{model}, {gpus} x {gpu}, length {seq_len}, batch {global_batch}"
+        return label if self.alone else f"{label}, recipe {recipe or 'not stated'}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,9 +77,7 @@ def validate(rows: Sequence[Row], *, num_calibrate: int = 0, min_cell: int = 1) 
             runs.append(interpret(row))
         except ValueError as error:
             reasons[str(error)] += 1
-            left_out_cells[
-                tuple(row.get(name, "") for name in ("model", "gpu", "gpus", "seq_len", "global_batch"))
-            ] += 1
+            left_out_cells[tuple(row.get(name, "") for name in CELL)] += 1
             with contextlib.suppress(ValueError):
                 unmeasured.append(interpret(row, measured=False))
     if not runs:
@@ -93,8 +94,9 @@ def validate(rows: Sequence[Row], *, num_calibrate: int = 0, min_cell: int = 1) 
     def both(positions: Sequence[int], left_out: int) -> tuple[Scores, Scores]:
         return scores(ours, positions, left_out), _without_memory(scores(baseline, positions, left_out))
 
+    of_name = collections.Counter(cell[:-1] for cell in cells_of(kept))
     cells = [
-        CellReport(cell=cell, ours=mine, baseline=other)
+        CellReport(cell=cell, ours=mine, baseline=other, alone=of_name[cell[:-1]] == 1)
         for cell, positions in cells_of(kept).items()
         for mine, other in (both(positions, left_out_cells[cell]),)
     ]
@@ -133,5 +135,8 @@ def to_json(report: Report) -> dict[str, Any]:
 
     return {
         "overall": figures(report.overall),
-        "cells": [{"cell": list(cell.cell), **figures(cell.ours)} for cell in report.cells],
+        "cells": [
+            {"cell": list(cell.cell if cell.cell[-1] else cell.cell[:-1]), **figures(cell.ours)}
+            for cell in report.cells
+        ],
     }

@@ -248,6 +248,19 @@ class TestBudgetOfTheFinals:
         assert "runs of 3 finalists" in loop.left_out, "for which there was no time"
         assert slow.jobs[-1].profile and len(history_of(study).profiles) == 1
 
+    @pytest.mark.parametrize("time_s", [218.0, 233.0, 248.0])
+    def test_room_is_kept_for_the_profile_of_each_recipe_s_winner(
+        self, time_s: float, make: Make, slow: Backend, study: Study, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(loops, "time", SimpleNamespace(time=lambda: 0.0))  # not what the journal's disk takes
+        within = [dataclasses.replace(each, recipe=recipe) for recipe in (RECIPE, OTHER) for each in self.MANY[-5:]]
+        slow.gate_s = 0.0  # all takes what it is estimated to take: nothing of one part is left to another
+        slow.play = lambda job, batch: result(job, batch, 10_000.0)
+        loop = make(within, rules=dataclasses.replace(self.RULES, profile=True), time_s=time_s)
+        slow.run(loop)
+        assert "runs of 3 finalists" in loop.left_out and "numerics gate" not in loop.left_out
+        assert [each.recipe for each in history_of(study).profiles] == [RECIPE, OTHER]
+
     @pytest.mark.parametrize("time_s", [40.0, 100.0])
     def test_no_winner_is_profiled_before_its_gate(self, time_s: float, make: Make, slow: Backend) -> None:
         """Without time for its gate what would be profiled is no winner yet."""

@@ -25,8 +25,8 @@ LARGER = measurement(recipe=RECIPE, on=FULL, micro_batch=2, tokens_per_s=22000.0
 
 def test_an_axis_is_told_by_pairs_that_differ_in_nothing_else() -> None:
     assert axes_worth([FAST, SLOW, LARGER]) == [
-        "checkpointing: none 20.0% faster than full (1 pair).",
-        "micro-batch: 2 10.0% faster than 1 (1 pair).",
+        "checkpointing: none is 20.0% faster than full (1 pair).",
+        "micro-batch: 2 is 10.0% faster than 1 (1 pair).",
     ]
     assert axes_worth([FAST, LARGER]) == [], "two axes apart"
 

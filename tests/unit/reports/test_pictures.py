@@ -64,12 +64,41 @@ def test_every_point_is_drawn_as_what_became_of_it(tmp_path: Path, drawn: list[F
     assert any(shade == slow for shade in shades), "at half of the best speed"
     crosses: list[Any] = [line.get_xydata() for line in memory.lines if line.get_marker() == "x"]
     assert [tuple(place[0]) for place in crosses] == [(82.5, 0.0)]  # what it held and asked for
-    assert "bloom-7b1" in drawn[0].texts[-1].get_text()
+    assert "bloom-7b1" in _words(drawn[0])
 
 
 def test_a_miniature_says_so(tmp_path: Path, drawn: list[Figure]) -> None:
     pictures.draw([measurement(recipe=miniature(), on=Layout(engine="ddp", dp_replicate=2))], CLUSTER, tmp_path)
-    assert all("MINIATURE of bloom-7b1" in figure.texts[-1].get_text() for figure in drawn) and len(drawn) == 2
+    assert all("MINIATURE of bloom-7b1" in _words(figure) for figure in drawn) and len(drawn) == 2
+
+
+def test_a_few_layouts_that_never_ran_are_shown_and_the_others_counted(tmp_path: Path, drawn: list[Figure]) -> None:
+    crashed = oom(on=Layout(engine="ddp", dp_replicate=4), micro_batch=4)
+    never = [skipped(on=layout(prefetch=number), micro_batch=8) for number in range(1, 33)]
+    pictures.draw([*never, measurement(), crashed], CLUSTER, tmp_path)
+    heat = drawn[1].axes[0]
+    labels = [label.get_text() for label in heat.get_yticklabels()]
+    assert labels == [layout().label, crashed.layout.label, *(each.layout.label for each in never[:3])]
+    assert "left out: 29 layouts that never ran" in _words(drawn[1])
+
+
+@pytest.mark.parametrize("number", [1, 5, 60])
+def test_all_words_of_a_heat_map_stand_inside_of_it_and_apart(tmp_path: Path, drawn: list[Figure], number: int) -> None:
+    wordy = {"checkpointing": "selective", "attention": "sdpa", "loss": "chunked", "compile": "block"}
+    pictures.draw([measurement(on=layout(prefetch=each, **wordy)) for each in range(number)], CLUSTER, tmp_path)
+    heat = drawn[1]
+    axes = heat.axes[0]
+    lines = [*heat.texts, axes.xaxis.label, *axes.get_xticklabels(), *axes.get_yticklabels()]
+    places = [line.get_window_extent() for line in lines]
+    for line, place in zip(lines, places, strict=True):
+        assert place.x0 >= 0 and place.y0 >= 0, line
+        assert place.x1 <= heat.bbox.x1 and place.y1 <= heat.bbox.y1, line
+        assert place.count_overlaps(places) == 1, f"{line} lies over another"
+    assert "left out: 20 layouts that ran slower or crashed" in _words(heat) or number < 60
+
+
+def _words(figure: Figure) -> str:
+    return "\n".join(text.get_text() for text in figure.texts)
 
 
 def test_nothing_tried_leaves_no_picture(tmp_path: Path) -> None:

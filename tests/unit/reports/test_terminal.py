@@ -106,6 +106,14 @@ def test_a_point_has_one_row_and_its_runs_a_table_of_their_own(width: int) -> No
     assert re.search(r"\b4 +0\.3\b", rows[0]) and "oom (run 1)" in points
 
 
+def test_one_run_has_no_deviation_to_be_told() -> None:
+    """As without repeats, where the winner alone is run once more."""
+    once = (measurement(tokens_per_s=43000.0), measurement(tokens_per_s=41000.0, repeat=1))
+    text = _render(*once, width=220)
+    assert "runs: in fresh processes; the row is the one of median speed." in text and "std" not in text
+    assert "std % their standard deviation" in _render(*AGAIN, width=220)
+
+
 def test_each_recipe_has_its_own_table_and_winner() -> None:
     other = Recipe(model=RECIPE.model, seq_len=1024, global_batch=512)
     text = _render(measurement(), measurement(recipe=other, tokens_per_s=90000.0), width=200)

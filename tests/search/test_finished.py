@@ -1,0 +1,85 @@
+"""That nothing is left to run, told from the journal alone. `test_search.py` resumes a real study so."""
+
+from pathlib import Path
+
+import pytest
+
+import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
+from platform.budget import Budget
+from platform.finished import why_over
+from platform.jobs import Settings
+from platform.loop import Loop
+from platform.nodes import Place
+from platform.probing import kept
+from platform.request import Request, read_request
+from platform.search import parser
+from platform.study.study import Study
+from platform.subject import subject_of
+from tests.samples import header
+from tests.search.backend import CLUSTER, Backend, Clock
+from tests.search.session import write_space
+from trainers.journal import End
+
+PLACE = Place(cluster=CLUSTER, cpus_per_worker=1.0, driver_ip="127.0.0.1")
+
+
+def _request(space: Path, *argv: str) -> Request:
+    return read_request(parser().parse_args([str(space), *argv]))
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Path:
+    """A space file of two layouts."""
+    return write_space(tmp_path / "pair.py", axes={"checkpointing": ("none", "full"), "engine": ("ddp",)})
+
+
+def _session(study: Study, request: Request, max_trials: int | None = None) -> None:
+    """One session of the study, to its last line."""
+    subject = subject_of(request, PLACE, None)
+    if study.follow()[1].header is None:
+        study.record(header(study.name, recipes=subject.recipes, cluster=subject.cluster))
+    loop = Loop(
+        study=study,
+        candidates=subject.plan.candidates,
+        searcher=searchers.create(request.searcher, subject.problem),
+        budget=Budget(max_trials=max_trials),
+        settings=Settings(
+            cluster=subject.cluster, cpus_per_worker=1.0, recorder="none", commit="0123456", cap_gib=subject.cap_gib,
+            timing=subject.timing, rules=subject.rules,
+        ),
+    )  # fmt: skip
+    Backend(study, Clock()).run(loop)
+    study.record(End(exit_code=0, wall_s=1.0, gpu_s=2.0, left_out=loop.left_out, tried_all=loop.tried_all))
+
+
+@pytest.mark.parametrize("searcher", ["guided", "sweep", "optuna"])
+def test_a_study_that_came_to_its_end_is_over_and_nothing_is_written(
+    tmp_path: Path, space: Path, searcher: str
+) -> None:
+    request = _request(space, "--searcher", searcher)
+    with Study.create(tmp_path / "studies", "made-up") as study:
+        _session(study, request)
+        before = study.journal.read_bytes()
+        assert why_over(study, request).startswith("every layout of the space was tried")
+        assert study.journal.read_bytes() == before
+
+
+def test_it_is_not_where_a_session_would_run_something(tmp_path: Path, space: Path) -> None:
+    request = _request(space, "--searcher", "sweep")
+    with Study.create(tmp_path / "studies", "made-up") as study:
+        assert why_over(study, request) == "", "it has not begun"
+        _session(study, request, max_trials=1)
+        assert why_over(study, request) == "", "a budget ended it"
+        _session(study, request)
+        assert why_over(study, request)
+        assert why_over(study, _request(space, "--searcher", "sweep", "--profile")) == "", "no winner is profiled"
+        write_space(space, axes={"checkpointing": ("none", "full", "selective"), "engine": ("ddp",)})
+        assert why_over(study, _request(space, "--searcher", "sweep")) == "", "the space has grown"
+
+
+def test_it_is_not_told_where_a_probe_may_change_what_is_tried(tmp_path: Path, space: Path) -> None:
+    request = _request(space, "--searcher", "sweep")
+    with Study.create(tmp_path / "studies", "made-up") as study:
+        _session(study, request)
+        (tmp_path / "studies" / kept.FOLDER).mkdir()
+        assert why_over(study, request) == ""

@@ -1,0 +1,54 @@
+"""What is said of a small stand-in: its own figures, marked, and nothing of the training run that it stands in for."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import platform.reports.scaling as scaling  # pyright takes `from platform import` for the standard module
+from platform.reports.rows import tables
+from platform.reports.show import show
+from platform.study.history import History
+from tests.samples import header, measurement, miniature
+from trainers.cluster import Cluster
+from trainers.journal import Measured
+from trainers.layout import Layout
+from trainers.recipe import Recipe
+
+AT = "2026-01-01T00:00:00+00:00"
+WORKERS = Cluster(device_kind="cpu", device="Made-up CPU", device_memory_gib=4.0, devices_per_node=2)
+
+
+def _history(recipe: Recipe) -> History:
+    on = Layout(engine="ddp", dp_replicate=2)
+    measured = (measurement(recipe=recipe, on=on, micro_batch=size, tokens_per_s=1000.0 * size) for size in (1, 2))
+    is_small = recipe.model.miniature_of is not None
+    first = header(at=AT, recipes=(recipe,), cluster=WORKERS, price_per_gpu_h=2.0, miniature=is_small)
+    return History([first, *(Measured(at=AT, measurement=each) for each in measured)])
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_days_and_cost_of_the_token_budget_are_not_told(capsys: pytest.CaptureFixture[str], small: bool) -> None:
+    """Of the model itself they are: what is looked for is what is left out."""
+    history = _history(miniature() if small else measurement().recipe)
+    show(history, [], as_object=False)
+    told = " ".join(capsys.readouterr().out.split())
+    assert ("days for" in told, "100B" in told, "a device-hour" in told) == (not small,) * 3
+    assert f"micro-batch{' of the miniature' if small else ''}: 2 is 100.0% faster than 1 (1 pair)." in told
+    assert "worker-days" in told and "GPU" not in told.replace("Made-up GPU", "")
+    show(history, [], as_object=True)
+    won = json.loads(capsys.readouterr().out)["winner"]
+    assert (won["days"] is None, won["cost"] is None) == (small, small) and won["tokens_per_s"] == 2000.0
+    assert all((row["days"] is None) == small for row in tables(history)["measurements.json"])
+
+
+def test_numbers_of_devices_are_compared_by_speed_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scaling.show(tmp_path, [_history(miniature())], as_object=False, width=160)
+    told = capsys.readouterr().out
+    assert "MINIATURE of bloom-7b1" in told and "efficiency" in told and "2,000" in told
+    assert "days" not in told and "cost" not in told
+    assert [path.name for path in tmp_path.iterdir()] == ["scaling.csv"]
+    scaling.show(tmp_path, [_history(measurement().recipe)], as_object=False, width=160)
+    told = capsys.readouterr().out
+    assert "days for 100B" in told and "worker-days" in told and "cost" in told
+    assert (tmp_path / "scaling.png").exists()
