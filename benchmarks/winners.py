@@ -43,14 +43,15 @@ def search(studies: Path, name: str, begin: Sequence[str], options: Sequence[str
         SystemExit: the search failed.
     """
     command = [sys.executable, "-m", "platform.search", *arguments(studies, name, begin, options), "--json"]
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     # The search gets Ctrl-C too, and ends its trial in its own time. `timeout -s INT` sends it here twice.
     interrupts: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     said, _ = running.communicate()
     signal.signal(signal.SIGINT, before)
     if running.returncode or interrupts:
-        sys.exit(f"the study {name} ended with exit code {running.returncode}; the same command goes on with it")
+        how = "was interrupted" if interrupts else f"ended with exit code {running.returncode}"
+        sys.exit(f"the study {name} {how}; the same command goes on with it")
     return json.loads(said)
 
 

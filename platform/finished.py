@@ -1,4 +1,4 @@
-"""Whether a study that ended has anything left to run, told from its journal: it takes Ray 10 to 20 s to start."""
+"""Whether a study that ended has anything left to run, told from its journal: starting Ray takes longer."""
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from platform.budget import Budget
@@ -12,7 +12,8 @@ from platform.subject import subject_of
 
 
 def why_over(study: Study, request: Request) -> str:
-    """Why a session of any budget would run nothing on the devices that the study ran on; "" where one would.
+    """On which devices, those that the study ran on, a session of any budget would run nothing, and why; "" where it
+    would run something.
 
     Also "" where the last session did not end by itself, and beside probes, which are found by what nodes say.
 
@@ -40,4 +41,4 @@ def why_over(study: Study, request: Request) -> str:
             rules=subject.rules,
         ),
     )
-    return "" if loop.upcoming() else loop.why_ended
+    return "" if loop.upcoming() else f"on {subject.cluster.label}: {loop.why_ended}"

@@ -101,7 +101,7 @@ class Loop:
         return job
 
     def upcoming(self) -> Job | None:
-        """What `next_job` gives, of which nothing is written."""
+        """What `next_job` gives; no trial is begun by it. Rungs that it finds hopeless are recorded as skipped."""
         self.refresh()
         if self.fault:
             return None

@@ -78,7 +78,7 @@ def search(
             study = Study.create(studies, options.name or fresh_name(studies, request.space.name))
         if study is not None:
             if place is None and not options.dry_run and not left and (why := finished.why_over(study, request)):
-                say(f"{_kept(history)} nothing is left to run: {why}.")
+                say(f"{_kept(history)} nothing is left to run {why}.")
                 mirror, tell = _telling(study, uri, options, shown=shown)
                 mirror.start()
                 tell()

@@ -26,8 +26,8 @@ LOGIT_BYTES = {"kept": 14.0, "plain": 12.0, "compiled": 8.0, "chunked": 10.0, "f
 "plain": fp32 log-softmax, its gradient and the next one back, as `F.cross_entropy` over a cast leaves them; "kept":
 that beside the logits, which the model's output holds on to;
 "compiled": itself, log-softmax and gradient in its own type, one cast; "chunked": itself, its fp32 cast and fp32
-log-softmax (`trainers/kernels/head.py`; ATen's `log_softmax` into a wider type casts first, but from fp16, where it is
-2 bytes less than the cast); "fused": itself and a gradient in its own type, as a compiler makes it.
+log-softmax (`trainers/kernels/head.py`; ATen's `log_softmax` into a wider type casts first; from fp16 it does without,
+which is not modelled); "fused": itself and a gradient in its own type, as a compiler makes it.
 """
 CHUNK_LOGITS = 2.0**30
 """Logits of a chunk in `trainers/kernels/head.py`, which imports torch."""

@@ -16,8 +16,8 @@ EAGER_LAUNCHES = 90.0
 """Launches of one block's forward pass; the backward pass has twice as many."""
 COMPILED_CALL_S = 0.5e-3
 """Host time of one call of compiled code beside its launches: guards, AOTAutograd's wrappers and inductor's, all in
-Python; the backward pass counts two. GPT-2 small, twelve blocks, micro-batch 8, on three H200 hosts (this project): 24
-to 34 ms a micro-step under DDP, whose device has work for 19; and FSDP2's micro-steps are no shorter compiled, 48 to 60
+Python; the backward pass counts two. GPT-2 small, twelve blocks, micro-batch 8, on H200 hosts (this project): 24
+to 34 ms a micro-step under DDP, whose device has work for 19; and FSDP2's micro-steps are no shorter compiled, 48 to 61
 ms, than not, 45 to 60, though a compiled block launches a quarter as many kernels."""
 GRADIENT_HOST_S = 0.1e-3
 """Host time of one parameter's gradient where DeepSpeed's own optimizer is at work, 12 a block: of its hook where each
@@ -31,10 +31,10 @@ GPT-2 small on an H200 (this project), over 74 modules and 3 passes; hooks on gr
 waits for the device at each micro-step, as DeepSpeed's throughput timer does unless turned off, took 87 ms more."""
 UNIT_HOST_S = 0.9e-3
 """Host time of one unit's hooks under FSDP2 and pass, of which the backward pass has two: gathering, copying out,
-setting each parameter, freeing, copying in and reducing, all driven from Python. Four H200 hosts (this project), GPT-2
-small, twelve blocks, micro-batch 8 or 16: compiled 48 to 60 ms a micro-step, not compiled 45 to 60 and, in a bare loop,
-87 to 99; launches and calls take 23 of these. Without any device the same hooks take 0.6 to 0.9 ms of a 2.5 GHz core,
-in the backward pass 0.8 to 1.3 in all (`benchmarks.fsdp_hooks`)."""
+setting each parameter, freeing, copying in and reducing, all driven from Python. GPT-2 small, twelve blocks,
+micro-batch 8 or 16, on H200 hosts (this project): compiled 48 to 61 ms a micro-step, not compiled 45 to 60 and, in a
+bare loop, 87 to 99; launches and calls take 23 of these. Without any device the same hooks take 0.6 to 0.9 ms of a
+2.5 GHz core, in the backward pass 0.8 to 1.3 in all (`benchmarks.fsdp_hooks`)."""
 INSTRUCTIONS_S = 3e-3
 """Host time of a micro-step in DeepSpeed's pipeline, which interprets a list of instructions and waits at each transfer
 (`pipe/schedule.py`, `pipe/engine.py`). BigScience's 1.3B model on eight V100 takes 1 to 2 s more a step with 64 to 128

@@ -28,7 +28,7 @@ SHARE_SIGMA = {
 """Log deviation of each other part of a step, weighted with its share. Attention's kernels are a factor of 1.5 to 2
 apart from one version to the next (FlashAttention-2, arXiv 2307.08691, figures 4 to 7; FlashAttention-3, arXiv
 2407.08608, figure 5), so that half of 1.5, as a ratio, is one deviation. The host's: GPT-2 under FSDP2 at micro-batch
-8, not compiled, takes 45 to 99 ms a micro-step on four H200 hosts (this project)."""
+8, not compiled, takes 45 to 99 ms a micro-step on several H200 hosts (this project)."""
 ZERO_3_SIGMA = 0.30
 """Of DeepSpeed's stage 3, whose prefetching differs most between versions."""
 MEMORY_SIGMA = 0.06
@@ -92,7 +92,7 @@ def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:
 def under_the_host_s(columns: Columns, step: StepTime) -> Array:
     """Seconds that grow and shrink with the host's speed: of all that a device computes and waits in, as far as the
     host sets the pace."""
-    busy = step.compute_s + step.attention_s
+    busy = step.compute_s + step.attention_s + step.tensor_s
     together = np.maximum(busy + step.host_s, 1e-12)
     return np.where(columns.blocking > 0, step.host_s, together * pace_share(busy, together))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from platform.cost_model.step_time import StepTime
-from platform.finals.ranking import winner
+from platform.finals.ranking import speed_of, winner
 from platform.reports.forecast import Forecaster
 from platform.reports.text import count, figure, plural
 from platform.study.history import History, by_recipe
@@ -71,17 +71,26 @@ def axes_worth(measurements: Sequence[Measurement]) -> list[str]:
 
 def why_it_won(best: Measurement, measurements: Sequence[Measurement], forecaster: Forecaster) -> list[str]:
     """How far it is ahead of the best other layout, what its step does without by the cost model, and both memories."""
-    others = [each for each in measurements if each.layout != best.layout]
+    barred = {each.layout for each in measurements if each.phase == "gate"}
+    others = [each for each in measurements if each.layout != best.layout and each.layout not in barred]
     # What was stopped as slow cannot win, yet it may be the closest that another layout came.
-    slow = [each for each in others if each.outcome is Outcome.SLOW and each.tokens_per_s]
-    second = max(filter(None, (winner(others), *slow)), key=lambda each: each.tokens_per_s or 0.0, default=None)
+    slow = [each for each in others if each.outcome is Outcome.SLOW]
+    second = max(filter(None, (winner(others), *slow)), key=speed_of, default=None)
     if second is None or not best.tokens_per_s or not second.tokens_per_s:
         return []
-    ahead = best.tokens_per_s / second.tokens_per_s - 1
+    # Like beside like: a run of its own lasts longer, on a warmer device, than what the search took.
+    own = best
+    if not second.repeat:
+        same = (each for each in measurements if (each.layout, each.batch) == (best.layout, best.batch))
+        own = next((each for each in same if not each.repeat), best)
+    ahead = speed_of(own) / second.tokens_per_s - 1
     name = f"{second.layout.label} at micro-batch {second.batch.micro_batch}"
+    name += ", which was stopped as slow" if second.outcome is Outcome.SLOW else ""
     words = f"The winner is {ahead:.1%} ahead of {name}"
-    if ahead < 0:  # a winner is shown by its last run, which may come out below a figure that nothing confirmed
-        words = f"The winner's last run came out {-ahead:.1%} below the figure of {name}"
+    below = 1 - best.tokens_per_s / second.tokens_per_s
+    if below > 0:  # a winner is shown by its last run, which may come out below a figure that nothing confirmed
+        words = f"The winner's last run came out {below:.1%} below the figure of {name}"
+        words += f", which it was {ahead:.1%} ahead of in the search" if ahead > 0 else ""
     prediction = forecaster.of([best, second])
     if prediction is not None and (parts := _parts(prediction.step)):
         words += f"; by the cost model it spends, of that step, {', '.join(parts)}"

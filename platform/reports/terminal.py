@@ -209,8 +209,10 @@ def _runs(found: Sequence[PointRuns], *, narrow: bool) -> Table:
         table.add_column("MBS\nx GAS", no_wrap=True)
     table.add_column("search", justify="right", no_wrap=True)
     table.add_column("runs 1, 2, ...: tokens/s", overflow="fold", min_width=12)
-    for title in ("median", "95 %\n±%"):
-        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("median", justify="right", no_wrap=True)
+    several = any(point.interval_tokens_per_s for point in found)
+    if several:
+        table.add_column("95 %\n±%", justify="right", no_wrap=True)
     for point in found:
         shown, median = point.shown, point.median_tokens_per_s
         batch = f"{shown.batch.micro_batch} x {shown.batch.grad_accum}"
@@ -220,7 +222,7 @@ def _runs(found: Sequence[PointRuns], *, narrow: bool) -> Table:
             "" if point.search is None else _speed(point.search),
             "  ".join(map(_speed, point.runs)),
             text.figure(median),
-            f"{100 * (high - low) / (2 * median):.1f}" if high and median else "",
+            *([f"{100 * (high - low) / (2 * median):.1f}" if high and median else ""] if several else []),
         )
     return table
 

@@ -6,14 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import platform.cost_model.host as host  # pyright takes `from platform import` for the standard module
+import platform.cost_model.step_time as steps
 import search_spaces
 from platform.cost_model.columns import FIELDS
 from platform.cost_model.enumeration import ENGINE_STAGES, Axes, enumerate_points
 from platform.cost_model.hardware import find_cluster
-from platform.cost_model.predict import normal_cdf, predict
+from platform.cost_model.predict import normal_cdf, predict, under_the_host_s
 from platform.cost_model.values import from_points
 from platform.plans.layouts import best_plan, layout_at
-from tests.cost_model.points import GPT_39B, fsdp, point
+from tests.cost_model.points import GPT2, GPT_39B, fsdp, point
 from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
 
@@ -134,3 +136,15 @@ def test_a_grid_is_predicted_as_its_rows(monkeypatch: pytest.MonkeyPatch) -> Non
         np.testing.assert_allclose(grid.memory.needed_gib, rows.memory.needed_gib, rtol=1e-12)
         np.testing.assert_array_equal(grid.memory.binding_rank, rows.memory.binding_rank)
         np.testing.assert_allclose(grid.high_s, rows.high_s, rtol=1e-12)
+
+
+@pytest.mark.parametrize("tp", [1, 4, 8])
+def test_what_the_host_s_speed_moves_is_the_step_s_derivative(tp: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = point(Layout(engine="deepspeed", tp=tp), cluster="8xA100", model=GPT2, seq_len=256, micro_batch=2)
+    step = steps.step_time(columns)
+    told_s = float(under_the_host_s(columns, step)[0])
+    plain, more = host.host_layer_s, 1e-3
+    monkeypatch.setattr(steps, "host_layer_s", lambda given: tuple((1 + more) * each for each in plain(given)))
+    moved_s = float((steps.step_time(columns).total_s - step.total_s)[0]) / more
+    assert moved_s > 0.1 * float(step.total_s[0]), "the host weighs here"
+    assert told_s == pytest.approx(moved_s, rel=0.02)

@@ -60,7 +60,7 @@ def test_a_study_that_came_to_its_end_is_over_and_nothing_is_written(
     with Study.create(tmp_path / "studies", "made-up") as study:
         _session(study, request)
         before = study.journal.read_bytes()
-        assert why_over(study, request).startswith("every layout of the space was tried")
+        assert why_over(study, request).startswith(f"on {CLUSTER.label}: every layout of the space was tried")
         assert study.journal.read_bytes() == before
 
 

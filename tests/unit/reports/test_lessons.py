@@ -44,13 +44,25 @@ def test_a_layout_that_was_stopped_as_slow_may_be_the_next_best() -> None:
     slow = dataclasses.replace(LARGER, outcome=Outcome.SLOW)
     for others in ([slow], [slow, SLOW], [dataclasses.replace(SLOW, outcome=Outcome.SLOW), LARGER]):
         (told,) = why_it_won(FAST, [FAST, *others], Forecaster(cluster=H200S))
-        assert told.startswith("The winner is 9.1% ahead of ") and "micro-batch 2;" in told
+        assert told.startswith("The winner is 9.1% ahead of ") and "micro-batch 2" in told
+        assert ("micro-batch 2, which was stopped as slow" in told) == (slow in others)
 
 
 def test_a_winner_whose_own_run_came_out_below_is_not_called_ahead() -> None:
     again = dataclasses.replace(FAST, repeat=1, tokens_per_s=21000.0)
     (told,) = why_it_won(again, [FAST, again, LARGER], Forecaster(cluster=H200S))
     assert told.startswith("The winner's last run came out 4.5% below the figure of ")
+    assert "micro-batch 2, which it was 9.1% ahead of in the search" in told
+    (told,) = why_it_won(
+        dataclasses.replace(again, tokens_per_s=23000.0), [FAST, again, LARGER], Forecaster(cluster=H200S)
+    )
+    assert told.startswith("The winner is 9.1% ahead of "), "the search's figures beside each other"
+
+
+def test_a_layout_that_failed_the_gate_is_not_the_next_best() -> None:
+    slow = dataclasses.replace(LARGER, outcome=Outcome.SLOW)
+    failed = dataclasses.replace(SLOW, outcome=Outcome.FAILED, phase="gate", repeat=1, tokens_per_s=None)
+    assert why_it_won(FAST, [FAST, slow, failed], Forecaster(cluster=H200S)) == []
 
 
 def test_a_study_ends_with_its_lessons_and_its_cost() -> None:
