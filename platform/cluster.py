@@ -71,6 +71,8 @@ def connected(
     import ray  # after the settings above, which Ray reads at import
     from ray.exceptions import RayError
 
+    from trainers import successors
+
     try:
         ray.init(
             address="local" if local else found,
@@ -78,6 +80,7 @@ def connected(
             runtime_env={
                 "py_modules": [str(_ROOT / "trainers")],
                 "env_vars": {name: os.environ[name] for name in _SETTINGS},
+                "worker_process_setup_hook": successors.preload,
             },
             log_to_driver=False,
             logging_level=logging.ERROR,

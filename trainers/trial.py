@@ -14,7 +14,7 @@ from ray.exceptions import ActorDiedError, OutOfMemoryError, RayError
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2._internal.execution.controller import TrainController
 
-from trainers import node, worker
+from trainers import node, successors, worker
 from trainers.codec import from_json, to_json
 from trainers.failures import RungFailure, Verdict, classify, one_line
 from trainers.job import Job
@@ -88,6 +88,7 @@ def _trainer(job: Job, storage: str) -> TorchTrainer:
         run_config=ray.train.RunConfig(
             name=f"{job.recorder}-{job.trial_id}-{os.getpid()}",
             storage_path=storage,
+            worker_runtime_env={"env_vars": {successors.IS_WORKER: "1"}},
             failure_config=ray.train.FailureConfig(max_failures=0, controller_failure_limit=0),
             logging_config=ray.train.LoggingConfig(log_level="ERROR"),
         ),

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import ray
+import ray.train
 import torch
 import torch.distributed as dist
 
 import trainers.profiling.run as profiling
-from trainers import conditions, data, engines, matmul_peak
+from trainers import conditions, data, engines, matmul_peak, successors
 from trainers.codec import from_json, to_json
 from trainers.device import Clock, CpuClock, CpuMeter, CudaClock, CudaMeter, Meter
 from trainers.engines import Engine
@@ -77,6 +78,8 @@ class Worker:
         job, late = self.job, False
         self._stand("init", None, 2 * job.first_step_s)
         self.watchdog.beat("init", allowed_s=job.first_step_s)
+        if successors.have_room(ray.train.get_context().get_local_world_size(), job.cpus_per_worker):
+            successors.ask()
         nodes = self.gather(ray.get_runtime_context().get_node_id())
         if self.rank == 0:
             ray.get(self.recorder.place.remote(job.trial_id, nodes))

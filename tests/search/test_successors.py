@@ -1,0 +1,107 @@
+"""A worker's successor, on a real Ray: a process that has imported what it needs before the next trial wants it."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.search.session import ENVIRONMENT, ROOT
+from trainers import successors
+
+TWO_TRIALS = """
+import contextlib, json, os, sys, time
+import psutil
+from platform.cluster import connected
+
+def work(config):
+    import os, sys, ray.train
+    from trainers import successors
+    if config["asks"]:
+        successors.ask()
+    with open(config["told"], "w") as told:
+        told.write(f"{os.getpid()} {'trainers.engines.ddp' in sys.modules}")
+
+def waiting():
+    found = []
+    for each in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it is just ending
+            if each.cmdline()[:1] == ["ray::IDLE"] and successors.IS_WORKER in each.environ():
+                found.append(each.pid)
+    return found
+
+with connected("local", cpu_workers=1) as place:
+    import ray.train
+    from ray.train.torch import TorchConfig, TorchTrainer
+    from trainers import successors
+
+    def run(number, asks):
+        told = f"{sys.argv[1]}/told-{number}"
+        TorchTrainer(
+            work,
+            train_loop_config={"asks": asks, "told": told},
+            torch_config=TorchConfig(backend="gloo"),
+            scaling_config=ray.train.ScalingConfig(num_workers=1),
+            run_config=ray.train.RunConfig(
+                storage_path=sys.argv[1],
+                name=str(number),
+                worker_runtime_env={"env_vars": {successors.IS_WORKER: "1"}},
+            ),
+        ).fit()
+        pid, ready = open(told).read().split()
+        return {"pid": int(pid), "ready": ready == "True"}
+
+    first, until_s = run(1, True), time.monotonic() + 120
+    while not (found := waiting()) and time.monotonic() < until_s:
+        time.sleep(0.2)
+    print(json.dumps({"first": first, "waiting": found, "second": run(2, False)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What two trials told, of which the first asked for a successor, and which processes waited between them."""
+    folder = tmp_path_factory.mktemp("successors")
+    done = subprocess.run(
+        [sys.executable, "-c", TWO_TRIALS, str(folder)],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.ray
+def test_the_next_trials_worker_is_the_process_that_was_asked_for(told: dict[str, Any]) -> None:
+    assert told["second"]["pid"] in told["waiting"]
+    assert told["second"]["pid"] != told["first"]["pid"]
+
+
+@pytest.mark.ray
+def test_it_has_imported_what_a_worker_needs(told: dict[str, Any]) -> None:
+    assert told["second"]["ready"]
+
+
+@pytest.mark.parametrize(
+    ("cores", "num_workers", "cpus_per_worker", "room"),
+    [(2, 2, 0.9, False), (16, 1, 8.0, True), (32, 4, 7.0, True), (64, 4, 8.0, True), (12, 4, 2.0, False)],
+)
+def test_successors_start_only_beside_spare_cores(
+    monkeypatch: pytest.MonkeyPatch, cores: int, num_workers: int, cpus_per_worker: float, room: bool
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    assert successors.have_room(num_workers, cpus_per_worker) is room
+
+
+def test_only_train_workers_import_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    imported: list[str] = []
+    monkeypatch.setattr(successors.importlib, "import_module", imported.append)
+    monkeypatch.delenv(successors.IS_WORKER, raising=False)
+    successors.preload()
+    assert not imported

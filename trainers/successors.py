@@ -1,0 +1,60 @@
+"""The next trial's worker processes, started while this trial runs: each worker asks its node for its successor.
+
+A new process imports torch, Ray Train and transformers before it can do anything: 8 to 14 s of a trial on H200 hosts
+(docs/measurements.md). Ray gives a process that has done nothing yet to any actor of the same job and the same runtime
+environment, so that the next trial's workers find theirs ready. Where Ray does not, they start as they always did.
+"""
+
+import contextlib
+import importlib
+import os
+from typing import Any, cast
+
+import ray
+
+IS_WORKER = "LAYOUT_SEARCH_WORKER"
+"""Set in the environment of train workers alone: of all processes of the job they import what `preload` imports."""
+KEEP_S = 900
+"""What a trial may last and its successors still be there."""
+SPARE_CORES = 2
+"""That a node must have for each worker beside those that it uses: what starts beside a trial must not slow it."""
+
+
+def preload() -> None:
+    """What a worker imports before it knows its job. Ray runs it in every new process of the job, before any work.
+
+    None of it may begin with CUDA: a process that has will not see which devices it is given later. Seen with a
+    `libcuda.so.1` of our own that notes each `cuInit`: torch 2.11 for CUDA 13 with transformers 5.17 never calls it.
+    """
+    if IS_WORKER not in os.environ:
+        return
+    with contextlib.suppress(Exception):  # it comes up again, and is told, where the trial imports it
+        importlib.import_module("trainers.worker")
+        importlib.import_module("trainers.engines").load("ddp")
+
+
+def have_room(num_workers: int, cpus_per_worker: float) -> bool:
+    """Whether this node has cores to spare for the successors of its `num_workers`. One that drives a GPU uses two."""
+    return len(os.sched_getaffinity(0)) >= num_workers * (min(2.0, cpus_per_worker) + SPARE_CORES)
+
+
+def ask() -> None:
+    """Asks this process's node for one more like it. It is no matter where that fails."""
+    with contextlib.suppress(Exception):
+        # Ray's own, not of its public interface: the call with which it starts processes ahead of tasks.
+        from ray._private.grpc_utils import init_grpc_channel
+        from ray.core.generated import common_pb2, node_manager_pb2, node_manager_pb2_grpc
+
+        common, messages = cast(Any, common_pb2), cast(Any, node_manager_pb2)
+        own = ray.get_runtime_context()
+        nodes: list[dict[str, Any]] = ray.nodes()
+        node = next(each for each in nodes if each["NodeID"] == own.get_node_id())
+        request = messages.PrestartWorkersRequest(
+            language=common.Language.PYTHON,
+            job_id=bytes.fromhex(own.get_job_id()),
+            keep_alive_duration_secs=KEEP_S,
+            num_workers=1,
+        )
+        request.runtime_env_info.serialized_runtime_env = own.get_runtime_env_string()
+        with cast(Any, init_grpc_channel(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")) as channel:
+            node_manager_pb2_grpc.NodeManagerServiceStub(channel).PrestartWorkers(request, timeout=10)
