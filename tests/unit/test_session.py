@@ -151,7 +151,9 @@ class TestEnd:
 
         found, fault, history = run(play)
         assert history.end is not None and history.end.exit_code == code == found
-        assert fault == ("every trial failed, the last one with: no luck" if outcome is Outcome.FAILED else "")
+        failed = "every trial failed, the last one with: no luck"
+        assert fault == (failed if outcome is Outcome.FAILED else "")
+        assert history.end.why == (fault or "every layout of the space was tried")
 
     def test_it_says_which_final_runs_were_left_out(self, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
         def play(backend: Backend, loop: Loop) -> None:
@@ -182,6 +184,7 @@ class TestEnd:
         assert exited.value.code == ClusterError.exit_code
         history = read(tmp_path / "made-up")[0]
         assert history.end is not None and history.end.exit_code == ClusterError.exit_code
+        assert history.end.why == "the head is gone"
         said = capsys.readouterr().err
         assert "cluster fault: the head is gone; what was measured is kept" in said and "--resume made-up" in said
 
