@@ -92,6 +92,11 @@ class TestBudget:
         print_dry_run(subject, Budget(gpu_s=20.0))
         assert "The budget ends it after 10 s (--gpu-s)." in capsys.readouterr().out
 
+    def test_the_searcher_counts_worker_days_where_there_is_no_gpu(self) -> None:
+        subject = _subject()
+        assert subject.problem.costs.device == "worker"
+        assert dataclasses.replace(subject, cluster=ONE_NODE).problem.costs.device == "GPU"
+
     def test_each_recipe_s_winner_may_be_confirmed(self) -> None:
         rules = Rules(repeats=3)
         assert Plan(candidates=(), skipped=()).expected_s(CLUSTER, Timing(), rules) == 0
