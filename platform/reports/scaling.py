@@ -259,8 +259,7 @@ def _groups(found: Sequence[Row]) -> list[list[Row]]:
 def show(folder: Path, histories: Sequence[History], *, as_object: bool, width: int) -> None:
     """Writes the files of the studies' comparison and prints it: tables and paths, or the JSON object alone."""
     found = rows(histories)
-    on_gpus = all(_header(each).cluster.device_kind == "cuda" for each in histories)
-    device = "GPU" if on_gpus else "worker"
+    device = _header(histories[0]).cluster.device_word
     files = write_files(folder, found, device)
     if as_object:
         print(json.dumps(to_object(found, histories), allow_nan=False))
