@@ -3,12 +3,14 @@
 python -m benchmarks.disturbed_search NAME SPACE [--runs N] [options of platform.search]
 
 Two studies of the same options. NAME-calm is left alone. In NAME-disturbed a train worker gets SIGKILL in the middle of
-a rung, once something was measured, and then the driver, two measurements later; `--resume` goes on. Where their
-winners are two points, NAME-winners runs these again in turn (A B B A, in fresh processes). A command that was cut
-short goes on where it stopped. A cap, as in `--device-memory-gib 40`, makes layouts run out of memory besides. With
-`--time-budget-s` each session has so many seconds: half of them in a disturbed one, which has two.
+a rung, once something was measured, and then the driver, in a later rung; `--resume` goes on. Where their winners are
+two points, NAME-winners runs these again in turn (A B B A, in fresh processes). A command that was cut short goes on
+where it stopped: a study that ended by itself is not run again. A cap, as in `--device-memory-gib 40`, makes layouts
+run out of memory besides. With `--time-budget-s` each study has so many seconds in all its sessions.
 """
 
+import contextlib
+import itertools
 import subprocess
 import sys
 import time
@@ -18,21 +20,26 @@ from pathlib import Path
 import psutil
 
 from benchmarks.winners import TITLES, arguments, in_turn, read_options, search, told
+from platform.policy import Kind
 from platform.study.journal import JOURNAL, Tail
-from platform.study.study import read
-from trainers.journal import Line, Measured, RungStart
+from platform.study.study import is_study, read
+from trainers.journal import End, Line, Measured, Resume, RungStart, TrialEnd
 from trainers.measurement import Outcome
 
 WORKER = "RayTrainWorker"
 INTO_A_RUNG_S = 2.0
 """After a rung's begin, steps run."""
-BEFORE_WORKER, BEFORE_DRIVER = 1, 3
-"""Measurements that the journal has before each gets its signal."""
+WORKER_DIES, DRIVER_DIES = "a train worker", "the driver"
+MEASURED_BEFORE = {WORKER_DIES: 1, DRIVER_DIES: 2}
+"""Who gets SIGKILL, in this order, and the measurements that the journal has by then: a guided search may end after
+three."""
 LONGEST_S = 900.0
 
 
 def main() -> int:
-    """Runs what is missing of the studies, then prints them beside each other; exit code 1 where a figure was lost."""
+    """Runs what is missing of the studies, then prints them beside each other; exit code 1 where a figure was lost, and
+    where the search ended before it could be disturbed.
+    """
     options, of_search = read_options((__doc__ or "").splitlines()[0])
     studies: Path = options.studies
     begin = [options.space, "--repeats", "0"]
@@ -41,56 +48,77 @@ def main() -> int:
     calm = search(studies, names[0], begin, of_search)
     calm_s = time.monotonic() - began_s
 
-    halved = list(of_search)
-    if "--time-budget-s" in halved:
-        place = halved.index("--time-budget-s") + 1
-        halved[place] = str(float(halved[place]) / 2)
     began_s, said, kept = time.monotonic(), list[str](), set[str]()
-    if not (studies / names[1]).exists():
-        said = disturb(studies, names[1], begin, halved)
+    if not is_study(studies / names[1]):
+        said = disturb(studies, names[1], begin, of_search)
         kept = _measured(studies / names[1])
-    disturbed = search(studies, names[1], begin, halved)
+    disturbed = search(studies, names[1], begin, of_search, spent_s=time.monotonic() - began_s)
     disturbed_s = time.monotonic() - began_s
 
     print("\n".join([TITLES, told("calm", calm), told("disturbed", disturbed)]))
     print(f"wall seconds of this command: {calm_s:.0f} calm, {disturbed_s:.0f} disturbed; both sessions of it")
     lost = kept - _measured(studies / names[1])
-    if said:
-        print("\n".join(said))
-        print(f"of {len(kept)} measurements that the journal had when the driver died, {len(lost)} were lost")
+    if kept:
+        print("\n".join([*said, f"of {len(kept)} measurements that the first session left, {len(lost)} were lost"]))
     if calm["winner"]["id"] == disturbed["winner"]["id"]:
         print("both found the same point")
     else:
         in_turn(studies, names, f"{options.name}-winners", runs=options.runs, options=of_search)
-    return 1 if lost else 0
+    if spared := spared_in(studies / names[1]):
+        print(
+            f"{names[1]} is not wholly disturbed: its search ended before {' and '.join(spared)} could be killed."
+            " Begin again under another name, with more layouts or more time",
+            file=sys.stderr,
+        )
+    return 1 if lost or spared else 0
 
 
 def disturb(studies: Path, name: str, begin: Sequence[str], options: Sequence[str]) -> list[str]:
     """Begins the study, kills one of its workers and then its driver; what was done, a line each.
 
-    Raises:
-        SystemExit: the search ended before.
+    A search that ends before is left alone.
     """
     command = [sys.executable, "-m", "platform.search", *arguments(studies, name, begin, options)]
     began_s = time.monotonic()
     driver = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     said: list[str] = []
     rungs = _rungs(driver, studies / name / JOURNAL)
-    for wanted, what in ((BEFORE_WORKER, "a train worker"), (BEFORE_DRIVER, "the driver")):
-        known, rung = next((found for found in rungs if found[0] >= wanted), (0, None))
-        if rung is None:
-            driver.kill()
-            sys.exit(f"the study {name} ended before {what} could be killed: give it more time or more layouts")
-        time.sleep(INTO_A_RUNG_S)
-        if what == "the driver":
-            driver.kill()
-            driver.wait()
-        else:
-            _workers(driver.pid)[-1].kill()
-        at = f"{time.monotonic() - began_s:.0f} s after the start, in trial {rung.trial_id}"
-        said.append(f"{what} got SIGKILL {at} at micro-batch {rung.batch.micro_batch}, {known} measurements known")
-        print(said[-1], file=sys.stderr)
+    for what, wanted in MEASURED_BEFORE.items():
+        for known, rung in rungs:
+            if known < wanted:
+                continue
+            time.sleep(INTO_A_RUNG_S)
+            if _kill(what, driver):
+                at = f"{time.monotonic() - began_s:.0f} s after the start, in trial {rung.trial_id}"
+                said.append(f"{what} got SIGKILL {at} at micro-batch {rung.batch.micro_batch}, {known} measured before")
+                print(said[-1], file=sys.stderr)
+                break
+    driver.kill()  # one that lasts too long
+    driver.wait()
     return said
+
+
+def _kill(what: str, driver: subprocess.Popen[bytes]) -> bool:
+    """Sends SIGKILL; False where who was to get it had ended."""
+    if what == DRIVER_DIES:
+        driver.kill()
+        return driver.wait() < 0
+    with contextlib.suppress(IndexError, psutil.NoSuchProcess):
+        _workers(driver.pid)[-1].kill()
+        return True
+    return False
+
+
+def spared_in(study: Path) -> list[str]:
+    """Who of those that were to be killed lived on, by the study's journal."""
+    lines = Tail(study / JOURNAL).read()
+    died = {
+        WORKER_DIES: any(isinstance(line, TrialEnd) and line.fault and Kind(line.fault).unexplained for line in lines),
+        DRIVER_DIES: any(
+            isinstance(line, Resume) and not isinstance(before, End) for before, line in itertools.pairwise(lines)
+        ),
+    }
+    return [what for what in MEASURED_BEFORE if not died[what]]
 
 
 def _rungs(driver: subprocess.Popen[bytes], journal: Path) -> Iterator[tuple[int, RungStart]]:

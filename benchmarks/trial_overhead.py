@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from platform.cluster import connected
+from platform.reports.text import plural
 from platform.study.history import History
 from platform.study.journal import Tail
 from trainers.journal import GateCurves, Line, Measured, Resume, RungStart, StudyHeader, TrialEnd, TrialStart
@@ -51,12 +52,6 @@ class Overhead:
     def rungs_s(self) -> float:
         """What the other parts leave."""
         return self.total_s - self.workers_s - self.imports_s - self.build_s - self.end_s - self.next_s
-
-    @property
-    def parts(self) -> str:
-        """All of them in one line."""
-        names = ("workers", "imports", "build", "rungs", "end", "next")
-        return ", ".join(f"{name} {getattr(self, f'{name}_s'):.1f}" for name in names)
 
 
 def overheads(lines: list[Line]) -> list[Overhead]:
@@ -156,25 +151,26 @@ def main() -> None:
     by_engine: dict[str, list[Overhead]] = {}
     for each in overheads(lines):
         first = " (first of a session)" if each.is_first else ""
-        print(f"{each.trial.trial_id}  {each.total_s:5.1f} s  {each.trial.layout.label}{first}: {each.parts}")
+        print(f"{each.trial.trial_id}  {each.total_s:5.1f} s  {each.trial.layout.label}{first}: {_parts([each])}")
         if not each.is_first:
             by_engine.setdefault(each.trial.layout.engine, []).append(each)
     print(f"on {header.cluster.label}, commit {header.commit}")
     for engine, found in sorted(by_engine.items()):
         print(f"  {engine:10} {_summary([each.total_s for each in found])}")
-        print(f"  {'':10} {dataclasses.replace(found[0], **_medians(found)).parts}")
+        print(f"  {'':10} {_parts(found)}")
     if options.empty:
         print(f"  {'empty':10} {_summary(empty_trials(header.cluster.num_devices, options.empty))}")
 
 
 def _summary(seconds: list[float]) -> str:
     spread = f"{min(seconds):.1f} to {max(seconds):.1f}"
-    return f"median {statistics.median(seconds):.1f} s of {len(seconds)} trials ({spread})"
+    return f"median {statistics.median(seconds):.1f} s of {plural(len(seconds), 'trial')} ({spread})"
 
 
-def _medians(found: list[Overhead]) -> dict[str, float]:
-    names = ("total_s", "workers_s", "imports_s", "build_s", "end_s", "next_s")
-    return {name: statistics.median(getattr(each, name) for each in found) for name in names}
+def _parts(found: list[Overhead]) -> str:
+    """The median of each part over trials; these need not add up to the median of the whole."""
+    names = ("workers", "imports", "build", "rungs", "end", "next")
+    return ", ".join(f"{name} {statistics.median(getattr(each, f'{name}_s') for each in found):.1f}" for name in names)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from platform.reports.files import read_layout
+from platform.reports.summary import as_json
 from platform.study.folder import default_folder
+from platform.study.study import is_study, read
 from search_spaces.space import Point, Space
 from trainers.codec import to_json
 
@@ -34,15 +36,23 @@ def read_options(what: str) -> tuple[argparse.Namespace, list[str]]:
     return parser.parse_known_args()
 
 
-def search(studies: Path, name: str, begin: Sequence[str], options: Sequence[str]) -> dict[str, Any]:
-    """The result of the study of that name, as `--json` prints it: resumed where it exists, else begun with `begin`.
+def search(
+    studies: Path, name: str, begin: Sequence[str], options: Sequence[str], *, spent_s: float = 0.0
+) -> dict[str, Any]:
+    """The result of the study of that name, as `--json` prints it: begun with `begin` where there is none, resumed
+    where its last session was cut, and read where that ended by itself, by a budget too.
 
-    Of the search's `options` those of the session hold for a resumed study too: the time budget.
+    Of the search's `options` a time budget holds for all its sessions together. `spent_s` is what earlier ones took,
+    where that is known: of one that was killed the journal does not tell how long Ray's start took.
 
     Raises:
         SystemExit: the search failed.
     """
-    command = [sys.executable, "-m", "platform.search", *arguments(studies, name, begin, options), "--json"]
+    if is_study(studies / name):
+        history, _ = read(studies / name)
+        if history.end is not None and history.end.exit_code == 0:
+            return as_json(history)
+    command = [sys.executable, "-m", "platform.search", *arguments(studies, name, begin, options, spent_s), "--json"]
     # The search gets Ctrl-C too, and ends its trial in its own time. `timeout -s INT` sends it here twice.
     interrupts: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
@@ -55,11 +65,17 @@ def search(studies: Path, name: str, begin: Sequence[str], options: Sequence[str
     return json.loads(said)
 
 
-def arguments(studies: Path, name: str, begin: Sequence[str], options: Sequence[str]) -> list[str]:
-    """What follows `platform.search` to begin the study, or to go on with it."""
-    if not (studies / name / "journal.jsonl").exists():
+def arguments(
+    studies: Path, name: str, begin: Sequence[str], options: Sequence[str], spent_s: float = 0.0
+) -> list[str]:
+    """What follows `platform.search` to begin the study, or to go on with it in the time that its budget has left."""
+    if not is_study(studies / name):
         return [*begin, "--name", name, "--studies", str(studies), *options]
-    budget = options[options.index("--time-budget-s") :][:2] if "--time-budget-s" in options else []
+    budget: list[str] = []
+    if "--time-budget-s" in options:
+        whole_s = float(options[options.index("--time-budget-s") + 1])
+        spent_s = max(spent_s, read(studies / name)[0].wall_s)
+        budget = ["--time-budget-s", str(max(1.0, whole_s - spent_s))]
     return ["--resume", name, "--studies", str(studies), *budget]
 
 

@@ -3,16 +3,18 @@
 import shlex
 from pathlib import Path
 
-from platform.errors import ClusterError
+from platform.errors import ClusterError, one_line
 from platform.finals.ranking import winners
 from platform.mirror import Mirror
 from platform.reports.files import write_results
 from platform.reports.progress import say
 from platform.reports.show import show
 from platform.reports.text import duration
+from platform.signals import INTERRUPTED
 from platform.study.folder import default_folder
 from platform.study.history import History
 from platform.study.study import Study
+from trainers.journal import End
 from trainers.measurement import Outcome
 
 RESUME = "python -m platform.search --resume"
@@ -30,7 +32,23 @@ def tell(study: Study, mirror: Mirror, *, as_object: bool | None, profile: bool)
         say(said)
     if as_object is not None:
         show(history, files, as_object=as_object)
-    say(f"The search took {duration(history.wall_s)}, {history.gpu_s:.0f} device seconds. {mirror.look}")
+    say(f"{how_long(history)} {mirror.look}")
+
+
+def how_it_ended(end: End | None, path: Path) -> str:
+    """What ended the last session of the study in folder `path`, told by the journal's last line; None is none."""
+    if end is None:
+        return f"Cut short: its driver was killed. What was measured is kept; go on with: {how_to(RESUME, path)}"
+    if end.exit_code == INTERRUPTED:
+        return f"Interrupted. What was measured is kept; go on with: {how_to(RESUME, path)}"
+    if not end.why:
+        return f"Ended with exit code {end.exit_code}."
+    return one_line(f"cluster fault: {end.why}" if end.exit_code == ClusterError.exit_code else f"Ended: {end.why}.")
+
+
+def how_long(history: History) -> str:
+    """What all sessions took."""
+    return f"The search took {duration(history.wall_s)}, {history.gpu_s:.0f} device seconds."
 
 
 def kept(study: Study) -> str:

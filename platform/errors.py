@@ -29,6 +29,6 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message} (--help lists the options)")
 
 
-def one_line(error: Exception) -> str:
-    """The error's text on one line: what a library or a user's file raised may have several."""
+def one_line(error: Exception | str) -> str:
+    """Its text on one line: what a library or a user's file raised may have several."""
     return " ".join(str(error).split())

@@ -9,7 +9,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import platform.scaling as scaling  # pyright takes `from platform import` for the standard module
+import platform.ending as ending  # pyright takes `from platform import` for the standard module
+import platform.scaling as scaling
 from platform.errors import InputError, Parser, one_line
 from platform.finals.ranking import winners
 from platform.mirror import Mirror, default_uri
@@ -73,6 +74,8 @@ def _report(options: argparse.Namespace) -> int:
         write_csv(options.csv, rows)
         files.append(options.csv)
     show(history, files, as_object=options.json)
+    if not running and not options.json:
+        print(ending.how_it_ended(history.end, folder), ending.how_long(history), sep="\n")
     if running:
         say("The study is running: its search mirrors it to MLflow.")
     elif not options.no_mlflow:

@@ -227,17 +227,20 @@ def _run(
     import platform.tune as tune  # imports Ray, which reads at import the settings that `connected` made
 
     loop: Loop | None = None
-    code, fault, left_out, out = 0, "", "", sys.stdout
+    code, why, fault, left_out, out = 0, "", "", "", sys.stdout
 
-    def end(code: int) -> None:
+    def end(code: int, why: str) -> None:
         gpu_s, tried_all = (loop.spending.gpu_s, loop.tried_all) if loop is not None else (0.0, False)
         wall_s = time.monotonic() - began_s
-        study.record(End(exit_code=code, wall_s=wall_s, gpu_s=gpu_s, left_out=left_out, tried_all=tried_all))
+        last = End(exit_code=code, wall_s=wall_s, gpu_s=gpu_s, left_out=left_out, tried_all=tried_all, why=why)
+        study.record(last)
+        if code != ClusterError.exit_code:  # it is raised, or said by `lost`, with how to go on
+            say(ending.how_it_ended(last, study.path))
 
     def lost(said: str) -> None:
         """Ends the process: calls into Ray block from now on, until Ray ends it without a word."""
         try:
-            end(ClusterError.exit_code)
+            end(ClusterError.exit_code, said)
             with redirect_stdout(out):  # Tune's own words are kept from it just now
                 tell()
             say(f"cluster fault: {said}; {ending.kept(study)}")
@@ -274,18 +277,17 @@ def _run(
             )
             with sampled(study.path), followed(*study.follow(), loop.spending, total=len(subject.plan.candidates)):
                 tune.run(loop, driver_ip=place.driver_ip, scratch=scratch)
+        why, left_out = loop.why_ended, loop.left_out
         if loop.fault:
             code, fault = ClusterError.exit_code, f"{loop.fault}; {ending.kept(study)}"
-        else:
-            say(f"Ended: {loop.why_ended}.")
-        if left_out := loop.left_out:
-            say(f"Final runs left out: {left_out}.")
     except KeyboardInterrupt:
         code = INTERRUPTED
-        say(f"Interrupted. What was measured is kept; go on with: {ending.how_to(ending.RESUME, study.path)}")
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     if not code:
         code, fault = ending.verdict(study.follow()[1])
-    end(code)
+        why = fault or why
+    end(code, why)
+    if left_out:
+        say(f"Final runs left out: {left_out}.")
     return code, fault

@@ -33,6 +33,11 @@ class Cluster:
         return self.num_nodes * self.devices_per_node
 
     @property
+    def device_word(self) -> str:
+        """What people call a device: "GPU", or "worker" where each is a CPU worker."""
+        return "GPU" if self.device_kind == "cuda" else "worker"
+
+    @property
     def label(self) -> str:
         """One short line for people, such as "4 x NVIDIA H200 (139.8 GiB)"."""
         nodes = f"{self.num_nodes} nodes x " if self.num_nodes > 1 else ""

@@ -216,6 +216,9 @@ class End:
     """What of the final runs a budget left no time for."""
     tried_all: bool = False
     """Whether the searcher had nothing more to try; what ended the search otherwise is a budget or a fault."""
+    why: str = ""
+    """Which budget was spent, the searcher's own verdict or the fault; "" where a session was interrupted, and in
+    journals of older versions."""
 
 
 Line = StudyHeader | Peak | TrialStart | RungStart | Measured | GateCurves | Profile | TrialEnd | Resume | End

@@ -6,9 +6,10 @@ micro-steps, and a layout must not change the mathematics.
 
 import contextlib
 import dataclasses
+import importlib
 import json
 from collections.abc import Generator
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import nn
@@ -16,9 +17,10 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from trainers import lean
 from trainers.kernels.attention import layout_name, transformers_name
 from trainers.layout import Attention
-from trainers.spec import ModelSpec
+from trainers.spec import Architecture, ModelSpec
 from trainers.support import model_refusal
 
 _BLOCKS = {"bloom": "transformer.h", "gpt2": "transformer.h", "gpt_neox": "gpt_neox.layers", "llama": "model.layers"}
@@ -41,6 +43,13 @@ class Model:
         """The layer that gives the logits."""
         head: Any = self.module.get_output_embeddings()
         return head
+
+
+def load_code() -> None:
+    """Imports transformers' code of every architecture, which `build` otherwise does for its own."""
+    with lean.imports():
+        for name in get_args(Architecture):
+            importlib.import_module(f"transformers.models.{name}.modeling_{name}")
 
 
 def build(spec: ModelSpec, *, attention: Attention) -> Model:

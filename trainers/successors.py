@@ -31,6 +31,7 @@ def preload() -> None:
     with contextlib.suppress(Exception):  # it comes up again, and is told, where the trial imports it
         importlib.import_module("trainers.worker")
         importlib.import_module("trainers.engines").load("ddp")
+        importlib.import_module("trainers.models").load_code()
 
 
 def have_room(num_workers: int, cpus_per_worker: float) -> bool:

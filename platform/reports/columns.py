@@ -54,7 +54,7 @@ def columns_of(
         budget.append(Column(title=title, cell=lambda m: derived(days_of(m, tokens), m), drop=11))
     if tokens is not None and price_per_gpu_h is not None:
         budget.append(Column(title="cost", cell=lambda m: derived(cost_of(m, tokens, price_per_gpu_h), m), drop=11))
-    device = "GPU" if cluster.device_kind == "cuda" else "worker"
+    device = cluster.device_word
     return [
         Column(title=f"{device}s", cell=lambda m: str(m.num_devices), drop=4, point=True),
         Column(title="engine", cell=lambda m: m.layout.engine, point=True, left=True),

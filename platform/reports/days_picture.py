@@ -48,8 +48,9 @@ def draw_days(
         axes.plot(counts, middle, "o-", color=_LINE, lw=1.8, ms=5, label=line)
         for count, days in zip(counts, middle, strict=True):
             axes.annotate(
-                figure(days), (count, days), xytext=(0, 8), textcoords="offset points", ha="center", fontsize=8
-            )
+                figure(days), (count, days), xytext=(0, 8), textcoords="offset points", ha="center", fontsize=8,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+            )  # fmt: skip
         axes.set_xscale("log")
         axes.set_ylabel(unit)
         axes.yaxis.set_major_formatter(plain)
@@ -72,7 +73,7 @@ def draw_days(
     above.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     above.yaxis.set_minor_locator(NullLocator())
     above.yaxis.set_major_formatter(plain)
-    below.set_ylim(bottom=0)
+    below.set_ylim(0, 1.12 * max(point.num_devices * max(point.days, point.high_days) for point in points))
     below.set_xlabel(f"{devices}s" + (f" ({note})" if note else ""))
     below.xaxis.set_major_locator(NullLocator())
     below.set_xticks(counts, [f"{count:,}" for count in counts])

@@ -120,7 +120,7 @@ def cost_and_saving(history: History, best: Measurement, measurements: Sequence[
     middle = statistics.median(speeds)
     tokens, devices = history.header.tokens, best.num_devices
     plan_days, other_days = (tokens / speed * devices / DAY_S for speed in (best.tokens_per_s, middle))
-    device = "GPU" if history.header.cluster.device_kind == "cuda" else "worker"
+    device = history.header.cluster.device_word
     words = f"The search cost {figure(history.gpu_s / DAY_S)} {device}-days"
     if history.header.miniature:
         return f"{words}; a miniature saves none."

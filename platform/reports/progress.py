@@ -46,6 +46,8 @@ class Progress:
     gpu_s: float
     gpu_left_s: float | None = None
     """Device seconds that the budget leaves; None without one."""
+    device: str = "GPU"
+    """What a device is called."""
     title: str = ""
     """What is searched, and on what."""
     ladder: tuple[int, ...] = ()
@@ -109,7 +111,7 @@ def spent(progress: Progress) -> str:
     time = duration(progress.elapsed_s)
     if progress.left_s is not None:
         time += f", {duration(progress.left_s)} left"
-    gpu = f"{figure(progress.gpu_s)} GPU-s"
+    gpu = f"{figure(progress.gpu_s)} {progress.device}-s"
     return f"{time} | {gpu}" if progress.gpu_left_s is None else f"{time} | {gpu}, {figure(progress.gpu_left_s)} left"
 
 
@@ -267,6 +269,7 @@ class _Follower:
             left_s=left_s if math.isfinite(left_s) else None,
             gpu_s=history.gpu_s + since_s,
             gpu_left_s=max(0.0, gpu_left_s) if math.isfinite(gpu_left_s) else None,
+            device=header.cluster.device_word if header else "device",
             title=f"{header.name}: {header.recipes[0].label}, on {header.cluster.label}" if header else "",
             ladder=trial.micro_batches if trial else (),
             profiles=trial is not None and trial.profiles is not None,

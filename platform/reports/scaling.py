@@ -13,6 +13,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+import platform.finals.gate as gates  # pyright takes `from platform import` for the standard module
+from platform.finals.ranking import ranked
 from platform.reports.days_picture import Days, draw_days
 from platform.reports.summary import as_json, cost_of, days_of, finite, measurement_json, nearest, winner
 from platform.reports.text import count, figure
@@ -40,6 +42,10 @@ class Row:
     """Why there is none."""
     efficiency: float | None = None
     """Tokens/s a device over that on the fewest devices that have a winner."""
+    runs: int = 0
+    """In fresh processes, that its figures rest on; 0 where they are the search's own."""
+    gate: str = ""
+    """What the numerics gate said of the winner, `passed` or `failed`; "" where it came to no verdict."""
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -72,6 +78,7 @@ def rows(histories: Sequence[History]) -> list[Row]:
             best = winner(group)
             near = None if best else nearest(group, header.cluster)
             reason = "" if best else "nothing was measured" if near is None else near.reason or near.outcome.value
+            verdict = best and gates.verdict_on(best.layout, best.recipe, history.gates)
             row = Row(
                 study=header.name,
                 recipe=recipe,
@@ -80,6 +87,8 @@ def rows(histories: Sequence[History]) -> list[Row]:
                 price_per_gpu_h=header.price_per_gpu_h,
                 best=best,
                 reason=reason,
+                runs=len(ranked(group)[0].runs) if best else 0,
+                gate="" if verdict is None else "passed" if verdict.passed else "failed",
             )
             found.setdefault(recipe.id, []).append(row)
     return [row for group in found.values() for row in _with_efficiency(group)]
@@ -114,7 +123,24 @@ def print_table(found: Sequence[Row], device: str, console: Console) -> None:
             told += "" if row.best is None else f" x {row.best.batch.grad_accum}"
             table.add_row(*(cell(row) for cell in columns.values()), told or row.reason)
         console.print(table)
+        for line in _notes(group):
+            console.print(line)
         console.print()
+
+
+def _notes(group: Sequence[Row]) -> list[str]:
+    """What a reader must know before comparing the rows: figures of unlike standing are in one table."""
+    won = [row for row in group if row.best is not None]
+    found = ["~ derived from the parts of a step with fewer micro-steps"] if any(map(_is_derived, won)) else []
+    if any(not row.runs for row in won):
+        found.append("runs: in fresh processes; - is a figure of the search alone")
+    if any(not row.gate for row in won):
+        found.append("gate: - is a winner whose loss and gradient norms were held against no plain layout")
+    return found
+
+
+def _is_derived(row: Row) -> bool:
+    return row.best is not None and row.best.step_time_derived
 
 
 def _columns(first: Row, device: str) -> dict[str, Callable[[Row], str]]:
@@ -135,6 +161,8 @@ def _columns(first: Row, device: str) -> dict[str, Callable[[Row], str]]:
         "tokens/s": lambda row: told(row.tokens_per_s, row),
         f"tokens/s/{device}": lambda row: told(row.tokens_per_s and row.tokens_per_s / row.num_devices, row),
         "efficiency": lambda row: "-" if row.efficiency is None else f"{row.efficiency:.0%}",
+        "runs": lambda row: str(row.runs or "-"),
+        "gate": lambda row: row.gate or "-",
         **(cost if planned and first.price_per_gpu_h is not None else {}),
     }
 
@@ -153,6 +181,8 @@ def to_object(found: Sequence[Row], histories: Iterable[History]) -> dict[str, A
                     "days": row.days,
                     "gpu_days": row.device_days,
                     "efficiency": row.efficiency,
+                    "runs": row.runs,
+                    "gate": row.gate or None,
                     "cost": row.cost,
                     "reason": row.reason,
                 }
@@ -180,7 +210,11 @@ def write_files(folder: Path, found: Sequence[Row], device: str) -> list[Path]:
         if not points:
             picture.unlink(missing_ok=True)
             continue
-        missing = ", ".join(str(row.num_devices) for row in group if row.best is None)
+        notes = {
+            "no winner on": [row for row in group if row.best is None],
+            "steps derived from fewer micro-steps on": [row for row in group if _is_derived(row)],
+            "no numerics gate on": [row for row in group if row.best is not None and not row.gate],
+        }
         draw_days(
             points,
             picture,
@@ -188,7 +222,7 @@ def write_files(folder: Path, found: Sequence[Row], device: str) -> list[Path]:
             line="fastest layout measured",
             band="quartiles of its step time",
             devices=device,
-            note=f"no layout fits on {missing}" if missing else "",
+            note="; ".join(f"{of} {', '.join(str(each.num_devices) for each in on)}" for of, on in notes.items() if on),
         )
         written.append(picture)
     return written
@@ -196,7 +230,7 @@ def write_files(folder: Path, found: Sequence[Row], device: str) -> list[Path]:
 
 _CSV = (
     *("gpus", "recipe", "layout", "micro_batch", "grad_accum", "tokens_per_s", "tokens_per_s_per_gpu", "tokens"),
-    *("days", "gpu_days", "efficiency", "cost", "reason", "study"),
+    *("days", "gpu_days", "efficiency", "cost", "reason", "study", "runs", "gate"),
 )
 
 
@@ -205,7 +239,7 @@ def _csv(row: Row) -> list[Any]:
     point = ["", "", ""] if best is None else [best.layout.label, best.batch.micro_batch, best.batch.grad_accum]
     rate = row.tokens_per_s / row.num_devices if row.tokens_per_s else None
     figures = [row.tokens_per_s, rate, row.tokens, row.days, row.device_days, row.efficiency, row.cost]
-    return [row.num_devices, row.recipe.label, *point, *figures, row.reason, row.study]
+    return [row.num_devices, row.recipe.label, *point, *figures, row.reason, row.study, row.runs, row.gate]
 
 
 def _point(row: Row, best: Measurement) -> Days:
@@ -225,8 +259,7 @@ def _groups(found: Sequence[Row]) -> list[list[Row]]:
 def show(folder: Path, histories: Sequence[History], *, as_object: bool, width: int) -> None:
     """Writes the files of the studies' comparison and prints it: tables and paths, or the JSON object alone."""
     found = rows(histories)
-    on_gpus = all(_header(each).cluster.device_kind == "cuda" for each in histories)
-    device = "GPU" if on_gpus else "worker"
+    device = _header(histories[0]).cluster.device_word
     files = write_files(folder, found, device)
     if as_object:
         print(json.dumps(to_object(found, histories), allow_nan=False))

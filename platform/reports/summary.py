@@ -214,6 +214,7 @@ def as_json(history: History) -> dict[str, Any]:
             "recipes": each_recipe,
             "wall_s": history.wall_s,
             "gpu_s": history.gpu_s,
+            "end": to_json(history.end),
         }
     )
 

@@ -222,9 +222,10 @@ class Guided(Generic[C]):
         if problem.tokens is not None and group in self._best:
             plan_gpu_s = self._plan_gpu_s(group, self._best[group])
             if saving * plan_gpu_s < cost_gpu_s:
+                saved, planned, cost = (_short(each / 86400) for each in (saving * plan_gpu_s, plan_gpu_s, cost_gpu_s))
                 self.why_stopped = (
-                    f"stopped: {_short(100 * saving)} % more would save {_short(saving * plan_gpu_s / 86400)} GPU-days"
-                    f" of {_short(plan_gpu_s / 86400)}; the next trial costs {_short(cost_gpu_s / 86400)}"
+                    f"stopped: {_short(100 * saving)} % more would save {saved} {problem.costs.device}-days"
+                    f" of {planned}; the next trial costs {cost}"
                 )
                 return None
         return climbed

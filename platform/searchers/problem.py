@@ -65,6 +65,8 @@ class Costs:
     start_s: float = 18.0
     rung_s: float = 10.0
     steps: float = 0.0
+    device: str = "GPU"
+    """What a device is called."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

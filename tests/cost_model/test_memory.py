@@ -144,7 +144,7 @@ def test_states_by_stage_are_the_zero_papers() -> None:
 def test_bloom_with_full_checkpointing_on_one_h200(
     engine: str, stage: int, micro_batch: int, measured_gib: float
 ) -> None:
-    """Allocated peaks of docs/measurements.md."""
+    """Allocated peaks of docs/measurements."""
     sync = "every" if engine == "deepspeed" and stage >= 2 else "last"
     layout = Layout(engine=engine, zero_stage=stage, grad_sync=sync, checkpointing="full")  # type: ignore[arg-type]
     memory = peak_memory(point(layout, cluster="H200", micro_batch=micro_batch, grad_accum=512 // micro_batch))

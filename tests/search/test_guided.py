@@ -408,8 +408,9 @@ class TestKnowledgeKept:
 
 
 class TestStopping:
-    def stopped(self, tokens: float | None) -> tuple[int, str]:
-        searcher = Guided(dataclasses.replace(PLANNED, tokens=tokens))
+    def stopped(self, tokens: float | None, device: str = "GPU") -> tuple[int, str]:
+        costs = dataclasses.replace(PLANNED.costs, device=device)
+        searcher = Guided(dataclasses.replace(PLANNED, tokens=tokens, costs=costs))
         rungs = 0
         while (suggested := searcher.suggest()) is not None:
             rungs += len(suggested.micro_batches)
@@ -436,6 +437,9 @@ class TestStopping:
         assert 86400 * cost == pytest.approx(alone, rel=0.05), (
             "of the best rung: others that may join pay for themselves"
         )
+
+    def test_it_counts_in_the_days_of_what_it_runs_on(self) -> None:
+        assert " worker-days of " in self.stopped(1e8, "worker")[1]
 
     def test_a_longer_run_is_worth_more_trials(self) -> None:
         assert self.stopped(1e8)[0] < self.stopped(1e12)[0]

@@ -81,8 +81,9 @@ class TestAWholeSearch:
         assert set(said) == {
             *("study", "space", "recipe", "winner", "tie", "miniature", "cluster", "tokens", "measurements"),
             *("price_per_gpu_h", "comparisons", "runs", "gate", "profile"),
-            *("skipped", "recipes", "wall_s", "gpu_s"),
+            *("skipped", "recipes", "wall_s", "gpu_s", "end"),
         }
+        assert (said["end"]["exit_code"], said["end"]["why"]) == (0, "every layout of the space was tried")
         assert (said["study"], said["space"], said["miniature"], said["tokens"]) == ("whole", "capped", False, 1e9)
         assert len(said["measurements"]) == len(whole.measured) >= 4
         for each in said["measurements"]:

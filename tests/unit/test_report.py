@@ -65,6 +65,38 @@ def test_json_stands_alone_on_standard_output(tmp_path: Path) -> None:
     assert "Line 5 of" in result.stderr and "the rest is used" in result.stderr
 
 
+def _end(exit_code: int, why: str = "") -> End:
+    return End(exit_code=exit_code, wall_s=10, gpu_s=40, why=why)
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        (_end(0, "16 s are over (--time-budget-s)"), "Ended: 16 s are over (--time-budget-s)."),
+        (_end(3, "3 trials in a\nrow failed"), "cluster fault: 3 trials in a row failed"),
+        (_end(130), "Interrupted. What was measured is kept; go on with: python -m platform.search --resume one"),
+        (_end(1), "Ended with exit code 1."),
+        (None, "Cut short: its driver was killed. What was measured is kept; go on with: python -m platform.search"),
+    ],
+    ids=["budget", "fault", "interrupted", "older journal", "killed"],
+)
+def test_it_tells_what_ended_a_search_and_what_it_took(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], end: End | None, told: str
+) -> None:
+    with Study.create(tmp_path, "one") as study:
+        study.record(header("one"))
+        study.record(Measured(measurement=measurement()))
+        if end is not None:
+            study.record(end)
+    command = ["one", "--studies", str(tmp_path), "--no-mlflow"]
+    assert main(command) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[-2].startswith(told) and said[-1] == "The search took 0 s, 0 device seconds."
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["end"]
+    assert found is None if end is None else (found["exit_code"], found["why"]) == (end.exit_code, end.why)
+
+
 def test_a_study_where_nothing_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _study(tmp_path, "one", oom(micro_batch=4))
     assert main(["one", "--studies", str(tmp_path), "--no-mlflow"]) == 1

@@ -92,6 +92,11 @@ class TestBudget:
         print_dry_run(subject, Budget(gpu_s=20.0))
         assert "The budget ends it after 10 s (--gpu-s)." in capsys.readouterr().out
 
+    def test_the_searcher_counts_worker_days_where_there_is_no_gpu(self) -> None:
+        subject = _subject()
+        assert subject.problem.costs.device == "worker"
+        assert dataclasses.replace(subject, cluster=ONE_NODE).problem.costs.device == "GPU"
+
     def test_each_recipe_s_winner_may_be_confirmed(self) -> None:
         rules = Rules(repeats=3)
         assert Plan(candidates=(), skipped=()).expected_s(CLUSTER, Timing(), rules) == 0
@@ -151,7 +156,9 @@ class TestEnd:
 
         found, fault, history = run(play)
         assert history.end is not None and history.end.exit_code == code == found
-        assert fault == ("every trial failed, the last one with: no luck" if outcome is Outcome.FAILED else "")
+        failed = "every trial failed, the last one with: no luck"
+        assert fault == (failed if outcome is Outcome.FAILED else "")
+        assert history.end.why == (fault or "every layout of the space was tried")
 
     def test_it_says_which_final_runs_were_left_out(self, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
         def play(backend: Backend, loop: Loop) -> None:
@@ -182,6 +189,7 @@ class TestEnd:
         assert exited.value.code == ClusterError.exit_code
         history = read(tmp_path / "made-up")[0]
         assert history.end is not None and history.end.exit_code == ClusterError.exit_code
+        assert history.end.why == "the head is gone"
         said = capsys.readouterr().err
         assert "cluster fault: the head is gone; what was measured is kept" in said and "--resume made-up" in said
 

@@ -1,4 +1,4 @@
-"""A benchmark that runs searches, and what ends it."""
+"""A benchmark that runs searches: which of them it runs, and what ends it."""
 
 import os
 import signal
@@ -7,7 +7,16 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
+from benchmarks import disturbed_search
+from benchmarks.winners import arguments, search
+from platform.study.study import Study, read
+from tests.samples import header, measurement
+from trainers.journal import End, Line, Measured, Resume, TrialEnd
+
 ROOT = Path(__file__).parents[2]
+AT = "2026-01-01T00:00:{:02}.000+00:00"
 SEARCH = f"""#!{sys.executable}
 import sys, time
 from pathlib import Path
@@ -30,6 +39,83 @@ from benchmarks.winners import search
 sys.executable = sys.argv[1]
 search(Path(sys.argv[1]).parent, "made-up", ["gpt2"], [])
 """
+
+
+def _study(studies: Path, name: str, *lines: Line) -> Path:
+    """A study that began at second 0 of its minute and measured one point at second 1."""
+    with Study.create(studies, name) as study:
+        study.record(header(name, at=AT.format(0)))
+        study.record(Measured(at=AT.format(1), measurement=measurement()))
+        for line in lines:
+            study.record(line)
+        return study.path
+
+
+def _end(exit_code: int, second: int = 20) -> End:
+    return End(at=AT.format(second), exit_code=exit_code, wall_s=20.0, gpu_s=80.0)
+
+
+def test_a_study_that_ended_by_itself_is_read_and_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nothing/that/runs")
+    _study(tmp_path, "whole", _end(130), Resume(at=AT.format(30)), _end(0, 40))
+    result = search(tmp_path, "whole", ["gpt2"], ["--time-budget-s", "900"])
+    assert (result["winner"]["id"], result["wall_s"]) == (measurement().id, 30.0)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [(), (_end(130),), (_end(3),), (_end(0), Resume(at=AT.format(30)))],
+    ids=["killed", "interrupted", "at fault", "resumed and killed"],
+)
+def test_a_study_that_was_cut_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: tuple[Line]) -> None:
+    monkeypatch.setattr(sys, "executable", "/nothing/that/runs")
+    _study(tmp_path, "cut", *lines)
+    with pytest.raises(FileNotFoundError, match="/nothing/that/runs"):
+        search(tmp_path, "cut", ["gpt2"], [])
+
+
+def test_a_later_session_has_what_the_earlier_ones_left_of_the_time(tmp_path: Path) -> None:
+    options = ["--time-budget-s", "60", "--gpus", "1"]
+    where = ["--studies", str(tmp_path)]
+    assert arguments(tmp_path, "cut", ["gpt2"], options) == ["gpt2", "--name", "cut", *where, *options]
+    _study(tmp_path, "cut", _end(130), Resume(at=AT.format(30)), _end(130, 35))
+    assert arguments(tmp_path, "cut", ["gpt2"], options) == ["--resume", "cut", *where, "--time-budget-s", "35.0"]
+    assert arguments(tmp_path, "cut", ["gpt2"], options, 40.0)[-1] == "20.0", "a start of Ray of 5 s in it"
+    assert arguments(tmp_path, "cut", ["gpt2"], [*options[:1], "20"])[-1] == "1.0", "0 is none"
+    assert arguments(tmp_path, "cut", ["gpt2"], []) == ["--resume", "cut", *where]
+
+
+class TestDisturbed:
+    DIED = TrialEnd(trial_id="t1", key="a-b", state="interrupted", wall_s=1.0, gpu_s=4.0, fault="died")
+
+    @pytest.mark.parametrize(
+        ("lines", "spared"),
+        [
+            ((DIED, Resume(), End(exit_code=0, wall_s=1, gpu_s=4)), []),
+            ((DIED, End(exit_code=0, wall_s=1, gpu_s=4)), ["the driver"]),
+            ((DIED, End(exit_code=130, wall_s=1, gpu_s=4), Resume()), ["the driver"]),
+            ((Resume(), End(exit_code=0, wall_s=1, gpu_s=4)), ["a train worker"]),
+        ],
+    )
+    def test_who_was_not_killed_is_told_by_the_journal(
+        self, tmp_path: Path, lines: tuple[Line], spared: list[str]
+    ) -> None:
+        assert disturbed_search.spared_in(_study(tmp_path, "disturbed", *lines)) == spared
+
+    def test_a_search_that_ends_before_is_compared_all_the_same(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Its studies ended by themselves, so that nothing is run."""
+        monkeypatch.setattr(sys, "executable", "/nothing/that/runs")
+        monkeypatch.setattr(sys, "argv", ["disturbed_search", "made-up", "gpt2", "--studies", str(tmp_path)])
+        _study(tmp_path, "made-up-calm", _end(0))
+        path = _study(tmp_path, "made-up-disturbed", self.DIED, _end(0))
+        assert disturbed_search.main() == 1
+        said = capsys.readouterr()
+        assert "both found the same point" in said.out and read(path)[0].sessions == 1
+        assert "its search ended before the driver could be killed. Begin again" in said.err
 
 
 def test_signals_of_timeout_end_it_quietly_once_its_search_has_ended(tmp_path: Path) -> None:

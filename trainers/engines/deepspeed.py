@@ -25,9 +25,7 @@ fp32. Stage 1 is then the optimizer of stage 2 with gradients left whole; stages
 their part of the weights. Stage 0 refuses this: its native bf16 mode always has fp32 master weights.
 """
 
-import contextlib
 import importlib
-import io
 import logging
 import os
 import warnings
@@ -65,7 +63,7 @@ logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
 
 import deepspeed  # noqa: E402
 import deepspeed.ops  # noqa: E402
-from deepspeed.runtime import compiler, torch_autocast  # noqa: E402
+from deepspeed.runtime import bf16_optimizer, compiler, torch_autocast  # noqa: E402
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer  # noqa: E402
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3  # noqa: E402
 from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer  # noqa: E402
@@ -78,6 +76,8 @@ _compile = compiler.compile
 compiler.compile = lambda: lambda function: function
 importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
 compiler.compile = _compile
+# Stage 1 in bf16 prints memory tables, whatever the log level, and collects garbage for each: half a second, four times.
+bf16_optimizer.see_memory_usage = lambda *_, **__: None
 # From torch 2.13 on, the collectives that ZeRO uses have new names; without this each call warns.
 warnings.filterwarnings("ignore", r"`torch.distributed.*_tensor` is deprecated", FutureWarning)
 if not torch.cuda.is_available():
@@ -102,14 +102,13 @@ class DeepSpeedEngine:
         model = build(recipe.model, attention=layout.attention)
         self._model, self._units = model, prepare(model, layout)
         self._fill(model, config)
-        with contextlib.redirect_stdout(io.StringIO()):  # stage 1 in bf16 prints memory tables, whatever the log level
-            initialize: Any = deepspeed.initialize
-            engine, *_ = initialize(
-                model=model.module,
-                model_parameters=list(model.module.parameters()),
-                optimizer=lambda parameters: make_optimizer(parameters, recipe),
-                config=config,
-            )
+        initialize: Any = deepspeed.initialize
+        engine, *_ = initialize(
+            model=model.module,
+            model_parameters=list(model.module.parameters()),
+            optimizer=lambda parameters: make_optimizer(parameters, recipe),
+            config=config,
+        )
         self._engine: Any = engine
         self._set_masters()
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)

@@ -1,5 +1,6 @@
 """Progress lines: what they say, and that following a journal tells each thing once."""
 
+import dataclasses
 import re
 import time
 from collections import Counter
@@ -10,7 +11,7 @@ import pytest
 from platform.reports.progress import Progress, count_outcomes, followed, measurement_line, progress_line
 from platform.study.history import History
 from platform.study.journal import Tail
-from tests.samples import RECIPE, header, layout, measurement, miniature, oom, skipped
+from tests.samples import CLUSTER, RECIPE, header, layout, measurement, miniature, oom, skipped
 from trainers.journal import Measured, RungStart, TrialStart, record
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Outcome
@@ -84,6 +85,17 @@ def begun(journal: Path) -> tuple[Tail, History]:
     """What a journal says so far, and a reader of what is to come."""
     tail = Tail(journal)
     return tail, History(tail.read())
+
+
+def test_device_seconds_are_those_of_workers_where_there_is_no_gpu(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    journal = tmp_path / "journal.jsonl"
+    record(journal, header(cluster=dataclasses.replace(CLUSTER, device_kind="cpu")))
+    with followed(*begun(journal), _Budget(), total=7):
+        record(journal, TrialStart(trial_id="t1", key="k", recipe=RECIPE, layout=layout(), micro_batches=(1,)))
+    said = capfd.readouterr().err
+    assert said.rstrip().endswith(" | 0 worker-s") and "GPU" not in said
 
 
 def test_following_tells_what_is_new_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,91 @@
+"""Several numbers of devices side by side: what their figures rest on is told, the picture shows all of them."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation
+
+import platform.reports.scaling as scaling  # pyright takes `from platform import` for the standard module
+from platform.study.history import History
+from tests.samples import RECIPE, header, layout, measurement
+from trainers.cluster import Cluster
+from trainers.journal import GateCurves, Line, Measured
+from trainers.layout import Layout
+from trainers.measurement import Measurement
+
+AT = "2026-01-01T00:00:00+00:00"
+
+
+def _history(*measurements: Measurement, gate_losses: tuple[float, ...] = ()) -> History:
+    """A study of the measurements' number of devices; with losses of the first one's layout, its gate's too."""
+    on = measurements[0].layout
+    cluster = Cluster(device_kind="cuda", device="Made-up GPU", device_memory_gib=80.0, devices_per_node=on.world_size)
+    lines: list[Line] = [header(f"s-{on.world_size}gpu", at=AT, cluster=cluster)]
+    plain = layout(checkpointing="full", dp_shard=on.world_size)
+    for each, losses in ((plain, (12.0, 11.0)), (on, gate_losses)):
+        if gate_losses:
+            told: dict[str, Any] = {"recipe": RECIPE, "layout": each, "losses": losses, "is_reference": each == plain}
+            lines.append(GateCurves(at=AT, trial_id="t1", steps=2, sequences=32, grad_norms=(3.0, 2.0), **told))
+    return History([*lines, *(Measured(at=AT, measurement=each) for each in measurements)])
+
+
+def _three() -> list[History]:
+    """One GPU by the search alone, two whose gate failed, four that ran again and passed: above proportion."""
+    one = measurement(on=Layout(engine="ddp", dp_replicate=1), tokens_per_s=10000.0, step_time_derived=True)
+    two = measurement(on=layout(dp_shard=2), tokens_per_s=22000.0)
+    four = [measurement(tokens_per_s=speed, repeat=number) for number, speed in enumerate([46000.0, 45000.0, 44000.0])]
+    return [_history(one), _history(two, gate_losses=(12.0, 13.0)), _history(*four, gate_losses=(12.0, 11.01))]
+
+
+def test_a_figure_of_the_search_is_told_from_one_that_ran_again_and_passed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scaling.show(tmp_path, _three(), as_object=True, width=200)
+    rows = json.loads(capsys.readouterr().out)["scaling"]
+    assert [(row["gpus"], row["runs"], row["gate"]) for row in rows] == [
+        (1, 0, None),
+        (2, 0, "failed"),
+        (4, 2, "passed"),
+    ]
+    scaling.show(tmp_path, _three(), as_object=False, width=200)
+    told = capsys.readouterr().out
+    for line in (r"1 .* 100%  +-  +-  DDP", r"2 .* 110%  +-  +failed  FSDP2", r"4 .* 110%  +2  +passed  FSDP2"):
+        assert re.search(rf"^ +{line}", told, re.MULTILINE), line
+    for note in ("~ derived", "runs: in fresh processes; -", "gate: - is a winner"):
+        assert f"\n{note}" in told
+    scaling.show(tmp_path, _three()[2:], as_object=False, width=200)
+    assert "\nruns" not in (told := capsys.readouterr().out) and "\ngate" not in told and "\n~" not in told
+    assert (tmp_path / "scaling.csv").read_text().endswith(",s-4gpu,2,passed\n")
+
+
+def test_the_picture_holds_its_points_and_says_which_are_not_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Figure] = []
+    save = Figure.savefig
+
+    def keep(figure: Figure, *args: Any, **options: Any) -> None:
+        save(figure, *args, **options)
+        found.append(figure)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    scaling.write_files(tmp_path, scaling.rows([*_three(), _history_of_nothing()]), "GPU")
+    above, below = found[0].axes
+    assert below.get_xlabel() == (
+        "GPUs (no winner on 8; steps derived from fewer micro-steps on 1; no numerics gate on 1)"
+    )
+    for axes in (above, below):
+        box = axes.get_window_extent()
+        labels = [each for each in axes.texts if isinstance(each, Annotation)]
+        assert len(labels) == 3
+        for label in labels:
+            assert label.get_window_extent().y1 <= box.y1, f"{label.get_text()} is cut off or outside"
+
+
+def _history_of_nothing() -> History:
+    cluster = Cluster(device_kind="cuda", device="Made-up GPU", device_memory_gib=80.0, devices_per_node=8)
+    return History([header("s-8gpu", at=AT, cluster=cluster)])
