@@ -76,7 +76,7 @@ _compile = compiler.compile
 compiler.compile = lambda: lambda function: function
 importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
 compiler.compile = _compile
-# Stage 1 in bf16 prints memory tables, whatever the log level, and collects garbage for each: half a second, four times.
+# Stage 1 in bf16 prints memory tables, whatever the log level, and collects garbage for each of four: half a second.
 bf16_optimizer.see_memory_usage = lambda *_, **__: None
 # From torch 2.13 on, the collectives that ZeRO uses have new names; without this each call warns.
 warnings.filterwarnings("ignore", r"`torch.distributed.*_tensor` is deprecated", FutureWarning)
