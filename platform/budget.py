@@ -5,6 +5,8 @@ import math
 import time
 from collections.abc import Callable
 
+from platform.reports.text import plural
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
@@ -79,7 +81,7 @@ class Spending:
         """
         budget, left_s = self.budget, self.time_left_s()
         if budget.max_trials is not None and trials >= budget.max_trials:
-            return f"{budget.max_trials} trials were run (--max-trials)"
+            return f"the search had its {plural(budget.max_trials, 'trial')} (--max-trials)"
         if self.gpu_left_s() <= 0:
             return f"{budget.gpu_s:g} device seconds are spent (--gpu-s)"
         if left_s <= 0:

@@ -15,6 +15,14 @@ def default_uri(studies: Path) -> str:
     return f"sqlite:///{_quoted(studies.absolute() / 'mlflow.db')}"
 
 
+def kept_uri(kept: str, studies: Path) -> str:
+    """Where a study's runs are: as its journal says (`kept`), else beside `studies`, which may be a copy of the folder
+    that the journal means, on a machine that has no such file.
+    """
+    file = sqlite_path(kept)
+    return default_uri(studies) if not kept or (file is not None and not file.exists()) else kept
+
+
 def check_uri(uri: str) -> str:
     """The URI, a relative sqlite path made absolute (workers and threads may stand in another folder).
 

@@ -13,8 +13,8 @@ import platform.ending as ending  # pyright takes `from platform import` for the
 import platform.scaling as scaling
 from platform.errors import InputError, Parser, one_line
 from platform.finals.ranking import winners
-from platform.mirror import Mirror, default_uri
-from platform.mlflow_uri import check_uri
+from platform.mirror import Mirror
+from platform.mlflow_uri import check_uri, kept_uri
 from platform.reports.files import write_results
 from platform.reports.progress import say
 from platform.reports.show import show
@@ -64,7 +64,7 @@ def _report(options: argparse.Namespace) -> int:
     running = is_held(folder)
     history, rejected = read(folder, last=not running)
     assert history.header is not None
-    uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or history.header.mlflow_uri or default_uri(folder.parent))
+    uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or kept_uri(history.header.mlflow_uri, folder.parent))
     sentence = describe_rejected(folder, rejected)
     if sentence:
         say(sentence)

@@ -63,6 +63,11 @@ class StudyHeader:
     mlflow_uri: str = ""
     """Where the study is mirrored to, without a password."""
 
+    @property
+    def title(self) -> str:
+        """Its name, what it searches for and on what, in one line."""
+        return f"{self.name}: {self.recipes[0].label}, on {self.cluster.label_under(self.cap_gib)}"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Peak:

@@ -93,7 +93,10 @@ def why_it_won(best: Measurement, measurements: Sequence[Measurement], forecaste
         words += f", which it was {ahead:.1%} ahead of in the search" if ahead > 0 else ""
     prediction = forecaster.of([best, second])
     if prediction is not None and (parts := _parts(prediction.step)):
-        words += f"; by the cost model it spends, of that step, {', '.join(parts)}"
+        step_s = prediction.step.total_s
+        foretold = float(step_s[1] / step_s[0]) - 1
+        words += f"; the cost model has it {abs(foretold):.1%} {'ahead' if foretold >= 0 else 'behind'}: of that step"
+        words += f" {', '.join(parts)}"
     if best.peak_allocated_gib is not None and second.peak_allocated_gib is not None:
         words += f"; {figure(best.peak_allocated_gib)} GiB allocated beside {figure(second.peak_allocated_gib)}"
     return [words + "."]
@@ -124,10 +127,10 @@ def cost_and_saving(history: History, best: Measurement, measurements: Sequence[
     words = f"The search cost {figure(history.gpu_s / DAY_S)} {device}-days"
     if history.header.miniature:
         return f"{words}; a miniature saves none."
-    return (
-        f"{words}; over {count(tokens)} tokens the winner takes {figure(plan_days)} {device}-days,"
-        f" {figure(other_days - plan_days)} less than the median of what ran."
-    )
+    words = f"{words}; over {count(tokens)} tokens the winner takes {figure(plan_days)} {device}-days"
+    if other_days < plan_days * (1 + NOTED):
+        return f"{words}."
+    return f"{words}, {figure(other_days - plan_days)} less than the median of what ran."
 
 
 def _pairs(timed: Sequence[Measurement]) -> Iterator[tuple[str, Any, Any, float]]:

@@ -61,7 +61,7 @@ def draw(measurements: Sequence[Measurement], cluster: Cluster, folder: Path, su
     best = winner(measurements)
     recipe = points[0].recipe
     mark = f"MINIATURE of {recipe.model.miniature_of}: " if points[0].miniature else ""
-    of_what = f"{mark}{recipe.label}\non {cluster.label}"
+    of_what = f"{mark}{recipe.label}\non {cluster.label_under(points[0].cap_gib)}"
     draws: tuple[tuple[str, tuple[float, float], str, Callable[[Axes], None]], ...] = (
         ("Speed against memory", (9.0, 5.6), "", lambda axes: _speed_memory(axes, points, best, cluster)),
         (

@@ -270,7 +270,7 @@ class _Follower:
             gpu_s=history.gpu_s + since_s,
             gpu_left_s=max(0.0, gpu_left_s) if math.isfinite(gpu_left_s) else None,
             device=header.cluster.device_word if header else "device",
-            title=f"{header.name}: {header.recipes[0].label}, on {header.cluster.label}" if header else "",
+            title=header.title if header else "",
             ladder=trial.micro_batches if trial else (),
             profiles=trial is not None and trial.profiles is not None,
             rungs=dict(self._rungs),

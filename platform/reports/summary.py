@@ -101,7 +101,7 @@ def nearest_sentence(recipe: Recipe, measurements: Sequence[Measurement], cluste
     lacked = f", {figure(missing)} GiB too many" if missing else ""
     said = "Nothing fits" if near.outcome in _MEMORY else "Nothing has won"
     return (
-        f"{said} for {recipe.label} on {cluster.label}."
+        f"{said} for {recipe.label} on {cluster.label_under(near.cap_gib)}."
         f" Nearest: {near.layout.label} at micro-batch {near.batch.micro_batch}, {near.outcome.value} ({why}){lacked}."
     )
 

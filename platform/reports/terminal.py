@@ -90,7 +90,7 @@ def _render_recipe(console: Console, found: Sequence[PointRuns], cluster: Cluste
         console.print(
             f"MINIATURE of {recipe.model.miniature_of}, its speed says nothing of the model itself", style="bold"
         )
-    console.print(f"{recipe.label}, on {cluster.label}", style="bold")
+    console.print(f"{recipe.label}, on {cluster.label_under(group[0].cap_gib)}", style="bold")
     columns, same, gone = _fit(console, columns, [*ran, *failed], ran, best)
     if same:
         console.print(f"In every row: {', '.join(same)}")

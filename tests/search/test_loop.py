@@ -111,7 +111,7 @@ class TestBudgets:
     def test_max_trials(self, make: Make, backend: Backend) -> None:
         loop = make(max_trials=2)
         backend.run(loop)
-        assert backend.order == WHOLE[:2] and loop.why_ended == "2 trials were run (--max-trials)"
+        assert backend.order == WHOLE[:2] and loop.why_ended == "the search had its 2 trials (--max-trials)"
 
     def test_time(self, make: Make, backend: Backend) -> None:
         loop = make(time_s=16.0)  # a trial takes 8 s

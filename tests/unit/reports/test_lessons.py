@@ -5,7 +5,7 @@ import time
 
 import search_spaces
 from platform.reports.forecast import Forecaster
-from platform.reports.lessons import axes_worth, lessons, why_it_won
+from platform.reports.lessons import axes_worth, cost_and_saving, lessons, why_it_won
 from platform.study.history import History
 from tests.samples import header, layout, measurement
 from trainers.cluster import Cluster
@@ -34,10 +34,17 @@ def test_an_axis_is_told_by_pairs_that_differ_in_nothing_else() -> None:
 def test_why_it_won_in_parts() -> None:
     (told,) = why_it_won(FAST, [FAST, SLOW, LARGER], Forecaster(cluster=H200S))
     assert told.startswith("The winner is 9.1% ahead of ")
-    assert "; by the cost model it spends, of that step, " in told and "% less on compute" in told
+    assert "; the cost model has it " in told and "% ahead: of that step " in told and "% less on compute" in told
     assert "pipeline" not in told, "both do without"
     (plain,) = why_it_won(FAST, [FAST, SLOW], Forecaster(cluster=dataclasses.replace(H200S, device_kind="cpu")))
     assert "cost model" not in plain and "100 GiB allocated beside 80.0" in plain
+
+
+def test_a_winner_that_saves_nothing_beside_the_others_is_not_said_to() -> None:
+    history = History()
+    history.extend([header(cluster=H200S, at="2026-01-01T00:00:00+00:00")])
+    assert cost_and_saving(history, FAST, [FAST]).endswith("the winner takes 193 GPU-days.")
+    assert cost_and_saving(history, FAST, [FAST, SLOW]).endswith(" GPU-days, 17.5 less than the median of what ran.")
 
 
 def test_a_layout_that_was_stopped_as_slow_may_be_the_next_best() -> None:

@@ -1,5 +1,6 @@
 """The terminal's table at three widths: nothing wider than the terminal, nothing that tells rows apart lost."""
 
+import dataclasses
 import re
 
 import pytest
@@ -50,6 +51,12 @@ def test_it_fits_and_says_what_matters(width: int) -> None:
         assert words in flat, f"{words} at {width}"
     assert text.index("43,000") < text.index("41,000~") < text.index("35,000") < text.index("45,000")
     assert text.index("45,000") < text.index("asked")
+
+
+def test_a_memory_cap_stands_beside_the_devices() -> None:
+    capped = [dataclasses.replace(each, cap_gib=39.4) for each in MANY]
+    assert " GiB, held to 39.4)" in _render(*capped, width=200)
+    assert "held to" not in _render(*MANY, width=200)
 
 
 def test_wide_has_every_column() -> None:
