@@ -22,7 +22,7 @@ CANDIDATES = tuple(
     Candidate(recipe=recipe, layout=each, micro_batches=(4,)) for recipe in (RECIPE, OTHER) for each in (FUSED, PLAIN)
 )
 RULES = Rules(repeats=0, gate=GateSize(steps=20, sequences=32))
-COSTS = Costs(start_s=20.0, trial_s=60.0, timing=Timing())
+COSTS = Costs(start_s=20.0, trial_s=70.0, timing=Timing())
 SPEED = 20 * 32 * 2048 / 50.0
 """Tokens/s at which the gate takes 50 s; the reference's is taken to be 2.5 times slower."""
 RUN_S, GATE_S, REFERENCE_S = 20 + 28 + 80.0, 50.0, 20 + 28 + 125.0
@@ -80,6 +80,13 @@ def kind(trial: FinalTrial | None) -> str:
 def test_a_winner_has_its_gate_where_there_is_time_for_the_reference_s_too(left_s: float, given: str) -> None:
     assert kind(finals().next(after(ran()), left_s, COSTS)) == given
     assert kind(finals().next(after(ran()))) == "run with gate", "without a budget always"
+
+
+def test_a_winner_that_is_run_again_for_its_gate_alone_is_not_without_it() -> None:
+    """Its time was not derived: nothing else asks for the run."""
+    history = after(dataclasses.replace(ran(), step_time_derived=False))
+    assert kind(finals().next(history, ALL_S, COSTS)) == "run with gate"
+    assert kind(finals().next(history, ALL_S - 1, COSTS)) == "nothing"
 
 
 def test_its_last_run_begins_only_where_its_windows_and_the_reference_still_fit() -> None:
