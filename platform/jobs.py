@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from platform.cost_model.hardware import datasheet_tflops
 from platform.cost_model.predict import predict
-from platform.finals.course import FinalTrial, Rules
 from platform.finals.ranking import winner
+from platform.finals.trial import FinalTrial, Rules
 from platform.ordering import known_columns
 from platform.study.history import History
 from search_spaces.space import Candidate

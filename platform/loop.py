@@ -8,8 +8,9 @@ from collections.abc import Callable, Collection, Sequence
 import platform.policy as policy  # pyright takes `from platform import` for the standard module
 from platform.budget import Budget, Spending
 from platform.finals.costs import Costs
-from platform.finals.course import Finals, FinalTrial
+from platform.finals.course import Finals
 from platform.finals.ranking import winner
+from platform.finals.trial import FinalTrial
 from platform.jobs import Settings, given_up, make_job, outgrown
 from platform.policy import Kind, Next
 from platform.searchers import Searcher
@@ -55,6 +56,8 @@ class Loop:
         self._ends: list[policy.Ended] = []
         self._suspects: list[Measurement] = []
         """Given up since a trial last ran well: they are blamed once another one shows that the cluster works."""
+        self._begin_s = spent_s
+        """Seconds that a session takes to its first trial."""
         self._finals = Finals(candidates, settings.rules) if settings.rules else None
         self._reserve_s = 0.0
         """Seconds of a budget that the search leaves to the final runs."""
@@ -75,8 +78,8 @@ class Loop:
 
     @property
     def left_out(self) -> str:
-        """What of the final runs is missing, "" for nothing."""
-        return self._finals.left_out(self.history) if self._finals else ""
+        """What of the final runs is missing, "" for nothing, with about how many seconds a further session needs."""
+        return self._finals.left_out(self.history, self._costs, self._begin_s) if self._finals else ""
 
     def next_job(self) -> Job | None:
         """The next trial, written to the journal as started; None when the search is over (`why_ended` says why)."""
@@ -236,10 +239,9 @@ class Loop:
 
     def _final_job(self) -> Job | None:
         """The next trial after the search: a finalist's run, the winner's last one, the gate's reference."""
-        left_s = self.spending.time_left_s()
-        if self._finals is None or left_s <= self.history.trial_s:
+        if self._finals is None:
             return None
-        trial = self._finals.next(self.history, left_s, self._costs)
+        trial = self._finals.next(self.history, self.spending.time_left_s(), self._costs)
         if trial is None:
             return None
         return self._job_of(trial)
@@ -278,7 +280,8 @@ class Loop:
 
     @property
     def _costs(self) -> Costs:
-        return Costs(trial_s=self.history.trial_s, timing=self.settings.timing)
+        history = self.history
+        return Costs(start_s=history.start_s, trial_s=history.trial_s, timing=self.settings.timing)
 
     def _give_up(self, job: Job, known: Sequence[Measurement], reason: str) -> None:
         """Blames the layout where the cluster is known to work; else once that is known."""

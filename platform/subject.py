@@ -5,8 +5,8 @@ import math
 
 import platform.checkout as checkout  # pyright takes `from platform import` for the standard module
 from platform.errors import InputError
-from platform.finals.course import Rules
 from platform.finals.schedule import FINALISTS
+from platform.finals.trial import Rules
 from platform.knowledge import Knowledge, what_holds
 from platform.nodes import Place
 from platform.ordering import known_columns

@@ -70,7 +70,8 @@ class Job:
     repeat: int = 0
     """Above 0 for a run of one point in processes of its own, after the search."""
     is_last: bool = False
-    """Whether it is a winner's last run: the largest accumulation that `Timing` allows, for `winner_s`."""
+    """Whether it is a winner's last run: the largest accumulation that `Timing` allows, for `winner_s`. Without rungs,
+    its numerics gate alone."""
     gate: GateSize | None = None
     """Where given, the curves of the numerics gate are recorded before anything is measured."""
     gate_micro_batch: int = 1

@@ -172,7 +172,7 @@ class Worker:
                 sequences=gate.sequences,
                 losses=tuple(losses),
                 grad_norms=tuple(norms),
-                is_reference=not self.job.rungs,
+                is_reference=not self.job.is_last,
             )
             ray.get(self.recorder.gate.remote(to_json(curves)))
 

@@ -14,14 +14,29 @@ attention and plain loss against flex and chunked (docs/measurements/bloom7b.md)
 class Costs:
     """Seconds of final trials."""
 
+    start_s: float
+    """Of a trial beside its steps: processes, imports, building the model, the end; 0 before the first trial."""
     trial_s: float
     """Of a trial of one rung, from its start to the next one's; 0 before the first."""
     timing: Timing
 
+    def repeat_s(self, of: Measurement) -> float:
+        """A finalist's run: the steps that the search's own run `of` it had, in a trial of its own."""
+        return self.start_s + sum(of.step_times_s)
+
+    def ready_s(self, of: Measurement) -> float:
+        """From a trial's start to its first step that is timed, where it runs as `of` did: compilation included."""
+        return self.start_s + sum(of.step_times_s[: of.warmup_steps])
+
     def measuring_s(self, best: Measurement) -> float:
-        """The windows of a winner's last run, beyond a plain trial: a step to warm up and three at the least."""
-        step_s = min(best.step_time_s or 0.0, self.timing.longest_step_s)
+        """The windows of a winner's last run: a step to warm up and three at the least."""
+        # Where a few micro-steps take longer than is allowed, as few are timed as the search did.
+        step_s = max(min(best.step_time_s or 0.0, self.timing.longest_step_s), *best.windows_s, 0.0)
         return step_s + max(self.timing.winner_s, self.timing.min_windows * step_s)
+
+    def run_s(self, best: Measurement) -> float:
+        """A winner's last run, without its numerics gate."""
+        return self.ready_s(best) + self.measuring_s(best)
 
     def gate_s(self, gate: GateSize, best: Measurement, of: Measurement | None) -> float:
         """The steps of a layout's numerics gate, at the speed of its measurement `of`; a reference that has none is
@@ -32,5 +47,5 @@ class Costs:
         return gate.steps * gate.sequences * best.recipe.seq_len / speed if speed else 0.0
 
 
-UNLIMITED = Costs(trial_s=0.0, timing=Timing())
+UNLIMITED = Costs(start_s=0.0, trial_s=0.0, timing=Timing())
 """Where no budget is to be kept."""

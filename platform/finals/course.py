@@ -5,60 +5,26 @@ import math
 from collections.abc import Sequence
 
 import platform.finals.gate as gates  # pyright takes `from platform import` for the standard module
+from platform.finals.closing import Closing, of_recipe
 from platform.finals.costs import UNLIMITED, Costs
-from platform.finals.ranking import by_speed, points, ranked, winner
-from platform.finals.schedule import FINALISTS, Run, Tried, last_run, repeats_left
+from platform.finals.ranking import points, winner
+from platform.finals.schedule import Run, repeats_left
+from platform.finals.trial import FinalTrial, Rules
 from platform.reports.text import plural
 from platform.study.history import History
 from search_spaces.space import Candidate
-from trainers.job import GateSize
-from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement, Outcome
 from trainers.recipe import Recipe
 
-MOST_REFERENCES = 3
-"""Layouts tried as the numerics gate's reference before a winner goes without one."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Rules:
-    """What a winner has to go through."""
-
-    repeats: int = 3
-    """Runs that each finalist has in processes of its own."""
-    finalists: int | None = FINALISTS
-    """Points that have them; None for all that ran."""
-    gate: GateSize | None = None
-    """The numerics gate; None for none."""
-    profile: bool = False
-    """Whether the winner is profiled at the end, in a trial of its own."""
-
-    def num_trials(self, num_points: int) -> int:
-        """Trials that a recipe with so many points has at most after its search, where no winner is overtaken."""
-        finalists = num_points if self.finalists is None else min(self.finalists, num_points)
-        return self.repeats * finalists + 1 + bool(self.gate) + self.profile
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class FinalTrial:
-    """One trial after the search."""
-
-    recipe: Recipe
-    layout: Layout
-    rungs: tuple[BatchPoint, ...]
-    """The one point to run; none for the reference of the gate."""
-    repeat: int = 0
-    is_last: bool = False
-    gate: GateSize | None = None
-    leave_s: float = 0.0
-    """Seconds of a budget that must be left when its rung begins: for the rung, and for the gate's reference."""
-    profile: BatchPoint | None = None
-    """The point to profile; then there are no rungs."""
-
-    @property
-    def key(self) -> tuple[str, str, tuple[BatchPoint, ...], int, BatchPoint | None]:
-        """What tells it from the others."""
-        return self.recipe.id, self.layout.id, self.rungs, self.repeat, self.profile
+GATE_MARGIN = 1.1
+"""What other trials leave for a gate, to what that is estimated to take: without the reference's curves it is worth
+nothing, and the trial before it may take longer than those that came first."""
+MOST_GATED = 2 / 3
+"""Share of a budget that the winner's last run, its gate and the reference's may take; with more the gate waits."""
+MOST_UNGATED = 1 / 2
+"""The same, of the last run alone."""
+MOST_OF_RUNS = 1 / 3
+"""Share of a budget up to which a search leaves time for the finalists' runs too."""
 
 
 class Finals:
@@ -70,44 +36,57 @@ class Finals:
         self._candidates = candidates
         self._recipes = tuple(dict.fromkeys(candidate.recipe for candidate in candidates))
         self._given: dict[tuple[object, ...], FinalTrial] = {}
+        self._closing = Closing(candidates, rules, self._given)
 
     def next(self, history: History, left_s: float = math.inf, costs: Costs = UNLIMITED) -> FinalTrial | None:
         """The next trial, None when there is none. Gives the same again until `given` is told.
 
-        A winner without its gate is none: a finalist is run again only where `left_s` are enough for that and for what
-        the winners have to go through after it.
+        A finalist is run again only where `left_s` are enough for that and for what the winners have to go through
+        after it. A winner has its last run with the gate where they are enough for both and for the reference's, else
+        without it where they are enough for that.
         """
         for recipe in self._recipes:
             runs = self._repeats_left(recipe, history)
-            if runs and (math.isinf(left_s) or left_s >= costs.trial_s + self._after_s(recipe, history, costs)):
+            if runs and self._fits(runs[0], history, left_s, costs):
                 run, point = runs[0], runs[0].point
                 return FinalTrial(recipe=recipe, layout=point.layout, rungs=(point.batch,), repeat=run.repeat)
-            if (trial := self._closing(recipe, history, costs)) is not None:
+            if (trial := self._within(recipe, history, left_s, costs)) is not None:
                 return trial
         return None
 
     def profile(self, history: History) -> FinalTrial | None:
         """The profile of the first winner that has none, where profiles are asked for: what to run once `next` gives
-        nothing more. Finalists' runs for which there was no time do not keep it back.
+        nothing more. Finalists' runs for which there was no time do not keep it back; a gate does, since what has not
+        passed it may be no winner.
         """
         for recipe, best in self._unprofiled(history):
             trial = FinalTrial(recipe=recipe, layout=best.layout, rungs=(), profile=best.batch)
-            if trial.key not in self._given:
+            closing = self._closing.next(recipe, history)
+            if trial.key not in self._given and not (closing and closing.gate):
                 return trial
         return None
 
     def reserve_s(self, history: History, costs: Costs, whole_s: float) -> float:
         """Seconds of a budget of `whole_s` that a search leaves to the final trials that would follow now.
 
-        All that the winners have to go through, and their profile where it is asked for, up to half of the budget; with
-        the finalists' runs, up to a third.
+        All that the winners have to go through, and their profile where it is asked for; where that is too much of the
+        budget, their last runs alone; nothing where these are too much as well, since a part of them is worth nothing.
+        With the finalists' runs, up to a third.
         """
-        closing_s = self._closing_s(history, costs) + costs.trial_s * len(self._unprofiled(history))
-        runs_s = costs.trial_s * sum(len(self._repeats_left(recipe, history)) for recipe in self._recipes)
-        return max(min(closing_s, whole_s / 2), min(closing_s + runs_s, whole_s / 3))
+        run_s, gate_s = self._needs_s(history, costs)
+        profile_s = costs.trial_s * len(self._unprofiled(history))
+        if run_s + gate_s + profile_s <= MOST_GATED * whole_s:
+            closing_s = run_s + GATE_MARGIN * gate_s + profile_s
+        else:
+            closing_s = run_s if run_s <= MOST_UNGATED * whole_s else 0.0
+        runs = [run for recipe in self._recipes for run in self._repeats_left(recipe, history)]
+        runs_s = sum(costs.repeat_s(run.point) for run in runs)
+        return max(closing_s, min(closing_s + runs_s, MOST_OF_RUNS * whole_s))
 
-    def left_out(self, history: History) -> str:
-        """What of the final trials is missing, "" for nothing: a session that goes on begins with it."""
+    def left_out(self, history: History, costs: Costs = UNLIMITED, begin_s: float = 0.0) -> str:
+        """What of the final trials is missing, "" for nothing: a session that goes on begins with it. With `costs`,
+        also about how many seconds such a session needs, which takes `begin_s` to its first trial.
+        """
         found: list[str] = []
         for recipe in self._recipes:
             anew = Finals(self._candidates, self.rules)  # what left nothing for want of time is missing too
@@ -115,11 +94,17 @@ class Finals:
             if runs := anew._repeats_left(recipe, history):
                 points = len({(run.point.layout.id, run.point.batch) for run in runs})
                 found.append(f"{plural(len(runs), 'run')} of {plural(points, 'finalist')}{of}")
-            closing = anew._closing(recipe, history, UNLIMITED)
-            if closing is not None and not closing.rungs:
-                found.append(f"the reference of the numerics gate{of}")
-            elif closing is not None:
-                found.append(f"the winner's last run{' with the numerics gate' if closing.gate else ''}{of}")
+            closing = anew._closing.next(recipe, history)
+            if closing is None:
+                continue
+            run_s, gate_s = anew._closing.need_s(recipe, history, costs)
+            seconds = GATE_MARGIN * gate_s + (run_s if closing.rungs else 0.0)
+            about = f" (about {math.ceil((begin_s + seconds) / 10) * 10} s more)" if seconds else ""
+            if closing.rungs:
+                what = f"the winner's last run{' with the numerics gate' if closing.gate else ''}"
+            else:
+                what = "the winner's numerics gate" if closing.is_last else "the reference of the numerics gate"
+            found.append(f"{what}{of}{about}")
         return ", ".join(found)
 
     def given(self, trial: FinalTrial) -> None:
@@ -138,7 +123,7 @@ class Finals:
                 verdict = gates.verdict_on(layout, recipe, history.gates)
                 if verdict is None or verdict.passed:
                     continue
-                able = [point for point in points(_of(recipe, history)) if point.shown.layout == layout]
+                able = [point for point in points(of_recipe(recipe, history)) if point.shown.layout == layout]
                 found += [
                     Measurement(
                         recipe=recipe,
@@ -158,109 +143,46 @@ class Finals:
 
     def _unprofiled(self, history: History) -> list[tuple[Recipe, Measurement]]:
         """Winners whose profile is asked for and missing."""
-        winners = [(recipe, winner(_of(recipe, history))) for recipe in self._recipes if self.rules.profile]
+        winners = [(recipe, winner(of_recipe(recipe, history))) for recipe in self._recipes if self.rules.profile]
         return [(recipe, best) for recipe, best in winners if best is not None and history.profile_of(best) is None]
-
-    def _tried(self, recipe: Recipe) -> Tried:
-        trials = [trial for trial in self._given.values() if trial.recipe == recipe and trial.rungs]
-        return frozenset((trial.layout.id, trial.rungs[0], trial.repeat) for trial in trials)
 
     def _repeats_left(self, recipe: Recipe, history: History) -> list[Run]:
         rules = self.rules
         return repeats_left(
-            _of(recipe, history), repeats=rules.repeats, most=rules.finalists, tried=self._tried(recipe)
+            of_recipe(recipe, history), repeats=rules.repeats, most=rules.finalists, tried=self._closing.tried(recipe)
         )
 
-    def _closing(self, recipe: Recipe, history: History, costs: Costs) -> FinalTrial | None:
-        """What the recipe's winner still has to go through: its last run with its gate, then the gate's reference.
+    def _fits(self, run: Run, history: History, left_s: float, costs: Costs) -> bool:
+        """Whether there is time for a finalist's run and what follows it: gates too, where they fit without the run."""
+        if math.isinf(left_s):
+            return True
+        profile_s = costs.trial_s * len(self._unprofiled(history))
+        gates_fit = sum(self._needs_s(history, costs)) + profile_s <= left_s
+        run_s, gate_s = self._needs_s(history, costs, anew=run.point.recipe)
+        after_s = run_s + (GATE_MARGIN * gate_s + profile_s if gates_fit else 0.0)
+        return left_s >= costs.repeat_s(run.point) + after_s
 
-        Without repeats no other point has been run again: where the last run puts the winner behind the search's figure
-        of another one, that one has its last run too.
+    def _within(self, recipe: Recipe, history: History, left_s: float, costs: Costs) -> FinalTrial | None:
+        """What the recipe's winner has to go through next, as far as there is time: a gate only with its reference's,
+        and beside the last runs of the other recipes' winners.
         """
-        measured = _of(recipe, history)
-        best = winner(measured)
-        if best is None:
+        trial = self._closing.next(recipe, history)
+        if trial is None or math.isinf(left_s):
+            return trial
+        run_s, gate_s = self._closing.need_s(recipe, history, costs)
+        if trial.gate:
+            others_s = self._needs_s(history, costs)[0] - run_s
+            if left_s < gate_s + (run_s if trial.rungs else 0.0) + others_s:
+                trial = self._closing.next(recipe, history, gated=False)
+        if trial is None or (not trial.gate and left_s < run_s):
             return None
-        if _curves(best, history) and (layout := self._reference(best, history)) is not None:
-            return FinalTrial(recipe=recipe, layout=layout, rungs=(), gate=self.rules.gate)
-        for point in [*ranked(measured)[:1], *(by_speed(measured)[:1] if not self.rules.repeats else ())]:
-            run = last_run(point, repeats=self.rules.repeats, tried=self._tried(recipe))
-            if run is not None and self._last_wanted(point.shown, history):
-                wanted = self._gate_wanted(point.shown, history)
-                return FinalTrial(
-                    recipe=recipe,
-                    layout=run.point.layout,
-                    rungs=(run.point.batch,),
-                    repeat=run.repeat,
-                    is_last=True,
-                    gate=self.rules.gate if wanted else None,
-                    leave_s=costs.measuring_s(point.shown) + self._reference_s(best, history, costs) if wanted else 0.0,
-                )
-        return None
+        best = winner(of_recipe(recipe, history))
+        if best is None or not trial.rungs:
+            return trial
+        reference_s = self._closing.reference_s(best, history, costs) if trial.gate else 0.0
+        return dataclasses.replace(trial, leave_s=costs.measuring_s(best) + reference_s)
 
-    def _after_s(self, recipe: Recipe, history: History, costs: Costs) -> float:
-        """Estimated seconds of what follows a run of one of the recipe's finalists: profiles too."""
-        return self._closing_s(history, costs, anew=recipe) + costs.trial_s * len(self._unprofiled(history))
-
-    def _closing_s(self, history: History, costs: Costs, anew: Recipe | None = None) -> float:
-        """Estimated seconds of what the winners still have to go through; a winner of recipe `anew` all of it again,
-        since another one may take its place.
-        """
-        seconds = 0.0
-        for recipe in self._recipes:
-            best = winner(_of(recipe, history))
-            if best is None:
-                continue
-            trial = self._closing(recipe, history, costs)
-            is_last = (trial is not None and trial.is_last) or (recipe == anew and self._last_wanted(best, history))
-            gate = self.rules.gate if recipe == anew else trial and trial.is_last and trial.gate
-            seconds += costs.trial_s + costs.measuring_s(best) if is_last else 0.0
-            seconds += costs.gate_s(gate, best, of=best) if gate else 0.0
-            seconds += self._reference_s(best, history, costs) if gate or (trial and not trial.rungs) else 0.0
-        return seconds
-
-    def _reference_s(self, best: Measurement, history: History, costs: Costs) -> float:
-        """Estimated seconds of the reference's gate, 0 where none is to run."""
-        layout = self._reference(best, history)
-        if self.rules.gate is None or layout is None:
-            return 0.0
-        ran = ranked(each for each in _of(best.recipe, history) if each.layout == layout)
-        return costs.trial_s + costs.gate_s(self.rules.gate, best, of=ran[0].shown if ran else None)
-
-    def _last_wanted(self, best: Measurement, history: History) -> bool:
-        """Whether a winner is run once more: to time what was derived, or to hold it against the reference."""
-        return self.rules.repeats > 0 or best.step_time_derived or self._gate_wanted(best, history)
-
-    def _gate_wanted(self, best: Measurement, history: History) -> bool:
-        """Whether the winner's curves are still to be taken. A layout that is itself the plainest needs none."""
-        if self.rules.gate is None or _curves(best, history):
-            return False
-        order = gates.references(best.recipe, self._candidates, history.measurements)
-        return bool(order) and order[0] != best.layout
-
-    def _reference(self, best: Measurement, history: History) -> Layout | None:
-        """The layout whose gate is still to run for the winner's to be held against; None where there is none."""
-        gate, recipe = self.rules.gate, best.recipe
-        ran = {
-            (each.steps, each.sequences)
-            for each in history.gates
-            if each.recipe == recipe and each.is_reference and each.layout != best.layout
-        }
-        if gate is None or (gate.steps, gate.sequences) in ran:
-            return None
-        tried = {
-            trial.layout for trial in self._given.values() if trial.recipe == recipe and trial.gate and not trial.rungs
-        }
-        order = gates.references(recipe, self._candidates, history.measurements)
-        left = [layout for layout in order if layout not in tried and layout != best.layout]
-        return left[0] if left and len(tried) < MOST_REFERENCES else None
-
-
-def _curves(best: Measurement, history: History) -> bool:
-    return any(
-        each.recipe == best.recipe and each.layout == best.layout and not each.is_reference for each in history.gates
-    )
-
-
-def _of(recipe: Recipe, history: History) -> list[Measurement]:
-    return [each for each in history.measurements if each.recipe == recipe]
+    def _needs_s(self, history: History, costs: Costs, anew: Recipe | None = None) -> tuple[float, float]:
+        """`_need_s` of all recipes together, of `anew` what it would be with another winner."""
+        needs = [self._closing.need_s(recipe, history, costs, anew=recipe == anew) for recipe in self._recipes]
+        return sum(run_s for run_s, _ in needs), sum(gate_s for _, gate_s in needs)

@@ -37,6 +37,8 @@ class History:
         """The last session's end; None while a session runs and after one that was killed."""
         self.sessions = 0
         self._measurements: dict[str, Measurement] = {}
+        self._steps_s: dict[str, tuple[float, float]] = {}
+        """By trial that measured something: seconds of its rungs' steps, all of them and the longest rung's."""
         self._starts: dict[str, TrialStart] = {}
         self._ends: dict[str, TrialEnd] = {}
         # By candidate: the search asks of each of them at every turn.
@@ -101,6 +103,10 @@ class History:
                 known = self._measurements.get(own)
                 if known is None or known.outcome is Outcome.SKIPPED:
                     self._measurements[own] = self._of[key_of(measurement)][own] = measurement
+                    if measurement.tokens_per_s is not None:
+                        rung_s = sum(measurement.step_times_s)
+                        all_s, longest_s = self._steps_s.get(measurement.trial_id, (0.0, 0.0))
+                        self._steps_s[measurement.trial_id] = all_s + rung_s, max(longest_s, rung_s)
                 self._count(measurement.trial_id)
             case TrialEnd():
                 before = self._ends.get(entry.trial_id)
@@ -154,11 +160,24 @@ class History:
         return started or any(each.repeat for each in self._measurements.values())
 
     @property
+    def start_s(self) -> float:
+        """Seconds of a trial beside its steps, the least of those that measured something; 0 before the first."""
+        return min((beside_s for beside_s, _ in self._told_s()), default=0.0)
+
+    @property
     def trial_s(self) -> float:
-        """Seconds of the shortest trial that measured something, else of the shortest of all; 0 before the first."""
-        measured = {each.trial_id for each in self._measurements.values() if each.tokens_per_s is not None}
-        told = [end.wall_s for trial_id, end in self._ends.items() if trial_id in measured]
+        """Seconds of the shortest trial that measured something, of its longest rung alone; else of the shortest of
+        all; 0 before the first.
+        """
+        told = [beside_s + longest_s for beside_s, longest_s in self._told_s()]
         return min(told or [end.wall_s for end in self._ends.values()], default=0.0)
+
+    def _told_s(self) -> list[tuple[float, float]]:
+        """Of each trial that measured something and ended: seconds beside its steps, and those of its longest rung."""
+        ended = (
+            (self._ends[trial_id].wall_s, steps) for trial_id, steps in self._steps_s.items() if trial_id in self._ends
+        )
+        return [(max(0.0, wall_s - all_s), longest_s) for wall_s, (all_s, longest_s) in ended]
 
     @property
     def finished(self) -> frozenset[str]:

@@ -7,7 +7,7 @@ import pytest
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from platform.budget import Budget
-from platform.finals.course import Rules
+from platform.finals.trial import Rules
 from platform.jobs import Settings
 from platform.loop import Loop
 from platform.searchers.problem import Problem

@@ -1,5 +1,6 @@
 """The study's folder: names, the lock, and the state a resumed search starts from."""
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -187,6 +188,23 @@ def test_the_first_durable_measurement_of_an_id_stays() -> None:
     other = measurement(repeat=1)
     history = History([Measured(at=_at(n), measurement=each) for n, each in enumerate((first, second, other))])
     assert history.measurements == (first, other)
+
+
+def test_a_trial_counts_with_its_longest_rung_alone_and_beside_its_steps() -> None:
+    """Of 50 s of a trial of three rungs 36 were steps; of 25 s of a trial of one rung 12."""
+    one, other = layout(), layout(prefetch=2)
+    steps = {1: (4.0, 2.0, 2.0), 2: (8.0, 4.0, 4.0), 4: (6.0, 3.0, 3.0)}
+    rungs = [measurement(micro_batch=n, step_times_s=each) for n, each in steps.items()]
+    single = measurement(on=other, trial_id="t2", step_times_s=(6.0, 3.0, 3.0))
+    history = History([header(at=_at(0)), *(Measured(at=_at(1), measurement=each) for each in (*rungs, single))])
+    assert (history.start_s, history.trial_s) == (0.0, 0.0), "none has ended"
+    ended = TrialEnd(at=_at(2), trial_id="t1", key=_candidate(one, 1).key, state="done", wall_s=50.0, gpu_s=0.0)
+    history.extend([ended])
+    assert (history.start_s, history.trial_s) == (14.0, 30.0)
+    history.extend([dataclasses.replace(ended, trial_id="t2", wall_s=25.0)])
+    assert (history.start_s, history.trial_s) == (13.0, 25.0)
+    history.extend([dataclasses.replace(ended, trial_id="t3", wall_s=5.0)])
+    assert history.trial_s == 25.0, "one that measured nothing does not count beside those that did"
 
 
 def test_what_is_missing_after_a_kill() -> None:

@@ -1,0 +1,135 @@
+"""What a winner still has to go through: its last run, its numerics gate, the gate's reference; and for how long."""
+
+from collections.abc import Mapping, Sequence
+
+import platform.finals.gate as gates  # pyright takes `from platform import` for the standard module
+from platform.finals.costs import Costs
+from platform.finals.ranking import by_speed, ranked, winner
+from platform.finals.schedule import Tried, last_run
+from platform.finals.trial import FinalTrial, Rules
+from platform.study.history import History
+from search_spaces.space import Candidate
+from trainers.layout import Layout
+from trainers.measurement import Measurement
+from trainers.recipe import Recipe
+
+MOST_REFERENCES = 3
+"""Layouts tried as the numerics gate's reference before a winner goes without one."""
+
+
+class Closing:
+    """The closing trials of each recipe's winner, `given` those that a session has run, whatever they left."""
+
+    def __init__(
+        self, candidates: Sequence[Candidate], rules: Rules, given: Mapping[tuple[object, ...], FinalTrial]
+    ) -> None:
+        self._candidates = candidates
+        self._rules = rules
+        self._given = given
+
+    def next(self, recipe: Recipe, history: History, *, gated: bool = True) -> FinalTrial | None:
+        """What the recipe's winner still has to go through: its last run with its gate, then the gate's reference;
+        where it is not `gated`, the last run alone.
+
+        Without repeats no other point has been run again: where the last run puts the winner behind the search's figure
+        of another one, that one has its last run too.
+        """
+        measured = of_recipe(recipe, history)
+        best, gate = winner(measured), self._rules.gate if gated else None
+        if best is None:
+            return None
+        if gate and _curves(best, history) and (layout := self._reference(best, history)) is not None:
+            return FinalTrial(recipe=recipe, layout=layout, rungs=(), gate=gate)
+        for point in [*ranked(measured)[:1], *(by_speed(measured)[:1] if not self._rules.repeats else ())]:
+            run = last_run(point, repeats=self._rules.repeats, tried=self.tried(recipe))
+            wanted = gate if gate and self._gate_wanted(point.shown, history) else None
+            if run is not None and (wanted or self._timing_wanted(point.shown)):
+                return FinalTrial(
+                    recipe=recipe,
+                    layout=run.point.layout,
+                    rungs=(run.point.batch,),
+                    repeat=run.repeat,
+                    is_last=True,
+                    gate=wanted,
+                )
+        alone = FinalTrial(
+            recipe=recipe, layout=best.layout, rungs=(), repeat=self._rules.repeats + 1, is_last=True, gate=gate
+        )
+        return alone if gate and self._gate_wanted(best, history) and alone.key not in self._given else None
+
+    def need_s(self, recipe: Recipe, history: History, costs: Costs, *, anew: bool = False) -> tuple[float, float]:
+        """Estimated seconds of what the recipe's winner still has to go through: its last run, and what its gate and
+        the reference's add to that. With `anew` all of it, since another one may take its place.
+        """
+        best = winner(of_recipe(recipe, history))
+        if best is None:
+            return 0.0, 0.0
+        closing = None if anew else self.next(recipe, history)
+        runs = self._timing_wanted(best) if anew else self.next(recipe, history, gated=False) is not None
+        run_s = costs.run_s(best) if runs else 0.0
+        gate = self._rules.gate if anew else closing and closing.gate
+        if not gate:
+            return run_s, 0.0
+        reference_s = self.reference_s(best, history, costs)
+        if closing and not closing.is_last:
+            return run_s, reference_s
+        own_s = costs.gate_s(gate, best, of=best)
+        if not runs:  # its trial is counted nowhere else
+            own_s += costs.ready_s(best) if closing and not closing.rungs else costs.run_s(best)
+        return run_s, own_s + reference_s
+
+    def reference_s(self, best: Measurement, history: History, costs: Costs) -> float:
+        """Estimated seconds of the reference's gate, 0 where none is to run."""
+        layout = self._reference(best, history)
+        if self._rules.gate is None or layout is None:
+            return 0.0
+        ran = ranked(each for each in of_recipe(best.recipe, history) if each.layout == layout)
+        shown = ran[0].shown if ran else None
+        return costs.ready_s(shown or best) + costs.gate_s(self._rules.gate, best, of=shown)
+
+    def tried(self, recipe: Recipe) -> Tried:
+        """The recipe's runs that were given."""
+        trials = [trial for trial in self._given.values() if trial.recipe == recipe and trial.rungs]
+        return frozenset((trial.layout.id, trial.rungs[0], trial.repeat) for trial in trials)
+
+    def _timing_wanted(self, best: Measurement) -> bool:
+        """Whether a winner is run once more to time it, were there no gate."""
+        return self._rules.repeats > 0 or best.step_time_derived
+
+    def _gate_wanted(self, best: Measurement, history: History) -> bool:
+        """Whether the winner's curves are still to be taken. A layout that is itself the plainest needs none."""
+        if self._rules.gate is None or _curves(best, history):
+            return False
+        order = gates.references(best.recipe, self._candidates, history.measurements)
+        return bool(order) and order[0] != best.layout
+
+    def _reference(self, best: Measurement, history: History) -> Layout | None:
+        """The layout whose gate is still to run for the winner's to be held against; None where there is none."""
+        gate, recipe = self._rules.gate, best.recipe
+        ran = {
+            (each.steps, each.sequences)
+            for each in history.gates
+            if each.recipe == recipe and each.is_reference and each.layout != best.layout
+        }
+        if gate is None or (gate.steps, gate.sequences) in ran:
+            return None
+        tried = {
+            trial.layout
+            for trial in self._given.values()
+            if trial.recipe == recipe and trial.gate and not trial.is_last
+        }
+        order = gates.references(recipe, self._candidates, history.measurements)
+        left = [layout for layout in order if layout not in tried and layout != best.layout]
+        return left[0] if left and len(tried) < MOST_REFERENCES else None
+
+
+def _curves(best: Measurement, history: History) -> bool:
+    """Whether the winner's own curves were taken."""
+    return any(
+        each.recipe == best.recipe and each.layout == best.layout and not each.is_reference for each in history.gates
+    )
+
+
+def of_recipe(recipe: Recipe, history: History) -> list[Measurement]:
+    """What was measured with the recipe."""
+    return [each for each in history.measurements if each.recipe == recipe]

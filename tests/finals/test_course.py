@@ -1,0 +1,193 @@
+"""What is given of the final trials within the time that is left, and what a search leaves to them."""
+
+import dataclasses
+
+import pytest
+
+from platform.finals.costs import Costs
+from platform.finals.course import Finals
+from platform.finals.trial import FinalTrial, Rules
+from platform.study.history import History
+from search_spaces.space import Candidate
+from tests.samples import RECIPE, header, layout, measurement
+from trainers.job import GateSize, Timing
+from trainers.journal import GateCurves, Measured
+from trainers.layout import Layout
+from trainers.measurement import Measurement
+from trainers.recipe import Recipe
+
+FUSED, PLAIN = layout(attention="flex", loss="chunked", compile="block"), layout(checkpointing="full")
+OTHER = dataclasses.replace(RECIPE, global_batch=256)
+CANDIDATES = tuple(
+    Candidate(recipe=recipe, layout=each, micro_batches=(4,)) for recipe in (RECIPE, OTHER) for each in (FUSED, PLAIN)
+)
+RULES = Rules(repeats=0, gate=GateSize(steps=20, sequences=32))
+COSTS = Costs(start_s=20.0, trial_s=70.0, timing=Timing())
+SPEED = 20 * 32 * 2048 / 50.0
+"""Tokens/s at which the gate takes 50 s; the reference's is taken to be 2.5 times slower."""
+RUN_S, GATE_S, REFERENCE_S = 20 + 28 + 80.0, 50.0, 20 + 28 + 125.0
+"""Start, warm-up and four steps of 20 s; the gate's steps in that trial; start, warm-up and the reference's gate."""
+ALONE_S = 20 + 28 + GATE_S
+"""The winner's gate in a trial of its own."""
+ALL_S = RUN_S + GATE_S + REFERENCE_S
+
+
+def ran(on: Layout = FUSED, recipe: Recipe = RECIPE, repeat: int = 0, speed: float = SPEED) -> Measurement:
+    """A run of micro-batch 4: its first step takes 24 s, each other one 4 s. Its own time is derived in the search."""
+    return measurement(
+        on=on, recipe=recipe, micro_batch=4, repeat=repeat, tokens_per_s=speed, step_time_derived=True,
+        windows_s=(4.0,) * 3, step_times_s=(24.0, *(4.0,) * 4), warmup_steps=2,
+    )  # fmt: skip
+
+
+def curves(on: Layout = FUSED, *, is_reference: bool = False) -> GateCurves:
+    """A layout's gate."""
+    return GateCurves(
+        trial_id="t1", recipe=RECIPE, layout=on, steps=20, sequences=32, losses=(1.0,), grad_norms=(1.0,),
+        is_reference=is_reference,
+    )  # fmt: skip
+
+
+def after(*known: Measurement | GateCurves) -> History:
+    """A study that has these."""
+    lines = [Measured(measurement=each) if isinstance(each, Measurement) else each for each in known]
+    return History(dataclasses.replace(line, at="2026-11-22T08:00:00+00:00") for line in (header(), *lines))
+
+
+def finals(rules: Rules = RULES, candidates: tuple[Candidate, ...] = CANDIDATES) -> Finals:
+    """Of a session that has given nothing yet."""
+    return Finals(candidates, rules)
+
+
+def kind(trial: FinalTrial | None) -> str:
+    """Which trial it is."""
+    if trial is None:
+        return "nothing"
+    if not trial.is_last:
+        return "a finalist's run" if trial.rungs else "the reference"
+    return ("run" if trial.rungs else "") + (" with gate" if trial.gate else "")
+
+
+@pytest.mark.parametrize(
+    ("left_s", "given"),
+    [
+        (ALL_S, "run with gate"),
+        (ALL_S - 1, "run"),
+        (RUN_S, "run"),
+        (RUN_S - 1, "nothing"),
+    ],
+)
+def test_a_winner_has_its_gate_where_there_is_time_for_the_reference_s_too(left_s: float, given: str) -> None:
+    assert kind(finals().next(after(ran()), left_s, COSTS)) == given
+    assert kind(finals().next(after(ran()))) == "run with gate", "without a budget always"
+
+
+def test_a_winner_that_is_run_again_for_its_gate_alone_is_not_without_it() -> None:
+    """Its time was not derived: nothing else asks for the run."""
+    history = after(dataclasses.replace(ran(), step_time_derived=False))
+    assert kind(finals().next(history, ALL_S, COSTS)) == "run with gate"
+    assert kind(finals().next(history, ALL_S - 1, COSTS)) == "nothing"
+
+
+def test_its_last_run_begins_only_where_its_windows_and_the_reference_still_fit() -> None:
+    leave_s = [trial.leave_s for s in (ALL_S, RUN_S) if (trial := finals().next(after(ran()), s, COSTS))]
+    assert leave_s == [80.0 + REFERENCE_S, 80.0]
+
+
+def test_a_reference_is_given_only_where_it_fits() -> None:
+    history = after(ran(), curves(), ran(repeat=1))
+    assert kind(finals().next(history, REFERENCE_S, COSTS)) == "the reference"
+    assert kind(finals().next(history, REFERENCE_S - 1, COSTS)) == "nothing"
+    cut = after(ran(), curves())
+    assert kind(finals().next(cut, REFERENCE_S, COSTS)) == "the reference", "before the run, which it was cut for"
+    assert kind(finals().next(cut, REFERENCE_S - 1, COSTS)) == "run"
+
+
+def test_a_reference_that_ran_is_estimated_at_its_own_speed() -> None:
+    history = after(ran(), ran(PLAIN, speed=SPEED / 2))
+    assert kind(finals().next(history, ALL_S - 25, COSTS)) == "run with gate"
+    assert kind(finals().next(history, ALL_S - 26, COSTS)) == "run"
+
+
+def test_a_winner_that_ran_without_its_gate_has_it_alone_in_a_later_session() -> None:
+    history = after(ran(), ran(repeat=1))
+    assert kind(finals().next(history, ALONE_S + REFERENCE_S - 1, COSTS)) == "nothing"
+    session = finals()
+    trial = session.next(history, ALONE_S + REFERENCE_S, COSTS)
+    assert trial and (kind(trial), trial.layout) == (" with gate", FUSED)
+    session.given(trial)
+    assert session.next(history) is None, "what leaves nothing is not given for ever"
+    history = after(ran(), ran(repeat=1), curves())
+    trial = session.next(history)
+    assert trial and (kind(trial), trial.layout) == ("the reference", PLAIN)
+    assert session.next(after(ran(), ran(repeat=1), curves(), curves(PLAIN, is_reference=True))) is None
+
+
+@pytest.mark.parametrize(
+    ("whole_s", "reserve_s"),
+    [
+        (1.5 * ALL_S + 1, RUN_S + 1.1 * (GATE_S + REFERENCE_S)),
+        (1.5 * ALL_S - 1, RUN_S),
+        (2 * RUN_S, RUN_S),
+        (2 * RUN_S - 1, 0.0),
+    ],
+)
+def test_a_search_leaves_time_for_what_fits_into_the_budget(whole_s: float, reserve_s: float) -> None:
+    assert finals().reserve_s(after(ran()), COSTS, whole_s) == pytest.approx(reserve_s)
+    assert finals().reserve_s(after(), COSTS, whole_s) == 0.0, "before the first measurement nothing is known"
+
+
+def test_a_search_leaves_time_for_finalists_runs_up_to_a_third() -> None:
+    rules = dataclasses.replace(RULES, repeats=1)
+    closing_s, again_s = RUN_S + 1.1 * (GATE_S + REFERENCE_S), 20 + 40.0
+    assert finals(rules).reserve_s(after(ran()), COSTS, 3000.0) == pytest.approx(closing_s + again_s)
+    assert finals(rules).reserve_s(after(ran()), COSTS, 3 * closing_s + 30) == pytest.approx(closing_s + 10)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "given"),
+    [
+        (60 + RUN_S + 1.1 * (GATE_S + REFERENCE_S), "a finalist's run"),
+        (60 + RUN_S + 1.1 * (GATE_S + REFERENCE_S) - 1, "run with gate"),
+        (ALL_S - 1, "a finalist's run"),
+        (60 + RUN_S, "a finalist's run"),
+        (60 + RUN_S - 1, "run"),
+    ],
+)
+def test_a_finalist_runs_again_where_that_costs_the_winner_nothing(left_s: float, given: str) -> None:
+    """Where there is no time for the gate anyway, the winner's last run is what has to fit after it."""
+    assert kind(finals(dataclasses.replace(RULES, repeats=1)).next(after(ran()), left_s, COSTS)) == given
+
+
+def test_no_gate_takes_the_time_of_another_recipe_s_last_run() -> None:
+    history = after(ran(), ran(recipe=OTHER))
+    assert kind(finals().next(history, ALL_S + RUN_S, COSTS)) == "run with gate"
+    assert kind(finals().next(history, ALL_S + RUN_S - 1, COSTS)) == "run"
+
+
+def test_what_is_left_out_is_told_with_the_seconds_that_it_takes() -> None:
+    one = finals(candidates=CANDIDATES[:2])
+    assert one.left_out(after(ran()), COSTS, 14.0) == (
+        "the winner's last run with the numerics gate (about 390 s more)"  # 14 + 128 + 1.1 x 223
+    )
+    told = one.left_out(after(ran(), ran(repeat=1)), COSTS, 14.0)
+    assert told == "the winner's numerics gate (about 320 s more)"  # 14 + 1.1 x 271
+    told = one.left_out(after(ran(), ran(repeat=1), curves()), COSTS, 14.0)
+    assert told == "the reference of the numerics gate (about 210 s more)"  # 14 + 1.1 x 173
+    bare = finals(Rules(repeats=0), CANDIDATES[:2])
+    assert bare.left_out(after(ran()), COSTS, 14.0) == "the winner's last run (about 150 s more)"
+    assert not bare.left_out(after(ran(), ran(repeat=1)), COSTS, 14.0)
+
+
+def test_no_winner_is_profiled_before_its_gate() -> None:
+    rules = dataclasses.replace(RULES, profile=True)
+    assert finals(rules).profile(after(ran(), ran(repeat=1))) is None
+    passed = after(ran(), ran(repeat=1), curves(), curves(PLAIN, is_reference=True))
+    assert finals(rules).profile(passed) is not None
+    assert finals(Rules(repeats=0, profile=True)).profile(after(ran())) is not None, "without a gate it needs none"
+
+
+def test_where_few_micro_steps_take_longer_than_a_step_may_these_are_what_is_timed() -> None:
+    assert COSTS.measuring_s(ran()) == 4 * 20
+    assert COSTS.measuring_s(dataclasses.replace(ran(), windows_s=(30.0,) * 3)) == 4 * 30
+    assert COSTS.measuring_s(dataclasses.replace(ran(), step_time_s=5.0)) == 5 + 30
