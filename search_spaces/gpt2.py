@@ -49,7 +49,7 @@ def gpt2() -> Space:
             "zero_stage": (0, 1, 2, 3),
             "engine": ("ddp", "fsdp", "deepspeed"),
         },
-        micro_batches=(4, 8, 16, 32, 64),
+        micro_batches=(4, 8, 16, 32, 64, 128),
     )
     return dataclasses.replace(space, miniature=stand_in(space))
 
