@@ -78,7 +78,10 @@ class Worker:
         job, late = self.job, False
         self._stand("init", None, 2 * job.first_step_s)
         self.watchdog.beat("init", allowed_s=job.first_step_s)
-        if successors.have_room(ray.train.get_context().get_local_world_size(), job.cpus_per_worker):
+        # An optimizer that steps on the host has all of its cores.
+        if job.layout.offload == "none" and successors.have_room(
+            ray.train.get_context().get_local_world_size(), job.cpus_per_worker
+        ):
             successors.ask()
         nodes = self.gather(ray.get_runtime_context().get_node_id())
         if self.rank == 0:
