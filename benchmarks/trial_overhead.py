@@ -5,7 +5,8 @@ python -m benchmarks.trial_overhead STUDY/journal.jsonl [--empty N]
 Overhead of a trial: from its start to the next one's, less its timed windows, less at most five warm-up steps a rung,
 the one that compiles among them. The first trial of a session also imports Tune's side and measures the matmul peak: it
 stands apart. Trials that ran a numerics gate are left out. An empty trial is a TorchTrainer of as many workers whose
-function returns at once, started through the same Tune.
+function returns at once, started through the same Tune; its processes start cold, where those of a search may have been
+started ahead (`trainers/successors.py`).
 
 Its parts: `workers`, until rank 0's first line (Tune, the placement group, processes, torch, the process group);
 `imports`, of the engine's libraries (in `build` where the journal is older); `build`, until the first rung (the

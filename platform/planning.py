@@ -19,7 +19,7 @@ from trainers.recipe import Recipe
 from trainers.support import refusal
 
 TRIAL_S = {"cuda": 18.0, "cpu": 16.0}
-"""Seconds to start and end a trial: 13 to 18 on H200 hosts (docs/measurements.md), estimated from two CPU cores."""
+"""Seconds to start and end a trial: 13 to 25 on H200 hosts (docs/measurements.md), estimated from two CPU cores."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

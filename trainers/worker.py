@@ -35,6 +35,7 @@ def train(config: Mapping[str, Any]) -> bool:
         RungFailure: an OOM, a divergence or a mismatch, with its sizes and rank; the trial records it.
     """
     started_s = time.perf_counter()
+    successors.keep_to_share()
     job = from_json(Job, config)
     worker = Worker(job, started_s)
     try:
@@ -78,11 +79,8 @@ class Worker:
         job, late = self.job, False
         self._stand("init", None, 2 * job.first_step_s)
         self.watchdog.beat("init", allowed_s=job.first_step_s)
-        # An optimizer that steps on the host has all of its cores.
-        if job.layout.offload == "none" and successors.have_room(
-            ray.train.get_context().get_local_world_size(), job.cpus_per_worker
-        ):
-            successors.ask()
+        if job.layout.offload == "none":  # an optimizer that steps on the host has all of its cores
+            successors.ask(ray.train.get_context().get_local_world_size(), job.cpus_per_worker)
         nodes = self.gather(ray.get_runtime_context().get_node_id())
         if self.rank == 0:
             ray.get(self.recorder.place.remote(job.trial_id, nodes))

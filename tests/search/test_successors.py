@@ -1,7 +1,6 @@
 """A worker's successor, on a real Ray: a process that has imported what it needs before the next trial wants it."""
 
 import json
-import os
 import subprocess
 import sys
 from typing import Any
@@ -17,12 +16,16 @@ import psutil
 from platform.cluster import connected
 
 def work(config):
-    import os, sys, ray.train
+    import json, os, sys, ray.train
     from trainers import successors
     if config["asks"]:
-        successors.ask()
+        successors.ask(1, 0.0)
+    ready = "trainers.engines.ddp" in sys.modules
+    successors.keep_to_share()
+    import torch
+    share = int(os.environ["OMP_NUM_THREADS"])
     with open(config["told"], "w") as told:
-        told.write(f"{os.getpid()} {'trainers.engines.ddp' in sys.modules}")
+        json.dump({"pid": os.getpid(), "ready": ready, "threads": torch.get_num_threads(), "share": share}, told)
 
 def waiting():
     found = []
@@ -50,8 +53,7 @@ with connected("local", cpu_workers=1) as place:
                 worker_runtime_env={"env_vars": {successors.IS_WORKER: "1"}},
             ),
         ).fit()
-        pid, ready = open(told).read().split()
-        return {"pid": int(pid), "ready": ready == "True"}
+        return json.load(open(told))
 
     first, until_s = run(1, True), time.monotonic() + 120
     while not (found := waiting()) and time.monotonic() < until_s:
@@ -88,15 +90,20 @@ def test_it_has_imported_what_a_worker_needs(told: dict[str, Any]) -> None:
     assert told["second"]["ready"]
 
 
+@pytest.mark.ray
+def test_it_has_the_threads_of_its_share(told: dict[str, Any]) -> None:
+    for each in (told["first"], told["second"]):
+        assert each["threads"] == each["share"] == 1
+
+
 @pytest.mark.parametrize(
     ("cores", "num_workers", "cpus_per_worker", "room"),
     [(2, 2, 0.9, False), (16, 1, 8.0, True), (32, 4, 7.0, True), (64, 4, 8.0, True), (12, 4, 2.0, False)],
 )
 def test_successors_start_only_beside_spare_cores(
-    monkeypatch: pytest.MonkeyPatch, cores: int, num_workers: int, cpus_per_worker: float, room: bool
+    cores: int, num_workers: int, cpus_per_worker: float, room: bool
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
-    assert successors.have_room(num_workers, cpus_per_worker) is room
+    assert successors.have_room(cores, num_workers, cpus_per_worker) is room
 
 
 def test_only_train_workers_import_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
