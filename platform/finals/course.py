@@ -59,9 +59,12 @@ class Finals:
         nothing more. Finalists' runs for which there was no time do not keep it back; a gate does, since what has not
         passed it may be no winner.
         """
+        # A winner's gate that was given and left nothing is missing all the same.
+        others = {key: trial for key, trial in self._given.items() if not trial.is_last}
+        missing = Closing(self._candidates, self.rules, others)
         for recipe, best in self._unprofiled(history):
             trial = FinalTrial(recipe=recipe, layout=best.layout, rungs=(), profile=best.batch)
-            closing = self._closing.next(recipe, history)
+            closing = missing.next(recipe, history)
             if trial.key not in self._given and not (closing and closing.gate):
                 return trial
         return None
