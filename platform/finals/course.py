@@ -101,12 +101,13 @@ class Finals:
             if closing is None:
                 continue
             run_s, gate_s = anew._closing.need_s(recipe, history, costs)
-            seconds = GATE_MARGIN * gate_s + (run_s if closing.rungs else 0.0)
+            seconds = GATE_MARGIN * gate_s + run_s
             about = f" (about {math.ceil((begin_s + seconds) / 10) * 10} s more)" if seconds else ""
             if closing.rungs:
                 what = f"the winner's last run{' with the numerics gate' if closing.gate else ''}"
             else:
                 what = "the winner's numerics gate" if closing.is_last else "the reference of the numerics gate"
+                what += " and the winner's last run" if run_s else ""
             found.append(f"{what}{of}{about}")
         return ", ".join(found)
 

@@ -174,6 +174,8 @@ def test_what_is_left_out_is_told_with_the_seconds_that_it_takes() -> None:
     assert told == "the winner's numerics gate (about 320 s more)"  # 14 + 1.1 x 271
     told = one.left_out(after(ran(), ran(repeat=1), curves()), COSTS, 14.0)
     assert told == "the reference of the numerics gate (about 210 s more)"  # 14 + 1.1 x 173
+    cut = one.left_out(after(ran(), curves()), COSTS, 14.0)
+    assert cut == "the reference of the numerics gate and the winner's last run (about 340 s more)"  # and 128
     bare = finals(Rules(repeats=0), CANDIDATES[:2])
     assert bare.left_out(after(ran()), COSTS, 14.0) == "the winner's last run (about 150 s more)"
     assert not bare.left_out(after(ran(), ran(repeat=1)), COSTS, 14.0)
