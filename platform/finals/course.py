@@ -17,8 +17,10 @@ from trainers.measurement import Measurement, Outcome
 from trainers.recipe import Recipe
 
 GATE_MARGIN = 1.1
-"""What other trials leave for a gate, to what that is estimated to take: without the reference's curves it is worth
-nothing, and the trial before it may take longer than those that came first."""
+"""What must be left for a gate, to what that is estimated to take: without the reference's curves it is worth nothing,
+and it has no stop of its own."""
+KEPT_MARGIN = 1.2
+"""What other trials leave for it: the one before it may take longer than those that came first."""
 MOST_GATED = 2 / 3
 """Share of a budget that the winner's last run, its gate and the reference's may take; with more the gate waits."""
 MOST_UNGATED = 1 / 2
@@ -79,7 +81,7 @@ class Finals:
         run_s, gate_s = self._needs_s(history, costs)
         profile_s = costs.trial_s * len(self._unprofiled(history))
         if run_s + gate_s + profile_s <= MOST_GATED * whole_s:
-            closing_s = run_s + GATE_MARGIN * gate_s + profile_s
+            closing_s = run_s + KEPT_MARGIN * gate_s + profile_s
         else:
             closing_s = run_s if run_s <= MOST_UNGATED * whole_s else 0.0
         runs = [run for recipe in self._recipes for run in self._repeats_left(recipe, history)]
@@ -101,7 +103,7 @@ class Finals:
             if closing is None:
                 continue
             run_s, gate_s = anew._closing.need_s(recipe, history, costs)
-            seconds = GATE_MARGIN * gate_s + run_s
+            seconds = KEPT_MARGIN * gate_s + run_s
             about = f" (about {math.ceil((begin_s + seconds) / 10) * 10} s more)" if seconds else ""
             if closing.rungs:
                 what = f"the winner's last run{' with the numerics gate' if closing.gate else ''}"
@@ -161,9 +163,10 @@ class Finals:
         if math.isinf(left_s):
             return True
         profile_s = costs.trial_s * len(self._unprofiled(history))
-        gates_fit = sum(self._needs_s(history, costs)) + profile_s <= left_s
+        run_s, gate_s = self._needs_s(history, costs)
+        gates_fit = run_s + GATE_MARGIN * gate_s + profile_s <= left_s
         run_s, gate_s = self._needs_s(history, costs, anew=run.point.recipe)
-        after_s = run_s + (GATE_MARGIN * gate_s + profile_s if gates_fit else 0.0)
+        after_s = run_s + (KEPT_MARGIN * gate_s + profile_s if gates_fit else 0.0)
         return left_s >= costs.repeat_s(run.point) + after_s
 
     def _within(self, recipe: Recipe, history: History, left_s: float, costs: Costs) -> FinalTrial | None:
@@ -176,7 +179,7 @@ class Finals:
         run_s, gate_s = self._closing.need_s(recipe, history, costs)
         if trial.gate:
             others_s = self._needs_s(history, costs)[0] - run_s
-            if left_s < gate_s + (run_s if trial.rungs else 0.0) + others_s:
+            if left_s < GATE_MARGIN * gate_s + (run_s if trial.rungs else 0.0) + others_s:
                 trial = self._closing.next(recipe, history, gated=False)
         if trial is None or (not trial.gate and left_s < run_s):
             return None
@@ -184,9 +187,9 @@ class Finals:
         if best is None or not trial.rungs:
             return trial
         reference_s = self._closing.reference_s(best, history, costs) if trial.gate else 0.0
-        return dataclasses.replace(trial, leave_s=costs.measuring_s(best) + reference_s)
+        return dataclasses.replace(trial, leave_s=costs.measuring_s(best) + GATE_MARGIN * reference_s)
 
     def _needs_s(self, history: History, costs: Costs, anew: Recipe | None = None) -> tuple[float, float]:
-        """`_need_s` of all recipes together, of `anew` what it would be with another winner."""
+        """`Closing.need_s` of all recipes together, of `anew` what it would be with another winner."""
         needs = [self._closing.need_s(recipe, history, costs, anew=recipe == anew) for recipe in self._recipes]
         return sum(run_s for run_s, _ in needs), sum(gate_s for _, gate_s in needs)
