@@ -193,7 +193,7 @@ class TestFinals:
 
 
 class TestBudgetOfTheFinals:
-    """A winner without its gate is none: what it has to go through comes before further runs of the finalists."""
+    """What a winner has to go through comes before further runs of the finalists, its gate only with a reference's."""
 
     RULES = Rules(repeats=3, gate=GateSize(steps=2, sequences=4))
     MANY = tuple(
