@@ -176,15 +176,19 @@ class Finals:
         trial = self._closing.next(recipe, history)
         if trial is None or math.isinf(left_s):
             return trial
+        best = winner(of_recipe(recipe, history))
+        assert best is not None, "nothing follows without a winner"
         run_s, gate_s = self._closing.need_s(recipe, history, costs)
         if trial.gate:
-            others_s = self._needs_s(history, costs)[0] - run_s
-            if left_s < GATE_MARGIN * gate_s + (run_s if trial.rungs else 0.0) + others_s:
+            gates_left_s = left_s - (self._needs_s(history, costs)[0] - run_s)
+            if gates_left_s < GATE_MARGIN * gate_s + (run_s if trial.rungs else 0.0):
+                only_gate = trial.rungs and not run_s  # nothing else asks for the run, which the gate's seconds hold
                 trial = self._closing.next(recipe, history, gated=False)
+                if only_gate and gates_left_s >= GATE_MARGIN * (gate_s - costs.measuring_s(best)):
+                    trial = self._closing.next(recipe, history, run=False)
         if trial is None or (not trial.gate and left_s < run_s):
             return None
-        best = winner(of_recipe(recipe, history))
-        if best is None or not trial.rungs:
+        if not trial.rungs:
             return trial
         reference_s = self._closing.reference_s(best, history, costs) if trial.gate else 0.0
         return dataclasses.replace(trial, leave_s=costs.measuring_s(best) + GATE_MARGIN * reference_s)

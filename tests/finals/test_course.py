@@ -84,11 +84,13 @@ def test_a_winner_has_its_gate_where_there_is_time_for_the_reference_s_too(left_
     assert kind(finals().next(after(ran()))) == "run with gate", "without a budget always"
 
 
-def test_a_winner_that_is_run_again_for_its_gate_alone_is_not_without_it() -> None:
+def test_a_winner_that_is_run_again_for_its_gate_alone_has_the_gate_alone_where_there_is_no_time_for_both() -> None:
     """Its time was not derived: nothing else asks for the run."""
     history = after(dataclasses.replace(ran(), step_time_derived=False))
     assert kind(finals().next(history, 1.1 * ALL_S, COSTS)) == "run with gate"
-    assert kind(finals().next(history, 1.1 * ALL_S - 1, COSTS)) == "nothing"
+    assert kind(finals().next(history, 1.1 * ALL_S - 1, COSTS)) == " with gate"
+    assert kind(finals().next(history, 1.1 * (ALONE_S + REFERENCE_S), COSTS)) == " with gate"
+    assert kind(finals().next(history, 1.1 * (ALONE_S + REFERENCE_S) - 1, COSTS)) == "nothing"
 
 
 def test_its_last_run_begins_only_where_its_windows_and_the_reference_still_fit() -> None:
