@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import platform.finals.gate as gates  # pyright takes `from platform import` for the standard module
 from platform.finals.closing import Closing, of_recipe
@@ -72,13 +72,14 @@ class Finals:
         return None
 
     def reserve_s(self, history: History, costs: Costs, whole_s: float) -> float:
-        """Seconds of a budget of `whole_s` that a search leaves to the final trials that would follow now.
+        """Seconds of a budget of `whole_s` that a search leaves to the final trials that would follow now; once some
+        have run, to those of another winner, which would need all of them.
 
         All that the winners have to go through, and their profile where it is asked for; where that is too much of the
         budget, their last runs alone; nothing where these are too much as well, since a part of them is worth nothing.
         With the finalists' runs, up to a third.
         """
-        run_s, gate_s = self._needs_s(history, costs)
+        run_s, gate_s = self._needs_s(history, costs, anew=self._recipes if history.finals_begun else ())
         profile_s = costs.trial_s * len(self._unprofiled(history))
         if run_s + gate_s + profile_s <= MOST_GATED * whole_s:
             closing_s = run_s + KEPT_MARGIN * gate_s + profile_s
@@ -165,7 +166,7 @@ class Finals:
         profile_s = costs.trial_s * len(self._unprofiled(history))
         run_s, gate_s = self._needs_s(history, costs)
         gates_fit = run_s + GATE_MARGIN * gate_s + profile_s <= left_s
-        run_s, gate_s = self._needs_s(history, costs, anew=run.point.recipe)
+        run_s, gate_s = self._needs_s(history, costs, anew=(run.point.recipe,))
         after_s = run_s + (KEPT_MARGIN * gate_s + profile_s if gates_fit else 0.0)
         return left_s >= costs.repeat_s(run.point) + after_s
 
@@ -193,7 +194,7 @@ class Finals:
         reference_s = self._closing.reference_s(best, history, costs) if trial.gate else 0.0
         return dataclasses.replace(trial, leave_s=costs.measuring_s(best) + GATE_MARGIN * reference_s)
 
-    def _needs_s(self, history: History, costs: Costs, anew: Recipe | None = None) -> tuple[float, float]:
+    def _needs_s(self, history: History, costs: Costs, anew: Collection[Recipe] = ()) -> tuple[float, float]:
         """`Closing.need_s` of all recipes together, of `anew` what it would be with another winner."""
-        needs = [self._closing.need_s(recipe, history, costs, anew=recipe == anew) for recipe in self._recipes]
+        needs = [self._closing.need_s(recipe, history, costs, anew=recipe in anew) for recipe in self._recipes]
         return sum(run_s for run_s, _ in needs), sum(gate_s for _, gate_s in needs)

@@ -141,6 +141,13 @@ def test_a_search_leaves_time_for_what_fits_into_the_budget(whole_s: float, rese
     assert finals().reserve_s(after(), COSTS, whole_s) == 0.0, "before the first measurement nothing is known"
 
 
+def test_a_search_that_goes_on_after_the_final_runs_leaves_time_for_another_winner_s() -> None:
+    """Its reference has run."""
+    passed = after(ran(), ran(repeat=1), curves(), curves(PLAIN, is_reference=True))
+    assert finals().next(passed) is None
+    assert finals().reserve_s(passed, COSTS, 1000.0) == pytest.approx(RUN_S + 1.2 * GATE_S)
+
+
 def test_a_search_leaves_time_for_finalists_runs_up_to_a_third() -> None:
     rules = dataclasses.replace(RULES, repeats=1)
     closing_s, again_s = RUN_S + 1.2 * (GATE_S + REFERENCE_S), 20 + 40.0
