@@ -61,8 +61,8 @@ class Loop:
         self._finals = Finals(candidates, settings.rules) if settings.rules else None
         self._reserve_s = 0.0
         """Seconds of a budget that the search leaves to the final runs."""
-        self._finals_first = history.finals_begun
-        """An earlier session was cut in its final runs: a winner comes before further candidates."""
+        self._finals_first = history.finals_begun or bool(history.left_out)
+        """An earlier session was cut in or before its final runs: a winner comes before further candidates."""
         self._asked: Candidate | None = None
         """What the searcher gave last."""
         self.fault = ""
@@ -138,7 +138,8 @@ class Loop:
         known = [m for m in self.history.measured(key, job.repeat) if m.trial_id == job.trial_id]
         verdict = next((m for m in known if m.outcome in ENDS_LADDER), None)
         outcome = verdict and verdict.outcome
-        kind = policy.kind_of(state, outcome, started=started, lost=bool(lost), measures=bool(job.rungs))
+        measures = bool(job.rungs) or job.is_last
+        kind = policy.kind_of(state, outcome, started=started, lost=bool(lost), measures=measures)
         if state == "failed" and verdict is not None:
             # What follows a verdict, such as the end of its processes, is not the cause.
             reason, rank = verdict.reason, verdict.rank
@@ -146,7 +147,9 @@ class Loop:
         node = next(iter(lost), "") or (nodes[rank] if rank is not None and rank < len(nodes) else "")
         self._ends.append(policy.Ended(key=(key, job.repeat), kind=kind, node=node, reason=reason))
         follows = policy.follows(self._ends)
-        if follows is Next.AGAIN:
+        # Where its gate left no time for its rung, the reference comes next, and then it runs without a gate.
+        cut_by_gate = state == "interrupted" and bool(job.gate and job.rungs) and not known
+        if follows is Next.AGAIN or cut_by_gate:
             self._give_again(job)
         elif follows is Next.GIVEN_UP:
             self._give_up(job, known, reason)

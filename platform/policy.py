@@ -72,7 +72,7 @@ def kind_of(state: TrialState, outcome: Outcome | None, *, started: bool, lost: 
     """The kind of a trial's end.
 
     `state` is what its processes say, `outcome` what ended its ladder (None for nothing), `started` whether a worker
-    spoke, `lost` whether a node of it is gone. One that `measures` nothing only runs the numerics gate.
+    spoke, `lost` whether a node of it is gone. One that `measures` nothing runs a gate's reference or a profile.
     """
     if not started:
         return Kind.UNSTARTED

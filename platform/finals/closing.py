@@ -27,9 +27,9 @@ class Closing:
         self._rules = rules
         self._given = given
 
-    def next(self, recipe: Recipe, history: History, *, gated: bool = True) -> FinalTrial | None:
+    def next(self, recipe: Recipe, history: History, *, gated: bool = True, run: bool = True) -> FinalTrial | None:
         """What the recipe's winner still has to go through: its last run with its gate, then the gate's reference;
-        where it is not `gated`, the last run alone.
+        where it is not `gated`, the last run alone; without its `run`, the gate alone.
 
         Without repeats no other point has been run again: where the last run puts the winner behind the search's figure
         of another one, that one has its last run too.
@@ -40,15 +40,16 @@ class Closing:
             return None
         if gate and _curves(best, history) and (layout := self._reference(best, history)) is not None:
             return FinalTrial(recipe=recipe, layout=layout, rungs=(), gate=gate)
-        for point in [*ranked(measured)[:1], *(by_speed(measured)[:1] if not self._rules.repeats else ())]:
-            run = last_run(point, repeats=self._rules.repeats, tried=self.tried(recipe))
+        leading = [*ranked(measured)[:1], *(by_speed(measured)[:1] if not self._rules.repeats else ())]
+        for point in leading if run else ():
+            last = last_run(point, repeats=self._rules.repeats, tried=self.tried(recipe))
             wanted = gate if gate and self._gate_wanted(point.shown, history) else None
-            if run is not None and (wanted or self._timing_wanted(point.shown)):
+            if last is not None and (wanted or self._timing_wanted(point.shown)):
                 return FinalTrial(
                     recipe=recipe,
-                    layout=run.point.layout,
-                    rungs=(run.point.batch,),
-                    repeat=run.repeat,
+                    layout=last.point.layout,
+                    rungs=(last.point.batch,),
+                    repeat=last.repeat,
                     is_last=True,
                     gate=wanted,
                 )

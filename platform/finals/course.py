@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import platform.finals.gate as gates  # pyright takes `from platform import` for the standard module
 from platform.finals.closing import Closing, of_recipe
@@ -17,8 +17,10 @@ from trainers.measurement import Measurement, Outcome
 from trainers.recipe import Recipe
 
 GATE_MARGIN = 1.1
-"""What other trials leave for a gate, to what that is estimated to take: without the reference's curves it is worth
-nothing, and the trial before it may take longer than those that came first."""
+"""What must be left for a gate, to what that is estimated to take: without the reference's curves it is worth nothing,
+and it has no stop of its own."""
+KEPT_MARGIN = 1.2
+"""What other trials leave for it: the one before it may take longer than those that came first."""
 MOST_GATED = 2 / 3
 """Share of a budget that the winner's last run, its gate and the reference's may take; with more the gate waits."""
 MOST_UNGATED = 1 / 2
@@ -59,24 +61,28 @@ class Finals:
         nothing more. Finalists' runs for which there was no time do not keep it back; a gate does, since what has not
         passed it may be no winner.
         """
+        # A winner's gate that was given and left nothing is missing all the same.
+        others = {key: trial for key, trial in self._given.items() if not trial.is_last}
+        missing = Closing(self._candidates, self.rules, others)
         for recipe, best in self._unprofiled(history):
             trial = FinalTrial(recipe=recipe, layout=best.layout, rungs=(), profile=best.batch)
-            closing = self._closing.next(recipe, history)
+            closing = missing.next(recipe, history)
             if trial.key not in self._given and not (closing and closing.gate):
                 return trial
         return None
 
     def reserve_s(self, history: History, costs: Costs, whole_s: float) -> float:
-        """Seconds of a budget of `whole_s` that a search leaves to the final trials that would follow now.
+        """Seconds of a budget of `whole_s` that a search leaves to the final trials that would follow now; once some
+        have run, to those of another winner, which would need all of them.
 
         All that the winners have to go through, and their profile where it is asked for; where that is too much of the
         budget, their last runs alone; nothing where these are too much as well, since a part of them is worth nothing.
         With the finalists' runs, up to a third.
         """
-        run_s, gate_s = self._needs_s(history, costs)
+        run_s, gate_s = self._needs_s(history, costs, anew=self._recipes if history.finals_begun else ())
         profile_s = costs.trial_s * len(self._unprofiled(history))
         if run_s + gate_s + profile_s <= MOST_GATED * whole_s:
-            closing_s = run_s + GATE_MARGIN * gate_s + profile_s
+            closing_s = run_s + KEPT_MARGIN * gate_s + profile_s
         else:
             closing_s = run_s if run_s <= MOST_UNGATED * whole_s else 0.0
         runs = [run for recipe in self._recipes for run in self._repeats_left(recipe, history)]
@@ -98,12 +104,13 @@ class Finals:
             if closing is None:
                 continue
             run_s, gate_s = anew._closing.need_s(recipe, history, costs)
-            seconds = GATE_MARGIN * gate_s + (run_s if closing.rungs else 0.0)
+            seconds = KEPT_MARGIN * gate_s + run_s
             about = f" (about {math.ceil((begin_s + seconds) / 10) * 10} s more)" if seconds else ""
             if closing.rungs:
                 what = f"the winner's last run{' with the numerics gate' if closing.gate else ''}"
             else:
                 what = "the winner's numerics gate" if closing.is_last else "the reference of the numerics gate"
+                what += " and the winner's last run" if run_s else ""
             found.append(f"{what}{of}{about}")
         return ", ".join(found)
 
@@ -157,9 +164,10 @@ class Finals:
         if math.isinf(left_s):
             return True
         profile_s = costs.trial_s * len(self._unprofiled(history))
-        gates_fit = sum(self._needs_s(history, costs)) + profile_s <= left_s
-        run_s, gate_s = self._needs_s(history, costs, anew=run.point.recipe)
-        after_s = run_s + (GATE_MARGIN * gate_s + profile_s if gates_fit else 0.0)
+        run_s, gate_s = self._needs_s(history, costs)
+        gates_fit = run_s + GATE_MARGIN * gate_s + profile_s <= left_s
+        run_s, gate_s = self._needs_s(history, costs, anew=(run.point.recipe,))
+        after_s = run_s + (KEPT_MARGIN * gate_s + profile_s if gates_fit else 0.0)
         return left_s >= costs.repeat_s(run.point) + after_s
 
     def _within(self, recipe: Recipe, history: History, left_s: float, costs: Costs) -> FinalTrial | None:
@@ -169,20 +177,24 @@ class Finals:
         trial = self._closing.next(recipe, history)
         if trial is None or math.isinf(left_s):
             return trial
+        best = winner(of_recipe(recipe, history))
+        assert best is not None, "nothing follows without a winner"
         run_s, gate_s = self._closing.need_s(recipe, history, costs)
         if trial.gate:
-            others_s = self._needs_s(history, costs)[0] - run_s
-            if left_s < gate_s + (run_s if trial.rungs else 0.0) + others_s:
+            gates_left_s = left_s - (self._needs_s(history, costs)[0] - run_s)
+            if gates_left_s < GATE_MARGIN * gate_s + (run_s if trial.rungs else 0.0):
+                only_gate = trial.rungs and not run_s  # nothing else asks for the run, which the gate's seconds hold
                 trial = self._closing.next(recipe, history, gated=False)
+                if only_gate and gates_left_s >= GATE_MARGIN * (gate_s - costs.measuring_s(best)):
+                    trial = self._closing.next(recipe, history, run=False)
         if trial is None or (not trial.gate and left_s < run_s):
             return None
-        best = winner(of_recipe(recipe, history))
-        if best is None or not trial.rungs:
+        if not trial.rungs:
             return trial
         reference_s = self._closing.reference_s(best, history, costs) if trial.gate else 0.0
-        return dataclasses.replace(trial, leave_s=costs.measuring_s(best) + reference_s)
+        return dataclasses.replace(trial, leave_s=costs.measuring_s(best) + GATE_MARGIN * reference_s)
 
-    def _needs_s(self, history: History, costs: Costs, anew: Recipe | None = None) -> tuple[float, float]:
-        """`_need_s` of all recipes together, of `anew` what it would be with another winner."""
-        needs = [self._closing.need_s(recipe, history, costs, anew=recipe == anew) for recipe in self._recipes]
+    def _needs_s(self, history: History, costs: Costs, anew: Collection[Recipe] = ()) -> tuple[float, float]:
+        """`Closing.need_s` of all recipes together, of `anew` what it would be with another winner."""
+        needs = [self._closing.need_s(recipe, history, costs, anew=recipe in anew) for recipe in self._recipes]
         return sum(run_s for run_s, _ in needs), sum(gate_s for _, gate_s in needs)

@@ -80,7 +80,7 @@ def progress_line(progress: Progress) -> str:
     of = "" if progress.num_trials is None or progress.trial > progress.num_trials else f"/{progress.num_trials}"
     parts = [f"trial {progress.trial}{of}"]
     if progress.layout is not None:
-        starting = "to be profiled" if progress.profiles else "starting"
+        starting = "starting" if progress.ladder else "to be profiled" if progress.profiles else "numerics gate"
         rung = starting if progress.batch is None else f"MBS {progress.batch.micro_batch} x {progress.batch.grad_accum}"
         parts[0] += f": {progress.layout.label}, {rung}"
     parts.append(f"best: {best_point(progress.incumbent)}")

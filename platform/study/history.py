@@ -35,6 +35,8 @@ class History:
         """Where the steps of winners go, in the journal's order."""
         self.end: End | None = None
         """The last session's end; None while a session runs and after one that was killed."""
+        self.left_out = ""
+        """What of the final runs the last session that came to its end had no time for, over a `Resume` too."""
         self.sessions = 0
         self._measurements: dict[str, Measurement] = {}
         self._steps_s: dict[str, tuple[float, float]] = {}
@@ -116,7 +118,7 @@ class History:
                 self._count(entry.trial_id)
             case End():
                 self._close_session()
-                self.end = entry
+                self.end, self.left_out = entry, entry.left_out
             case Resume():
                 pass
 

@@ -30,6 +30,8 @@ RUN_S, GATE_S, REFERENCE_S = 20 + 28 + 80.0, 50.0, 20 + 28 + 125.0
 ALONE_S = 20 + 28 + GATE_S
 """The winner's gate in a trial of its own."""
 ALL_S = RUN_S + GATE_S + REFERENCE_S
+ENOUGH_S = RUN_S + 1.1 * (GATE_S + REFERENCE_S)
+"""With a tenth more for the gates, which have no stop of their own."""
 
 
 def ran(on: Layout = FUSED, recipe: Recipe = RECIPE, repeat: int = 0, speed: float = SPEED) -> Measurement:
@@ -71,8 +73,8 @@ def kind(trial: FinalTrial | None) -> str:
 @pytest.mark.parametrize(
     ("left_s", "given"),
     [
-        (ALL_S, "run with gate"),
-        (ALL_S - 1, "run"),
+        (ENOUGH_S, "run with gate"),
+        (ENOUGH_S - 1, "run"),
         (RUN_S, "run"),
         (RUN_S - 1, "nothing"),
     ],
@@ -82,38 +84,40 @@ def test_a_winner_has_its_gate_where_there_is_time_for_the_reference_s_too(left_
     assert kind(finals().next(after(ran()))) == "run with gate", "without a budget always"
 
 
-def test_a_winner_that_is_run_again_for_its_gate_alone_is_not_without_it() -> None:
+def test_a_winner_that_is_run_again_for_its_gate_alone_has_the_gate_alone_where_there_is_no_time_for_both() -> None:
     """Its time was not derived: nothing else asks for the run."""
     history = after(dataclasses.replace(ran(), step_time_derived=False))
-    assert kind(finals().next(history, ALL_S, COSTS)) == "run with gate"
-    assert kind(finals().next(history, ALL_S - 1, COSTS)) == "nothing"
+    assert kind(finals().next(history, 1.1 * ALL_S, COSTS)) == "run with gate"
+    assert kind(finals().next(history, 1.1 * ALL_S - 1, COSTS)) == " with gate"
+    assert kind(finals().next(history, 1.1 * (ALONE_S + REFERENCE_S), COSTS)) == " with gate"
+    assert kind(finals().next(history, 1.1 * (ALONE_S + REFERENCE_S) - 1, COSTS)) == "nothing"
 
 
 def test_its_last_run_begins_only_where_its_windows_and_the_reference_still_fit() -> None:
-    leave_s = [trial.leave_s for s in (ALL_S, RUN_S) if (trial := finals().next(after(ran()), s, COSTS))]
-    assert leave_s == [80.0 + REFERENCE_S, 80.0]
+    leave_s = [trial.leave_s for s in (ENOUGH_S, RUN_S) if (trial := finals().next(after(ran()), s, COSTS))]
+    assert leave_s == pytest.approx([80.0 + 1.1 * REFERENCE_S, 80.0])
 
 
 def test_a_reference_is_given_only_where_it_fits() -> None:
     history = after(ran(), curves(), ran(repeat=1))
-    assert kind(finals().next(history, REFERENCE_S, COSTS)) == "the reference"
-    assert kind(finals().next(history, REFERENCE_S - 1, COSTS)) == "nothing"
+    assert kind(finals().next(history, 1.1 * REFERENCE_S, COSTS)) == "the reference"
+    assert kind(finals().next(history, 1.1 * REFERENCE_S - 1, COSTS)) == "nothing"
     cut = after(ran(), curves())
-    assert kind(finals().next(cut, REFERENCE_S, COSTS)) == "the reference", "before the run, which it was cut for"
-    assert kind(finals().next(cut, REFERENCE_S - 1, COSTS)) == "run"
+    assert kind(finals().next(cut, 1.1 * REFERENCE_S, COSTS)) == "the reference", "before the run, which it was cut for"
+    assert kind(finals().next(cut, 1.1 * REFERENCE_S - 1, COSTS)) == "run"
 
 
 def test_a_reference_that_ran_is_estimated_at_its_own_speed() -> None:
     history = after(ran(), ran(PLAIN, speed=SPEED / 2))
-    assert kind(finals().next(history, ALL_S - 25, COSTS)) == "run with gate"
-    assert kind(finals().next(history, ALL_S - 26, COSTS)) == "run"
+    assert kind(finals().next(history, ENOUGH_S - 1.1 * 25, COSTS)) == "run with gate"
+    assert kind(finals().next(history, ENOUGH_S - 1.1 * 26, COSTS)) == "run"
 
 
 def test_a_winner_that_ran_without_its_gate_has_it_alone_in_a_later_session() -> None:
     history = after(ran(), ran(repeat=1))
-    assert kind(finals().next(history, ALONE_S + REFERENCE_S - 1, COSTS)) == "nothing"
+    assert kind(finals().next(history, 1.1 * (ALONE_S + REFERENCE_S) - 1, COSTS)) == "nothing"
     session = finals()
-    trial = session.next(history, ALONE_S + REFERENCE_S, COSTS)
+    trial = session.next(history, 1.1 * (ALONE_S + REFERENCE_S), COSTS)
     assert trial and (kind(trial), trial.layout) == (" with gate", FUSED)
     session.given(trial)
     assert session.next(history) is None, "what leaves nothing is not given for ever"
@@ -126,7 +130,7 @@ def test_a_winner_that_ran_without_its_gate_has_it_alone_in_a_later_session() ->
 @pytest.mark.parametrize(
     ("whole_s", "reserve_s"),
     [
-        (1.5 * ALL_S + 1, RUN_S + 1.1 * (GATE_S + REFERENCE_S)),
+        (1.5 * ALL_S + 1, RUN_S + 1.2 * (GATE_S + REFERENCE_S)),
         (1.5 * ALL_S - 1, RUN_S),
         (2 * RUN_S, RUN_S),
         (2 * RUN_S - 1, 0.0),
@@ -137,9 +141,16 @@ def test_a_search_leaves_time_for_what_fits_into_the_budget(whole_s: float, rese
     assert finals().reserve_s(after(), COSTS, whole_s) == 0.0, "before the first measurement nothing is known"
 
 
+def test_a_search_that_goes_on_after_the_final_runs_leaves_time_for_another_winner_s() -> None:
+    """Its reference has run."""
+    passed = after(ran(), ran(repeat=1), curves(), curves(PLAIN, is_reference=True))
+    assert finals().next(passed) is None
+    assert finals().reserve_s(passed, COSTS, 1000.0) == pytest.approx(RUN_S + 1.2 * GATE_S)
+
+
 def test_a_search_leaves_time_for_finalists_runs_up_to_a_third() -> None:
     rules = dataclasses.replace(RULES, repeats=1)
-    closing_s, again_s = RUN_S + 1.1 * (GATE_S + REFERENCE_S), 20 + 40.0
+    closing_s, again_s = RUN_S + 1.2 * (GATE_S + REFERENCE_S), 20 + 40.0
     assert finals(rules).reserve_s(after(ran()), COSTS, 3000.0) == pytest.approx(closing_s + again_s)
     assert finals(rules).reserve_s(after(ran()), COSTS, 3 * closing_s + 30) == pytest.approx(closing_s + 10)
 
@@ -147,9 +158,9 @@ def test_a_search_leaves_time_for_finalists_runs_up_to_a_third() -> None:
 @pytest.mark.parametrize(
     ("left_s", "given"),
     [
-        (60 + RUN_S + 1.1 * (GATE_S + REFERENCE_S), "a finalist's run"),
-        (60 + RUN_S + 1.1 * (GATE_S + REFERENCE_S) - 1, "run with gate"),
-        (ALL_S - 1, "a finalist's run"),
+        (60 + RUN_S + 1.2 * (GATE_S + REFERENCE_S), "a finalist's run"),
+        (60 + RUN_S + 1.2 * (GATE_S + REFERENCE_S) - 1, "run with gate"),
+        (ENOUGH_S - 1, "a finalist's run"),
         (60 + RUN_S, "a finalist's run"),
         (60 + RUN_S - 1, "run"),
     ],
@@ -161,19 +172,21 @@ def test_a_finalist_runs_again_where_that_costs_the_winner_nothing(left_s: float
 
 def test_no_gate_takes_the_time_of_another_recipe_s_last_run() -> None:
     history = after(ran(), ran(recipe=OTHER))
-    assert kind(finals().next(history, ALL_S + RUN_S, COSTS)) == "run with gate"
-    assert kind(finals().next(history, ALL_S + RUN_S - 1, COSTS)) == "run"
+    assert kind(finals().next(history, ENOUGH_S + RUN_S, COSTS)) == "run with gate"
+    assert kind(finals().next(history, ENOUGH_S + RUN_S - 1, COSTS)) == "run"
 
 
 def test_what_is_left_out_is_told_with_the_seconds_that_it_takes() -> None:
     one = finals(candidates=CANDIDATES[:2])
     assert one.left_out(after(ran()), COSTS, 14.0) == (
-        "the winner's last run with the numerics gate (about 390 s more)"  # 14 + 128 + 1.1 x 223
+        "the winner's last run with the numerics gate (about 410 s more)"  # 14 + 128 + 1.2 x 223
     )
     told = one.left_out(after(ran(), ran(repeat=1)), COSTS, 14.0)
-    assert told == "the winner's numerics gate (about 320 s more)"  # 14 + 1.1 x 271
+    assert told == "the winner's numerics gate (about 340 s more)"  # 14 + 1.2 x 271
     told = one.left_out(after(ran(), ran(repeat=1), curves()), COSTS, 14.0)
-    assert told == "the reference of the numerics gate (about 210 s more)"  # 14 + 1.1 x 173
+    assert told == "the reference of the numerics gate (about 230 s more)"  # 14 + 1.2 x 173
+    cut = one.left_out(after(ran(), curves()), COSTS, 14.0)
+    assert cut == "the reference of the numerics gate and the winner's last run (about 350 s more)"  # and 128
     bare = finals(Rules(repeats=0), CANDIDATES[:2])
     assert bare.left_out(after(ran()), COSTS, 14.0) == "the winner's last run (about 150 s more)"
     assert not bare.left_out(after(ran(), ran(repeat=1)), COSTS, 14.0)

@@ -30,7 +30,7 @@ from tests.search.backend import (
     result,
 )
 from trainers.job import GateSize, Job
-from trainers.journal import Resume
+from trainers.journal import End, Resume
 from trainers.layout import BatchPoint
 from trainers.measurement import Measurement, Outcome
 
@@ -193,7 +193,7 @@ class TestFinals:
 
 
 class TestBudgetOfTheFinals:
-    """A winner without its gate is none: what it has to go through comes before further runs of the finalists."""
+    """What a winner has to go through comes before further runs of the finalists, its gate only with a reference's."""
 
     RULES = Rules(repeats=3, gate=GateSize(steps=2, sequences=4))
     MANY = tuple(
@@ -324,6 +324,47 @@ class TestBudgetOfTheFinals:
         study.record(Resume())
         again = make(self.MANY, rules=self.RULES).next_job()
         assert again is not None and (again.layout, again.repeat) == (first.layout, 1)
+
+    def test_one_that_ended_before_its_first_final_run_begins_there_too(
+        self, make: Make, slow: Backend, study: Study
+    ) -> None:
+        """With the seconds that were told, though most of the space was not tried."""
+        rules = dataclasses.replace(self.RULES, repeats=0)
+        loop = make(self.MANY, rules=rules, time_s=70.0)
+        slow.run(loop)
+        searched = len(slow.jobs)
+        assert searched < len(self.MANY) and all(job.rungs and not job.repeat for job in slow.jobs)
+        assert loop.left_out == "the winner's last run with the numerics gate (about 110 s more)"
+        study.record(End(exit_code=0, wall_s=70, gpu_s=140, left_out=loop.left_out))
+        study.record(Resume())
+        loop = make(self.MANY, rules=rules, time_s=110.0)
+        slow.run(loop)
+        last, reference = slow.jobs[searched : searched + 2]
+        assert last.is_last and last.gate and reference.gate and not reference.rungs and not loop.left_out
+
+    def test_a_gate_that_took_the_time_of_the_winner_s_windows_does_not_cost_it_its_last_run(
+        self, make: Make, slow: Backend, study: Study
+    ) -> None:
+        slow.play = lambda job, batch: TimeOut() if job.gate else result(job, batch, 41.0, step_time_derived=True)
+        loop = make(self.MANY, rules=dataclasses.replace(self.RULES, repeats=0), max_trials=2)
+        slow.run(loop)
+        finals = [(job.is_last, len(job.rungs), bool(job.gate)) for job in slow.jobs[2:]]
+        assert finals == [(True, 1, True), (False, 0, True), (True, 1, False)] and not loop.left_out
+
+    @pytest.mark.parametrize("deaths", [1, 2])
+    def test_a_gate_alone_whose_worker_dies_is_tried_again_and_no_winner_profiled_without_it(
+        self, deaths: int, make: Make, slow: Backend, study: Study
+    ) -> None:
+        slow.run(make(self.MANY, rules=Rules(repeats=1), max_trials=2))
+        begun = len(slow.jobs)
+        dies = iter([True] * deaths)
+        slow.losses = lambda job: None if job.is_last and next(dies, False) else (2.0, 1.0)
+        rules = dataclasses.replace(self.RULES, repeats=1, profile=True)
+        loop = make(self.MANY, rules=rules, max_trials=0)
+        slow.run(loop)
+        gates = [job.is_last for job in slow.jobs[begun:] if job.gate]
+        assert gates == ([True, True, False] if deaths == 1 else [True, True])
+        assert any(job.profile for job in slow.jobs) == (deaths == 1) == (not loop.left_out)
 
 
 class TestProfiling:

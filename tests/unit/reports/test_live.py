@@ -76,6 +76,7 @@ def test_it_says_how_the_search_stands(width: int) -> None:
 def test_trials_that_measure_nothing_say_what_they_are_for() -> None:
     bare = dataclasses.replace(PROGRESS, ladder=(), rungs={}, batch=None)
     assert any(line.strip() == "numerics gate; 14 s" for line in drawn(bare, width=80))
+    assert ", numerics gate | " in progress_line(bare)
     profiling = dataclasses.replace(bare, profiles=True)
     assert any(line.strip() == "profile; 14 s" for line in drawn(profiling, width=80))
     assert ", to be profiled | " in progress_line(profiling)

@@ -52,6 +52,7 @@ def test_a_line_before_anything_happened() -> None:
             elapsed_s=0,
             left_s=None,
             gpu_s=0,
+            ladder=(1,),
         )
     )
     assert line == (
