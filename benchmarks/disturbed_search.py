@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.winners import TITLES, arguments, in_turn, read_options, search, told
-from platform.policy import Kind
+from platform.loop.policy import Kind
 from platform.study.journal import JOURNAL, Tail
 from platform.study.study import is_study, read
 from trainers.journal import End, Line, Measured, Resume, RungStart, TrialEnd

@@ -23,8 +23,8 @@ import torch.distributed as dist
 import search_spaces
 from trainers import engines
 from trainers.data import source
-from trainers.device import CpuMeter, CudaMeter, Meter
 from trainers.layout import Layout, Offload
+from trainers.measuring.device import CpuMeter, CudaMeter, Meter
 from trainers.recipe import Recipe
 
 

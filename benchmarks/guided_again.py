@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
+from platform.cluster.nodes import Place
 from platform.cost_model.predict import predict
-from platform.nodes import Place
-from platform.planning import TRIAL_S
-from platform.request import read_request
 from platform.search import parser
+from platform.session.request import read_request
 from platform.study.history import History, key_of
 from platform.study.journal import Tail
-from platform.subject import subject_of
+from platform.subject.planning import TRIAL_S
+from platform.subject.subject import subject_of
 from search_spaces.space import Candidate
 from trainers.cluster import Cluster
 from trainers.layout import BatchPoint

@@ -26,16 +26,16 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-import platform.session as session  # pyright takes `from platform import` for the standard module
-import platform.tune as tune
+from platform.cluster.leftovers import Note
+from platform.cluster.nodes import Place
 from platform.cost_model.predict import predict
-from platform.leftovers import Note
-from platform.loop import Loop
-from platform.nodes import Place
-from platform.ordering import known_columns
-from platform.request import read_request
+from platform.loop import tune
+from platform.loop.loop import Loop
 from platform.search import parser
-from platform.subject import Subject, subject_of
+from platform.session import session
+from platform.session.request import read_request
+from platform.subject.ordering import known_columns
+from platform.subject.subject import Subject, subject_of
 from trainers.cluster import Cluster
 from trainers.journal import Line, Measured, RungStart, StudyHeader, TrialEnd, TrialStart, now, record, to_line
 from trainers.layout import BatchPoint, Layout

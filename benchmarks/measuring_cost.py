@@ -20,11 +20,11 @@ import search_spaces
 from benchmarks.pairs import alternate
 from trainers import data, engines
 from trainers.cluster import Cluster
-from trainers.device import CpuClock, CpuMeter, CudaClock, CudaMeter
 from trainers.job import Job
 from trainers.layout import BatchPoint
-from trainers.rung import Rung
-from trainers.sampling import CpuSampler, NvmlSampler
+from trainers.measuring.device import CpuClock, CpuMeter, CudaClock, CudaMeter
+from trainers.measuring.rung import Rung
+from trainers.measuring.sampling import CpuSampler, NvmlSampler
 from trainers.watchdog import Watchdog
 
 

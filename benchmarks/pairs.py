@@ -5,7 +5,7 @@ import math
 import statistics
 from collections.abc import Callable
 
-from trainers.intervals import interval
+from trainers.measuring.intervals import interval
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,10 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-import platform.searchers.guidance.points as points
-import platform.searchers.guidance.regression as regression
 from platform.replay import read_cells
 from platform.replaying.recorded import Cell
+from platform.searchers.guidance import points, regression
 
 LEAST = 4
 """Measured times of a cell that is counted."""

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from platform.cluster import connected
+from platform.cluster.connection import connected
 from platform.reports.text import plural
 from platform.study.history import History
 from platform.study.journal import Tail

@@ -21,8 +21,8 @@ from typing import Any
 
 from rich.console import Console
 
-import platform.cluster as clusters  # pyright takes `from platform import` for the standard module
 import search_spaces
+from platform.cluster import connection as clusters
 from platform.cost_model.hardware import ClusterSpec, find_cluster, word_on
 from platform.cost_model.probed import found_cluster
 from platform.errors import ClusterError, InputError, Parser, one_line

@@ -20,9 +20,9 @@ from typing import Any
 
 from rich.console import Console
 
-import platform.cluster as clusters  # pyright takes `from platform import` for the standard module
+from platform.cluster import connection as clusters
+from platform.cluster.nodes import Place
 from platform.errors import ClusterError, InputError, Parser, one_line
-from platform.nodes import Place
 from platform.probing import kept
 from platform.probing.show import show, to_object
 from platform.signals import exit_with

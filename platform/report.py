@@ -9,16 +9,15 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import platform.ending as ending  # pyright takes `from platform import` for the standard module
-import platform.scaling as scaling
 from platform.errors import InputError, Parser, one_line
 from platform.finals.ranking import winners
-from platform.mirror import Mirror
-from platform.mlflow_uri import check_uri, kept_uri
+from platform.mirror.mirror import Mirror
+from platform.mirror.uri import check_uri, kept_uri
 from platform.reports.files import write_results
 from platform.reports.progress import say
 from platform.reports.show import show
 from platform.reports.table import to_rows, write_csv
+from platform.session import ending, scaling
 from platform.signals import exit_with
 from platform.study.folder import FOLDER_HELP, default_folder
 from platform.study.journal import describe_rejected

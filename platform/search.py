@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 import search_spaces
+from platform.cluster.waiting import WAIT_S
 from platform.errors import ClusterError, InputError, Parser, one_line
 from platform.reports.progress import say
 from platform.signals import exit_with
 from platform.study.folder import FOLDER_HELP, default_folder
-from platform.waiting import WAIT_S
 
 
 def parser() -> argparse.ArgumentParser:
@@ -76,8 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"{space.name:12} {space.summary}")
             return 0
         # Takes a second that `--list` and `--help` need not pay.
-        import platform.scaling as scaling
-        import platform.session as session
+        from platform.session import scaling, session
 
         return scaling.search(options, made) if scaling.is_asked(options) else session.search(options, made)
     except InputError as error:

@@ -190,7 +190,7 @@ class TrialEnd:
     """Wall seconds times devices."""
     reason: str = ""
     fault: str = ""
-    """What kind of failure it was, as `platform.policy` has them; "" where it ran to its end."""
+    """What kind of failure it was, as `platform.loop.policy` has them; "" where it ran to its end."""
     node: str = ""
     """Address of the node that it failed on, where that is known."""
 

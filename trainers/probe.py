@@ -8,10 +8,10 @@ import ray
 import torch
 import torch.distributed as dist
 
-from trainers import matmul_peak
 from trainers.codec import to_json
-from trainers.conditions import environment
-from trainers.device import CpuClock, CudaClock, CudaMeter
+from trainers.measuring import matmul_peak
+from trainers.measuring.conditions import environment
+from trainers.measuring.device import CpuClock, CudaClock, CudaMeter
 from trainers.probed import OPERATIONS, Collective, DeviceFigures, Operation, Product, Scope
 
 PRECISIONS = {"cuda": ("bf16", "fp16", "tf32", "fp32"), "cpu": ("fp32", "bf16")}

@@ -13,18 +13,19 @@ import torch
 import torch.distributed as dist
 
 import trainers.profiling.run as profiling
-from trainers import conditions, data, engines, matmul_peak, successors
+from trainers import data, engines, successors
 from trainers.codec import from_json, to_json
-from trainers.device import Clock, CpuClock, CpuMeter, CudaClock, CudaMeter, Meter
 from trainers.engines import Engine
 from trainers.failures import RungFailure, one_line, size
 from trainers.job import GateSize, Job, MemoryPoint, gate_batch
 from trainers.journal import GateCurves, Peak
-from trainers.ladder import best_above_tokens_per_s, deadline_s, misfits, with_headroom_gib
 from trainers.layout import BatchPoint
 from trainers.measurement import TIMED, Measurement, Outcome
-from trainers.rung import Rung
-from trainers.sampling import CpuSampler, NvmlSampler, Sampler
+from trainers.measuring import conditions, matmul_peak
+from trainers.measuring.device import Clock, CpuClock, CpuMeter, CudaClock, CudaMeter, Meter
+from trainers.measuring.ladder import best_above_tokens_per_s, deadline_s, misfits, with_headroom_gib
+from trainers.measuring.rung import Rung
+from trainers.measuring.sampling import CpuSampler, NvmlSampler, Sampler
 from trainers.watchdog import Watchdog
 
 

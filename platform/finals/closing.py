@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-import platform.finals.gate as gates  # pyright takes `from platform import` for the standard module
+from platform.finals import gate as gates
 from platform.finals.costs import Costs
 from platform.finals.ranking import by_speed, ranked, winner
 from platform.finals.schedule import Tried, last_run

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Collection, Sequence
 
-import platform.finals.gate as gates  # pyright takes `from platform import` for the standard module
+from platform.finals import gate as gates
 from platform.finals.closing import Closing, of_recipe
 from platform.finals.costs import UNLIMITED, Costs
 from platform.finals.ranking import points, winner

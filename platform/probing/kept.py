@@ -5,8 +5,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from platform.cluster.nodes import Place
 from platform.errors import InputError
-from platform.nodes import Place
 from platform.study.replace import replacing
 from trainers.cluster import Cluster
 from trainers.codec import from_json, to_json

@@ -7,8 +7,8 @@ import numpy as np
 
 from platform.cost_model.calibration import calibrate
 from platform.cost_model.predict import Prediction, predict
-from platform.ordering import known_columns
 from platform.reports.text import figure
+from platform.subject.ordering import known_columns
 from search_spaces.space import Candidate
 from trainers.cluster import Cluster
 from trainers.journal import StudyHeader

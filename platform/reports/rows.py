@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import platform.finals.gate as gates  # pyright takes `from platform import` for the standard module
+from platform.finals import gate as gates
 from platform.finals.ranking import PointRuns, points
 from platform.reports.batches import batch_rows
 from platform.reports.profile import profile_rows

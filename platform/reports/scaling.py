@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-import platform.finals.gate as gates  # pyright takes `from platform import` for the standard module
+from platform.finals import gate as gates
 from platform.finals.ranking import ranked
 from platform.reports.days_picture import Days, draw_days
 from platform.reports.summary import as_json, cost_of, days_of, finite, measurement_json, nearest, winner

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import platform.finals.gate as gates  # pyright takes `from platform import` for the standard module
+from platform.finals import gate as gates
 from platform.finals.ranking import PointRuns, comparisons, points, ranked, speed_of, winner, winners
 from platform.reports.profile import profile_json
 from platform.reports.text import count, figure

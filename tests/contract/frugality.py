@@ -14,8 +14,8 @@ import trainers
 from tests.contract.cases import BLOOM, recipe
 from trainers import engines
 from trainers.data import source
-from trainers.device import CpuMeter
 from trainers.layout import Layout
+from trainers.measuring.device import CpuMeter
 from trainers.spec import ModelSpec
 
 MIDDLE = ModelSpec(name="middle", architecture="bloom", num_layers=24, hidden_size=512, num_heads=8, vocab_size=512)

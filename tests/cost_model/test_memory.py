@@ -20,8 +20,8 @@ from platform.cost_model.table import interpret
 from platform.cost_model.values import from_points
 from tests.cost_model.points import BLOOM_7B1, GPT2, GPT_39B, fsdp, point
 from trainers.codec import to_json
-from trainers.ladder import HEADROOM
 from trainers.layout import BatchPoint, Layout
+from trainers.measuring.ladder import HEADROOM
 from trainers.recipe import Recipe
 from trainers.spec import ModelSpec
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import platform.cost_model.host as host  # pyright takes `from platform import` for the standard module
-import platform.cost_model.step_time as steps
 import search_spaces
+from platform.cost_model import host
+from platform.cost_model import step_time as steps
 from platform.cost_model.columns import FIELDS
 from platform.cost_model.enumeration import ENGINE_STAGES, Axes, enumerate_points
 from platform.cost_model.hardware import find_cluster

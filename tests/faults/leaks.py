@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 from ray._private.internal_api import get_state_from_address
 
-from platform.leftovers import shared_memory
+from platform.cluster.leftovers import shared_memory
 from platform.study.journal import Tail
 from tests.search.session import Session, lives
 from trainers.journal import End, Line, RungStart, TrialEnd, TrialStart

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from ray._private.internal_api import get_state_from_address
 
-from platform.leftovers import NOTE, of_session
+from platform.cluster.leftovers import NOTE, of_session
 from tests.faults import leaks
 from tests.search.head import free_port, started
 from tests.search.session import ENVIRONMENT, Session, write_space

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from platform.leftovers import NOTE, of_session
+from platform.cluster.leftovers import NOTE, of_session
 from tests.faults import leaks
 from tests.search.session import ROOT, Ended, write_space
 from tests.search.studies import IN_ORDER, SLOW, Run, all_ran, in_rung, nothing_twice, sessions_of, start

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-import platform.head as head  # pyright takes `from platform import` for the standard module
+from platform.cluster import head
 
 
 @pytest.fixture(autouse=True)

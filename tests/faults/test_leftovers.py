@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-import platform.leftovers as leftovers  # pyright takes `from platform import` for the standard module
-from platform.leftovers import Note, sweep
+from platform.cluster import leftovers
+from platform.cluster.leftovers import Note, sweep
 from tests.search.session import lives
 
 HOLD = """

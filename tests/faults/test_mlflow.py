@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from platform.mirror import Mirror
+from platform.mirror.mirror import Mirror
+from platform.mirror.system_metrics import SAMPLES
 from platform.reports.files import write_results
 from platform.study.study import Study, read
-from platform.system_metrics import SAMPLES
 from tests.mirror.conftest import Serve
 from tests.mirror.studies import POINTS, runs_of, wait_for, write
 from tests.samples import header

@@ -17,7 +17,7 @@ import urllib.request
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
-from platform.mirror import Mirror, default_uri
+from platform.mirror.mirror import Mirror, default_uri
 from tests.mirror.browser import Page, chromium, page
 
 PARAMETERS = ("engine", "sharding", "checkpointing", "micro_batch", "outcome")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from platform.mlflow_runs import Runs
-from platform.mlflow_uri import default_uri
+from platform.mirror.runs import Runs
+from platform.mirror.uri import default_uri
 from tests.samples import header
 
 Serve = Callable[[], subprocess.Popen[bytes]]

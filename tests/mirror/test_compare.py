@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from platform.mirror import Mirror, default_uri
+from platform.mirror.mirror import Mirror, default_uri
 from platform.reports.files import write_results
 from platform.study.study import Study, read
 from tests.mirror import compare

@@ -13,10 +13,10 @@ import pytest
 from mlflow import MlflowClient
 
 from platform.errors import InputError
-from platform.mirror import Mirror, default_uri
-from platform.mlflow_runs import Runs
+from platform.mirror.mirror import Mirror, default_uri
+from platform.mirror.runs import Runs
+from platform.mirror.system_metrics import SAMPLES
 from platform.study.study import Study, read
-from platform.system_metrics import SAMPLES
 from tests.mirror.studies import POINTS, runs_of, wait_for, write
 from tests.samples import header, layout, measurement, miniature, skipped
 from trainers.journal import End, GateCurves, Measured, Resume
@@ -175,7 +175,7 @@ def test_a_run_that_was_begun_is_completed_and_one_made_twice_is_removed(studies
 MIRRORING = """
 import os, signal, sys, time
 from pathlib import Path
-from platform.mirror import Mirror
+from platform.mirror.mirror import Mirror
 mirror = Mirror(Path(sys.argv[1]), sys.argv[2]).start()
 while len(mirror.mirrored) < 8:
     time.sleep(0.01)

@@ -9,7 +9,7 @@ from pathlib import Path
 from mlflow import MlflowClient
 
 import platform.report as report
-from platform.mirror import Mirror, default_uri
+from platform.mirror.mirror import Mirror, default_uri
 from platform.study.study import Study
 from tests.samples import header, measurement, oom
 from trainers.journal import End, Measured

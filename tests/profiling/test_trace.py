@@ -14,9 +14,9 @@ from trainers.kernels.head import loss_of
 from trainers.layout import Layout
 from trainers.models import build
 from trainers.profiling.kinds import ATTENTION, LOSS, MICRO_STEP, OPTIMIZER_STEP
+from trainers.profiling.ranges import named, naming
 from trainers.profiling.sums import Sums
 from trainers.profiling.trace import has_kernels, step_sums
-from trainers.ranges import named, naming
 from trainers.spec import ModelSpec
 
 SPEC = ModelSpec(

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from platform.finals.trial import Rules
-from platform.loop import Loop
+from platform.loop.loop import Loop
 from platform.study.history import History
 from platform.study.study import Study, read
 from search_spaces.space import Candidate

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
-from platform.budget import Budget
 from platform.finals.trial import Rules
-from platform.jobs import Settings
-from platform.loop import Loop
+from platform.loop.budget import Budget
+from platform.loop.jobs import Settings
+from platform.loop.loop import Loop
 from platform.searchers.problem import Problem
 from platform.study.study import Study
 from search_spaces.space import Candidate

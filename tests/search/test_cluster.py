@@ -15,7 +15,7 @@ import ray
 import yaml
 from ray.autoscaler._private.fake_multi_node import node_provider
 
-import platform.waiting as waiting  # pyright takes `from platform import` for the standard module
+from platform.cluster import waiting
 from tests.search.head import free_port, started
 from tests.search.session import ROOT, write_space
 

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-import platform.loop as loops  # pyright takes `from platform import` for the standard module
 from platform.finals.gate import verdict_on
 from platform.finals.ranking import winner
 from platform.finals.trial import Rules
+from platform.loop import loop as loops
 from platform.study.study import Study
 from search_spaces.space import Candidate
 from tests.samples import layout

@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
-from platform.budget import Budget
-from platform.finished import why_over
-from platform.jobs import Settings
-from platform.loop import Loop
-from platform.nodes import Place
+from platform.cluster.nodes import Place
+from platform.loop.budget import Budget
+from platform.loop.jobs import Settings
+from platform.loop.loop import Loop
 from platform.probing import kept
-from platform.request import Request, read_request
 from platform.search import parser
+from platform.session.finished import why_over
+from platform.session.request import Request, read_request
 from platform.study.study import Study
-from platform.subject import subject_of
+from platform.subject.subject import subject_of
 from tests.samples import header
 from tests.search.backend import CLUSTER, Backend, Clock
 from tests.search.session import write_space

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from platform.finals.ranking import winner
-from platform.loop import Loop
+from platform.loop.loop import Loop
 from platform.searchers.problem import Problem
 from platform.searchers.sweep import Sweep
 from platform.study.study import Study

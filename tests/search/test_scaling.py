@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-import platform.session as session  # pyright takes `from platform import` for the standard module
-import platform.tune as tune
-from platform.cluster import Place
-from platform.leftovers import Note
-from platform.loop import Loop
+from platform.cluster.connection import Place
+from platform.cluster.leftovers import Note
+from platform.loop import tune
+from platform.loop.loop import Loop
 from platform.search import main
+from platform.session import session
 from platform.study.study import read
 from tests.search.backend import CLUSTER, Backend, Clock, result
 from tests.search.session import write_space

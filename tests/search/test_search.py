@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import search_spaces
-from platform.planning import make_plan
 from platform.report import main as report
 from platform.reports.files import read_layout
 from platform.reports.table import read_csv
 from platform.study.parquet import read_parquet
+from platform.subject.planning import make_plan
 from tests.search.session import write_space
 from tests.search.studies import RAN, Run, nothing_twice, sessions_of, start
 from trainers.cluster import Cluster

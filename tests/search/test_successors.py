@@ -13,7 +13,7 @@ from trainers import successors
 TWO_TRIALS = """
 import contextlib, json, os, sys, time
 import psutil
-from platform.cluster import connected
+from platform.cluster.connection import connected
 
 def work(config):
     import json, os, sys, ray.train

@@ -5,8 +5,8 @@ import resource
 import pytest
 import torch
 
-from trainers.device import CpuMeter, CudaMeter
 from trainers.failures import GIB
+from trainers.measuring.device import CpuMeter, CudaMeter
 
 LIBRARY = (
     "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",

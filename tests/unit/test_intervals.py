@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from trainers.intervals import interval, t_quantile
+from trainers.measuring.intervals import interval, t_quantile
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import search_spaces
-from platform.jobs import Settings, foreseen_gib, roomy
+from platform.loop.jobs import Settings, foreseen_gib, roomy
 from platform.study.history import History
 from search_spaces.space import Candidate
 from tests.samples import measurement

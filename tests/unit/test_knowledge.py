@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from platform.errors import InputError
-from platform.knowledge import Knowledge, Old, folder, read_old, what_holds
 from platform.study.study import Study
+from platform.subject.knowledge import Knowledge, Old, folder, read_old, what_holds
 from search_spaces import load
 from tests.samples import CLUSTER, CONDITIONS, RECIPE, header, layout, measurement, oom, skipped
 from trainers.journal import Measured

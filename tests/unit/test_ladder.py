@@ -9,7 +9,9 @@ import pytest
 from tests.samples import RECIPE
 from trainers.cluster import Cluster
 from trainers.job import Job, MemoryPoint
-from trainers.ladder import (
+from trainers.layout import BatchPoint, Layout
+from trainers.measurement import Measurement, Outcome
+from trainers.measuring.ladder import (
     deadline_s,
     largest_accumulation,
     misfits,
@@ -17,8 +19,6 @@ from trainers.ladder import (
     step_time_s,
     with_headroom_gib,
 )
-from trainers.layout import BatchPoint, Layout
-from trainers.measurement import Measurement, Outcome
 from trainers.worker import Worker
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from platform.errors import InputError
-from platform.mlflow_uri import check_uri, default_uri, shown_uri, sqlite_path, ui_command
+from platform.mirror.uri import check_uri, default_uri, shown_uri, sqlite_path, ui_command
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from platform.policy import IN_A_ROW, MOST_OF_WINDOW, WINDOW, Ended, Kind, Next, fault, follows, kind_of
+from platform.loop.policy import IN_A_ROW, MOST_OF_WINDOW, WINDOW, Ended, Kind, Next, fault, follows, kind_of
 from trainers.journal import TrialState
 from trainers.measurement import Outcome
 

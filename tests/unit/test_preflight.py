@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import trainers.node as node
+from platform.cluster.nodes import Node, place_of
+from platform.cluster.preflight import check
 from platform.errors import ClusterError
-from platform.nodes import Node, place_of
-from platform.preflight import check
 from tests.disks import small_disk
 
 FACTS = node.facts(gpu=False)

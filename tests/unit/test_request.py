@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
-import platform.checkout as checkout  # pyright takes `from platform import` for the standard module
 import platform.searchers as searchers
-import platform.session as session
 import search_spaces
+from platform.cluster.nodes import Place
 from platform.errors import InputError
-from platform.nodes import Place
-from platform.request import read_request, resumed
 from platform.search import parser
+from platform.session import checkout, session
+from platform.session.request import read_request, resumed
 from platform.study.study import Study
-from platform.subject import Subject, subject_of
+from platform.subject.subject import Subject, subject_of
 from search_spaces.space import Space
 from tests.samples import header, measurement
 from trainers.cluster import Cluster

@@ -10,12 +10,12 @@ from typing import Any, cast
 import pytest
 
 from tests.samples import RECIPE, layout
-from trainers.figures import Timed, Window, device_fields, judge, quartiles, speed_fields
 from trainers.job import Timing
 from trainers.layout import BatchPoint
 from trainers.measurement import Outcome
-from trainers.rung import Rung
-from trainers.sampling import Sampled
+from trainers.measuring.figures import Timed, Window, device_fields, judge, quartiles, speed_fields
+from trainers.measuring.rung import Rung
+from trainers.measuring.sampling import Sampled
 
 
 class Clock:
@@ -150,7 +150,7 @@ def test_a_window_in_which_something_was_compiled_is_void(monkeypatch: Any) -> N
     made = rung(monkeypatch)
     made._w.job = job(Timing(rung_s=0.0))
     graphs = iter([4, 4, 4, 5, 5, 5, 5, 5])  # before and after each window
-    monkeypatch.setattr("trainers.rung.num_compilations", lambda: next(graphs))
+    monkeypatch.setattr("trainers.measuring.rung.num_compilations", lambda: next(graphs))
     found = timed(monkeypatch, made)
     assert (len(found.windows), found.void) == (3, ["a shape was compiled anew"])
 

@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-import platform.scaling as scaling  # pyright takes `from platform import` for the standard module
+from platform.session import scaling
 
 
 def _share(counts: list[int], spent_s: float, spent_gpu_s: float, **given: float | None) -> argparse.Namespace:

@@ -14,23 +14,22 @@ from typing import Any, cast
 
 import pytest
 
-import platform.ending as ending  # pyright takes `from platform import` for the standard module
-import platform.session as session
-import platform.tune as tune
 import search_spaces
-from platform.budget import Budget
-from platform.dry_run import print_dry_run
+from platform.cluster.leftovers import Note
+from platform.cluster.nodes import Place
 from platform.errors import ClusterError, InputError
 from platform.finals.trial import Rules
-from platform.leftovers import Note
-from platform.loop import Loop
-from platform.nodes import Place
-from platform.planning import TRIAL_S, Plan, make_plan
+from platform.loop import tune
+from platform.loop.budget import Budget
+from platform.loop.loop import Loop
 from platform.reports.summary import verdicts
 from platform.search import main, parser
+from platform.session import ending, session
+from platform.session.dry_run import print_dry_run
 from platform.study.history import History
 from platform.study.study import Study, read
-from platform.subject import Subject
+from platform.subject.planning import TRIAL_S, Plan, make_plan
+from platform.subject.subject import Subject
 from tests.samples import header, measurement, profile
 from tests.search.backend import CLUSTER, LAYOUTS, RECIPE, Backend, Clock, Play, candidates, fast, out_of_memory, result
 from trainers.cluster import Cluster

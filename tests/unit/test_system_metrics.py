@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from platform.system_metrics import SAMPLES, Samples, sampled
+from platform.mirror.system_metrics import SAMPLES, Samples, sampled
 
 
 def test_what_is_sampled_is_read_once(tmp_path: Path) -> None:

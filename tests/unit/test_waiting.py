@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from platform.cluster.waiting import Awaited, awaited, gpu_types, wait
 from platform.errors import ClusterError, InputError
 from platform.study.folder import in_a_copy
-from platform.waiting import Awaited, awaited, gpu_types, wait
 
 HEAD = {"resources": {"CPU": 8}}
 

@@ -16,7 +16,7 @@ from torch import nn
 from trainers.kernels.compiled import static
 from trainers.layout import Loss
 from trainers.profiling.kinds import LOSS
-from trainers.ranges import named
+from trainers.profiling.ranges import named
 
 CHUNK_LOGITS = 2**30
 """Logits of one chunk at most: 2 GiB in 16 bits, 4,096 rows of BLOOM's vocabulary."""

@@ -20,13 +20,13 @@ from trainers.data import Source
 from trainers.engines import Engine
 from trainers.failures import RungFailure
 from trainers.journal import Profile
-from trainers.ladder import SHORT_ACCUM
 from trainers.layout import BatchPoint
 from trainers.measurement import Outcome
+from trainers.measuring.ladder import SHORT_ACCUM
+from trainers.measuring.rung import Rung
 from trainers.profiling.kinds import ATTENTION, LOSS, MICRO_STEP, OPTIMIZER_STEP
+from trainers.profiling.ranges import named, naming
 from trainers.profiling.trace import has_kernels, step_sums
-from trainers.ranges import named, naming
-from trainers.rung import Rung
 
 if TYPE_CHECKING:
     from trainers.worker import Worker

@@ -96,7 +96,7 @@ def mean(several: Sequence[Sums]) -> Sums:
 
 
 def whole_step(micro_steps: Sequence[Sums], optimizer: Sums, grad_accum: int) -> Sums:
-    """A step of `grad_accum` micro-steps from those of a shorter one: as `trainers.ladder.step_time_s` derives it.
+    """A step of `grad_accum` micro-steps from those of a shorter one: as `ladder.step_time_s` derives it.
 
     The first micro-step and the last are counted once, the mean of those between as often as it takes.
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from platform.cost_model.columns import Array, Columns
 from platform.cost_model.predict import SHARE_SIGMA, predict, under_the_host_s
 from platform.searchers.problem import MICRO_BATCH, RECIPE, Choice, Problem
-from trainers.ladder import HEADROOM
+from trainers.measuring.ladder import HEADROOM
 
 Index = npt.NDArray[np.int64]
 

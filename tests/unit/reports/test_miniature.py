@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-import platform.reports.scaling as scaling  # pyright takes `from platform import` for the standard module
+from platform.reports import scaling
 from platform.reports.rows import tables
 from platform.reports.show import show
 from platform.study.history import History

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
-import platform.reports.scaling as scaling  # pyright takes `from platform import` for the standard module
+from platform.reports import scaling
 from platform.study.history import History
 from tests.samples import RECIPE, header, layout, measurement
 from trainers.cluster import Cluster

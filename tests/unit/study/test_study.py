@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import platform.study.history as histories  # pyright takes `from platform import` for the standard module
-import platform.study.journal as journal
 from platform.errors import InputError
+from platform.study import history as histories
+from platform.study import journal
 from platform.study.history import History
 from platform.study.study import Study, check_name, find, fresh_name, names, read
 from search_spaces.space import Candidate

@@ -3,16 +3,16 @@
 import dataclasses
 import math
 
-import platform.checkout as checkout  # pyright takes `from platform import` for the standard module
+from platform.cluster.nodes import Place
 from platform.errors import InputError
 from platform.finals.schedule import FINALISTS
 from platform.finals.trial import Rules
-from platform.knowledge import Knowledge, what_holds
-from platform.nodes import Place
-from platform.ordering import known_columns
-from platform.planning import TRIAL_S, Plan, make_plan, part_of
-from platform.request import Request
 from platform.searchers.problem import Costs, Problem
+from platform.session import checkout
+from platform.session.request import Request
+from platform.subject.knowledge import Knowledge, what_holds
+from platform.subject.ordering import known_columns
+from platform.subject.planning import TRIAL_S, Plan, make_plan, part_of
 from search_spaces.space import Candidate, Space
 from trainers.cluster import Cluster
 from trainers.job import GateSize, Timing

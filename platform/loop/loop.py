@@ -5,14 +5,14 @@ import math
 import time
 from collections.abc import Callable, Collection, Sequence
 
-import platform.policy as policy  # pyright takes `from platform import` for the standard module
-from platform.budget import Budget, Spending
 from platform.finals.costs import Costs
 from platform.finals.course import Finals
 from platform.finals.ranking import winner
 from platform.finals.trial import FinalTrial
-from platform.jobs import Settings, given_up, make_job, outgrown
-from platform.policy import Kind, Next
+from platform.loop import policy
+from platform.loop.budget import Budget, Spending
+from platform.loop.jobs import Settings, given_up, make_job, outgrown
+from platform.loop.policy import Kind, Next
 from platform.searchers import Searcher
 from platform.study.history import key_of
 from platform.study.study import Study
@@ -127,7 +127,7 @@ class Loop:
         """Takes the end of the running trial, which ran on `nodes`, by rank; those that are `lost` answer no more.
 
         `state` is "interrupted" where time ran out before its ladder's end, "failed" where its process is gone: that of
-        `rank`, if that is known. What follows is `platform.policy`'s to say: without a verdict in the journal it was a
+        `rank`, if that is known. What follows is `policy`'s to say: without a verdict in the journal it was a
         silent death, and a trial whose workers never `started` stays to be run.
         """
         assert self._running is not None, "no trial is running"

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import platform.probe as probing  # pyright takes `from platform import` for the standard module
+from platform.cluster.nodes import Node, Place, place_of
 from platform.errors import ClusterError
-from platform.nodes import Node, Place, place_of
 from platform.probing import kept
 from platform.probing.findings import lagging
 from platform.reports.progress import say

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainers.job import Job
-from trainers.ladder import step_time_s, with_headroom_gib
 from trainers.layout import BatchPoint
 from trainers.measurement import Outcome
-from trainers.sampling import Sampled
+from trainers.measuring.ladder import step_time_s, with_headroom_gib
+from trainers.measuring.sampling import Sampled
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

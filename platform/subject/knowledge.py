@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from platform.errors import InputError
-from platform.planning import same_devices
 from platform.reports.text import plural
 from platform.searchers.problem import Earlier
 from platform.study.history import History, key_of
 from platform.study.journal import JOURNAL, Tail
 from platform.study.study import find, is_study
+from platform.subject.planning import same_devices
 from search_spaces.space import Candidate, Space
 from trainers.cluster import Cluster
 from trainers.codec import identity

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from platform.errors import ClusterError, one_line
 from platform.finals.ranking import winners
-from platform.mirror import Mirror
+from platform.mirror.mirror import Mirror
 from platform.reports.files import write_results
 from platform.reports.progress import say
 from platform.reports.show import show

@@ -5,11 +5,11 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import platform.knowledge as knowledge  # pyright takes `from platform import` for the standard module
 import search_spaces
 import search_spaces.changes as changes
 from platform.errors import InputError
 from platform.reports.files import LayoutFile, read_layout
+from platform.subject import knowledge
 from search_spaces.degrees import refilled
 from search_spaces.space import Candidate, Rejected, Space
 from trainers import data

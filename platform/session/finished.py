@@ -1,14 +1,14 @@
 """Whether a study that ended has anything left to run, told from its journal: starting Ray takes longer."""
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
-from platform.budget import Budget
-from platform.jobs import Settings
-from platform.loop import Loop
-from platform.nodes import Place
+from platform.cluster.nodes import Place
+from platform.loop.budget import Budget
+from platform.loop.jobs import Settings
+from platform.loop.loop import Loop
 from platform.probing import kept
-from platform.request import Request
+from platform.session.request import Request
 from platform.study.study import Study
-from platform.subject import subject_of
+from platform.subject.subject import subject_of
 
 
 def why_over(study: Study, request: Request) -> str:

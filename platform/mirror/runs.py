@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from platform.finals.ranking import winners
-from platform.mlflow_fields import as_text, figures_of, gate_of, id_of, name_of, params_of, series_of, tags_of
-from platform.mlflow_uri import sqlite_path
+from platform.mirror.fields import as_text, figures_of, gate_of, id_of, name_of, params_of, series_of, tags_of
+from platform.mirror.system_metrics import Sample
+from platform.mirror.uri import sqlite_path
 from platform.study.history import History
-from platform.system_metrics import Sample
 from trainers.codec import identity
 from trainers.journal import GateCurves, StudyHeader
 from trainers.measurement import Measurement, Outcome

@@ -8,8 +8,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import platform.ending as ending  # pyright takes `from platform import` for the standard module
-import platform.session as session
 from platform.errors import ClusterError, InputError, one_line
 from platform.probing import kept
 from platform.reports.progress import say
@@ -17,12 +15,13 @@ from platform.reports.scaling import show
 from platform.reports.show import table_width
 from platform.reports.summary import winners
 from platform.reports.text import plural
-from platform.request import Request, kept_arguments, read_request, resumed
+from platform.session import ending, session
+from platform.session.request import Request, kept_arguments, read_request, resumed
 from platform.signals import interruptible
 from platform.study.history import History
 from platform.study.several import Several, is_several, member, read_several, write_several
 from platform.study.study import Study, fresh_name, is_study, read
-from platform.subject import subject_of
+from platform.subject.subject import subject_of
 
 
 def is_asked(options: argparse.Namespace) -> bool:

@@ -11,31 +11,27 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 
-import platform.checkout as checkout  # pyright takes `from platform import` for the standard module
-import platform.ending as ending
-import platform.finished as finished
-import platform.head as head
-import platform.leftovers as leftovers
-import platform.preflight as preflight
 import platform.searchers as searchers
-from platform.budget import Budget
-from platform.cluster import CPU_WORKERS, connected
-from platform.dry_run import print_dry_run
+from platform.cluster import head, leftovers, preflight
+from platform.cluster.connection import CPU_WORKERS, connected
+from platform.cluster.nodes import Place
 from platform.errors import ClusterError, InputError
-from platform.jobs import Settings
-from platform.loop import Loop
-from platform.mirror import Mirror, check_uri, default_uri, shown_uri
-from platform.nodes import Place
-from platform.planning import Plan, same_devices
+from platform.loop.budget import Budget
+from platform.loop.jobs import Settings
+from platform.loop.loop import Loop
+from platform.mirror.mirror import Mirror, check_uri, default_uri, shown_uri
+from platform.mirror.system_metrics import sampled
 from platform.probing import kept
 from platform.reports.progress import followed, say
 from platform.reports.text import plural
-from platform.request import Request, read_request, resumed
+from platform.session import checkout, ending, finished
+from platform.session.dry_run import print_dry_run
+from platform.session.request import Request, read_request, resumed
 from platform.signals import INTERRUPTED, interruptible
 from platform.study.history import History
 from platform.study.study import Study, check_name, fresh_name
-from platform.subject import Subject, subject_of
-from platform.system_metrics import sampled
+from platform.subject.planning import Plan, same_devices
+from platform.subject.subject import Subject, subject_of
 from search_spaces.space import Space
 from trainers.journal import End, Measured, Resume, StudyHeader
 from trainers.measurement import Outcome
@@ -224,7 +220,7 @@ def _run(
     for measurement in subject.plan.skipped:
         if measurement.id not in known:
             study.record(Measured(measurement=measurement))
-    import platform.tune as tune  # imports Ray, which reads at import the settings that `connected` made
+    from platform.loop import tune  # imports Ray, which reads at import the settings that `connected` made
 
     loop: Loop | None = None
     code, why, fault, left_out, out = 0, "", "", "", sys.stdout

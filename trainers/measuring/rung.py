@@ -12,12 +12,12 @@ from trainers import engines
 from trainers.data import Source, sample_indices
 from trainers.engines import Engine
 from trainers.failures import RungFailure
-from trainers.figures import Timed, Window, device_fields, judge, memory_fields, speed_fields
 from trainers.kernels.compiled import num_compilations
-from trainers.ladder import SHORT_ACCUM, largest_accumulation, upper_bound_tokens_per_s
 from trainers.layout import BatchPoint
 from trainers.measurement import Measurement, Outcome
-from trainers.sampling import Sampled
+from trainers.measuring.figures import Timed, Window, device_fields, judge, memory_fields, speed_fields
+from trainers.measuring.ladder import SHORT_ACCUM, largest_accumulation, upper_bound_tokens_per_s
+from trainers.measuring.sampling import Sampled
 
 if TYPE_CHECKING:
     from trainers.worker import Worker

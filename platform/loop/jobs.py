@@ -8,14 +8,14 @@ from platform.cost_model.hardware import datasheet_tflops
 from platform.cost_model.predict import predict
 from platform.finals.ranking import winner
 from platform.finals.trial import FinalTrial, Rules
-from platform.ordering import known_columns
 from platform.study.history import History
+from platform.subject.ordering import known_columns
 from search_spaces.space import Candidate
 from trainers.cluster import Cluster
 from trainers.job import Job, MemoryPoint, Timing
-from trainers.ladder import misfits, with_headroom_gib
 from trainers.layout import BatchPoint
 from trainers.measurement import TIMED, Measurement, Outcome
+from trainers.measuring.ladder import misfits, with_headroom_gib
 
 ROOMY = (1, 2, 4, 8, 16, 32)
 """Micro-batches that are looked at for the reference of a numerics gate, which has no rungs."""

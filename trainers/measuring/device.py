@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from trainers.failures import GIB, asked_bytes
-from trainers.ladder import HEADROOM
+from trainers.measuring.ladder import HEADROOM
 
 _LIBRARY_REFUSED = re.compile(r"out of memory|_ALLOC_FAILED")
 

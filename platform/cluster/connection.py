@@ -11,14 +11,14 @@ import time
 from collections.abc import Generator
 from pathlib import Path
 
-import platform.waiting as waiting  # pyright takes `from platform import` for the standard module
+from platform.cluster import waiting
+from platform.cluster.nodes import Place, ask, place_of
 from platform.errors import ClusterError, InputError
-from platform.nodes import Place, ask, place_of
 from trainers.node import error_of
 
 ANSWER_S = 20
 """What a Ray address may take to answer."""
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parents[2]
 _SETTINGS = {
     # Train's controller polls its workers at this interval; a trial ends no faster (default 2 s).
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",

@@ -15,9 +15,9 @@ from ray.tune.search import Searcher as TuneSearcher
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from platform.cluster.leftovers import Note
 from platform.errors import ClusterError
-from platform.leftovers import Note
-from platform.loop import Loop
+from platform.loop.loop import Loop
 from platform.reports.text import plural
 from trainers.codec import to_json
 from trainers.node import error_of

@@ -1,8 +1,8 @@
 """What `--dry-run` prints."""
 
-from platform.budget import Budget
+from platform.loop.budget import Budget
 from platform.reports.text import duration, plural
-from platform.subject import Subject
+from platform.subject.subject import Subject
 
 
 def print_dry_run(subject: Subject, budget: Budget) -> None:

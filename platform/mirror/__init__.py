@@ -1,0 +1,1 @@
+"""MLflow as a mirror of a study's journal."""
