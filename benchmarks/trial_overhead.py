@@ -8,6 +8,8 @@ stands apart. Trials that ran a numerics gate are left out. An empty trial is a 
 function returns at once, started through the same Tune; its processes start cold, where those of a search may have been
 started ahead (`trainers/successors.py`).
 
+Averaged over the study, what a measurement costs beyond its steps is the sum of these over the batch points measured.
+
 Its parts: `workers`, until rank 0's first line (Tune, the placement group, processes, torch, the process group);
 `imports`, of the engine's libraries (in `build` where the journal is older); `build`, until the first rung (the
 device's context, the model, the engine); `rungs`, what they take beyond their steps and windows; `end`, from the last
@@ -48,6 +50,8 @@ class Overhead:
     build_s: float
     end_s: float
     next_s: float
+    num_measured: int
+    """Batch points."""
 
     @property
     def rungs_s(self) -> float:
@@ -76,10 +80,10 @@ def overheads(lines: list[Line]) -> list[Overhead]:
         if first is None or first.startup_s is None or not rungs or not ends:
             continue  # it ended before its first rung did
         total_s = _at(following) - _at(trial)
-        for each in (line.measurement for line in told):
-            if each.outcome is not Outcome.SKIPPED:
-                total_s -= sum(each.windows_s) * each.steps_per_window
-                total_s -= sum(each.step_times_s[: min(each.warmup_steps, WARMUP_STEPS)])  # compiling is in the first
+        measured = [line.measurement for line in told if line.measurement.outcome is not Outcome.SKIPPED]
+        for each in measured:
+            total_s -= sum(each.windows_s) * each.steps_per_window
+            total_s -= sum(each.step_times_s[: min(each.warmup_steps, WARMUP_STEPS)])  # compiling is in the first
         found.append(
             Overhead(
                 trial=trial,
@@ -90,6 +94,7 @@ def overheads(lines: list[Line]) -> list[Overhead]:
                 build_s=first.startup_s - (first.import_s or 0.0),
                 end_s=_at(ends[-1]) - _at(told[-1]),
                 next_s=_at(following) - _at(ends[-1]),
+                num_measured=len(measured),
             )
         )
     return found
@@ -141,7 +146,7 @@ def _nothing() -> None:
 
 
 def main() -> None:
-    """Prints the overhead of each trial, medians by engine, and the empty trials' seconds."""
+    """Prints the overhead of each trial, medians by engine, their sum a measurement, and the empty trials' seconds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("journal", type=Path)
     parser.add_argument("--empty", type=int, default=0, metavar="N", help="also time N empty trials here")
@@ -150,7 +155,7 @@ def main() -> None:
     header = History(lines).header
     assert header is not None, f"{options.journal} has no first line"
     by_engine: dict[str, list[Overhead]] = {}
-    for each in overheads(lines):
+    for each in (trials := overheads(lines)):
         first = " (first of a session)" if each.is_first else ""
         print(f"{each.trial.trial_id}  {each.total_s:5.1f} s  {each.trial.layout.label}{first}: {_parts([each])}")
         if not each.is_first:
@@ -159,6 +164,9 @@ def main() -> None:
     for engine, found in sorted(by_engine.items()):
         print(f"  {engine:10} {_summary([each.total_s for each in found])}")
         print(f"  {'':10} {_parts(found)}")
+    if trials:
+        total_s, measured = sum(each.total_s for each in trials), sum(each.num_measured for each in trials)
+        print(f"  a measurement: {total_s / measured:.1f} s beyond its steps ({total_s:.0f} s over {measured} of them)")
     if options.empty:
         print(f"  {'empty':10} {_summary(empty_trials(header.cluster.num_devices, options.empty))}")
 

@@ -72,8 +72,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = made.parse_args(argv)
         if options.list:
-            for space in search_spaces.known():
-                print(f"{space.name:12} {space.summary}")
+            spaces = search_spaces.known()
+            width = max(len(space.name) for space in spaces)
+            for space in spaces:
+                print(f"{space.name:{width}}  {space.summary}")
             return 0
         # Takes a second that `--list` and `--help` need not pay.
         from platform.session import scaling, session

@@ -60,9 +60,9 @@ def refilled(layout: Layout, num_devices: int) -> Layout:
 
 
 def fewest_devices(values: Mapping[str, Any]) -> int:
-    """The smallest number of devices on which the degrees named in `values` can stand."""
-    degrees = [values.get(axis, 1) for axis in ("dp_replicate", "dp_shard", "tp", "pp", "cp")]
-    return math.prod(max(1, degree) for degree in degrees)
+    """The smallest number of devices on which the degrees named in `values` can stand, twice the ranks of `reshard`."""
+    named = {"dp_shard": 2 * values.get("reshard", 0), **values}
+    return math.prod(max(1, named.get(axis, 1)) for axis in ("dp_replicate", "dp_shard", "tp", "pp", "cp"))
 
 
 def reason_against(recipe: Recipe, layout: Layout, num_devices: int) -> str | None:

@@ -10,19 +10,13 @@ from trainers.spec import ModelSpec
 
 def refusal(recipe: Recipe, layout: Layout, cluster: Cluster) -> str | None:
     """Why `recipe` cannot run on `layout` on all devices of `cluster`, in one sentence; None when it can."""
-    reasons = (
-        *_of_cluster(recipe, layout, cluster),
-        *_of_recipe(recipe, layout),
-        *(_of_offload(recipe, layout, cluster) if layout.offload != "none" else ()),
-        *_of_layout(recipe, layout),
-        *_of_model(recipe.model),
-    )
+    reasons = (*_of_cluster(recipe, layout, cluster), *_of_engine(recipe, layout), *_of_model(recipe.model))
     return reasons[0] if reasons else None
 
 
 def standing_refusal(recipe: Recipe, layout: Layout, num_devices: int) -> str | None:
     """Why `recipe` cannot run on `layout` on `num_devices` of whatever kind, in one sentence; None where it may."""
-    reasons = (*_of_degrees(layout, num_devices), *_of_recipe(recipe, layout), *_of_layout(recipe, layout))
+    reasons = (*_of_degrees(layout, num_devices), *_of_engine(recipe, layout))
     return reasons[0] if reasons else None
 
 
@@ -47,10 +41,20 @@ def _of_cluster(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[st
             yield "DeepSpeed has no fp16 on a CPU and torch no fast one: choose bf16 or fp32"
         if precision == "tf32":
             yield "TF32 is a mode of CUDA devices, the cluster has CPUs: choose fp32 or bf16"
+        if layout.offload != "none":
+            yield f"offload {layout.offload} moves states to host memory, where a CPU's are already: choose none"
     elif precision in ("bf16", "tf32") and (cluster.capability or (0, 0)) < (8, 0):
         got = ".".join(map(str, cluster.capability)) if cluster.capability else "unknown"
         other = "fp16" if precision == "bf16" else "fp32"
         yield f"{precision} needs CUDA compute capability 8.0, that of {cluster.device} is {got}: choose {other}"
+
+
+def _of_engine(recipe: Recipe, layout: Layout) -> Iterator[str]:
+    """What runs on no devices whatever."""
+    yield from _of_recipe(recipe, layout)
+    if layout.offload != "none":
+        yield from _of_offload(recipe, layout)
+    yield from _of_layout(recipe, layout)
 
 
 def _of_recipe(recipe: Recipe, layout: Layout) -> Iterator[str]:
@@ -80,10 +84,8 @@ def _of_recipe(recipe: Recipe, layout: Layout) -> Iterator[str]:
         yield from _of_compression(recipe, layout)
 
 
-def _of_offload(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[str]:
+def _of_offload(recipe: Recipe, layout: Layout) -> Iterator[str]:
     offload, stage = layout.offload, layout.zero_stage
-    if cluster.device_kind == "cpu":
-        yield f"offload {offload} moves states to host memory, where a CPU's are already: choose none"
     if layout.engine == "ddp" or (layout.engine == "deepspeed" and stage == 0):
         what = "DDP" if layout.engine == "ddp" else "DeepSpeed stage 0"
         yield f"{what} keeps everything on the device, got offload {offload}: choose none, or an engine that shards"

@@ -107,12 +107,13 @@ def place_of(nodes: Sequence[Node], *, cpu_workers: int, driver_ip: str, left_ou
             devices_per_node=cpu_workers,
         )
     else:
-        kinds = {tuple(fact["mixed"]) if "mixed" in fact else (fact["device"], fact["memory_gib"]) for fact in facts}
+        kinds = sorted({_gpus_of(fact) for fact in facts})
         counts = {each.num_gpus for each in nodes}
         if len(kinds) > 1 or any("mixed" in fact for fact in facts):
-            raise InputError(f"the cluster mixes GPU types ({sorted(map(str, kinds))}): one study measures one type")
+            raise InputError(f"the cluster mixes GPU types ({' and '.join(kinds)}): one study measures one type")
         if len(counts) > 1:
-            raise InputError(f"the cluster's nodes have unlike numbers of GPUs ({sorted(counts)}): give equal nodes")
+            told = " and ".join(map(str, sorted(counts)))
+            raise InputError(f"the cluster's nodes have unlike numbers of GPUs ({told}): give equal nodes")
         per_node = counts.pop()
         cpus = min(each.num_cpus or 1 for each in nodes)
         share = max(0.1, min(8.0, (cpus - 0.5) / per_node // 1 or round((cpus - 0.5) / per_node, 2)))
@@ -132,6 +133,13 @@ def place_of(nodes: Sequence[Node], *, cpu_workers: int, driver_ip: str, left_ou
         nodes=tuple(nodes),
         left_out=left_out,
     )
+
+
+def _gpus_of(fact: Mapping[str, Any]) -> str:
+    """What GPUs a node has, by type."""
+    if "mixed" in fact:
+        return f"{' and '.join(fact['mixed'])} in one node"
+    return f"{fact['device']} of {fact['memory_gib']:g} GiB"
 
 
 def _side_by_side(facts: Sequence[Mapping[str, Any]]) -> dict[str, str]:

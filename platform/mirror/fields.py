@@ -25,9 +25,9 @@ SERIES = {
     "power_w": "power_w",
     "utilization_by_device_pct": "utilization_by_device_pct",
 }
+"""Fields of several values and the metric each becomes: a value for each step, window or rank."""
 GATE_SERIES = {"losses": "gate_loss", "grad_norms": "gate_grad_norm"}
 """The same of a gate's curves: those of a winner and of its reference lie over each other where both are charted."""
-"""Fields of several values and the metric each becomes: a value for each step, window or rank."""
 
 _TAGS = ("dp_replicate", "dp_shard")
 """Fields of the layout that are tags: as parameters they would be the first axes of every comparison, where `degrees`

@@ -1,4 +1,4 @@
-"""Days and GPU-days against GPUs as a picture, predicted or measured."""
+"""Days, GPU-days and scaling efficiency against GPUs as a picture, predicted or measured."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -24,7 +24,8 @@ def draw_days(
     points: Sequence[Days], path: Path, *, title: str, line: str, band: str, devices: str = "GPU", note: str = ""
 ) -> None:
     """Both curves with their interval as a band: days on logarithmic axes, where perfect scaling is a straight line,
-    device-days from zero. `line` and `band` name them; `note` stands beside the axis of devices.
+    device-days from zero, each with its efficiency: device-days on the fewest devices over these. `line` and `band`
+    name them; `note` stands beside the axis of devices.
 
     Raises:
         InputError: there are no points, or the file cannot be written.
@@ -38,8 +39,8 @@ def draw_days(
     counts = [point.num_devices for point in points]
     plain = FuncFormatter(lambda value, _: f"{value:,.10g}")
 
-    def curve(axes: Axes, weight: Callable[[Days], float], unit: str) -> None:
-        """Days times `weight`, with the interval."""
+    def curve(axes: Axes, weight: Callable[[Days], float], unit: str, told: Callable[[float], str]) -> None:
+        """Days times `weight`, with the interval; each value as it is `told`."""
         middle = [weight(point) * point.days for point in points]
         low, high = ([weight(p) * value for p, value in zip(points, values, strict=True)] for values in (
             [point.low_days for point in points], [point.high_days for point in points]
@@ -48,7 +49,7 @@ def draw_days(
         axes.plot(counts, middle, "o-", color=_LINE, lw=1.8, ms=5, label=line)
         for count, days in zip(counts, middle, strict=True):
             axes.annotate(
-                figure(days), (count, days), xytext=(0, 8), textcoords="offset points", ha="center", fontsize=8,
+                told(days), (count, days), xytext=(0, 8), textcoords="offset points", ha="center", fontsize=8,
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
             )  # fmt: skip
         axes.set_xscale("log")
@@ -62,10 +63,16 @@ def draw_days(
 
     drawing = Figure(figsize=(8, 7), layout="constrained")
     above, below = drawing.subplots(2, 1, sharex=True)
-    curve(above, lambda _: 1.0, "days")
-    curve(below, lambda point: point.num_devices, f"{devices}-days")
+    fewest = points[0].days * counts[0]
+    curve(above, lambda _: 1.0, "days", figure)
+    curve(
+        below,
+        lambda point: point.num_devices,
+        f"{devices}-days, efficiency",
+        lambda device_days: f"{figure(device_days)}\n{fewest / device_days:.0%}",
+    )
     above.plot(
-        counts, [points[0].days * counts[0] / count for count in counts],
+        counts, [fewest / count for count in counts],
         "--", color="#888888", lw=1, label=f"in proportion to the fewest {devices}s",
     )  # fmt: skip
     above.legend(frameon=False, fontsize=9)
@@ -73,7 +80,7 @@ def draw_days(
     above.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     above.yaxis.set_minor_locator(NullLocator())
     above.yaxis.set_major_formatter(plain)
-    below.set_ylim(0, 1.12 * max(point.num_devices * max(point.days, point.high_days) for point in points))
+    below.set_ylim(0, 1.2 * max(point.num_devices * max(point.days, point.high_days) for point in points))
     below.set_xlabel(f"{devices}s" + (f" ({note})" if note else ""))
     below.xaxis.set_major_locator(NullLocator())
     below.set_xticks(counts, [f"{count:,}" for count in counts])

@@ -146,7 +146,7 @@ def evidence(best: Measurement, group: Sequence[Measurement], history: History) 
         )
     held = [reason for reason in best.held_back if reason]
     if held:
-        reasons = ", ".join(sorted(set(held)))
+        reasons = ", ".join(sorted({name for each in held for name in each.split(", ")}))
         found.append(f"Clocks were lowered in {len(held)} of {len(best.held_back)} windows of its run: {reasons}.")
     if best.idle_devices:
         found.append(f"{best.idle_devices} of {best.num_devices} devices were idle (under 5 % busy).")

@@ -74,6 +74,7 @@ class Row:
     outcome: str | None = None
     peak_reserved_gib: float | None = None
     layout_id: str | None = None
+    compile_s: float | None = None
 
 
 HEADER: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(Row))
@@ -154,6 +155,7 @@ def _row(measurement: Measurement, cluster: Cluster, source: str, path: str) -> 
         outcome=measurement.outcome.value,
         peak_reserved_gib=measurement.peak_reserved_gib,
         layout_id=layout.id,
+        compile_s=measurement.compile_s,
     )
 
 

@@ -136,9 +136,17 @@ class TestSet:
         said = refused("gpt2", "--set", "engine=ddp", "--set", "zero_stage=3")
         assert "gives no layout on any cluster" in said
 
-    def test_what_no_engine_runs(self, refused: Refused) -> None:
-        said = refused("gpt2", "--set", "compression=powersgd_4", "--set", "engine=fsdp")
-        assert said.startswith("nothing of space gpt2 can run: gradients are compressed by hooks that DDP alone has")
+    @pytest.mark.parametrize(
+        ("change", "engine", "why"),
+        [
+            ("compression=powersgd_4", "fsdp", "gradients are compressed by hooks that DDP alone has"),
+            ("offload=all", "ddp", "DDP keeps everything on the device, got offload all"),
+            ("offload=optimizer", "fsdp", "FSDP2 offloads weights and gradients along with the states"),
+        ],
+    )
+    def test_what_no_engine_runs(self, refused: Refused, change: str, engine: str, why: str) -> None:
+        said = refused("gpt2", "--set", change, "--set", f"engine={engine}")
+        assert said.startswith(f"nothing of space gpt2 can run: {why}")
 
     def test_a_batch_that_does_not_divide(self, refused: Refused) -> None:
         said = refused("gpt2", "--set", "micro_batch=3")

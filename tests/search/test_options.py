@@ -1,5 +1,7 @@
 """The commands' options are frozen: a knob that belongs to a space is an axis of `--set`, never an option."""
 
+# pyright: reportPrivateUsage=false
+
 import argparse
 import importlib
 import re
@@ -9,6 +11,11 @@ import pytest
 
 import platform.report as report  # pyright takes `from platform import` for the standard module
 import platform.search as search
+import search_spaces
+from platform.finals.ranking import TIE_WIDTH
+from platform.finals.schedule import FINALISTS
+from platform.subject.subject import GATES, TIMINGS
+from trainers.measuring import matmul_peak
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,6 +66,24 @@ def test_every_option_is_documented(command: tuple[argparse.ArgumentParser, set[
     _, frozen = command
     text = (ROOT / "docs" / "search.md").read_text()
     assert [name for name in sorted(frozen) if not re.search(rf"`{name}[ `]", text)] == []
+
+
+def test_the_figures_that_the_page_tells_are_those_of_the_search() -> None:
+    gpu, gate, small = TIMINGS["cuda"], GATES["cuda"], GATES["cpu"]
+    shape, *others = (" x ".join(map(str, each)) for each in matmul_peak._SHAPES["cuda"])
+    told = (
+        f"({search.parser().parse_args([]).wait_for_gpus / 60:g} min by default)",
+        f"the best three points have N runs each ({search_spaces.load('bloom7b').repeats}, unless",
+        f"narrower than {100 * TIE_WIDTH:g} %",
+        f"whose step stays within {gpu.longest_step_s:g} s, its windows {gpu.winner_s:g} s long in all",
+        f"{gate.steps} steps of {gate.sequences} sequences from the first weights on",
+        f"On CPUs the gate is {small.steps} steps of {small.sequences} sequences",
+        f"{gpu.peak_s:g} s of products of random normal numbers, the best of three shapes ({shape} among them)",
+        f"as many as fill {gpu.rung_s:g} s (and three windows at least)",
+    )
+    text = (ROOT / "docs" / "search.md").read_text()
+    assert [each for each in told if each not in text] == []
+    assert (FINALISTS, gpu.min_windows, len(others) + 1) == (3, 3, 3)
 
 
 def test_the_documentation_names_no_option_that_is_not_there() -> None:

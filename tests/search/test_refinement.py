@@ -37,8 +37,15 @@ def up_to(largest: int) -> Callable[[Job, BatchPoint], Measurement]:
     return lambda job, batch: fast(job, batch) if batch.micro_batch <= largest else out_of_memory(job, batch)
 
 
-def test_seven_is_found_between_four_and_eight(make: Make, backend: Backend, study: Study) -> None:
-    backend.play = up_to(7)
+def thrashing(job: Job, batch: BatchPoint) -> Measurement:
+    return dataclasses.replace(fast(job, batch), outcome=Outcome.THRASH, reason="3 allocator retries")
+
+
+@pytest.mark.parametrize("refused", [out_of_memory, thrashing])
+def test_seven_is_found_between_four_and_eight(
+    make: Make, backend: Backend, study: Study, refused: Callable[[Job, BatchPoint], Measurement]
+) -> None:
+    backend.play = lambda job, batch: fast(job, batch) if batch.micro_batch <= 7 else refused(job, batch)
     backend.run(make(WITHIN))
     assert backend.order == [(LAYOUTS[0], (4, 8, 16)), (LAYOUTS[0], (5, 6, 7))]
     best = winner(history_of(study).measurements)

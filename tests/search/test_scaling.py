@@ -21,8 +21,9 @@ from platform.session import session
 from platform.study.study import read
 from tests.search.backend import CLUSTER, Backend, Clock, result
 from tests.search.session import write_space
+from trainers.codec import to_json
 from trainers.job import Job
-from trainers.layout import BatchPoint
+from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement, days_for_tokens
 
 SPEEDS = {1: 1000.0, 2: 1600.0}
@@ -123,6 +124,14 @@ def test_each_number_has_a_winner_with_days_efficiency_and_cost(
     table = list(csv.DictReader((folder / "scaling.csv").open()))
     assert [float(each["cost"]) for each in table] == [row["cost"] for row in rows]
     assert (folder / "scaling.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_one_layout_is_measured_on_each_number(played: Played, space: str) -> None:
+    path = played.folder / "layout.json"
+    path.write_text(json.dumps({"layout": to_json(Layout(engine="ddp", checkpointing="full"))}))
+    assert played.search(space, "--layout", str(path), "--name", "s", "--gpus", "1,2") == 0
+    layouts = [(job.layout.dp_replicate, job.layout.checkpointing, job.rungs[0].micro_batch) for job in played.jobs]
+    assert layouts == [(1, "full", 1), (2, "full", 1)]
 
 
 def test_a_group_goes_on_with_what_is_missing_of_it(

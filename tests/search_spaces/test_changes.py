@@ -1,8 +1,11 @@
 """`--set axis=value,value`: what it changes, and what it says when it cannot."""
 
+import dataclasses
+
 import pytest
 
 import search_spaces
+from trainers.layout import Layout
 
 
 def test_layout_axes_and_ladder_are_replaced() -> None:
@@ -11,6 +14,14 @@ def test_layout_axes_and_ladder_are_replaced() -> None:
     assert {each.layout.engine for each in found} == {"deepspeed"}
     assert [each.layout.zero_stage for each in found[:2]] == [2, 1]
     assert {each.micro_batches for each in found} == {(2, 4)}
+
+
+@pytest.mark.parametrize("axis", [field.name for field in dataclasses.fields(Layout)])
+def test_each_kind_that_a_space_names_is_an_axis_of_its_model_s(axis: str) -> None:
+    points, _ = search_spaces.load("bloom7b_kinds").candidates(4)
+    values = {getattr(each.layout, axis) for each in points}
+    found, _ = search_spaces.load("bloom7b").with_changes([f"{axis}={','.join(map(str, values))}"]).candidates(4)
+    assert {getattr(each.layout, axis) for each in found} >= values
 
 
 def test_a_recipe_field_makes_another_recipe() -> None:

@@ -10,7 +10,7 @@ import pytest
 import trainers.node as node
 from platform.cluster.nodes import Node, place_of
 from platform.cluster.preflight import check
-from platform.errors import ClusterError
+from platform.errors import ClusterError, InputError
 from tests.disks import small_disk
 
 FACTS = node.facts(gpu=False)
@@ -75,3 +75,19 @@ def test_what_is_left_of_a_cluster_takes_its_workers_on_fewer_cores() -> None:
     assert (left.cpus_per_worker, left.cluster.num_devices, left.left_out) == (0.4, 2, True)
     gpus = [dataclasses.replace(each, num_gpus=4, facts={**FACTS, "capability": (9, 0)}) for each in two]
     assert place_of(gpus, cpu_workers=2, driver_ip="10.0.0.1").cluster.num_nodes == 2
+
+
+def test_unlike_gpus_are_refused_by_name() -> None:
+    def gpus(number: int = 4, **facts: Any) -> Node:
+        return dataclasses.replace(_node(), num_gpus=number, facts={**FACTS, "capability": (9, 0), **facts})
+
+    def refused(*nodes: Node) -> str:
+        with pytest.raises(InputError) as error:
+            place_of(nodes, cpu_workers=2, driver_ip="10.0.0.1")
+        return str(error.value)
+
+    h200, v100 = gpus(device="NVIDIA H200", memory_gib=140.4), gpus(device="Tesla V100", memory_gib=15.8)
+    kinds = "the cluster mixes GPU types (NVIDIA H200 of 140.4 GiB and Tesla V100 of 15.8 GiB): one study measures one"
+    assert refused(h200, v100).startswith(kinds)
+    assert "(NVIDIA H200 and Tesla V100 in one node)" in refused(gpus(mixed=["NVIDIA H200", "Tesla V100"]))
+    assert "unlike numbers of GPUs (4 and 8)" in refused(gpus(4), gpus(8))

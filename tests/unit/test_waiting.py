@@ -7,7 +7,7 @@ import pytest
 
 from platform.cluster.waiting import Awaited, awaited, gpu_types, wait
 from platform.errors import ClusterError, InputError
-from platform.study.folder import in_a_copy
+from platform.study.folder import default_folder, in_a_copy
 
 HEAD = {"resources": {"CPU": 8}}
 
@@ -81,6 +81,16 @@ class TestWait:
     def test_nothing_is_said_where_they_are_there(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert self.run(50, {0: 16}) == 0
         assert capsys.readouterr().err == ""
+
+
+def test_a_job_s_studies_are_kept_at_home_since_its_copy_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = tmp_path / "runtime_resources" / "working_dir_files" / "_ray_pkg_0a1b"
+    copy.mkdir(parents=True)
+    monkeypatch.setenv("HOME", "/home/ray")
+    monkeypatch.chdir(copy)
+    assert default_folder() == "/home/ray/studies"
+    monkeypatch.chdir(tmp_path)
+    assert default_folder() == "studies"
 
 
 def test_a_job_s_copy_is_told_from_a_checkout() -> None:

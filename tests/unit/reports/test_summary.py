@@ -60,6 +60,13 @@ def test_the_winner_in_one_sentence() -> None:
     assert "miniature of bloom-7b1" in winner_sentence(small, tokens=1e9)
 
 
+def test_what_held_its_devices_back_is_told_each_reason_once() -> None:
+    reasons = ("power cap", "", "power cap, thermal")
+    said = verdicts(_history(measurement(idle_devices=1, held_back=reasons)))
+    assert "Clocks were lowered in 2 of 3 windows of its run: power cap, thermal." in said
+    assert "1 of 4 devices were idle (under 5 % busy)." in said
+
+
 def test_what_came_nearest_where_nothing_fits() -> None:
     far = oom(on=layout(prefetch=1), allocated_gib=79.0, asked_gib=20.0)
     near = oom(on=layout(prefetch=2), allocated_gib=79.0, asked_gib=1.5)

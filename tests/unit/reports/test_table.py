@@ -17,7 +17,7 @@ PUBLISHED = (
 )
 OWN = (
     "recipe,engine,optimizer,state_precision,grad_sync,offload,attention,loss,compile,compression,cap_gib,outcome,"
-    "peak_reserved_gib,layout_id"
+    "peak_reserved_gib,layout_id,compile_s"
 )
 DOC = Path(__file__).parents[3] / "docs" / "table.md"
 
@@ -56,7 +56,7 @@ def test_rows_come_back_as_they_were_and_layouts_stay_distinct(tmp_path: Path) -
 
 
 def test_what_the_cells_of_a_measurement_say() -> None:
-    (row,) = _rows(measurement(micro_batch=2, step_time_derived=True, cap_gib=70.0))
+    (row,) = _rows(measurement(micro_batch=2, step_time_derived=True, cap_gib=70.0, compile_s=12.5))
     assert row.params_b == pytest.approx(7.069016064)
     assert (row.gpus, row.dp, row.strategy, row.engine) == (4, 4, "fsdp", "fsdp")
     assert (row.micro_batch, row.grad_accum, row.global_batch) == (2, 64, 512)
@@ -66,6 +66,7 @@ def test_what_the_cells_of_a_measurement_say() -> None:
     assert row.peak_mem_gb == pytest.approx(61.25 * 1.073741824)
     assert (row.status, row.outcome, row.cap_gib, row.peak_reserved_gib) == ("ok", "ok", 70.0, 66.5)
     assert row.derived == "iter_time_s;tokens_per_s_per_gpu;tflops_per_gpu;mfu;hfu"
+    assert row.compile_s == 12.5
 
 
 @pytest.mark.parametrize(

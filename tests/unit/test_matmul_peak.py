@@ -1,0 +1,27 @@
+# pyright: reportPrivateUsage=false
+"""What the measured matmul peak is made of; the products' seconds are made up."""
+
+import itertools
+
+import pytest
+import torch
+
+from trainers.measuring import matmul_peak
+
+
+def test_it_is_the_best_shape_s_median_over_random_normal_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {
+        shape: itertools.cycle((each, 3 * each, each)) for shape, each in (((1024, 1024), 2.0), ((2048, 512), 1.0))
+    }
+    factors: list[torch.Tensor] = []
+
+    def one(device: torch.device, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> float:
+        factors.extend((a, b))
+        return next(seconds[a.shape[0], a.shape[1]])
+
+    monkeypatch.setattr(matmul_peak, "_one", one)
+    found = matmul_peak.measure_tflops(torch.device("cpu"), "fp32", seconds=0.0)
+    assert found == pytest.approx(2 * 2048 * 1024 * 512 / 1.0 / 1e12)
+    assert len(factors) == 2 * 2 * 5, "five repetitions of each shape at least"
+    for each in factors:
+        assert each.mean().item() == pytest.approx(0, abs=0.02) and each.std().item() == pytest.approx(1, abs=0.02)
