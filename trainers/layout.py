@@ -28,7 +28,8 @@ _NAMES = {
     "loss": get_args(Loss),
     "compile": get_args(Compile),
 }
-_STAGES = {"ddp": (0,), "fsdp": (2, 3), "deepspeed": (0, 1, 2, 3)}
+STAGES: dict[EngineName, tuple[int, ...]] = {"ddp": (0,), "fsdp": (2, 3), "deepspeed": (0, 1, 2, 3)}
+"""Of each engine the values that `zero_stage` may have. The engine with least machinery first."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)  # no slots: the id is kept beside the fields
@@ -84,7 +85,7 @@ class Layout:
         for field in ("bucket_mib", "prefetch", "reshard"):
             if getattr(self, field) < 0:
                 raise ValueError(f"{field} must not be negative, got {getattr(self, field)}")
-        stages = _STAGES[self.engine]
+        stages = STAGES[self.engine]
         if self.zero_stage not in stages:
             wanted = ", ".join(map(str, stages))
             raise ValueError(f"zero_stage of {self.engine} must be one of {wanted}, got {self.zero_stage}")

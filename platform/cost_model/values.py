@@ -193,11 +193,6 @@ def cluster_values(cluster: ClusterSpec, precision: str) -> dict[str, float]:
     }
 
 
-def point_values(recipe: Recipe, layout: Layout, batch: BatchPoint, cluster: ClusterSpec) -> dict[str, float]:
-    """One row: a point of `recipe` on `layout` on `cluster`."""
-    return _shared_values(recipe, layout, cluster) | _batch_values(batch)
-
-
 def from_points(points: Sequence[tuple[Recipe, Layout, BatchPoint]], cluster: ClusterSpec) -> Columns:
     """Columns of (recipe, layout, batch point) triples on one cluster."""
     shared = functools.cache(functools.partial(_shared_values, cluster=cluster))  # a ladder's rungs differ in little

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from search_spaces.space import Candidate
 from trainers.journal import GateCurves
-from trainers.layout import Layout
+from trainers.layout import STAGES, Layout
 from trainers.measurement import TIMED, Measurement, Outcome
 from trainers.recipe import Precision, Recipe
 
@@ -107,7 +107,7 @@ def references(recipe: Recipe, candidates: Sequence[Candidate], measurements: Se
             layout.tp * layout.pp * layout.cp,
             int(layout.offload != "none"),
             int(layout.checkpointing != "none"),
-            ("ddp", "fsdp", "deepspeed").index(layout.engine),
+            list(STAGES).index(layout.engine),
             layout.zero_stage,
         )
         fused = (layout.attention != "eager") + (layout.loss != "plain") + (layout.compile != "none")

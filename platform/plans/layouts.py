@@ -13,11 +13,10 @@ from platform.cost_model.memory import PHASES, peak_parts
 from platform.cost_model.predict import Prediction, predict
 from platform.errors import InputError
 from search_spaces.space import Space
-from trainers.layout import Layout
+from trainers.layout import STAGES, Layout
 from trainers.recipe import Recipe
 
 DAY_S = 86400.0
-_SYNC = {"ddp": ("last", "every"), "fsdp": ("every", "last")}
 PARTS = {
     "compute": ("compute_s", "attention_s", "optimizer_s"),
     "host": ("host_s",),
@@ -85,9 +84,8 @@ def axes_of(space: Space, recipe: Recipe) -> Axes:
 
     combinations: list[tuple[str, int, str]] = []
     for engine in values("engine", "fsdp"):
-        stages = {"ddp": (0,), "fsdp": (2, 3), "deepspeed": (0, 1, 2, 3)}[engine]
         for stage in values("zero_stage", 0):
-            if stage not in stages:
+            if stage not in STAGES[engine]:
                 continue
             if engine == "deepspeed":
                 combinations.append((engine, stage, "every" if stage >= 2 else "last"))

@@ -173,7 +173,7 @@ def test_a_gradient_norm_of_a_step_left_out_is_no_divergence(monkeypatch: Any, n
 
 
 @pytest.mark.parametrize("values", [[1.0, 2.0], [1.0, 2.0, 9.0], [4.0, 1.0, 1.0, 1.0]])
-def testquartiles_lie_within_what_was_measured(values: list[float]) -> None:
+def test_quartiles_lie_within_what_was_measured(values: list[float]) -> None:
     low, high = quartiles(values)
     assert low is not None and high is not None
     assert min(values) <= low <= statistics.median(values) <= high <= max(values)
