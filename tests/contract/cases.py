@@ -29,6 +29,26 @@ GPT2 = ModelSpec(
     max_positions=SEQ_LEN,
     init_std=0.2,
 )
+NEOX = ModelSpec(
+    name="neox",
+    architecture="gpt_neox",
+    num_layers=2,
+    hidden_size=32,
+    num_heads=4,
+    vocab_size=97,
+    max_positions=SEQ_LEN,
+    init_std=0.2,
+)
+LLAMA = ModelSpec(
+    name="llama",
+    architecture="llama",
+    num_layers=2,
+    hidden_size=32,
+    num_heads=4,
+    num_kv_heads=2,
+    vocab_size=97,
+    init_std=0.2,
+)
 
 # Each fault with the stage at which it is planted in an engine; the last stage where none is named.
 FAULTS: dict[str, dict[str, int]] = {
@@ -147,6 +167,10 @@ def _kernels(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
         (GPT2, "bf16", ddp, {"attention": "flex", "loss": "chunked", "checkpointing": "every_2"}),
         (BLOOM, "bf16", ddp, {"attention": "flex", "loss": "chunked", "compile": "block", "checkpointing": "full"}),
         (GPT2, "fp32", ddp, {"attention": "sdpa", "compile": "model"}),
+        (NEOX, "fp32", ddp, {"attention": "sdpa", "loss": "chunked", "checkpointing": "every_2"}),
+        (LLAMA, "fp32", fsdp, {"attention": "flex", "loss": "chunked", "checkpointing": "selective"}),
+        (LLAMA, "bf16", zero, {"attention": "eager", "loss": "chunked", "checkpointing": "full"}),
+        (NEOX, "bf16", fsdp, {"attention": "flex", "compile": "block"}),
         (BLOOM, "fp32", fsdp, {"attention": "flex", "loss": "chunked", "checkpointing": "every_2"}),
         (
             GPT2,

@@ -4,7 +4,17 @@ import dataclasses
 import functools
 
 import torch
-from transformers import Adafactor, BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    Adafactor,
+    BloomConfig,
+    BloomForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from tests.contract.cases import STEPS
 from trainers.data import Stream
@@ -87,6 +97,30 @@ def _model(spec: ModelSpec) -> torch.nn.Module:
         return BloomForCausalLM(
             BloomConfig(
                 vocab_size=spec.vocab_size, hidden_size=spec.hidden_size, n_layer=spec.num_layers, n_head=spec.num_heads
+            )
+        ).train()
+    if spec.architecture == "gpt_neox":
+        return GPTNeoXForCausalLM(
+            GPTNeoXConfig(
+                vocab_size=spec.vocab_size,
+                hidden_size=spec.hidden_size,
+                intermediate_size=4 * spec.hidden_size,
+                num_hidden_layers=spec.num_layers,
+                num_attention_heads=spec.num_heads,
+                max_position_embeddings=spec.max_positions,
+                attn_implementation="eager",  # pyright: ignore[reportCallIssue]
+            )
+        ).train()
+    if spec.architecture == "llama":
+        return LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=spec.vocab_size,
+                hidden_size=spec.hidden_size,
+                intermediate_size=4 * spec.hidden_size,
+                num_hidden_layers=spec.num_layers,
+                num_attention_heads=spec.num_heads,
+                num_key_value_heads=spec.num_kv_heads,
+                attn_implementation="eager",  # pyright: ignore[reportCallIssue]
             )
         ).train()
     return GPT2LMHeadModel(
