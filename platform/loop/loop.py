@@ -104,7 +104,12 @@ class Loop:
         return job
 
     def upcoming(self) -> Job | None:
-        """What `next_job` gives; no trial is begun by it. Rungs that it finds hopeless are recorded as skipped."""
+        """What `next_job` gives; no trial is begun by it. Rungs that it finds hopeless are recorded as skipped, and
+        points of a layout that failed its numerics gate, in this session or one that was cut right then, as failed.
+        """
+        self.refresh()
+        for measurement in self._finals.barred(self.history) if self._finals else ():
+            self.study.record(Measured(measurement=measurement))
         self.refresh()
         if self.fault:
             return None
@@ -173,9 +178,6 @@ class Loop:
         self.refresh()
         if kind is Kind.UNSTARTED:
             return
-        for measurement in self._finals.barred(self.history) if self._finals else ():
-            self.study.record(Measured(measurement=measurement))
-        self.refresh()
         candidate, asked = self._candidates.get(key), self._asked
         if candidate is None or job.repeat or follows is Next.AGAIN or not job.rungs:
             return

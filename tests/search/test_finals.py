@@ -170,6 +170,21 @@ class TestFinals:
         assert all("gate failed" in each.reason and each.outcome is Outcome.FAILED for each in barred)
         assert [each.layout for each in history.gates] == [LAYOUTS[0], LAYOUTS[2], LAYOUTS[1]], "one reference will do"
 
+    def test_nor_where_the_session_was_cut_before_it_could_say_so(
+        self, make: Make, backend: Backend, study: Study
+    ) -> None:
+        """Both curves are in the journal; the reference's trial has no end."""
+        backend.play = lambda job, batch: result(job, batch, 1000.0 - 100.0 * LAYOUTS.index(job.layout))
+        backend.losses = lambda job: (2.0, 1.0 + 0.1 * (job.layout == LAYOUTS[0]))
+        rules = dataclasses.replace(self.RULES, repeats=0)
+        loop = make(rules=rules)
+        while (job := loop.next_job()) and (state := backend.begin(job)) and (job.rungs or job.layout != LAYOUTS[2]):
+            loop.ended(state=state[0], reason=state[1])
+        study.record(Resume())
+        backend.run(make(rules=rules))
+        best = winner(history_of(study).measurements)
+        assert best is not None and best.layout == LAYOUTS[1]
+
     def test_the_plainest_layout_is_its_own_reference(self, make: Make, backend: Backend, study: Study) -> None:
         backend.play = lambda job, batch: result(job, batch, 1000.0 + 100.0 * LAYOUTS.index(job.layout))
         backend.run(make(rules=dataclasses.replace(self.RULES, repeats=0)))
