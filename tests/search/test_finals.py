@@ -357,6 +357,19 @@ class TestBudgetOfTheFinals:
         last, reference = slow.jobs[searched : searched + 2]
         assert last.is_last and last.gate and reference.gate and not reference.rungs and not loop.left_out
 
+    def test_nor_does_a_session_interrupted_in_its_search_between_the_two_change_that(
+        self, make: Make, slow: Backend, study: Study
+    ) -> None:
+        rules = dataclasses.replace(self.RULES, repeats=0)
+        slow.run(make(self.MANY, rules=rules, time_s=70.0))
+        study.record(End(exit_code=0, wall_s=70, gpu_s=140, left_out="the winner's last run"))
+        study.record(Resume())
+        slow.step(make(self.MANY, rules=rules, time_s=20.0))
+        study.record(End(exit_code=130, wall_s=20, gpu_s=40))
+        study.record(Resume())
+        job = make(self.MANY, rules=rules, time_s=110.0).next_job()
+        assert slow.jobs[-1].repeat == 0 and job is not None and job.is_last and job.gate
+
     def test_a_gate_that_took_the_time_of_the_winner_s_windows_does_not_cost_it_its_last_run(
         self, make: Make, slow: Backend, study: Study
     ) -> None:
