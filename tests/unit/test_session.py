@@ -224,7 +224,8 @@ def test_a_refused_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 def test_it_says_why_a_winner_has_no_profile() -> None:
     best, at = measurement(), "2026-01-01T00:00:00+00:00"
     known: list[Line] = [header(at=at), Measured(at=at, measurement=best)]
-    assert ending.not_profiled(History(known)).startswith("The winner was not profiled: no time was left for it.")
+    said = "The winner was not profiled: the search ended before it. --resume with --profile tries again."
+    assert ending.not_profiled(History(known)) == said, "by its budget or by Ctrl-C"
     of: dict[str, Any] = {"trial_id": "t9", "key": "k"}
     start = TrialStart(at=at, recipe=best.recipe, layout=best.layout, micro_batches=(), profiles=best.batch, **of)
     end = TrialEnd(at=at, state="done", wall_s=1.0, gpu_s=4.0, reason="no kernel was seen", **of)
