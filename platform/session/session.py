@@ -284,6 +284,4 @@ def _run(
         code, fault = ending.verdict(study.follow()[1])
         why = fault or why
     end(code, why)
-    if left_out:
-        say(f"Final runs left out: {left_out}.")
     return code, fault
