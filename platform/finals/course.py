@@ -189,8 +189,6 @@ class Finals:
                     trial = self._closing.next(recipe, history, run=False)
         if trial is None or (not trial.gate and left_s < run_s):
             return None
-        if not trial.rungs:
-            return trial
         reference_s = self._closing.reference_s(best, history, costs) if trial.gate else 0.0
         return dataclasses.replace(trial, leave_s=costs.measuring_s(best) + GATE_MARGIN * reference_s)
 

@@ -309,6 +309,18 @@ class TestBudgetOfTheFinals:
         slow.run(loop)
         assert any(job.profile for job in slow.jobs) == ("numerics gate" not in loop.left_out)
 
+    def test_after_three_references_that_cannot_run_a_winner_goes_without_one_in_that_session(
+        self, make: Make, slow: Backend
+    ) -> None:
+        slow.losses = lambda job: (2.0, 1.0) if job.is_last else None
+        for rules in (dataclasses.replace(self.RULES, repeats=0), dataclasses.replace(self.RULES, repeats=0)):
+            begun = len(slow.jobs)
+            loop = make(self.MANY, rules=rules, max_trials=2)
+            slow.run(loop)
+            references = [job.layout for job in slow.jobs[begun:] if job.gate and not job.is_last]
+            assert len(references) == len(set(references)) == 3
+            assert loop.left_out.startswith("the reference of the numerics gate")
+
     def test_with_time_for_all_the_finalists_run_first(self, make: Make, slow: Backend) -> None:
         slow.run(make(self.MANY, rules=self.RULES, time_s=500.0))
         assert [job.repeat for job in slow.jobs[13:]] == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 0]
