@@ -77,8 +77,12 @@ class Finals:
 
         All that the winners have to go through, and their profile where it is asked for; where that is too much of the
         budget, their last runs alone; nothing where these are too much as well, since a part of them is worth nothing.
-        With the finalists' runs, up to a third.
+        With the finalists' runs, up to a third. Nothing too before each recipe was tried: a winner of one that is
+        confirmed is worth less than one of each.
         """
+        tried = {each.recipe.id for each in history.measurements if each.outcome is not Outcome.SKIPPED}
+        if not tried.issuperset(recipe.id for recipe in self._recipes):
+            return 0.0
         run_s, gate_s = self._needs_s(history, costs, anew=self._recipes if history.finals_begun else ())
         profile_s = costs.trial_s * len(self._unprofiled(history))
         if run_s + gate_s + profile_s <= MOST_GATED * whole_s:

@@ -301,6 +301,15 @@ class TestBudgetOfTheFinals:
         assert "runs of 3 finalists" in loop.left_out and "numerics gate" not in loop.left_out
         assert [each.recipe for each in history_of(study).profiles] == [RECIPE, OTHER]
 
+    def test_each_recipe_is_tried_before_room_is_kept_for_a_winner_s_final_runs(
+        self, make: Make, slow: Backend
+    ) -> None:
+        """Those of the first one's are estimated to take 88 s: of 92 s that it leaves no second trial would be begun."""
+        both = [dataclasses.replace(each, recipe=recipe) for recipe in (RECIPE, OTHER) for each in self.MANY]
+        loop = make(both, rules=dataclasses.replace(self.RULES, repeats=0), time_s=140.0, spent_s=40.0)
+        slow.run(loop)
+        assert [job.recipe for job in slow.jobs[:2]] == [RECIPE, OTHER] and not slow.jobs[1].repeat
+
     @pytest.mark.parametrize("time_s", [40.0, 100.0])
     def test_no_winner_is_profiled_before_its_gate(self, time_s: float, make: Make, slow: Backend) -> None:
         """Without time for its gate what would be profiled is no winner yet."""
