@@ -177,7 +177,8 @@ def _check_same(history: History, subject: Subject) -> None:
 
 def _found_again(history: History, plan: Plan) -> str:
     left = sum(bool(history.missing(candidate)) for candidate in plan.candidates)
-    return f"{_kept(history)} something is left to run of {plural(left, 'layout')}."
+    what = f"something is left to run of {plural(left, 'layout')}" if left else "every layout was tried"
+    return f"{_kept(history)} {what}."
 
 
 def _kept(history: History) -> str:
