@@ -140,7 +140,7 @@ def test_a_winner_that_ran_without_its_gate_has_it_alone_in_a_later_session() ->
 )
 def test_a_search_leaves_time_for_what_fits_into_the_budget(whole_s: float, reserve_s: float) -> None:
     assert finals(candidates=ALONE).reserve_s(after(ran()), COSTS, whole_s) == pytest.approx(reserve_s)
-    assert finals(candidates=ALONE).reserve_s(after(), COSTS, whole_s) == 0.0, "before the first measurement nothing is known"
+    assert finals(candidates=ALONE).reserve_s(after(), COSTS, whole_s) == 0.0, "before any measurement"
 
 
 def test_no_time_is_left_for_it_before_each_recipe_was_tried() -> None:

@@ -304,7 +304,7 @@ class TestBudgetOfTheFinals:
     def test_each_recipe_is_tried_before_room_is_kept_for_a_winner_s_final_runs(
         self, make: Make, slow: Backend
     ) -> None:
-        """Those of the first one's are estimated to take 88 s: of 92 s that it leaves no second trial would be begun."""
+        """Those of the first one's are estimated to take 88 s: of 92 s that are left no other trial would be begun."""
         both = [dataclasses.replace(each, recipe=recipe) for recipe in (RECIPE, OTHER) for each in self.MANY]
         loop = make(both, rules=dataclasses.replace(self.RULES, repeats=0), time_s=140.0, spent_s=40.0)
         slow.run(loop)
