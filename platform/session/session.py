@@ -221,8 +221,6 @@ def _run(
     for measurement in subject.plan.skipped:
         if measurement.id not in known:
             study.record(Measured(measurement=measurement))
-    from platform.loop import tune  # imports Ray, which reads at import the settings that `connected` made
-
     loop: Loop | None = None
     code, why, fault, left_out, out = 0, "", "", "", sys.stdout
 
@@ -249,6 +247,8 @@ def _run(
         mirror.start(once=lambda: loop is not None and loop.running)
     scratch = leftovers.scratch_folder()
     try:
+        from platform.loop import tune  # imports Ray, which reads at import the settings that `connected` made
+
         leftovers.note(study.path, tune.own(is_local=place.is_local, scratch=scratch))
         if left and (said := tune.sweep(left)):
             say(said)

@@ -215,6 +215,27 @@ class TestEnd:
         assert history.end.gpu_s == pytest.approx(history.gpu_s, abs=20)
 
 
+    def test_one_interrupted_while_ray_tune_is_imported_says_how_to_go_on_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """That takes seconds after the journal's first line."""
+
+        class CtrlC:
+            def find_spec(self, name: str, *_: object) -> None:
+                if name == tune.__name__:
+                    raise KeyboardInterrupt
+
+        monkeypatch.delattr(sys.modules["platform.loop"], "tune")
+        monkeypatch.delitem(sys.modules, tune.__name__)
+        monkeypatch.setattr(sys, "meta_path", [CtrlC(), *sys.meta_path])
+        with Study.create(tmp_path, "made-up") as study:
+            study.record(header("made-up", recipes=(RECIPE,), cluster=CLUSTER))
+            code, _ = session._run(study, _subject(), PLACE, Budget(), time.monotonic())
+            history = read(study.path)[0]
+        assert history.end is not None and history.end.exit_code == code == session.INTERRUPTED
+        assert "Interrupted. What was measured is kept; go on with:" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("refused_by", ["the address", "Ray"])
 def test_a_refused_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused_by: str) -> None:
     error = InputError("no") if refused_by == "the address" else ClusterError("no")
