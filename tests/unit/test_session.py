@@ -214,7 +214,6 @@ class TestEnd:
         assert history.gpu_s > 2 * 0.29 and history.end.gpu_s > 2 * 0.29
         assert history.end.gpu_s == pytest.approx(history.gpu_s, abs=20)
 
-
     def test_one_interrupted_while_ray_tune_is_imported_says_how_to_go_on_too(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
