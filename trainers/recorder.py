@@ -80,8 +80,9 @@ class Recorder:
         """Writes a measurement; returns its outcome, "known" where a failure has nothing to add, or "cut off".
 
         Whoever sees a failure first is nearest to its cause: after the ladder's end no other is written. A failure at a
-        point that is measured came after it, so it goes to the next one of `rungs`, if there is one. A trial that
-        stands still because a node of it is out of reach says nothing of its layout: of that nothing is written.
+        point that is measured came after it, so it goes to the next one of `rungs`, if there is one. One in the
+        numerics gate, whose batch is none of them, goes to the first; of a trial without rungs nothing is written. Nor
+        is a trial that stands still because a node of it is out of reach, which says nothing of its layout.
         """
         entry = from_json(Measurement, measurement)
         if entry.outcome is Outcome.HUNG and self._is_cut_off(trial_id):
@@ -89,8 +90,8 @@ class Recorder:
         with self._lock:
             done = self._done.setdefault(trial_id, set())
             if entry.outcome in _FINAL:
-                points = (entry.batch, *(from_json(BatchPoint, rung) for rung in rungs))
-                left = next((point for point in points if point not in done), None)
+                ladder = [from_json(BatchPoint, rung) for rung in rungs]
+                left = next((point for point in (entry.batch, *ladder) if point in ladder and point not in done), None)
                 if trial_id in self._ended or left is None:
                     return "known"
                 entry = dataclasses.replace(entry, batch=left)

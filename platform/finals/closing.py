@@ -99,7 +99,7 @@ class Closing:
 
     def _gate_wanted(self, best: Measurement, history: History) -> bool:
         """Whether the winner's curves are still to be taken. A layout that is itself the plainest needs none."""
-        if self._rules.gate is None or _curves(best, history):
+        if _curves(best, history):
             return False
         order = gates.references(best.recipe, self._candidates, history.measurements)
         return bool(order) and order[0] != best.layout

@@ -77,8 +77,12 @@ class Finals:
 
         All that the winners have to go through, and their profile where it is asked for; where that is too much of the
         budget, their last runs alone; nothing where these are too much as well, since a part of them is worth nothing.
-        With the finalists' runs, up to a third.
+        With the finalists' runs, up to a third. Nothing too before each recipe was tried: a winner of one that is
+        confirmed is worth less than one of each.
         """
+        tried = {each.recipe.id for each in history.measurements if each.outcome is not Outcome.SKIPPED}
+        if not tried.issuperset(recipe.id for recipe in self._recipes):
+            return 0.0
         run_s, gate_s = self._needs_s(history, costs, anew=self._recipes if history.finals_begun else ())
         profile_s = costs.trial_s * len(self._unprofiled(history))
         if run_s + gate_s + profile_s <= MOST_GATED * whole_s:
@@ -189,8 +193,6 @@ class Finals:
                     trial = self._closing.next(recipe, history, run=False)
         if trial is None or (not trial.gate and left_s < run_s):
             return None
-        if not trial.rungs:
-            return trial
         reference_s = self._closing.reference_s(best, history, costs) if trial.gate else 0.0
         return dataclasses.replace(trial, leave_s=costs.measuring_s(best) + GATE_MARGIN * reference_s)
 

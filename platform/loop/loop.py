@@ -104,7 +104,12 @@ class Loop:
         return job
 
     def upcoming(self) -> Job | None:
-        """What `next_job` gives; no trial is begun by it. Rungs that it finds hopeless are recorded as skipped."""
+        """What `next_job` gives; no trial is begun by it. Rungs that it finds hopeless are recorded as skipped, and
+        points of a layout that failed its numerics gate, in this session or one that was cut right then, as failed.
+        """
+        self.refresh()
+        for measurement in self._finals.barred(self.history) if self._finals else ():
+            self.study.record(Measured(measurement=measurement))
         self.refresh()
         if self.fault:
             return None
@@ -173,9 +178,6 @@ class Loop:
         self.refresh()
         if kind is Kind.UNSTARTED:
             return
-        for measurement in self._finals.barred(self.history) if self._finals else ():
-            self.study.record(Measured(measurement=measurement))
-        self.refresh()
         candidate, asked = self._candidates.get(key), self._asked
         if candidate is None or job.repeat or follows is Next.AGAIN or not job.rungs:
             return
@@ -191,12 +193,22 @@ class Loop:
         whole_s = self.spending.whole_s
         if self._finals is not None and math.isfinite(whole_s):
             self._reserve_s = self._finals.reserve_s(self.history, self._costs, whole_s)
-        self.why_ended = self.why_ended or self.spending.why_over(
-            trials=self._searched, trial_s=self.history.trial_s, reserve_s=self._reserve_s
-        )
-        if self.why_ended:
-            self._blame_suspects()
-            return None
+        if not self.why_ended:
+            job = self._wanted_job()
+            self.tried_all = job is None
+            # Where nothing is left to try, that is why it ends, whatever a budget says.
+            self.why_ended = (
+                self.spending.why_over(trials=self._searched, trial_s=self.history.trial_s, reserve_s=self._reserve_s)
+                if job
+                else self._searcher.why_stopped
+            )
+            if not self.why_ended:
+                return job
+        self._blame_suspects()
+        return None
+
+    def _wanted_job(self) -> Job | None:
+        """What the searcher wants next; once it has ended, the best layouts' rungs between; None for nothing."""
         while (candidate := self._searcher.suggest()) is not None:
             if not self._searcher.whole_ladders:
                 candidate = dataclasses.replace(candidate, refine=False)
@@ -206,10 +218,7 @@ class Loop:
                 return self._job(candidate, _points(candidate, missing))
             self._tell(candidate)
         self._blame_suspects()
-        if (job := self._refining_job()) is not None:
-            return job
-        self.tried_all, self.why_ended = True, self._searcher.why_stopped
-        return None
+        return self._refining_job()
 
     def _tell(self, candidate: Candidate) -> None:
         """Tells the searcher which rungs of the candidate are settled, and all that was measured of it."""

@@ -91,6 +91,9 @@ def why_it_won(best: Measurement, measurements: Sequence[Measurement], forecaste
     if below > 0:  # a winner is shown by its last run, which may come out below a figure that nothing confirmed
         words = f"The winner's last run came out {below:.1%} below the figure of {name}"
         words += f", which it was {ahead:.1%} ahead of in the search" if ahead > 0 else ""
+    elif ahead < 0:  # or above it, where the machine was busy with the search's own
+        words = f"The winner's last run came out {-below:.1%} above the figure of {name}"
+        words += f", which it was {-ahead:.1%} behind in the search"
     prediction = forecaster.of([best, second])
     if prediction is not None and (parts := _parts(prediction.step)):
         step_s = prediction.step.total_s

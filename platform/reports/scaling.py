@@ -16,9 +16,9 @@ from rich.table import Table
 from platform.finals import gate as gates
 from platform.finals.ranking import ranked
 from platform.reports.days_picture import Days, draw_days
-from platform.reports.summary import as_json, cost_of, days_of, finite, measurement_json, nearest, winner
+from platform.reports.summary import as_json, cost_of, days_of, finite, measurement_json, nearest, tried, winner
 from platform.reports.text import count, figure
-from platform.study.history import History, by_recipe
+from platform.study.history import History
 from platform.study.replace import replacing
 from trainers.journal import StudyHeader
 from trainers.measurement import Measurement
@@ -72,9 +72,9 @@ def rows(histories: Sequence[History]) -> list[Row]:
     """A row for each recipe and study, the recipes in the studies' order, devices ascending."""
     found: dict[str, list[Row]] = {}
     for history in sorted(histories, key=lambda each: _header(each).cluster.num_devices):
-        header, groups = _header(history), by_recipe(history.measurements)
+        header = _header(history)
         for recipe in header.recipes:
-            group = groups.get(recipe.id, [])
+            group = tried(history, recipe)
             best = winner(group)
             near = None if best else nearest(group, header.cluster)
             reason = "" if best else "nothing was measured" if near is None else near.reason or near.outcome.value

@@ -106,13 +106,21 @@ def nearest_sentence(recipe: Recipe, measurements: Sequence[Measurement], cluste
     )
 
 
+def tried(history: History, recipe: Recipe) -> list[Measurement]:
+    """What a verdict on the recipe goes by: nothing where the search ended before its first trial with it, since what
+    was skipped beforehand says nothing of what was left to try.
+    """
+    group = [each for each in history.measurements if each.recipe.id == recipe.id]
+    begun = any(each.outcome is not Outcome.SKIPPED for each in group)
+    return group if begun or (history.end is not None and history.end.tried_all) else []
+
+
 def verdicts(history: History) -> list[str]:
     """One sentence for each recipe: its winner, or what came nearest."""
     assert history.header is not None
-    groups = by_recipe(history.measurements)
     sentences: list[str] = []
     for recipe in history.header.recipes:
-        group = groups.get(recipe.id, [])
+        group = tried(history, recipe)
         best = winner(group)
         if best is None:
             sentences.append(nearest_sentence(recipe, group, history.header.cluster))
@@ -121,7 +129,7 @@ def verdicts(history: History) -> list[str]:
             sentences.append(winner_sentence(best, tokens=history.header.tokens, price_per_gpu_h=price))
             sentences += evidence(best, group, history)
     if history.end is not None and history.end.left_out:
-        sentences.append(f"Final runs left out for want of time: {history.end.left_out}; --resume begins with them.")
+        sentences.append(f"Final runs left out: {history.end.left_out}; --resume begins with them.")
     return [*sentences, *(sentence for peak in history.peaks[-1:] if (sentence := lag(peak, history.header.cluster)))]
 
 

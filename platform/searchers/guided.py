@@ -274,4 +274,4 @@ def _foremost(index: Index, score: Array, most: int) -> Index:
 
 
 def _short(value: float) -> str:
-    return f"{value:.2g}" if value < 100 else f"{value:.0f}"
+    return f"{round(value, 6):.2g}" if value < 100 else f"{value:.0f}"

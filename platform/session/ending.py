@@ -60,7 +60,7 @@ def not_profiled(history: History) -> str:
     """Why a winner has no profile; "" where each has one, and where there is no winner."""
     if all(history.profile_of(best) is not None for best in winners(history.measurements).values()):
         return ""
-    why = history.profile_failure() or "no time was left for it"
+    why = history.profile_failure() or "the search ended before it"
     return f"The winner was not profiled: {why}. --resume with --profile tries again."
 
 

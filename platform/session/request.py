@@ -286,6 +286,7 @@ def _every_recipe(space: Space, change: Callable[[Recipe], Recipe]) -> Space:
 def kept_arguments(options: argparse.Namespace) -> tuple[str, ...]:
     """The options in `KEPT` that are given, as arguments, paths absolute."""
     found: list[str] = []
+    named = (*search_spaces.names(), *search_spaces.reference.names())  # before any file or folder of that name
     for name in KEPT:
         value = getattr(options, name)
         if value is None or value == []:
@@ -293,7 +294,7 @@ def kept_arguments(options: argparse.Namespace) -> tuple[str, ...]:
         if (
             name in ("layout", "data")
             or (name == "learn_from" and knowledge.is_path(value))
-            or (name == "space" and Path(value).expanduser().exists() and "." in value)
+            or (name == "space" and value not in named and Path(value).expanduser().exists())
         ):
             value = str(Path(value).expanduser().absolute())
         option = [] if name == "space" else ["--" + name.replace("_", "-")]

@@ -70,7 +70,8 @@ def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             code = min(code, ended)
     if options.dry_run:
         return code
-    report(studies, name, as_object=options.json)
+    if any(is_study(studies / member(name, count)) for count in several.counts):
+        report(studies, name, as_object=options.json)
     if fault or code == session.INTERRUPTED:
         say(f"Go on with all of them: {ending.how_to(ending.RESUME, studies / name)}")
     if fault:

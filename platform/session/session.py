@@ -177,7 +177,8 @@ def _check_same(history: History, subject: Subject) -> None:
 
 def _found_again(history: History, plan: Plan) -> str:
     left = sum(bool(history.missing(candidate)) for candidate in plan.candidates)
-    return f"{_kept(history)} something is left to run of {plural(left, 'layout')}."
+    what = f"something is left to run of {plural(left, 'layout')}" if left else "every layout was tried"
+    return f"{_kept(history)} {what}."
 
 
 def _kept(history: History) -> str:
@@ -220,8 +221,6 @@ def _run(
     for measurement in subject.plan.skipped:
         if measurement.id not in known:
             study.record(Measured(measurement=measurement))
-    from platform.loop import tune  # imports Ray, which reads at import the settings that `connected` made
-
     loop: Loop | None = None
     code, why, fault, left_out, out = 0, "", "", "", sys.stdout
 
@@ -248,6 +247,8 @@ def _run(
         mirror.start(once=lambda: loop is not None and loop.running)
     scratch = leftovers.scratch_folder()
     try:
+        from platform.loop import tune  # imports Ray, which reads at import the settings that `connected` made
+
         leftovers.note(study.path, tune.own(is_local=place.is_local, scratch=scratch))
         if left and (said := tune.sweep(left)):
             say(said)
@@ -284,6 +285,4 @@ def _run(
         code, fault = ending.verdict(study.follow()[1])
         why = fault or why
     end(code, why)
-    if left_out:
-        say(f"Final runs left out: {left_out}.")
     return code, fault

@@ -118,7 +118,9 @@ class History:
                 self._count(entry.trial_id)
             case End():
                 self._close_session()
-                self.end, self.left_out = entry, entry.left_out
+                self.end = entry
+                if entry.left_out or entry.exit_code in (0, 1):  # one that was interrupted says nothing of them
+                    self.left_out = entry.left_out
             case Resume():
                 pass
 

@@ -21,6 +21,8 @@ OTHER = dataclasses.replace(RECIPE, global_batch=256)
 CANDIDATES = tuple(
     Candidate(recipe=recipe, layout=each, micro_batches=(4,)) for recipe in (RECIPE, OTHER) for each in (FUSED, PLAIN)
 )
+ALONE = CANDIDATES[:2]
+"""Of one recipe."""
 RULES = Rules(repeats=0, gate=GateSize(steps=20, sequences=32))
 COSTS = Costs(start_s=20.0, trial_s=70.0, timing=Timing())
 SPEED = 20 * 32 * 2048 / 50.0
@@ -137,22 +139,27 @@ def test_a_winner_that_ran_without_its_gate_has_it_alone_in_a_later_session() ->
     ],
 )
 def test_a_search_leaves_time_for_what_fits_into_the_budget(whole_s: float, reserve_s: float) -> None:
-    assert finals().reserve_s(after(ran()), COSTS, whole_s) == pytest.approx(reserve_s)
-    assert finals().reserve_s(after(), COSTS, whole_s) == 0.0, "before the first measurement nothing is known"
+    assert finals(candidates=ALONE).reserve_s(after(ran()), COSTS, whole_s) == pytest.approx(reserve_s)
+    assert finals(candidates=ALONE).reserve_s(after(), COSTS, whole_s) == 0.0, "before any measurement"
+
+
+def test_no_time_is_left_for_it_before_each_recipe_was_tried() -> None:
+    assert finals().reserve_s(after(ran()), COSTS, 3000.0) == 0.0
+    assert finals().reserve_s(after(ran(), ran(recipe=OTHER)), COSTS, 3000.0) > RUN_S
 
 
 def test_a_search_that_goes_on_after_the_final_runs_leaves_time_for_another_winner_s() -> None:
     """Its reference has run."""
     passed = after(ran(), ran(repeat=1), curves(), curves(PLAIN, is_reference=True))
-    assert finals().next(passed) is None
-    assert finals().reserve_s(passed, COSTS, 1000.0) == pytest.approx(RUN_S + 1.2 * GATE_S)
+    assert finals(candidates=ALONE).next(passed) is None
+    assert finals(candidates=ALONE).reserve_s(passed, COSTS, 1000.0) == pytest.approx(RUN_S + 1.2 * GATE_S)
 
 
 def test_a_search_leaves_time_for_finalists_runs_up_to_a_third() -> None:
     rules = dataclasses.replace(RULES, repeats=1)
     closing_s, again_s = RUN_S + 1.2 * (GATE_S + REFERENCE_S), 20 + 40.0
-    assert finals(rules).reserve_s(after(ran()), COSTS, 3000.0) == pytest.approx(closing_s + again_s)
-    assert finals(rules).reserve_s(after(ran()), COSTS, 3 * closing_s + 30) == pytest.approx(closing_s + 10)
+    assert finals(rules, ALONE).reserve_s(after(ran()), COSTS, 3000.0) == pytest.approx(closing_s + again_s)
+    assert finals(rules, ALONE).reserve_s(after(ran()), COSTS, 3 * closing_s + 30) == pytest.approx(closing_s + 10)
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_a_winner_s_gate_and_its_reference_are_runs_with_their_curves(studies: P
     assert parent.data.tags["gate"] == "passed"
     assert parent.data.metrics["gate_loss_error"] == pytest.approx(0.01 / 12)
     assert "Numerics gate passed" in parent.data.tags["mlflow.note.content"]
-    assert "left out for want of time: 9 runs of 3 finalists" in parent.data.tags["mlflow.note.content"]
+    assert "Final runs left out: 9 runs of 3 finalists" in parent.data.tags["mlflow.note.content"]
     rows = table(client, parent.info.run_id, "gates.json", tmp_path)
     assert [(row["gate"], row["layout"]) for row in rows] == [("passed", best.layout.label), ("reference", plain.label)]
 

@@ -170,6 +170,21 @@ class TestFinals:
         assert all("gate failed" in each.reason and each.outcome is Outcome.FAILED for each in barred)
         assert [each.layout for each in history.gates] == [LAYOUTS[0], LAYOUTS[2], LAYOUTS[1]], "one reference will do"
 
+    def test_nor_where_the_session_was_cut_before_it_could_say_so(
+        self, make: Make, backend: Backend, study: Study
+    ) -> None:
+        """Both curves are in the journal; the reference's trial has no end."""
+        backend.play = lambda job, batch: result(job, batch, 1000.0 - 100.0 * LAYOUTS.index(job.layout))
+        backend.losses = lambda job: (2.0, 1.0 + 0.1 * (job.layout == LAYOUTS[0]))
+        rules = dataclasses.replace(self.RULES, repeats=0)
+        loop = make(rules=rules)
+        while (job := loop.next_job()) and (state := backend.begin(job)) and (job.rungs or job.layout != LAYOUTS[2]):
+            loop.ended(state=state[0], reason=state[1])
+        study.record(Resume())
+        backend.run(make(rules=rules))
+        best = winner(history_of(study).measurements)
+        assert best is not None and best.layout == LAYOUTS[1]
+
     def test_the_plainest_layout_is_its_own_reference(self, make: Make, backend: Backend, study: Study) -> None:
         backend.play = lambda job, batch: result(job, batch, 1000.0 + 100.0 * LAYOUTS.index(job.layout))
         backend.run(make(rules=dataclasses.replace(self.RULES, repeats=0)))
@@ -286,6 +301,15 @@ class TestBudgetOfTheFinals:
         assert "runs of 3 finalists" in loop.left_out and "numerics gate" not in loop.left_out
         assert [each.recipe for each in history_of(study).profiles] == [RECIPE, OTHER]
 
+    def test_each_recipe_is_tried_before_room_is_kept_for_a_winner_s_final_runs(
+        self, make: Make, slow: Backend
+    ) -> None:
+        """Those of the first one's are estimated to take 88 s: of 92 s that are left no other trial would be begun."""
+        both = [dataclasses.replace(each, recipe=recipe) for recipe in (RECIPE, OTHER) for each in self.MANY]
+        loop = make(both, rules=dataclasses.replace(self.RULES, repeats=0), time_s=140.0, spent_s=40.0)
+        slow.run(loop)
+        assert [job.recipe for job in slow.jobs[:2]] == [RECIPE, OTHER] and not slow.jobs[1].repeat
+
     @pytest.mark.parametrize("time_s", [40.0, 100.0])
     def test_no_winner_is_profiled_before_its_gate(self, time_s: float, make: Make, slow: Backend) -> None:
         """Without time for its gate what would be profiled is no winner yet."""
@@ -293,6 +317,18 @@ class TestBudgetOfTheFinals:
         loop = make(self.MANY, rules=rules, time_s=time_s)
         slow.run(loop)
         assert any(job.profile for job in slow.jobs) == ("numerics gate" not in loop.left_out)
+
+    def test_after_three_references_that_cannot_run_a_winner_goes_without_one_in_that_session(
+        self, make: Make, slow: Backend
+    ) -> None:
+        slow.losses = lambda job: (2.0, 1.0) if job.is_last else None
+        for rules in (dataclasses.replace(self.RULES, repeats=0), dataclasses.replace(self.RULES, repeats=0)):
+            begun = len(slow.jobs)
+            loop = make(self.MANY, rules=rules, max_trials=2)
+            slow.run(loop)
+            references = [job.layout for job in slow.jobs[begun:] if job.gate and not job.is_last]
+            assert len(references) == len(set(references)) == 3
+            assert loop.left_out.startswith("the reference of the numerics gate")
 
     def test_with_time_for_all_the_finalists_run_first(self, make: Make, slow: Backend) -> None:
         slow.run(make(self.MANY, rules=self.RULES, time_s=500.0))
@@ -341,6 +377,19 @@ class TestBudgetOfTheFinals:
         slow.run(loop)
         last, reference = slow.jobs[searched : searched + 2]
         assert last.is_last and last.gate and reference.gate and not reference.rungs and not loop.left_out
+
+    def test_nor_does_a_session_interrupted_in_its_search_between_the_two_change_that(
+        self, make: Make, slow: Backend, study: Study
+    ) -> None:
+        rules = dataclasses.replace(self.RULES, repeats=0)
+        slow.run(make(self.MANY, rules=rules, time_s=70.0))
+        study.record(End(exit_code=0, wall_s=70, gpu_s=140, left_out="the winner's last run"))
+        study.record(Resume())
+        slow.step(make(self.MANY, rules=rules, time_s=20.0))
+        study.record(End(exit_code=130, wall_s=20, gpu_s=40))
+        study.record(Resume())
+        job = make(self.MANY, rules=rules, time_s=110.0).next_job()
+        assert slow.jobs[-1].repeat == 0 and job is not None and job.is_last and job.gate
 
     def test_a_gate_that_took_the_time_of_the_winner_s_windows_does_not_cost_it_its_last_run(
         self, make: Make, slow: Backend, study: Study

@@ -83,3 +83,16 @@ def test_it_is_not_told_where_a_probe_may_change_what_is_tried(tmp_path: Path, s
         _session(study, request)
         (tmp_path / "studies" / kept.FOLDER).mkdir()
         assert why_over(study, request) == ""
+
+
+def test_a_space_named_by_its_folder_is_found_again_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in (Path("mine"), Path("gpt2")):
+        folder.mkdir()
+        (folder / "config.json").write_text(
+            '{"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 512, "n_positions": 128}'
+        )
+    assert _request(Path("mine")).argv[0] == str(tmp_path / "mine")
+    assert _request(Path("gpt2")).argv[0] == "gpt2", "the built-in one comes first"

@@ -17,7 +17,7 @@ from platform.searchers.guidance.points import make_points
 from platform.searchers.guidance.pruning import Pruning
 from platform.searchers.guidance.regression import TIME, learn
 from platform.searchers.guidance.worth import expected_saving, rungs_worth_it
-from platform.searchers.guided import Guided
+from platform.searchers.guided import Guided, _short
 from platform.searchers.problem import Costs, Earlier, Problem
 from platform.subject.ordering import known_columns, likely_best_first
 from search_spaces import load
@@ -437,6 +437,9 @@ class TestStopping:
         assert 86400 * cost == pytest.approx(alone, rel=0.05), (
             "of the best rung: others that may join pay for themselves"
         )
+
+    def test_what_is_too_small_to_be_read_is_nothing(self) -> None:
+        assert [_short(value) for value in (8e-30, 0.00041, 29.0, 1180.0)] == ["0", "0.00041", "29", "1180"]
 
     def test_it_counts_in_the_days_of_what_it_runs_on(self) -> None:
         assert " worker-days of " in self.stopped(1e8, "worker")[1]

@@ -113,6 +113,15 @@ class TestBudgets:
         backend.run(loop)
         assert backend.order == WHOLE[:2] and loop.why_ended == "the search had its 2 trials (--max-trials)"
 
+    @pytest.mark.parametrize("budget", [{"max_trials": 3}, {"time_s": 24.0}, {"gpu_s": 50.0}])
+    def test_one_that_ends_with_the_last_layout_did_not_end_the_search(
+        self, make: Make, backend: Backend, budget: dict[str, float]
+    ) -> None:
+        loop = make(**budget)
+        backend.run(loop)
+        assert backend.order == WHOLE and loop.tried_all
+        assert loop.why_ended == "every layout of the space was tried"
+
     def test_time(self, make: Make, backend: Backend) -> None:
         loop = make(time_s=16.0)  # a trial takes 8 s
         assert loop.spending.time_left_s() == 16.0

@@ -14,6 +14,7 @@ import pytest
 
 from platform.cluster.connection import Place
 from platform.cluster.leftovers import Note
+from platform.errors import ClusterError
 from platform.loop import tune
 from platform.loop.loop import Loop
 from platform.search import main
@@ -162,3 +163,15 @@ def test_a_group_goes_on_with_what_is_missing_of_it(
     ], "the price is kept"
     found = [read(played.folder / "studies" / f"s-{count}gpu")[0] for count in (1, 2)]
     assert [(len(each.measurements), each.sessions) for each in found] == [(2, 3), (2, 2)]
+
+
+def test_a_fault_before_anything_was_measured_is_told_as_such(
+    played: Played, space: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise ClusterError("the disk is full")
+
+    monkeypatch.setattr(session.preflight, "check", full)
+    assert played.search(space, "--name", "s", "--gpus", "1,2") == ClusterError.exit_code
+    said = capsys.readouterr()
+    assert "cluster fault: the disk is full" in said.err and "error:" not in said.err and not said.out

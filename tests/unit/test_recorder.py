@@ -1,5 +1,6 @@
 """The recorder, without Ray: where a failure is put down, and what moves a trial's deadline."""
 
+import dataclasses
 import socket
 from pathlib import Path
 
@@ -62,6 +63,16 @@ def test_a_hang_after_the_last_rung_costs_nothing(recorder: Recorder, journal: P
         tell(recorder, measurement(micro_batch=batch.micro_batch))
     assert tell(recorder, bad(Outcome.HUNG, 4)) == "known"
     assert written(journal) == [(1, "ok"), (2, "ok"), (4, "ok")]
+
+
+def test_a_hang_in_the_gate_is_the_first_rung_s_and_nothing_of_a_trial_without_rungs(
+    recorder: Recorder, journal: Path
+) -> None:
+    """The gate cuts its own sequences, into a batch that is no point of the recipe."""
+    hung = to_json(dataclasses.replace(bad(Outcome.HUNG, 1), batch=BatchPoint(micro_batch=2, grad_accum=4)))
+    assert recorder.measured("reference", hung) == "known" and not journal.exists()
+    assert recorder.measured("last", hung, to_json(RUNGS)) == "hung"
+    assert written(journal) == [(1, "hung")]
 
 
 @pytest.mark.parametrize("outcome", [Outcome.THRASH, Outcome.DIVERGED, Outcome.OOM, Outcome.FAILED])

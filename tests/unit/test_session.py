@@ -55,6 +55,15 @@ def test_a_study_is_not_resumed_on_as_many_devices_laid_out_otherwise() -> None:
         session._check_same(history, cast(Any, SimpleNamespace(cluster=TWO_NODES)))
 
 
+def test_what_is_left_of_a_resumed_study_is_told_in_layouts_where_there_is_any() -> None:
+    plan, at = make_plan(candidates(), (), CLUSTER, None), "2026-01-01T00:00:00+00:00"
+    said = session._found_again(History(), plan)
+    assert said == "Kept 0 measurements that the journal has; something is left to run of 3 layouts."
+    ran = [measurement(recipe=RECIPE, on=each.layout, micro_batch=n) for each in candidates() for n in (1, 2, 4)]
+    history = History(Measured(at=at, measurement=each) for each in ran)
+    assert session._found_again(history, plan) == "Kept 9 measurements that the journal has; every layout was tried."
+
+
 def test_workers_without_gpus_are_those_of_the_miniature() -> None:
     space = dataclasses.replace(search_spaces.load("bloom7b"), num_workers=8)
     assert session._cpu_workers(cast(Any, SimpleNamespace(space=space))) == 2
@@ -170,8 +179,8 @@ class TestEnd:
         _, _, history = run(play)
         left_out = "the reference of the numerics gate (about 10 s more)"
         assert history.end is not None and history.end.left_out == left_out
-        assert f"Final runs left out: {left_out}." in capsys.readouterr().err
-        assert any("left out for want of time: the reference" in said for said in verdicts(history))
+        assert "Final runs" not in capsys.readouterr().err, "the verdict says it, with how to go on"
+        assert f"Final runs left out: {left_out}; --resume begins with them." in verdicts(history)
 
     def test_a_head_that_is_gone_ends_it_with_code_3(
         self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -205,6 +214,26 @@ class TestEnd:
         assert history.gpu_s > 2 * 0.29 and history.end.gpu_s > 2 * 0.29
         assert history.end.gpu_s == pytest.approx(history.gpu_s, abs=20)
 
+    def test_one_interrupted_while_ray_tune_is_imported_says_how_to_go_on_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """That takes seconds after the journal's first line."""
+
+        class CtrlC:
+            def find_spec(self, name: str, *_: object) -> None:
+                if name == tune.__name__:
+                    raise KeyboardInterrupt
+
+        monkeypatch.delattr(sys.modules["platform.loop"], "tune")
+        monkeypatch.delitem(sys.modules, tune.__name__)
+        monkeypatch.setattr(sys, "meta_path", [CtrlC(), *sys.meta_path])
+        with Study.create(tmp_path, "made-up") as study:
+            study.record(header("made-up", recipes=(RECIPE,), cluster=CLUSTER))
+            code, _ = session._run(study, _subject(), PLACE, Budget(), time.monotonic())
+            history = read(study.path)[0]
+        assert history.end is not None and history.end.exit_code == code == session.INTERRUPTED
+        assert "Interrupted. What was measured is kept; go on with:" in capsys.readouterr().err
+
 
 @pytest.mark.parametrize("refused_by", ["the address", "Ray"])
 def test_a_refused_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused_by: str) -> None:
@@ -224,7 +253,8 @@ def test_a_refused_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 def test_it_says_why_a_winner_has_no_profile() -> None:
     best, at = measurement(), "2026-01-01T00:00:00+00:00"
     known: list[Line] = [header(at=at), Measured(at=at, measurement=best)]
-    assert ending.not_profiled(History(known)).startswith("The winner was not profiled: no time was left for it.")
+    said = "The winner was not profiled: the search ended before it. --resume with --profile tries again."
+    assert ending.not_profiled(History(known)) == said, "by its budget or by Ctrl-C"
     of: dict[str, Any] = {"trial_id": "t9", "key": "k"}
     start = TrialStart(at=at, recipe=best.recipe, layout=best.layout, micro_batches=(), profiles=best.batch, **of)
     end = TrialEnd(at=at, state="done", wall_s=1.0, gpu_s=4.0, reason="no kernel was seen", **of)

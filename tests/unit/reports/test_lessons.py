@@ -66,6 +66,13 @@ def test_a_winner_whose_own_run_came_out_below_is_not_called_ahead() -> None:
     assert told.startswith("The winner is 9.1% ahead of "), "the search's figures beside each other"
 
 
+def test_a_winner_whose_figure_of_the_search_was_below_is_not_called_ahead_by_less_than_nothing() -> None:
+    busy, again = dataclasses.replace(FAST, tokens_per_s=20900.0), dataclasses.replace(FAST, repeat=1)
+    (told,) = why_it_won(again, [busy, again, LARGER], Forecaster(cluster=H200S))
+    assert told.startswith("The winner's last run came out 9.1% above the figure of ")
+    assert "micro-batch 2, which it was 5.0% behind in the search" in told
+
+
 def test_a_layout_that_failed_the_gate_is_not_the_next_best() -> None:
     slow = dataclasses.replace(LARGER, outcome=Outcome.SLOW)
     failed = dataclasses.replace(SLOW, outcome=Outcome.FAILED, phase="gate", repeat=1, tokens_per_s=None)

@@ -5,10 +5,11 @@ import json
 import pytest
 
 from platform.finals.ranking import winner
+from platform.reports.scaling import rows
 from platform.reports.summary import as_json, nearest, nearest_sentence, verdicts, winner_sentence
 from platform.study.history import History
 from tests.samples import CLUSTER, RECIPE, header, layout, measurement, miniature, oom, skipped
-from trainers.journal import Line, Measured, Peak
+from trainers.journal import End, Line, Measured, Peak
 from trainers.layout import Layout
 from trainers.measurement import Measurement, Outcome
 from trainers.recipe import Recipe
@@ -90,6 +91,16 @@ def test_each_recipe_has_its_own_verdict() -> None:
         (True, False),
         (False, True),
     ]
+
+
+@pytest.mark.parametrize("tried_all", [True, False])
+def test_what_was_skipped_beforehand_is_no_verdict_where_nothing_was_tried(tried_all: bool) -> None:
+    """A budget, or Ctrl-C, may end a search before its first trial with a recipe."""
+    history = _history(skipped(), recipes=(RECIPE,))
+    history.extend([End(at="2026-01-01T00:00:01+00:00", exit_code=1, wall_s=1, gpu_s=0, tried_all=tried_all)])
+    (said,) = verdicts(history)
+    assert said.startswith("Nothing fits" if tried_all else "Nothing was measured for bloom-7b1")
+    assert rows([history])[0].reason == (skipped().reason if tried_all else "nothing was measured")
 
 
 def test_json_has_every_field_and_is_json_for_any_reader() -> None:
