@@ -76,7 +76,7 @@ class Recorder:
                 return None
             return {**found, "nodes": self._nodes.get(trial_id, []), "overdue_s": time.monotonic() - found["until"]}
 
-    def measured(self, trial_id: str, measurement: dict[str, Any], rungs: Sequence[dict[str, Any]] = ()) -> str:
+    def measured(self, trial_id: str, measurement: dict[str, Any], rungs: Sequence[dict[str, Any]]) -> str:
         """Writes a measurement; returns its outcome, "known" where a failure has nothing to add, or "cut off".
 
         Whoever sees a failure first is nearest to its cause: after the ladder's end no other is written. A failure at a

@@ -208,7 +208,7 @@ class Worker:
         self.phase = "record"
         self.watchdog.beat("record", allowed_s=self.job.first_step_s)
         if self.rank == 0:
-            ray.get(self.recorder.measured.remote(self.job.trial_id, to_json(measurement)))
+            ray.get(self.recorder.measured.remote(self.job.trial_id, to_json(measurement), to_json(self.job.rungs)))
         self.gather(None)
 
     def _stand(self, phase: str, batch: BatchPoint | None, allowed_s: float) -> None:

@@ -79,7 +79,10 @@ class Loop:
     @property
     def left_out(self) -> str:
         """What of the final runs is missing, "" for nothing, with about how many seconds a further session needs."""
-        return self._finals.left_out(self.history, self._costs, self._begin_s) if self._finals else ""
+        if self._finals is None:
+            return ""
+        first_s = self._begin_s + self.history.first_start_s - self.history.start_s  # nothing is warm then
+        return self._finals.left_out(self.history, self._costs, first_s)
 
     def next_job(self) -> Job | None:
         """The next trial, written to the journal as started; None when the search is over (`why_ended` says why)."""

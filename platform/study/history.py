@@ -169,6 +169,11 @@ class History:
         return min((beside_s for beside_s, _ in self._told_s()), default=0.0)
 
     @property
+    def first_start_s(self) -> float:
+        """The same of the first trial, which a session starts slowest; 0 before it."""
+        return next((beside_s for beside_s, _ in self._told_s()), 0.0)
+
+    @property
     def trial_s(self) -> float:
         """Seconds of the shortest trial that measured something, of its longest rung alone; else of the shortest of
         all; 0 before the first.

@@ -279,6 +279,18 @@ class TestBudgetOfTheFinals:
         assert [each.is_reference for each in history.gates] == [False, True] and len(slow.jobs) == 10
         assert verdict_on(last.layout, RECIPE, history.gates) and not loop.left_out
 
+    def test_what_a_further_session_needs_counts_the_slow_start_of_its_first_trial(
+        self, make: Make, slow: Backend, clock: Clock
+    ) -> None:
+        def play(job: Job, batch: BatchPoint) -> Measurement:
+            clock.now_s += 46.0 * job.is_last + 12.0 * (len(slow.jobs) == 1)
+            return result(job, batch, 40.0 + (job.layout.bucket_mib == 1), step_time_derived=not job.repeat)
+
+        slow.play = play
+        loop = make(self.MANY, rules=dataclasses.replace(self.RULES, repeats=0), time_s=131.0, spent_s=10.0)
+        slow.run(loop)
+        assert loop.left_out == "the winner's numerics gate (about 70 s more)", "60 where it starts as the others do"
+
     def test_a_profile_that_is_asked_for_comes_before_the_finalists_runs(
         self, make: Make, slow: Backend, study: Study
     ) -> None:
