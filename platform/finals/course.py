@@ -80,8 +80,8 @@ class Finals:
         With the finalists' runs, up to a third. Nothing too before each recipe was tried: a winner of one that is
         confirmed is worth less than one of each.
         """
-        tried = {each.recipe.id for each in history.measurements if each.outcome is not Outcome.SKIPPED}
-        if not tried.issuperset(recipe.id for recipe in self._recipes):
+        tried = {each.recipe for each in history.measurements if each.outcome is not Outcome.SKIPPED}
+        if any(each.recipe not in tried and history.missing(each) for each in self._candidates):
             return 0.0
         run_s, gate_s = self._needs_s(history, costs, anew=self._recipes if history.finals_begun else ())
         profile_s = costs.trial_s * len(self._unprofiled(history))

@@ -83,9 +83,9 @@ class Spending:
         if budget.max_trials is not None and trials >= budget.max_trials:
             return f"the search had its {plural(budget.max_trials, 'trial')} (--max-trials)"
         if self.gpu_left_s() <= 0:
-            return f"{budget.gpu_s:g} device seconds are spent (--gpu-s)"
+            return f"{round(budget.gpu_s or 0.0, 1):g} device seconds are spent (--gpu-s)"
         if left_s <= 0:
-            return f"{budget.time_s:g} s are over {budget.time_words}"
+            return f"{round(budget.time_s or 0.0, 1):g} s are over {budget.time_words}"
         if left_s >= trial_s + reserve_s:
             return ""
         of = f" {budget.time_words}" if budget.of_space else ""

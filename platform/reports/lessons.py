@@ -32,15 +32,20 @@ AXES = (*(field.name for field in dataclasses.fields(Layout)), "micro_batch")
 def lessons(history: History, forecaster: Forecaster) -> list[str]:
     """Sentences, for each recipe with a winner; then what the search cost."""
     assert history.header is not None
+    groups = [(best, group) for group in by_recipe(history.measurements).values() if (best := winner(group))]
+    cost = f"The search cost {figure(history.gpu_s / DAY_S)} {history.header.cluster.device_word}-days"
     said: list[str] = []
-    for group in by_recipe(history.measurements).values():
-        best = winner(group)
-        if best is None:
-            continue
+    for best, group in groups:
+        if len(groups) > 1:
+            said.append(f"Of {best.recipe.label}:")
         said += axes_worth(group)
         said += why_it_won(best, group, forecaster)
-        said.append(cost_and_saving(history, best, group))
-    return said
+        if len(groups) > 1 and not history.header.miniature:
+            said.append(f"Over {saving(history, best, group)}.")
+    if len(groups) != 1:
+        return [*said, f"{cost}."] if groups else []
+    saved = "a miniature saves none" if history.header.miniature else f"over {saving(history, *groups[0])}"
+    return [*said, f"{cost}; {saved}."]
 
 
 def axes_worth(measurements: Sequence[Measurement]) -> list[str]:
@@ -119,21 +124,18 @@ def _parts(step: StepTime) -> list[str]:
     ]
 
 
-def cost_and_saving(history: History, best: Measurement, measurements: Sequence[Measurement]) -> str:
-    """Device time of the search, and what the winner saves of the planned run beside the median of what ran."""
+def saving(history: History, best: Measurement, measurements: Sequence[Measurement]) -> str:
+    """What the planned run takes by the winner, and what that saves beside the median of what ran."""
     assert history.header is not None and best.tokens_per_s
     speeds = [each.tokens_per_s for each in measurements if each.outcome in TIMED and each.tokens_per_s]
     middle = statistics.median(speeds)
     tokens, devices = history.header.tokens, best.num_devices
     plan_days, other_days = (tokens / speed * devices / DAY_S for speed in (best.tokens_per_s, middle))
     device = history.header.cluster.device_word
-    words = f"The search cost {figure(history.gpu_s / DAY_S)} {device}-days"
-    if history.header.miniature:
-        return f"{words}; a miniature saves none."
-    words = f"{words}; over {count(tokens)} tokens the winner takes {figure(plan_days)} {device}-days"
+    words = f"{count(tokens)} tokens the winner takes {figure(plan_days)} {device}-days"
     if other_days < plan_days * (1 + NOTED):
-        return f"{words}."
-    return f"{words}, {figure(other_days - plan_days)} less than the median of what ran."
+        return words
+    return f"{words}, {figure(other_days - plan_days)} less than the median of what ran"
 
 
 def _pairs(timed: Sequence[Measurement]) -> Iterator[tuple[str, Any, Any, float]]:

@@ -5,7 +5,7 @@ import time
 
 import search_spaces
 from platform.reports.forecast import Forecaster
-from platform.reports.lessons import axes_worth, cost_and_saving, lessons, why_it_won
+from platform.reports.lessons import axes_worth, lessons, saving, why_it_won
 from platform.study.history import History
 from tests.samples import header, layout, measurement
 from trainers.cluster import Cluster
@@ -43,8 +43,8 @@ def test_why_it_won_in_parts() -> None:
 def test_a_winner_that_saves_nothing_beside_the_others_is_not_said_to() -> None:
     history = History()
     history.extend([header(cluster=H200S, at="2026-01-01T00:00:00+00:00")])
-    assert cost_and_saving(history, FAST, [FAST]).endswith("the winner takes 193 GPU-days.")
-    assert cost_and_saving(history, FAST, [FAST, SLOW]).endswith(" GPU-days, 17.5 less than the median of what ran.")
+    assert saving(history, FAST, [FAST]).endswith("the winner takes 193 GPU-days")
+    assert saving(history, FAST, [FAST, SLOW]).endswith(" GPU-days, 17.5 less than the median of what ran")
 
 
 def test_a_layout_that_was_stopped_as_slow_may_be_the_next_best() -> None:
@@ -92,6 +92,18 @@ def test_a_study_ends_with_its_lessons_and_its_cost() -> None:
     said = lessons(history, Forecaster(cluster=H200S))
     assert said[0].startswith("checkpointing: ")
     assert "The search cost 2.00 GPU-days" in said[-1] and "less than the median of what ran" in said[-1]
+
+
+def test_each_recipe_has_its_own_lessons_and_the_search_one_cost() -> None:
+    other = dataclasses.replace(RECIPE, global_batch=256)
+    same = [dataclasses.replace(each, recipe=other) for each in (FAST, SLOW)]
+    history = History([header(recipes=(RECIPE, other), cluster=H200S, at="2026-11-21T00:00:00+00:00")])
+    history.extend([Measured(measurement=each, at="2026-11-21T00:00:00+00:00") for each in (FAST, SLOW, *same)])
+    said = lessons(history, Forecaster(cluster=H200S))
+    first, second = said.index(f"Of {RECIPE.label}:"), said.index(f"Of {other.label}:")
+    assert sum("faster" in each for each in said[first:second]) == sum("faster" in each for each in said[second:]) == 1
+    assert [each.startswith("Over 100B tokens ") for each in said].count(True) == 2
+    assert [each for each in said if "The search cost" in each] == said[-1:] and said[-1].endswith(" GPU-days.")
 
 
 def test_predicted_stands_beside_measured_with_the_error_so_far() -> None:
