@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import torch
 from transformers import (
@@ -99,30 +100,18 @@ def _model(spec: ModelSpec) -> torch.nn.Module:
                 vocab_size=spec.vocab_size, hidden_size=spec.hidden_size, n_layer=spec.num_layers, n_head=spec.num_heads
             )
         ).train()
+    sizes: dict[str, Any] = {
+        "vocab_size": spec.vocab_size,
+        "hidden_size": spec.hidden_size,
+        "intermediate_size": 4 * spec.hidden_size,
+        "num_hidden_layers": spec.num_layers,
+        "num_attention_heads": spec.num_heads,
+        "attn_implementation": "eager",
+    }
     if spec.architecture == "gpt_neox":
-        return GPTNeoXForCausalLM(
-            GPTNeoXConfig(
-                vocab_size=spec.vocab_size,
-                hidden_size=spec.hidden_size,
-                intermediate_size=4 * spec.hidden_size,
-                num_hidden_layers=spec.num_layers,
-                num_attention_heads=spec.num_heads,
-                max_position_embeddings=spec.max_positions,
-                attn_implementation="eager",  # pyright: ignore[reportCallIssue]
-            )
-        ).train()
+        return GPTNeoXForCausalLM(GPTNeoXConfig(**sizes, max_position_embeddings=spec.max_positions)).train()
     if spec.architecture == "llama":
-        return LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=spec.vocab_size,
-                hidden_size=spec.hidden_size,
-                intermediate_size=4 * spec.hidden_size,
-                num_hidden_layers=spec.num_layers,
-                num_attention_heads=spec.num_heads,
-                num_key_value_heads=spec.num_kv_heads,
-                attn_implementation="eager",  # pyright: ignore[reportCallIssue]
-            )
-        ).train()
+        return LlamaForCausalLM(LlamaConfig(**sizes, num_key_value_heads=spec.num_kv_heads)).train()
     return GPT2LMHeadModel(
         GPT2Config(
             vocab_size=spec.vocab_size,
