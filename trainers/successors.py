@@ -1,4 +1,5 @@
-"""The next trial's worker processes, started while this trial runs: each worker asks its node for its successor.
+"""The next trial's worker processes, started while this trial runs: each worker asks its node for its successor. Those
+of a session's first trial are asked for by the driver, and start beside Tune's side of it.
 
 A new process imports torch, Ray Train and transformers before it can do anything: 8 to 14 s of a trial on H200 hosts
 (docs/measurements.md). Ray gives a process that has done nothing yet to any actor of the same job and the same runtime
@@ -10,7 +11,9 @@ the least.
 
 import contextlib
 import importlib
+import json
 import os
+from collections.abc import Container, Mapping
 from typing import Any, cast
 
 import ray
@@ -61,22 +64,45 @@ def ask(num_workers: int, cpus_per_worker: float) -> None:
     It is no matter where that fails.
     """
     with contextlib.suppress(Exception):
-        # Ray's own, not of its public interface: the call with which it starts processes ahead of tasks.
-        from ray._private.grpc_utils import init_grpc_channel
-        from ray.core.generated import common_pb2, node_manager_pb2, node_manager_pb2_grpc
-
-        common, messages = cast(Any, common_pb2), cast(Any, node_manager_pb2)
         own = ray.get_runtime_context()
-        nodes: list[dict[str, Any]] = ray.nodes()
-        node = next(each for each in nodes if each["NodeID"] == own.get_node_id())
-        if not have_room(node["Resources"].get("CPU", 0.0), num_workers, cpus_per_worker):
-            return
-        request = messages.PrestartWorkersRequest(
-            language=common.Language.PYTHON,
-            job_id=bytes.fromhex(own.get_job_id()),
-            keep_alive_duration_secs=KEEP_S,
-            num_workers=1,
-        )
-        request.runtime_env_info.serialized_runtime_env = own.get_runtime_env_string()
-        with cast(Any, init_grpc_channel(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")) as channel:
-            node_manager_pb2_grpc.NodeManagerServiceStub(channel).PrestartWorkers(request, timeout=_ANSWER_S)
+        (node,) = _nodes([own.get_node_id()])
+        if have_room(node["Resources"].get("CPU", 0.0), num_workers, cpus_per_worker):
+            _start(node, 1, own.get_runtime_env_string())
+
+
+def ask_first(workers_of: Mapping[str, int], cpus_per_worker: float) -> None:
+    """Asks nodes, by Ray's ids, for so many workers each, where they have room: those of a session's first trial, while
+    Tune's side of it starts.
+
+    It is no matter where that fails.
+    """
+    with contextlib.suppress(Exception):
+        environment = json.loads(ray.get_runtime_context().get_runtime_env_string())
+        environment["env_vars"][IS_WORKER] = "1"
+        # As Ray writes that of an actor within an actor: it tells environments apart by their text.
+        text = json.dumps(environment, sort_keys=True, separators=(",", ":"))
+        for node in _nodes(workers_of):
+            if have_room(node["Resources"].get("CPU", 0.0), wanted := workers_of[node["NodeID"]], cpus_per_worker):
+                _start(node, wanted, text)
+
+
+def _nodes(ids: Container[str]) -> list[dict[str, Any]]:
+    nodes: list[dict[str, Any]] = ray.nodes()
+    return [each for each in nodes if each["NodeID"] in ids]
+
+
+def _start(node: Mapping[str, Any], num_workers: int, environment: str) -> None:
+    # Ray's own, not of its public interface: the call with which it starts processes ahead of tasks.
+    from ray._private.grpc_utils import init_grpc_channel
+    from ray.core.generated import common_pb2, node_manager_pb2, node_manager_pb2_grpc
+
+    common, messages = cast(Any, common_pb2), cast(Any, node_manager_pb2)
+    request = messages.PrestartWorkersRequest(
+        language=common.Language.PYTHON,
+        job_id=bytes.fromhex(ray.get_runtime_context().get_job_id()),
+        keep_alive_duration_secs=KEEP_S,
+        num_workers=num_workers,
+    )
+    request.runtime_env_info.serialized_runtime_env = environment
+    with cast(Any, init_grpc_channel(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")) as channel:
+        node_manager_pb2_grpc.NodeManagerServiceStub(channel).PrestartWorkers(request, timeout=_ANSWER_S)

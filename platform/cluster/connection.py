@@ -26,6 +26,10 @@ _SETTINGS = {
     "RAY_TRAIN_METRICS_ENABLED": "0",
     # What a failed worker group may spend on taking its process group down (default 30 s, spent whole on a hang).
     "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "5",
+    # What Tune and Train would give workers besides: `trainers.successors` foretells their environment.
+    "PL_DISABLE_FORK": "1",
+    "RAY_TRAIN_V2_ENABLED": "1",
+    "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0",
     # Whole-gigabyte blocks of unlike sizes fragment a nearly full GPU: BLOOM 7b1 on one H200 had 12 allocator retries
     # at 114 of 140 GiB without this. torch reads the first name up to 2.8, the second from 2.9 on.
     "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
@@ -35,7 +39,6 @@ _SETTINGS = {
     "TRANSFORMERS_VERBOSITY": "error",
 }
 _DRIVER_SETTINGS = {
-    "RAY_TRAIN_V2_ENABLED": "1",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -81,6 +81,7 @@ def search(
                 return ending.verdict(history)[0]
             searchers.preload(request.searcher)
         # The signal last: Ray sets handlers of its own when it connects.
+        is_fresh = place is None
         with nullcontext(place) if place else connection(options, request) as place, interruptible():
             if study is not None:
                 preflight.check(place.nodes, study.path)
@@ -99,6 +100,8 @@ def search(
                 say(_found_again(history, subject.plan))
             else:
                 study.record(_header(study.name, subject, searcher=request.searcher, uri=uri))
+            if is_fresh:
+                _start_workers(subject, place)
             mirror, tell = _telling(study, uri, options, shown=shown)
             budget = _budget(options, subject.space)
             code, fault = _run(study, subject, place, budget, began_s, left=left, mirror=mirror, tell=tell)
@@ -199,6 +202,15 @@ def _budget(options: argparse.Namespace, space: Space) -> Budget:
     if given == Budget() and space.time_budget_s is not None:
         return Budget(time_s=space.time_budget_s, of_space=True)
     return given
+
+
+def _start_workers(subject: Subject, place: Place) -> None:
+    """Has the first trial's processes start while Tune does, where it is known which nodes it will be on."""
+    from trainers import successors  # imports Ray, which reads at import the settings that `connected` made
+
+    if subject.cluster.num_nodes == len(place.nodes):
+        workers_of = {node.id: subject.cluster.devices_per_node for node in place.nodes}
+        successors.ask_first(workers_of, place.cpus_per_worker)
 
 
 def _run(

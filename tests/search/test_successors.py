@@ -27,38 +27,47 @@ def work(config):
     with open(config["told"], "w") as told:
         json.dump({"pid": os.getpid(), "ready": ready, "threads": torch.get_num_threads(), "share": share}, told)
 
-def waiting():
-    found = []
-    for each in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # it is just ending
-            if each.cmdline()[:1] == ["ray::IDLE"] and successors.IS_WORKER in each.environ():
-                found.append(each.pid)
+def waiting(driver):
+    found, until_s = [], time.monotonic() + 120
+    while not found and time.monotonic() < until_s:
+        time.sleep(0.2)
+        for each in psutil.Process(driver).children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # it is just ending
+                if each.cmdline()[:1] == ["ray::IDLE"] and successors.IS_WORKER in each.environ():
+                    found.append(each.pid)
     return found
 
-with connected("local", cpu_workers=1) as place:
-    import ray.train
-    from ray.train.torch import TorchConfig, TorchTrainer
-    from trainers import successors
+def trials(config):
+    folder, driver = config["folder"], config["driver"]
 
     def run(number, asks):
-        told = f"{sys.argv[1]}/told-{number}"
+        told = f"{folder}/told-{number}"
         TorchTrainer(
             work,
             train_loop_config={"asks": asks, "told": told},
             torch_config=TorchConfig(backend="gloo"),
             scaling_config=ray.train.ScalingConfig(num_workers=1),
             run_config=ray.train.RunConfig(
-                storage_path=sys.argv[1],
+                storage_path=folder,
                 name=str(number),
                 worker_runtime_env={"env_vars": {successors.IS_WORKER: "1"}},
             ),
         ).fit()
         return json.load(open(told))
 
-    first, until_s = run(1, True), time.monotonic() + 120
-    while not (found := waiting()) and time.monotonic() < until_s:
-        time.sleep(0.2)
-    print(json.dumps({"first": first, "waiting": found, "second": run(2, False)}))
+    told = {"ahead": waiting(driver), "first": run(1, True)}
+    told |= {"waiting": waiting(driver), "second": run(2, False)}
+    json.dump(told, open(f"{folder}/told", "w"))
+
+with connected("local", cpu_workers=1) as place:
+    import ray.train, ray.tune
+    from ray.train.torch import TorchConfig, TorchTrainer
+    from trainers import successors
+
+    successors.ask_first({place.nodes[0].id: 1}, 0.0)
+    # As in a search: workers inherit what Tune sets for its side of a trial.
+    space = {"folder": sys.argv[1], "driver": os.getpid()}
+    ray.tune.Tuner(ray.tune.with_resources(trials, {"CPU": 0.1}), param_space=space).fit()
 """
 
 
@@ -76,7 +85,13 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads((folder / "told").read_text())
+
+
+@pytest.mark.ray
+def test_the_first_trials_worker_is_the_process_that_the_driver_asked_for(told: dict[str, Any]) -> None:
+    assert told["ahead"] == [told["first"]["pid"]]
+    assert told["first"]["ready"]
 
 
 @pytest.mark.ray
