@@ -13,13 +13,15 @@ import contextlib
 import importlib
 import json
 import os
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 import ray
 
 IS_WORKER = "LAYOUT_SEARCH_WORKER"
-"""Set in the environment of train workers alone: of all processes of the job they import what `preload` imports."""
+"""Set in the environment of train workers alone: of all processes of the job they import what a worker needs."""
+IS_TUNE = "PL_DISABLE_FORK"
+"""Set by Tune in the environment of its side of a trial, and so of the trial's workers."""
 KEEP_S = 900
 """What a trial may last and its successors still be there."""
 SPARE_CORES = 2
@@ -28,18 +30,19 @@ _ANSWER_S = 2.0
 
 
 def preload() -> None:
-    """What a worker imports before it knows its job. Ray runs it in every new process of the job, before any work.
+    """What a worker, or Tune's side of a trial, imports ahead. Ray runs it in every new process, before any work.
 
     Ray tells a process its share of the cores only after this: see `keep_to_share`.
     None of it may begin with CUDA: a process that has will not see which devices it is given later. Seen with a
     `libcuda.so.1` of our own that notes each `cuInit`: torch 2.11 for CUDA 13 with transformers 5.17 never calls it.
     """
-    if IS_WORKER not in os.environ:
-        return
     with contextlib.suppress(Exception):  # it comes up again, and is told, where the trial imports it
-        importlib.import_module("trainers.worker")
-        importlib.import_module("trainers.engines").load("ddp")
-        importlib.import_module("trainers.models").load_code()
+        if IS_WORKER in os.environ:
+            importlib.import_module("trainers.worker")
+            importlib.import_module("trainers.engines").load("ddp")
+            importlib.import_module("trainers.models").load_code()
+        elif IS_TUNE in os.environ:
+            importlib.import_module("trainers.trial")
 
 
 def keep_to_share() -> None:
@@ -65,30 +68,36 @@ def ask(num_workers: int, cpus_per_worker: float) -> None:
     """
     with contextlib.suppress(Exception):
         own = ray.get_runtime_context()
-        (node,) = _nodes([own.get_node_id()])
+        nodes: list[dict[str, Any]] = ray.nodes()
+        node = next(each for each in nodes if each["NodeID"] == own.get_node_id())
         if have_room(node["Resources"].get("CPU", 0.0), num_workers, cpus_per_worker):
             _start(node, 1, own.get_runtime_env_string())
 
 
 def ask_first(workers_of: Mapping[str, int], cpus_per_worker: float) -> None:
-    """Asks nodes, by Ray's ids, for so many workers each, where they have room: those of a session's first trial, while
-    Tune's side of it starts.
+    """Asks for the processes of a session's first trial: of each of these nodes, by Ray's ids, for so many workers, and
+    of the driver's for Tune's side. They import what they need beside each other, while the search gets ready.
 
-    It is no matter where that fails.
+    Only where a node has room, and it is no matter where that fails.
     """
     with contextlib.suppress(Exception):
-        environment = json.loads(ray.get_runtime_context().get_runtime_env_string())
+        driver = ray.get_runtime_context()
+        environment = json.loads(driver.get_runtime_env_string())
+        environment["env_vars"][IS_TUNE] = "1"
+        of_tune = _text(environment)
         environment["env_vars"][IS_WORKER] = "1"
-        # As Ray writes that of an actor within an actor: it tells environments apart by their text.
-        text = json.dumps(environment, sort_keys=True, separators=(",", ":"))
-        for node in _nodes(workers_of):
-            if have_room(node["Resources"].get("CPU", 0.0), wanted := workers_of[node["NodeID"]], cpus_per_worker):
-                _start(node, wanted, text)
+        for node in cast(list[dict[str, Any]], ray.nodes()):
+            num_workers = workers_of.get(node["NodeID"], 0)
+            if have_room(node["Resources"].get("CPU", 0.0), num_workers, cpus_per_worker):
+                if num_workers:
+                    _start(node, num_workers, _text(environment))
+                if node["NodeID"] == driver.get_node_id():
+                    _start(node, 1, of_tune)
 
 
-def _nodes(ids: Container[str]) -> list[dict[str, Any]]:
-    nodes: list[dict[str, Any]] = ray.nodes()
-    return [each for each in nodes if each["NodeID"] in ids]
+def _text(environment: Mapping[str, Any]) -> str:
+    """As Ray writes an actor's: it tells environments apart by their text."""
+    return json.dumps(environment, sort_keys=True, separators=(",", ":"))
 
 
 def _start(node: Mapping[str, Any], num_workers: int, environment: str) -> None:

@@ -27,13 +27,13 @@ def work(config):
     with open(config["told"], "w") as told:
         json.dump({"pid": os.getpid(), "ready": ready, "threads": torch.get_num_threads(), "share": share}, told)
 
-def waiting(driver):
+def waiting(driver, marker):
     found, until_s = [], time.monotonic() + 120
     while not found and time.monotonic() < until_s:
         time.sleep(0.2)
         for each in psutil.Process(driver).children(recursive=True):
             with contextlib.suppress(psutil.Error):  # it is just ending
-                if each.cmdline()[:1] == ["ray::IDLE"] and successors.IS_WORKER in each.environ():
+                if each.cmdline()[:1] == ["ray::IDLE"] and marker in each.environ():
                     found.append(each.pid)
     return found
 
@@ -55,8 +55,9 @@ def trials(config):
         ).fit()
         return json.load(open(told))
 
-    told = {"ahead": waiting(driver), "first": run(1, True)}
-    told |= {"waiting": waiting(driver), "second": run(2, False)}
+    told = {"tune": [config["tune"], os.getpid()]}
+    told |= {"ahead": waiting(driver, successors.IS_WORKER), "first": run(1, True)}
+    told |= {"waiting": waiting(driver, successors.IS_WORKER), "second": run(2, False)}
     json.dump(told, open(f"{folder}/told", "w"))
 
 with connected("local", cpu_workers=1) as place:
@@ -65,8 +66,7 @@ with connected("local", cpu_workers=1) as place:
     from trainers import successors
 
     successors.ask_first({place.nodes[0].id: 1}, 0.0)
-    # As in a search: workers inherit what Tune sets for its side of a trial.
-    space = {"folder": sys.argv[1], "driver": os.getpid()}
+    space = {"folder": sys.argv[1], "driver": os.getpid(), "tune": waiting(os.getpid(), successors.IS_TUNE)}
     ray.tune.Tuner(ray.tune.with_resources(trials, {"CPU": 0.1}), param_space=space).fit()
 """
 
@@ -92,6 +92,12 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_the_first_trials_worker_is_the_process_that_the_driver_asked_for(told: dict[str, Any]) -> None:
     assert told["ahead"] == [told["first"]["pid"]]
     assert told["first"]["ready"]
+
+
+@pytest.mark.ray
+def test_so_is_tunes_side_of_it(told: dict[str, Any]) -> None:
+    started, used = told["tune"]
+    assert used in started
 
 
 @pytest.mark.ray
@@ -121,9 +127,10 @@ def test_successors_start_only_beside_spare_cores(
     assert successors.have_room(cores, num_workers, cpus_per_worker) is room
 
 
-def test_only_train_workers_import_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_processes_import_nothing_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     imported: list[str] = []
     monkeypatch.setattr(successors.importlib, "import_module", imported.append)
     monkeypatch.delenv(successors.IS_WORKER, raising=False)
+    monkeypatch.delenv(successors.IS_TUNE, raising=False)
     successors.preload()
     assert not imported
