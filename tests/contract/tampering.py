@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 
 from tests.contract.cases import BLOOM, recipe
@@ -150,9 +151,21 @@ def overflows(layouts: list[Layout]) -> list[dict[str, Any]]:
             skipped.append(engine.num_skipped_steps())
             kept.append(all(torch.equal(before[name], weight) for name, weight in engine.named_full_weights()))
         wrong = engines.mismatches(engine.in_effect(), half, layout, grad_accum=1)
+        if layout.engine == "fsdp":
+            kept.append(_kept_by_an_overflow_in_one_shard(engine, tokens))
         engine.close()
         found.append({"losses": losses, "norms": norms, "skipped": skipped, "kept": kept, "mismatches": wrong})
     return found
+
+
+def _kept_by_an_overflow_in_one_shard(engine: Any, tokens: torch.Tensor) -> bool:
+    """Whether all ranks keep their weights where a gradient overflows in rank 0's shard alone."""
+    before = {name: weight.clone() for name, weight in engine.named_full_weights()}
+    engine.micro_step(tokens, last=True)
+    if dist.get_rank() == 0:
+        next(engine.model.module.parameters()).grad.to_local().view(-1)[0] = torch.inf
+    engine.optimizer_step()
+    return all(torch.equal(before[name], weight) for name, weight in engine.named_full_weights())
 
 
 def _set_loss_scale(engine: Any, scale: float) -> None:

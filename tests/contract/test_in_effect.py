@@ -68,7 +68,8 @@ def test_an_overflowing_fp16_step_is_skipped_and_counted(index: int) -> None:
     result = two_ranks()["overflows"][index]
     assert result["mismatches"] == []
     assert result["skipped"] == [0, 1, 1, 1]
-    assert result["kept"] == [False, True, False, False]
+    assert result["kept"][:4] == [False, True, False, False]
+    assert all(result["kept"][4:])  # FSDP2: where one shard alone overflows
     assert [math.isfinite(norm) for norm in result["norms"]] == [True, False, True, True]
     expected = reference(recipe(BLOOM))
     assert result["losses"][0] == pytest.approx(expected.losses[0], rel=5e-3)

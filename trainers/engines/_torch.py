@@ -149,8 +149,8 @@ class TorchEngine(abc.ABC):
         self._model = build(recipe.model, attention=layout.attention)
         self._units: tuple[Any, ...] = prepare(self._model, layout)
         self._module = self._lay_out(self._model)
-        self._optimizer = make_optimizer(self._module.parameters(), recipe)
-        self._scaler = torch.amp.GradScaler(device.type) if recipe.compute_precision == "fp16" else None
+        self._optimizer = make_optimizer(self._stepped(), recipe)
+        self._scaler = self._make_scaler() if recipe.compute_precision == "fp16" else None
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)
 
     @abc.abstractmethod
@@ -172,6 +172,13 @@ class TorchEngine(abc.ABC):
     @property
     def model(self) -> Model:
         return self._model
+
+    def _stepped(self) -> list[nn.Parameter]:
+        """What the optimizer steps."""
+        return list(self._module.parameters())
+
+    def _make_scaler(self) -> torch.amp.GradScaler:
+        return torch.amp.GradScaler(self._device.type)
 
     def set_grad_accum(self, grad_accum: int) -> None:
         self._grad_accum = grad_accum
