@@ -34,7 +34,7 @@ from tests.samples import header, measurement, profile
 from tests.search.backend import CLUSTER, LAYOUTS, RECIPE, Backend, Clock, Play, candidates, fast, out_of_memory, result
 from trainers.cluster import Cluster
 from trainers.job import Timing
-from trainers.journal import Line, Measured, TrialEnd, TrialStart
+from trainers.journal import End, Line, Measured, TrialEnd, TrialStart
 from trainers.measurement import Outcome
 
 ONE_NODE = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=8)
@@ -254,7 +254,19 @@ def test_it_says_why_a_winner_has_no_profile() -> None:
     best, at = measurement(), "2026-01-01T00:00:00+00:00"
     known: list[Line] = [header(at=at), Measured(at=at, measurement=best)]
     said = "The winner was not profiled: the search ended before it. --resume with --profile tries again."
-    assert ending.not_profiled(History(known)) == said, "by its budget or by Ctrl-C"
+    assert ending.not_profiled(History(known)) == said
+    interrupted = End(at=at, exit_code=130, wall_s=1.0, gpu_s=4.0)
+    assert ending.not_profiled(History([*known, interrupted])) == said
+    by_itself = dataclasses.replace(interrupted, exit_code=0)
+    measured = TrialEnd(at=at, trial_id="t1", key="k", state="done", wall_s=120.0, gpu_s=480.0)
+    assert (
+        "not profiled: too little of the budget was left for one more trial, of which the shortest took 2 min 0 s."
+        in ending.not_profiled(History([*known, measured, by_itself]))
+    )
+    left_out = dataclasses.replace(by_itself, left_out="the winner's numerics gate")
+    assert "not profiled: final runs that come before it were left out. --resume" in ending.not_profiled(
+        History([*known, left_out])
+    )
     of: dict[str, Any] = {"trial_id": "t9", "key": "k"}
     start = TrialStart(at=at, recipe=best.recipe, layout=best.layout, micro_batches=(), profiles=best.batch, **of)
     end = TrialEnd(at=at, state="done", wall_s=1.0, gpu_s=4.0, reason="no kernel was seen", **of)
