@@ -171,11 +171,26 @@ def _header(name: str, subject: Subject, *, searcher: str, uri: str) -> StudyHea
 
 
 def _check_same(history: History, subject: Subject) -> None:
-    """Figures of unlike devices must not stand in one table."""
+    """Figures of unlike devices must not stand in one table, nor those of a recipe or a layout that a file which was
+    named had not begun with: the journal keeps its path alone.
+    """
     assert history.header is not None
     was, now = history.header.cluster, subject.cluster
     if not same_devices(was, now):
         raise InputError(f"the study ran on {was.label}, here is {now.label}: start a new study")
+    begun = {recipe.id for recipe in history.header.recipes}
+    if new := next((recipe for recipe in subject.recipes if recipe.id not in begun), None):
+        raise InputError(
+            f"what the study names gives another recipe now than it began with ({new.label}): undo that change, or"
+            " start a new study"
+        )
+    layouts = {each.layout for each in (*subject.plan.candidates, *subject.plan.skipped)}
+    other = next((each.layout for each in history.measurements if each.layout not in layouts), None)
+    if subject.request.fixed is not None and other is not None:
+        raise InputError(
+            f"the study's layout file no longer holds what it measured ({other.label}): undo that change, or start a"
+            " new study"
+        )
 
 
 def _found_again(history: History, plan: Plan) -> str:

@@ -49,10 +49,10 @@ def _options(*argv: str) -> argparse.Namespace:
 
 
 def test_a_study_is_not_resumed_on_as_many_devices_laid_out_otherwise() -> None:
-    history = History([header("made-up", at="2026-01-01T00:00:00+00:00", cluster=ONE_NODE)])
-    session._check_same(history, cast(Any, SimpleNamespace(cluster=ONE_NODE)))
+    history = History([header("made-up", at="2026-01-01T00:00:00+00:00", recipes=(RECIPE,), cluster=ONE_NODE)])
+    session._check_same(history, dataclasses.replace(_subject(), cluster=ONE_NODE))
     with pytest.raises(InputError, match="start a new study"):
-        session._check_same(history, cast(Any, SimpleNamespace(cluster=TWO_NODES)))
+        session._check_same(history, dataclasses.replace(_subject(), cluster=TWO_NODES))
 
 
 def test_what_is_left_of_a_resumed_study_is_told_in_layouts_where_there_is_any() -> None:
@@ -120,7 +120,7 @@ def _subject() -> Subject:
     plan = make_plan(candidates(), (), CLUSTER, None)
     space = dataclasses.replace(search_spaces.load("gpt2"), recipe=RECIPE)
     asked: dict[str, Any] = {"searcher": "sweep", "seed": 0, "tokens": 1e9, "steps": None, "repeats": 0}
-    request = cast(Any, SimpleNamespace(**asked, every_point=False, profile=False))
+    request = cast(Any, SimpleNamespace(**asked, every_point=False, profile=False, fixed=None))
     return Subject(request=request, space=space, cluster=CLUSTER, cap_gib=None, plan=plan)
 
 
