@@ -73,8 +73,10 @@ def search(
         if study is None and not options.dry_run:
             study = Study.create(studies, options.name or fresh_name(studies, request.space.name))
         if study is not None:
-            if place is None and not options.dry_run and not left and (why := finished.why_over(study, request)):
+            if place is None and not left and (why := finished.why_over(study, request)):
                 say(f"{_kept(history)} nothing is left to run {why}.")
+                if options.dry_run:
+                    return 0
                 mirror, tell = _telling(study, uri, options, shown=shown)
                 mirror.start()
                 tell()
@@ -91,13 +93,14 @@ def search(
                 say(_of_miniature(request.space, subject.space))
             for sentence in subject.knowledge.sentences:
                 say(sentence)
-            if study is None or options.dry_run:
-                print_dry_run(subject, _budget(options, subject.space))
-                return 0
             if history.header is not None:
                 _check_same(history, subject)
-                study.record(Resume(argv=tuple(sys.argv[1:])))
                 say(_found_again(history, subject.plan))
+            if study is None or options.dry_run:
+                print_dry_run(subject, _budget(options, subject.space), history)
+                return 0
+            if history.header is not None:
+                study.record(Resume(argv=tuple(sys.argv[1:])))
             else:
                 study.record(_header(study.name, subject, searcher=request.searcher, uri=uri))
             if is_fresh:

@@ -88,17 +88,29 @@ class TestBudget:
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
         subject = _subject()
-        print_dry_run(subject, Budget(time_s=10.0, of_space=True))
+        print_dry_run(subject, Budget(time_s=10.0, of_space=True), History())
         said = capsys.readouterr().out
         # Three trials of three rungs, a last run of the winner and a reference: 5 starts, 11 rungs of 1.5 s, and a
         # winner's 2 s of windows after a step of at most 5 s.
         expected_s = 5 * TRIAL_S["cpu"] + 11 * 1.5 + 2 + 5
-        assert subject.plan.expected_s(CLUSTER, subject.timing, subject.rules) == expected_s
+        assert subject.plan.expected_s(candidates(), CLUSTER, subject.timing, subject.rules) == expected_s
         assert f"{2 * expected_s:.0f} device seconds" in said
         assert "3 trials with up to 9 rungs and up to 2 final runs" in said
         assert "The budget ends it after 10 s (the space's own budget: --time-budget-s sets another)." in said
-        print_dry_run(subject, Budget(gpu_s=20.0))
+        print_dry_run(subject, Budget(gpu_s=20.0), History())
         assert "The budget ends it after 10 s (--gpu-s)." in capsys.readouterr().out
+
+    def test_a_dry_run_of_a_study_tells_what_is_left_of_it(self, capsys: pytest.CaptureFixture[str]) -> None:
+        at = "2026-01-01T00:00:00+00:00"
+        ran = [measurement(recipe=RECIPE, on=LAYOUTS[0], micro_batch=each) for each in (1, 2, 4)]
+        ran.append(measurement(recipe=RECIPE, on=LAYOUTS[1], micro_batch=1))
+        print_dry_run(_subject(), Budget(), History(Measured(at=at, measurement=each) for each in ran))
+        said = capsys.readouterr().out
+        assert [f"would run  {each.label}" in said for each in LAYOUTS] == [False, True, True]
+        assert f"{LAYOUTS[1].label}, micro-batch 2, 4\n" in said
+        assert "2 trials with up to 5 rungs and up to 2 final runs" in said
+        expected_s = 4 * TRIAL_S["cpu"] + 7 * 1.5 + 2 + 5
+        assert f"{2 * expected_s:.0f} device seconds" in said
 
     def test_the_searcher_counts_worker_days_where_there_is_no_gpu(self) -> None:
         subject = _subject()
@@ -107,7 +119,7 @@ class TestBudget:
 
     def test_each_recipe_s_winner_may_be_confirmed(self) -> None:
         rules = Rules(repeats=3)
-        assert Plan(candidates=(), skipped=()).expected_s(CLUSTER, Timing(), rules) == 0
+        assert Plan(candidates=(), skipped=()).expected_s((), CLUSTER, Timing(), rules) == 0
         two = candidates(RECIPE, dataclasses.replace(RECIPE, seq_len=16))
         assert Plan(candidates=two, skipped=()).num_final(rules) == 2 * (3 * 3 + 1)
 
