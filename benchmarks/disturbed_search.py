@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.winners import TITLES, arguments, in_turn, read_options, search, told
+from benchmarks.winners import TITLES, arguments, in_turn, point_of, read_options, search, told
 from platform.loop.policy import Kind
 from platform.study.journal import JOURNAL, Tail
 from platform.study.study import is_study, read
@@ -60,7 +60,7 @@ def main() -> int:
     lost = kept - _measured(studies / names[1])
     if kept:
         print("\n".join([*said, f"of {len(kept)} measurements that the first session left, {len(lost)} were lost"]))
-    if calm["winner"]["id"] == disturbed["winner"]["id"]:
+    if point_of(calm) == point_of(disturbed):
         print("both found the same point")
     else:
         in_turn(studies, names, f"{options.name}-winners", runs=options.runs, options=of_search)

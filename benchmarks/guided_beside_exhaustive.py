@@ -10,7 +10,7 @@ fresh processes); a command that was cut short goes on where it stopped. The exh
 import sys
 from pathlib import Path
 
-from benchmarks.winners import TITLES, in_turn, read_options, search, told
+from benchmarks.winners import TITLES, in_turn, point_of, read_options, search, told
 
 
 def main() -> int:
@@ -22,7 +22,7 @@ def main() -> int:
     exhaustive = search(studies, f"{options.name}-sweep", [*begin, "--searcher", "sweep"], of_search)
     print("\n".join([TITLES, told("guided", guided), told("exhaustive", exhaustive)]))
     print(f"device seconds of the guided search: {guided['gpu_s'] / exhaustive['gpu_s']:.1%} of the exhaustive one's")
-    if guided["winner"]["id"] == exhaustive["winner"]["id"]:
+    if point_of(guided) == point_of(exhaustive):
         print("both found the same point")
         return 0
     names = [f"{options.name}-{kind}" for kind in ("guided", "sweep")]

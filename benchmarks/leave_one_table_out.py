@@ -5,6 +5,7 @@
 If the constants had been fitted to a table, the scale found on the others would be far from its own.
 """
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from platform.cost_model.predict import predict
 from platform.cost_model.rows import read_rows
 from platform.cost_model.scoring import merged
 from platform.cost_model.table import Run, interpret
+from platform.errors import InputError
 
 
 def residuals(path: Path) -> np.ndarray:
@@ -32,7 +34,12 @@ def residuals(path: Path) -> np.ndarray:
 
 def main() -> None:
     """Prints, for each table, its error zero-shot and with the other tables' scale."""
-    tables = {Path(name).stem: residuals(Path(name)) for name in sys.argv[1:]}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE.csv")
+    try:
+        tables = {path.stem: residuals(path) for path in parser.parse_args().tables}
+    except InputError as error:
+        sys.exit(f"error: {error}")
     for name, own in tables.items():
         others = float(np.mean([np.median(each) for other, each in tables.items() if other != name]))
         plain, scaled = (float(np.median(np.abs(np.expm1(shift - own)))) for shift in (0.0, others))

@@ -26,6 +26,10 @@ def space():
 """
 
 
+_OF_A_SEARCH = ("--set", "--searcher", "--seed", "--learn-from", "--layout", "--data", "--max-trials")
+"""Options of `platform.search` that say what is searched and how: points that are named have all of it in them."""
+
+
 def read_options(what: str) -> tuple[argparse.Namespace, list[str]]:
     """Options of a command that compares studies, and those that are the search's; `what` it does, in a line."""
     parser = argparse.ArgumentParser(description=what)
@@ -82,15 +86,11 @@ def arguments(
 def in_turn(studies: Path, names: Sequence[str], name: str, *, runs: int, options: Sequence[str]) -> None:
     """Measures the winners of the studies of these `names` again, in one of that `name`, and prints what came out.
 
-    A time budget among the `options` was that of the searches.
+    Of the `options` those go on that do not choose among layouts.
     """
-    options = list(options)
-    if "--time-budget-s" in options:
-        place = options.index("--time-budget-s")
-        del options[place : place + 2]
     file = studies / f"{name}.py"
     file.write_text(_SPACE_FILE.format(paths=[str(studies / each / "layout.json") for each in names]))
-    again = search(studies, name, [str(file), "--all", "--repeats", str(runs)], options)
+    again = search(studies, name, [str(file), "--all", "--repeats", str(runs)], of_named_points(options))
     for each in again["runs"]:
         print(f"{each['layout']} micro-batch {each['batch']['micro_batch']}: {each['tokens_per_s']} tokens/s")
     for each in again["comparisons"]:
@@ -98,6 +98,20 @@ def in_turn(studies: Path, names: Sequence[str], name: str, *, runs: int, option
             f"winner over the other: {each['ratio']:.4f}, 95 % interval {each['low']:.4f} to {each['high']:.4f}:"
             f" {each['resolution']}"
         )
+
+
+def of_named_points(options: Sequence[str]) -> list[str]:
+    """Those of a search's options that a study of named points takes too: devices, memory, budgets and the like."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for option in _OF_A_SEARCH:
+        parser.add_argument(option, action="append")
+    return parser.parse_known_args(options)[1]
+
+
+def point_of(result: dict[str, Any]) -> tuple[str, str, int]:
+    """Recipe, layout and micro-batch of a study's winner; its measurement's id also tells which run it was."""
+    best = result["winner"]
+    return best["recipe"], best["layout"]["id"], best["batch"]["micro_batch"]
 
 
 def told(kind: str, result: dict[str, Any]) -> str:

@@ -118,6 +118,7 @@ def _of_compression(recipe: Recipe, layout: Layout) -> Iterator[str]:
             "an fp16 gradient that overflows would stay in PowerSGD's error feedback for ever:"
             " choose compute_precision bf16 or fp32, or compression bf16 or none"
         )
+    # One data-parallel rank asked for "every" has "last" here: it exchanges nothing, and both words mean the same.
     if recipe.powersgd_rank and layout.grad_sync == "every":
         yield (
             "PowerSGD at every micro-step approximates other sums than at the last one, which is another recipe:"

@@ -79,7 +79,7 @@ def whole_number(row: Row, name: str) -> int | None:
 
 
 def wanted(row: Row, name: str) -> int:
-    """As `whole`, stated and at least 1."""
+    """As `whole_number`, stated and at least 1."""
     value = whole_number(row, name)
     if value is None:
         raise ValueError(f"{name} not stated")

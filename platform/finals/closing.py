@@ -38,7 +38,7 @@ class Closing:
         best, gate = winner(measured), self._rules.gate if gated else None
         if best is None:
             return None
-        if gate and _curves(best, history) and (layout := self._reference(best, history)) is not None:
+        if gate and has_curves(best, history) and (layout := self._reference(best, history)) is not None:
             return FinalTrial(recipe=recipe, layout=layout, rungs=(), gate=gate)
         leading = [*ranked(measured)[:1], *(by_speed(measured)[:1] if not self._rules.repeats else ())]
         for point in leading if run else ():
@@ -99,7 +99,7 @@ class Closing:
 
     def _gate_wanted(self, best: Measurement, history: History) -> bool:
         """Whether the winner's curves are still to be taken. A layout that is itself the plainest needs none."""
-        if _curves(best, history):
+        if has_curves(best, history):
             return False
         order = gates.references(best.recipe, self._candidates, history.measurements)
         return bool(order) and order[0] != best.layout
@@ -124,8 +124,8 @@ class Closing:
         return left[0] if left and len(tried) < MOST_REFERENCES else None
 
 
-def _curves(best: Measurement, history: History) -> bool:
-    """Whether the winner's own curves were taken."""
+def has_curves(best: Measurement, history: History) -> bool:
+    """Whether the winner's own curves were taken; those of a layout that was another one's reference are not."""
     return any(
         each.recipe == best.recipe and each.layout == best.layout and not each.is_reference for each in history.gates
     )

@@ -77,11 +77,12 @@ class Finals:
 
         All that the winners have to go through, and their profile where it is asked for; where that is too much of the
         budget, their last runs alone; nothing where these are too much as well, since a part of them is worth nothing.
-        With the finalists' runs, up to a third. Nothing too before each recipe was tried: a winner of one that is
-        confirmed is worth less than one of each.
+        With the finalists' runs, up to a third. Nothing too before each recipe was tried, and where every point is
+        asked for before each of them was: a winner of one that is confirmed is worth less than one of each.
         """
+        every_point = self.rules.finalists is None
         tried = {each.recipe for each in history.measurements if each.outcome is not Outcome.SKIPPED}
-        if any(each.recipe not in tried and history.missing(each) for each in self._candidates):
+        if any((every_point or each.recipe not in tried) and history.missing(each) for each in self._candidates):
             return 0.0
         run_s, gate_s = self._needs_s(history, costs, anew=self._recipes if history.finals_begun else ())
         profile_s = costs.trial_s * len(self._unprofiled(history))

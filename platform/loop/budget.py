@@ -89,5 +89,5 @@ class Spending:
         if left_s >= trial_s + reserve_s:
             return ""
         of = f" {budget.time_words}" if budget.of_space else ""
-        after = " beside the final runs" if reserve_s else ""
+        after = " beside the final runs" if left_s >= trial_s else ""
         return f"the {left_s:.0f} s that are left of the budget{of} are too short for a trial{after}"

@@ -33,19 +33,17 @@ def lessons(history: History, forecaster: Forecaster) -> list[str]:
     """Sentences, for each recipe with a winner; then what the search cost."""
     assert history.header is not None
     groups = [(best, group) for group in by_recipe(history.measurements).values() if (best := winner(group))]
+    miniature = history.header.miniature
     cost = f"The search cost {figure(history.gpu_s / DAY_S)} {history.header.cluster.device_word}-days"
+    told = [[*axes_worth(group), *why_it_won(best, group, forecaster)] for best, group in groups]
+    if len(groups) == 1:
+        saved = "a miniature saves none" if miniature else f"over {saving(history, *groups[0])}"
+        return [*told[0], f"{cost}; {saved}."]
     said: list[str] = []
-    for best, group in groups:
-        if len(groups) > 1:
-            said.append(f"Of {best.recipe.label}:")
-        said += axes_worth(group)
-        said += why_it_won(best, group, forecaster)
-        if len(groups) > 1 and not history.header.miniature:
-            said.append(f"Over {saving(history, best, group)}.")
-    if len(groups) != 1:
-        return [*said, f"{cost}."] if groups else []
-    saved = "a miniature saves none" if history.header.miniature else f"over {saving(history, *groups[0])}"
-    return [*said, f"{cost}; {saved}."]
+    for (best, group), lines in zip(groups, told, strict=True):
+        said += [f"Of {best.recipe.label}:", *lines]
+        said += [] if miniature else [f"Over {saving(history, best, group)}."]
+    return [*said, f"{cost}."] if said else []
 
 
 def axes_worth(measurements: Sequence[Measurement]) -> list[str]:

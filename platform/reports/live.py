@@ -68,7 +68,8 @@ def _rows(progress: Progress, *, most_last: int) -> Iterator[tuple[str, Renderab
     yield "time", Text(time)
     yield "running", Text("no trial" if progress.layout is None else progress.layout.label)
     yield "", _ladder(progress)
-    yield "best", Text(best_point(progress.incumbent), style="bold green" if progress.incumbent else "")
+    of = progress.recipe and f"of {progress.recipe}: "
+    yield "best", Text(of + best_point(progress.incumbent), style="bold green" if progress.incumbent else "")
     yield "outcomes", _outcomes(progress)
     told = progress.predicted or ("",) * len(progress.last)
     for number, (each, said) in enumerate(list(zip(progress.last, told, strict=True))[: -most_last - 1 : -1]):

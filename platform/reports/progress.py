@@ -22,6 +22,7 @@ from platform.study.journal import Tail
 from trainers.journal import Line, Measured, Peak, RungStart, TrialEnd, TrialStart
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement, Outcome
+from trainers.recipe import Recipe
 
 _MOST_LAST = 6
 
@@ -39,6 +40,7 @@ class Progress:
     batch: BatchPoint | None
     """The running rung; None before the trial's first."""
     incumbent: Measurement | None
+    """Of the recipe that is being searched."""
     outcomes: Counter[Outcome]
     elapsed_s: float
     left_s: float | None
@@ -50,6 +52,8 @@ class Progress:
     """What a device is called."""
     title: str = ""
     """What is searched, and on what."""
+    recipe: str = ""
+    """Which recipe is being searched, by what sets it apart; "" where there is one alone."""
     ladder: tuple[int, ...] = ()
     """The running trial's micro-batches."""
     profiles: bool = False
@@ -83,7 +87,7 @@ def progress_line(progress: Progress) -> str:
         starting = "starting" if progress.ladder else "to be profiled" if progress.profiles else "numerics gate"
         rung = starting if progress.batch is None else f"MBS {progress.batch.micro_batch} x {progress.batch.grad_accum}"
         parts[0] += f": {progress.layout.label}, {rung}"
-    parts.append(f"best: {best_point(progress.incumbent)}")
+    parts.append(f"best{progress.recipe and f' of {progress.recipe}'}: {best_point(progress.incumbent)}")
     parts.append(_outcomes(progress.outcomes))
     parts.append(spent(progress))
     line = " | ".join(parts)
@@ -121,6 +125,13 @@ def best_point(best: Measurement | None) -> str:
         return "none yet"
     point = f"{best.layout.label}, MBS {best.batch.micro_batch}"
     return f"{figure(best.tokens_per_s)}{'~' if best.step_time_derived else ''} tokens/s ({point})"
+
+
+def set_apart(recipe: Recipe, others: Iterable[Recipe]) -> str:
+    """The words of the recipe's label that not all of the `others` have; all of them where that leaves none."""
+    words = recipe.label.split(", ")
+    shared = set(words).intersection(*(each.label.split(", ") for each in others))
+    return ", ".join(word for word in words if word not in shared) or recipe.label
 
 
 def _outcomes(outcomes: Counter[Outcome]) -> str:
@@ -201,12 +212,14 @@ class _Follower:
         self._search = search
         self._total = total
         self._trial: TrialStart | None = None
+        self._recipe = history.trials[-1].recipe if history.trials else None
+        """The last trial's."""
         self._trial_started_s = 0.0
         self._batch: BatchPoint | None = None
         self._rungs: dict[int, Outcome] = {}
         self._trials_s: list[float] = []
-        self._counted: dict[str, Any] | None = None
-        """What of the progress the measurements say; None once something new was measured."""
+        self._counted: tuple[dict[str, Any], Mapping[str, Measurement]] | None = None
+        """What of the progress the measurements say, and each recipe's best; None once something new was measured."""
         self._before_s = self._history.wall_s
         self._started_s = self._last_line_s = time.monotonic()
 
@@ -228,6 +241,7 @@ class _Follower:
         match entry:
             case TrialStart():
                 self._trial, self._batch, self._rungs = entry, None, {}
+                self._recipe = entry.recipe
                 self._trial_started_s = time.monotonic()
             case RungStart():
                 self._batch = entry.batch
@@ -258,6 +272,8 @@ class _Follower:
         history, trial = self._history, self._trial
         left_s, gpu_left_s = self._search.time_left_s(), self._search.gpu_left_s()
         header = history.header
+        recipe = self._recipe or (header.recipes[0] if header else None)
+        counts, incumbents = self._counts()
         # The journal tells of the running trial's device seconds up to its last line.
         since_s = int(time.monotonic() - self._last_line_s) * trial.layout.world_size if trial else 0
         return Progress(
@@ -271,29 +287,31 @@ class _Follower:
             gpu_left_s=max(0.0, gpu_left_s) if math.isfinite(gpu_left_s) else None,
             device=header.cluster.device_word if header else "device",
             title=header.title if header else "",
+            recipe=set_apart(recipe, header.recipes) if recipe and header and len(header.recipes) > 1 else "",
+            incumbent=incumbents.get(recipe.id) if recipe else None,
             ladder=trial.micro_batches if trial else (),
             profiles=trial is not None and trial.profiles is not None,
             rungs=dict(self._rungs),
             running_s=time.monotonic() - self._trial_started_s,
             to_go=self._to_go(),
             miniature=header is not None and header.miniature,
-            **self._counts(),
+            **counts,
         )
 
-    def _counts(self) -> dict[str, Any]:
+    def _counts(self) -> tuple[dict[str, Any], Mapping[str, Measurement]]:
         # Twice a second it is drawn; to go through ten thousand measurements takes a good part of that.
         if self._counted is None:
             measurements = self._history.measurements
             measured = [each for each in measurements if each.outcome is not Outcome.SKIPPED]
             last = tuple(measured[-_MOST_LAST:])
             told = forecaster_of(self._history.header) if self._history.header else None
-            self._counted = {
-                "incumbent": next(iter(winners(measured).values()), None),
+            counts = {
                 "outcomes": count_outcomes(measurements),
                 "last": last,
                 "predicted": told.told(last) if told else (),
                 "model_error": told.error(measured) if told else "",
             }
+            self._counted = counts, winners(measured)
         return self._counted
 
     def _to_go(self) -> str:

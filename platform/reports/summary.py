@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from platform.finals import gate as gates
+from platform.finals.closing import has_curves
 from platform.finals.ranking import PointRuns, comparisons, points, ranked, speed_of, winner, winners
 from platform.reports.profile import profile_json
 from platform.reports.text import count, figure
@@ -147,11 +148,13 @@ def evidence(best: Measurement, group: Sequence[Measurement], history: History) 
     verdict = gates.verdict_on(best.layout, best.recipe, history.gates)
     if verdict is not None:
         found.append(verdict.sentence)
-    elif any(each.recipe == best.recipe and each.layout == best.layout for each in history.gates):
+    elif has_curves(best, history):
         found.append(
             "Numerics gate: no reference layout has run: the winner's curves were held against nothing"
             " (--resume goes on)."
         )
+    elif (end := history.end) and not end.exit_code and end.why and not end.left_out:  # so none was wanted
+        found.append("Numerics gate: none to pass, no layout of the search is plainer than the winner.")
     held = [reason for reason in best.held_back if reason]
     if held:
         reasons = ", ".join(sorted({name for each in held for name in each.split(", ")}))

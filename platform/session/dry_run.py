@@ -1,21 +1,29 @@
 """What `--dry-run` prints."""
 
+import dataclasses
+
 from platform.loop.budget import Budget
 from platform.reports.text import duration, plural
+from platform.study.history import History
+from platform.subject.planning import num_rungs
 from platform.subject.subject import Subject
 
 
-def print_dry_run(subject: Subject, budget: Budget) -> None:
-    """Prints what a search of `subject` would run, what it skips and why, and what it would cost at most."""
+def print_dry_run(subject: Subject, budget: Budget, history: History) -> None:
+    """Prints what a search of `subject` would run that its study, by its `history`, has not run yet, what it skips and
+    why, and what it would cost at most.
+    """
     plan, num_devices = subject.plan, subject.cluster.num_devices
+    missing = ((each, history.missing(each)) for each in plan.candidates)
+    left = [dataclasses.replace(each, micro_batches=rungs) for each, rungs in missing if rungs]
     print(f"Space {subject.space.name} on {subject.cluster.label}: {subject.space.recipe.label}")
-    for candidate in plan.candidates:
+    for candidate in left:
         print(f"  would run  {candidate.layout.label}, micro-batch {', '.join(map(str, candidate.micro_batches))}")
     for skipped in plan.skipped:
         print(f"  skipped    {skipped.layout.label}, micro-batch {skipped.batch.micro_batch}: {skipped.reason}")
-    seconds = plan.expected_s(subject.cluster, subject.timing, subject.rules)
+    seconds = plan.expected_s(left, subject.cluster, subject.timing, subject.rules)
     print(
-        f"{plural(len(plan.candidates), 'trial')} with up to {plural(plan.num_rungs, 'rung')} and"
+        f"{plural(len(left), 'trial')} with up to {plural(num_rungs(left), 'rung')} and"
         f" up to {plan.num_final(subject.rules)} final runs, {plural(len(plan.skipped), 'batch point')} skipped;"
         f" at most about {duration(seconds)}, {seconds * num_devices:.0f} device seconds (estimated)."
     )

@@ -60,8 +60,18 @@ def not_profiled(history: History) -> str:
     """Why a winner has no profile; "" where each has one, and where there is no winner."""
     if all(history.profile_of(best) is not None for best in winners(history.measurements).values()):
         return ""
-    why = history.profile_failure() or "the search ended before it"
-    return f"The winner was not profiled: {why}. --resume with --profile tries again."
+    return f"The winner was not profiled: {_why_not_profiled(history)}. --resume with --profile tries again."
+
+
+def _why_not_profiled(history: History) -> str:
+    if failure := history.profile_failure():
+        return failure
+    if history.end is None or history.end.exit_code:
+        return "the search ended before it"
+    if history.end.left_out:
+        return "final runs that come before it were left out"
+    shortest = duration(history.trial_s)
+    return f"too little of the budget was left for one more trial, of which the shortest took {shortest}"
 
 
 def how_to(command: str, path: Path) -> str:

@@ -73,8 +73,10 @@ def search(
         if study is None and not options.dry_run:
             study = Study.create(studies, options.name or fresh_name(studies, request.space.name))
         if study is not None:
-            if place is None and not options.dry_run and not left and (why := finished.why_over(study, request)):
+            if place is None and not left and (why := finished.why_over(study, request)):
                 say(f"{_kept(history)} nothing is left to run {why}.")
+                if options.dry_run:
+                    return 0
                 mirror, tell = _telling(study, uri, options, shown=shown)
                 mirror.start()
                 tell()
@@ -91,13 +93,14 @@ def search(
                 say(_of_miniature(request.space, subject.space))
             for sentence in subject.knowledge.sentences:
                 say(sentence)
-            if study is None or options.dry_run:
-                print_dry_run(subject, _budget(options, subject.space))
-                return 0
             if history.header is not None:
                 _check_same(history, subject)
-                study.record(Resume(argv=tuple(sys.argv[1:])))
                 say(_found_again(history, subject.plan))
+            if study is None or options.dry_run:
+                print_dry_run(subject, _budget(options, subject.space), history)
+                return 0
+            if history.header is not None:
+                study.record(Resume(argv=tuple(sys.argv[1:])))
             else:
                 study.record(_header(study.name, subject, searcher=request.searcher, uri=uri))
             if is_fresh:
@@ -171,11 +174,26 @@ def _header(name: str, subject: Subject, *, searcher: str, uri: str) -> StudyHea
 
 
 def _check_same(history: History, subject: Subject) -> None:
-    """Figures of unlike devices must not stand in one table."""
+    """Figures of unlike devices must not stand in one table, nor those of a recipe or a layout that a file which was
+    named had not begun with: the journal keeps its path alone.
+    """
     assert history.header is not None
     was, now = history.header.cluster, subject.cluster
     if not same_devices(was, now):
         raise InputError(f"the study ran on {was.label}, here is {now.label}: start a new study")
+    begun = {recipe.id for recipe in history.header.recipes}
+    if new := next((recipe for recipe in subject.recipes if recipe.id not in begun), None):
+        raise InputError(
+            f"what the study names gives another recipe now than it began with ({new.label}): undo that change, or"
+            " start a new study"
+        )
+    layouts = {each.layout for each in (*subject.plan.candidates, *subject.plan.skipped)}
+    other = next((each.layout for each in history.measurements if each.layout not in layouts), None)
+    if subject.request.fixed is not None and other is not None:
+        raise InputError(
+            f"the study's layout file no longer holds what it measured ({other.label}): undo that change, or start a"
+            " new study"
+        )
 
 
 def _found_again(history: History, plan: Plan) -> str:

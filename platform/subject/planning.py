@@ -32,26 +32,27 @@ class Plan:
     columns: Columns | None = None
     """A row for each rung of each candidate, in order; None where the cost model does not know the devices."""
 
-    @property
-    def num_rungs(self) -> int:
-        """Batch points of all candidates."""
-        return sum(len(candidate.micro_batches) for candidate in self.candidates)
-
     def num_final(self, rules: Rules) -> int:
         """Trials after the search, where no winner is overtaken: the finalists' runs, the winner's last, the gate's."""
         recipes = Counter(candidate.recipe for candidate in self.candidates for _ in candidate.micro_batches)
         return sum(rules.num_trials(num_points) for num_points in recipes.values())
 
-    def expected_s(self, cluster: Cluster, timing: Timing, rules: Rules) -> float:
-        """Estimated seconds of it all: starting each trial, each rung's windows with its warm-up, and the final runs.
+    def expected_s(self, left: Sequence[Candidate], cluster: Cluster, timing: Timing, rules: Rules) -> float:
+        """Estimated seconds of what is `left` of it: starting each trial, each rung's windows with its warm-up; and of
+        all final runs.
 
         The steps of a winner's last run may be the longest allowed: one to warm up, then the windows.
         """
         start_s, rung_s = TRIAL_S[cluster.device_kind], 1.5 * timing.rung_s
         recipes = len({candidate.recipe for candidate in self.candidates})
-        trying_s = len(self.candidates) * start_s + self.num_rungs * rung_s
+        trying_s = len(left) * start_s + num_rungs(left) * rung_s
         final_s = self.num_final(rules) * (start_s + rung_s)
         return trying_s + final_s + recipes * (timing.winner_s + timing.longest_step_s)
+
+
+def num_rungs(candidates: Sequence[Candidate]) -> int:
+    """Batch points of all of them."""
+    return sum(len(candidate.micro_batches) for candidate in candidates)
 
 
 def make_plan(

@@ -3,12 +3,14 @@
 import csv
 import dataclasses
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import search_spaces
+from benchmarks import leave_one_table_out
 from platform.cost_model.columns import ENGINES
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.rows import read_rows
@@ -357,3 +359,17 @@ def test_published_runs_that_came_after_the_model() -> None:
     assert found.step_time_ape_median is not None and found.step_time_ape_median < 0.08
     assert found.memory_ape_median is not None and found.memory_ape_median < 0.08
     assert found.interval_coverage is not None and 0.7 <= found.interval_coverage <= 0.9
+
+
+def test_leaving_one_table_out_tells_its_usage_and_a_wrong_path_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for argv, said in (
+        ("--help", 0),
+        ("nothing.csv", "error: cannot read table nothing.csv: No such file or directory"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["leave_one_table_out", argv])
+        with pytest.raises(SystemExit) as ended:
+            leave_one_table_out.main()
+        assert ended.value.code == said
+    assert "usage: leave_one_table_out" in capsys.readouterr().out

@@ -148,6 +148,12 @@ def test_no_time_is_left_for_it_before_each_recipe_was_tried() -> None:
     assert finals().reserve_s(after(ran(), ran(recipe=OTHER)), COSTS, 3000.0) > RUN_S
 
 
+def test_where_every_point_is_asked_for_no_time_is_left_for_it_before_each_was_tried() -> None:
+    every = finals(dataclasses.replace(RULES, finalists=None), ALONE)
+    assert every.reserve_s(after(ran()), COSTS, 3000.0) == 0.0
+    assert every.reserve_s(after(ran(), ran(PLAIN, speed=SPEED / 2)), COSTS, 3000.0) > RUN_S
+
+
 def test_a_search_that_goes_on_after_the_final_runs_leaves_time_for_another_winner_s() -> None:
     """Its reference has run."""
     passed = after(ran(), ran(repeat=1), curves(), curves(PLAIN, is_reference=True))

@@ -112,6 +112,17 @@ class TestConfirming:
         assert backend.order == [*WHOLE[:2], (LAYOUTS[0], (4,))]
         assert "too short for a trial beside the final runs" in loop.why_ended
 
+    def test_it_is_not_to_blame_where_too_little_is_left_for_any_trial(self, make: Make, backend: Backend) -> None:
+        def play(job: Job, batch: BatchPoint) -> Measurement:
+            if job.layout == LAYOUTS[1]:  # only now does a last run follow
+                return dataclasses.replace(result(job, batch, 5000.0), step_time_derived=not job.repeat)
+            return fast(job, batch)
+
+        backend.play = play
+        loop = make(rules=CONFIRM, time_s=23.0)
+        backend.run(loop)
+        assert loop.why_ended == "the 7 s that are left of the budget are too short for a trial"
+
     def test_no_time_is_kept_where_no_run_would_follow(self, make: Make, backend: Backend) -> None:
         backend.run(make(rules=CONFIRM, time_s=26.0))
         assert backend.order == WHOLE

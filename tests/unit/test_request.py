@@ -15,6 +15,7 @@ from platform.errors import InputError
 from platform.search import parser
 from platform.session import checkout, session
 from platform.session.request import read_request, resumed
+from platform.study.history import History
 from platform.study.study import Study
 from platform.subject.subject import Subject, subject_of
 from search_spaces.space import Space
@@ -36,12 +37,12 @@ def _miniature() -> Space:
     return BLOOM.miniature
 
 
-def _subject(folder: Path, cluster: Cluster, recipe: Recipe | None, *argv: str) -> Subject:
+def _subject(folder: Path, cluster: Cluster, recipe: Recipe | None, *argv: str, on: Layout = ON_TWO) -> Subject:
     """What `--layout` of a file with `recipe` (None: a layout alone) measures on `cluster`."""
     path = folder / "layout.json"
-    parts: dict[str, object] = {"layout": to_json(ON_TWO)}
+    parts: dict[str, object] = {"layout": to_json(on)}
     if recipe is not None:
-        parts |= {"recipe": to_json(recipe), "batch": to_json(BatchPoint.of(recipe, ON_TWO, 1))}
+        parts |= {"recipe": to_json(recipe), "batch": to_json(BatchPoint.of(recipe, on, 1))}
     path.write_text(json.dumps(parts))
     request = read_request(parser().parse_args([*argv, "--layout", str(path)]))
     return subject_of(request, Place(cluster=cluster, cpus_per_worker=1.0, driver_ip="127.0.0.1"), None)
@@ -87,6 +88,20 @@ def test_a_layout_alone_takes_the_micro_batches_of_named_points(tmp_path: Path) 
     request = read_request(parser().parse_args(["gpt2_zero", "--layout", str(path)]))
     (candidate,), rejected = request.on(request.space, 1)
     assert candidate.micro_batches == (32,) and not rejected
+
+
+def test_a_study_goes_on_only_with_the_recipe_and_the_layout_that_its_file_began_with(tmp_path: Path) -> None:
+    at, recipe = "2026-01-01T00:00:00+00:00", BLOOM.recipe
+    subject = _subject(tmp_path, GPU, recipe)
+    begun = dataclasses.replace(session._header("made-up", subject, searcher="sweep", uri=""), at=at)
+    history = History([begun, Measured(at=at, measurement=measurement(on=ON_TWO, recipe=recipe))])
+    session._check_same(history, subject)
+    slower = dataclasses.replace(recipe, learning_rate=2 * recipe.learning_rate)
+    with pytest.raises(InputError, match=r"gives another recipe now than it began with \(bloom-7b1"):
+        session._check_same(history, _subject(tmp_path, GPU, slower))
+    other = dataclasses.replace(ON_TWO, checkpointing="full")
+    with pytest.raises(InputError, match=r"layout file no longer holds what it measured \(FSDP2 stage 3"):
+        session._check_same(history, _subject(tmp_path, GPU, recipe, on=other))
 
 
 class TestLearning:

@@ -34,7 +34,7 @@ from tests.samples import header, measurement, profile
 from tests.search.backend import CLUSTER, LAYOUTS, RECIPE, Backend, Clock, Play, candidates, fast, out_of_memory, result
 from trainers.cluster import Cluster
 from trainers.job import Timing
-from trainers.journal import Line, Measured, TrialEnd, TrialStart
+from trainers.journal import End, Line, Measured, TrialEnd, TrialStart
 from trainers.measurement import Outcome
 
 ONE_NODE = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=8)
@@ -49,10 +49,10 @@ def _options(*argv: str) -> argparse.Namespace:
 
 
 def test_a_study_is_not_resumed_on_as_many_devices_laid_out_otherwise() -> None:
-    history = History([header("made-up", at="2026-01-01T00:00:00+00:00", cluster=ONE_NODE)])
-    session._check_same(history, cast(Any, SimpleNamespace(cluster=ONE_NODE)))
+    history = History([header("made-up", at="2026-01-01T00:00:00+00:00", recipes=(RECIPE,), cluster=ONE_NODE)])
+    session._check_same(history, dataclasses.replace(_subject(), cluster=ONE_NODE))
     with pytest.raises(InputError, match="start a new study"):
-        session._check_same(history, cast(Any, SimpleNamespace(cluster=TWO_NODES)))
+        session._check_same(history, dataclasses.replace(_subject(), cluster=TWO_NODES))
 
 
 def test_what_is_left_of_a_resumed_study_is_told_in_layouts_where_there_is_any() -> None:
@@ -88,17 +88,29 @@ class TestBudget:
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
         subject = _subject()
-        print_dry_run(subject, Budget(time_s=10.0, of_space=True))
+        print_dry_run(subject, Budget(time_s=10.0, of_space=True), History())
         said = capsys.readouterr().out
         # Three trials of three rungs, a last run of the winner and a reference: 5 starts, 11 rungs of 1.5 s, and a
         # winner's 2 s of windows after a step of at most 5 s.
         expected_s = 5 * TRIAL_S["cpu"] + 11 * 1.5 + 2 + 5
-        assert subject.plan.expected_s(CLUSTER, subject.timing, subject.rules) == expected_s
+        assert subject.plan.expected_s(candidates(), CLUSTER, subject.timing, subject.rules) == expected_s
         assert f"{2 * expected_s:.0f} device seconds" in said
         assert "3 trials with up to 9 rungs and up to 2 final runs" in said
         assert "The budget ends it after 10 s (the space's own budget: --time-budget-s sets another)." in said
-        print_dry_run(subject, Budget(gpu_s=20.0))
+        print_dry_run(subject, Budget(gpu_s=20.0), History())
         assert "The budget ends it after 10 s (--gpu-s)." in capsys.readouterr().out
+
+    def test_a_dry_run_of_a_study_tells_what_is_left_of_it(self, capsys: pytest.CaptureFixture[str]) -> None:
+        at = "2026-01-01T00:00:00+00:00"
+        ran = [measurement(recipe=RECIPE, on=LAYOUTS[0], micro_batch=each) for each in (1, 2, 4)]
+        ran.append(measurement(recipe=RECIPE, on=LAYOUTS[1], micro_batch=1))
+        print_dry_run(_subject(), Budget(), History(Measured(at=at, measurement=each) for each in ran))
+        said = capsys.readouterr().out
+        assert [f"would run  {each.label}" in said for each in LAYOUTS] == [False, True, True]
+        assert f"{LAYOUTS[1].label}, micro-batch 2, 4\n" in said
+        assert "2 trials with up to 5 rungs and up to 2 final runs" in said
+        expected_s = 4 * TRIAL_S["cpu"] + 7 * 1.5 + 2 + 5
+        assert f"{2 * expected_s:.0f} device seconds" in said
 
     def test_the_searcher_counts_worker_days_where_there_is_no_gpu(self) -> None:
         subject = _subject()
@@ -107,7 +119,7 @@ class TestBudget:
 
     def test_each_recipe_s_winner_may_be_confirmed(self) -> None:
         rules = Rules(repeats=3)
-        assert Plan(candidates=(), skipped=()).expected_s(CLUSTER, Timing(), rules) == 0
+        assert Plan(candidates=(), skipped=()).expected_s((), CLUSTER, Timing(), rules) == 0
         two = candidates(RECIPE, dataclasses.replace(RECIPE, seq_len=16))
         assert Plan(candidates=two, skipped=()).num_final(rules) == 2 * (3 * 3 + 1)
 
@@ -120,7 +132,7 @@ def _subject() -> Subject:
     plan = make_plan(candidates(), (), CLUSTER, None)
     space = dataclasses.replace(search_spaces.load("gpt2"), recipe=RECIPE)
     asked: dict[str, Any] = {"searcher": "sweep", "seed": 0, "tokens": 1e9, "steps": None, "repeats": 0}
-    request = cast(Any, SimpleNamespace(**asked, every_point=False, profile=False))
+    request = cast(Any, SimpleNamespace(**asked, every_point=False, profile=False, fixed=None))
     return Subject(request=request, space=space, cluster=CLUSTER, cap_gib=None, plan=plan)
 
 
@@ -254,7 +266,19 @@ def test_it_says_why_a_winner_has_no_profile() -> None:
     best, at = measurement(), "2026-01-01T00:00:00+00:00"
     known: list[Line] = [header(at=at), Measured(at=at, measurement=best)]
     said = "The winner was not profiled: the search ended before it. --resume with --profile tries again."
-    assert ending.not_profiled(History(known)) == said, "by its budget or by Ctrl-C"
+    assert ending.not_profiled(History(known)) == said
+    interrupted = End(at=at, exit_code=130, wall_s=1.0, gpu_s=4.0)
+    assert ending.not_profiled(History([*known, interrupted])) == said
+    by_itself = dataclasses.replace(interrupted, exit_code=0)
+    measured = TrialEnd(at=at, trial_id="t1", key="k", state="done", wall_s=120.0, gpu_s=480.0)
+    assert (
+        "not profiled: too little of the budget was left for one more trial, of which the shortest took 2 min 0 s."
+        in ending.not_profiled(History([*known, measured, by_itself]))
+    )
+    left_out = dataclasses.replace(by_itself, left_out="the winner's numerics gate")
+    assert "not profiled: final runs that come before it were left out. --resume" in ending.not_profiled(
+        History([*known, left_out])
+    )
     of: dict[str, Any] = {"trial_id": "t9", "key": "k"}
     start = TrialStart(at=at, recipe=best.recipe, layout=best.layout, micro_batches=(), profiles=best.batch, **of)
     end = TrialEnd(at=at, state="done", wall_s=1.0, gpu_s=4.0, reason="no kernel was seen", **of)

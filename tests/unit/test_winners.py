@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import disturbed_search
-from benchmarks.winners import arguments, search
+from benchmarks import disturbed_search, guided_beside_exhaustive
+from benchmarks.winners import arguments, of_named_points, search
 from platform.study.study import Study, read
 from tests.samples import header, measurement
 from trainers.journal import End, Line, Measured, Resume, TrialEnd
 
+DIED = TrialEnd(trial_id="t1", key="a-b", state="interrupted", wall_s=1.0, gpu_s=4.0, fault="died")
 ROOT = Path(__file__).parents[2]
 AT = "2026-01-01T00:00:{:02}.000+00:00"
 SEARCH = f"""#!{sys.executable}
@@ -87,9 +88,25 @@ def test_a_later_session_has_what_the_earlier_ones_left_of_the_time(tmp_path: Pa
     assert arguments(tmp_path, "cut", ["gpt2"], []) == ["--resume", "cut", *where]
 
 
-class TestDisturbed:
-    DIED = TrialEnd(trial_id="t1", key="a-b", state="interrupted", wall_s=1.0, gpu_s=4.0, fault="died")
+def test_the_study_of_the_winners_takes_no_option_that_chooses_among_layouts() -> None:
+    of_search = ["--set", "micro_batch=16,32", "--gpus", "4", "--set=attention=sdpa", "--time-budget-s", "255"]
+    options = [*of_search, "--searcher", "tpe", "--exclude-slow", "--max-trials", "3", "--device-memory-gib", "40"]
+    left = ["--gpus", "4", "--time-budget-s", "255", "--exclude-slow", "--device-memory-gib", "40"]
+    assert of_named_points(options) == left
 
+
+def test_a_winner_that_ran_once_more_in_one_of_the_studies_is_the_same_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nothing/that/runs")
+    monkeypatch.setattr(sys, "argv", ["guided_beside_exhaustive", "made-up", "gpt2", "--studies", str(tmp_path)])
+    _study(tmp_path, "made-up-guided", Measured(measurement=measurement(repeat=1)), _end(0))
+    _study(tmp_path, "made-up-sweep", DIED, _end(0))
+    assert guided_beside_exhaustive.main() == 0
+    assert "both found the same point" in capsys.readouterr().out
+
+
+class TestDisturbed:
     @pytest.mark.parametrize(
         ("lines", "spared"),
         [
@@ -110,8 +127,8 @@ class TestDisturbed:
         """Its studies ended by themselves, so that nothing is run."""
         monkeypatch.setattr(sys, "executable", "/nothing/that/runs")
         monkeypatch.setattr(sys, "argv", ["disturbed_search", "made-up", "gpt2", "--studies", str(tmp_path)])
-        _study(tmp_path, "made-up-calm", _end(0))
-        path = _study(tmp_path, "made-up-disturbed", self.DIED, _end(0))
+        _study(tmp_path, "made-up-calm", Measured(measurement=measurement(repeat=1)), _end(0))
+        path = _study(tmp_path, "made-up-disturbed", DIED, _end(0))
         assert disturbed_search.main() == 1
         said = capsys.readouterr()
         assert "both found the same point" in said.out and read(path)[0].sessions == 1

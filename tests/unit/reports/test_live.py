@@ -73,6 +73,11 @@ def test_it_says_how_the_search_stands(width: int) -> None:
         assert words in text, f"{words} in {text}"
 
 
+def test_of_several_recipes_it_names_the_one_whose_best_it_shows() -> None:
+    text = "\n".join(drawn(dataclasses.replace(PROGRESS, recipe="global batch 128"), width=80))
+    assert "best      of global batch 128: 11,000 tokens/s (FSDP2" in text
+
+
 def test_trials_that_measure_nothing_say_what_they_are_for() -> None:
     bare = dataclasses.replace(PROGRESS, ladder=(), rungs={}, batch=None)
     assert any(line.strip() == "numerics gate; 14 s" for line in drawn(bare, width=80))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from platform.reports.progress import Progress, count_outcomes, followed, measurement_line, progress_line
+from platform.reports.progress import Progress, count_outcomes, followed, measurement_line, progress_line, set_apart
 from platform.study.history import History
 from platform.study.journal import Tail
 from tests.samples import CLUSTER, RECIPE, header, layout, measurement, miniature, oom, skipped
@@ -116,6 +116,24 @@ def test_following_tells_what_is_new_once(tmp_path: Path, capfd: pytest.CaptureF
     assert "trial 1/7" in lines[0] and "starting" in lines[0] and "best: 11,000" in lines[0]
     assert "MBS 1 x 128" in lines[1] and "prefetch 2" in lines[1]
     assert lines[2].startswith("ok: ") and "22,000 tokens/s" in lines[2]
+
+
+def test_the_best_is_that_of_the_recipe_that_is_searched(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    journal, smaller = tmp_path / "journal.jsonl", dataclasses.replace(RECIPE, global_batch=128)
+    record(journal, header(recipes=(RECIPE, smaller)))
+    for recipe, speed in ((RECIPE, 11000.0), (smaller, 9000.0)):
+        record(journal, Measured(measurement=measurement(recipe=recipe, tokens_per_s=speed)))
+    with followed(*begun(journal), _Budget(), total=7):
+        for recipe in (smaller, RECIPE):
+            record(journal, TrialStart(trial_id="t9", key="k", recipe=recipe, layout=layout(), micro_batches=(1,)))
+    first, second = capfd.readouterr().err.splitlines()
+    assert " | best of global batch 128: 9,000 tokens/s (" in first
+    assert " | best of global batch 512: 11,000 tokens/s (" in second
+
+
+def test_a_recipe_that_nothing_in_its_label_sets_apart_is_named_whole() -> None:
+    slower = dataclasses.replace(RECIPE, learning_rate=RECIPE.learning_rate / 2)
+    assert set_apart(slower, (RECIPE, slower)) == RECIPE.label
 
 
 @pytest.mark.parametrize(

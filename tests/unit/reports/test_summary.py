@@ -1,5 +1,6 @@
 """Who wins, what is said, and the JSON object."""
 
+import dataclasses
 import json
 
 import pytest
@@ -9,7 +10,7 @@ from platform.reports.scaling import rows
 from platform.reports.summary import as_json, nearest, nearest_sentence, verdicts, winner_sentence
 from platform.study.history import History
 from tests.samples import CLUSTER, RECIPE, header, layout, measurement, miniature, oom, skipped
-from trainers.journal import End, Line, Measured, Peak
+from trainers.journal import End, GateCurves, Line, Measured, Peak
 from trainers.layout import Layout
 from trainers.measurement import Measurement, Outcome
 from trainers.recipe import Recipe
@@ -66,6 +67,31 @@ def test_what_held_its_devices_back_is_told_each_reason_once() -> None:
     said = verdicts(_history(measurement(idle_devices=1, held_back=reasons)))
     assert "Clocks were lowered in 2 of 3 windows of its run: power cap, thermal." in said
     assert "1 of 4 devices were idle (under 5 % busy)." in said
+
+
+def test_a_winner_that_is_itself_the_plainest_is_said_to_have_no_gate_to_pass() -> None:
+    """A session that ended by itself left nothing out, and the winner has no curves but as a reference's."""
+    said = "Numerics gate: none to pass, no layout of the search is plainer than the winner."
+    at = "2026-01-01T00:00:01+00:00"
+    end = End(at=at, exit_code=0, wall_s=1, gpu_s=0, why="every layout of the space was tried")
+    curves = GateCurves(
+        at=at, trial_id="t2", recipe=RECIPE, layout=SLOW, steps=5, sequences=8, losses=(1.0,), grad_norms=(1.0,)
+    )
+    ends: list[tuple[bool, list[Line]]] = [
+        (True, [end]),
+        (True, [dataclasses.replace(curves, is_reference=True), end]),
+        (False, []),
+        (False, [dataclasses.replace(end, exit_code=130)]),
+        (False, [dataclasses.replace(end, left_out="the winner's numerics gate")]),
+        (False, [dataclasses.replace(end, why="")]),
+        (False, [curves, end]),
+    ]
+    for told, lines in ends:
+        history = _history(measurement(on=SLOW))
+        history.extend(lines)
+        sentences = verdicts(history)
+        assert (said in sentences) == told, lines
+        assert any("held against nothing" in each for each in sentences) == (lines[:1] == [curves])
 
 
 def test_what_came_nearest_where_nothing_fits() -> None:
