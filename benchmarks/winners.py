@@ -26,8 +26,11 @@ def space():
 """
 
 
-_OF_A_SEARCH = ("--set", "--searcher", "--seed", "--learn-from", "--layout", "--data", "--max-trials")
-"""Options of `platform.search` that say what is searched and how: points that are named have all of it in them."""
+_OF_A_SEARCH = (
+    *("--set", "--searcher", "--seed", "--learn-from", "--layout", "--data", "--max-trials"),
+    *("--time-budget-s", "--gpu-s"),
+)
+"""Options of `platform.search` that say what is searched, how and for how long: named points just run."""
 
 
 def read_options(what: str) -> tuple[argparse.Namespace, list[str]]:
@@ -86,7 +89,7 @@ def arguments(
 def in_turn(studies: Path, names: Sequence[str], name: str, *, runs: int, options: Sequence[str]) -> None:
     """Measures the winners of the studies of these `names` again, in one of that `name`, and prints what came out.
 
-    Of the `options` those go on that do not choose among layouts.
+    Of the `options` those go on that are no search's own.
     """
     file = studies / f"{name}.py"
     file.write_text(_SPACE_FILE.format(paths=[str(studies / each / "layout.json") for each in names]))
@@ -101,7 +104,7 @@ def in_turn(studies: Path, names: Sequence[str], name: str, *, runs: int, option
 
 
 def of_named_points(options: Sequence[str]) -> list[str]:
-    """Those of a search's options that a study of named points takes too: devices, memory, budgets and the like."""
+    """Those of a search's options that a study of named points takes too: devices, memory and the like."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for option in _OF_A_SEARCH:
         parser.add_argument(option, action="append")
