@@ -33,15 +33,15 @@ UNIT_HOST_S = 0.9e-3
 """Host time of one unit's hooks under FSDP2 and pass, of which the backward pass has two: casting, setting and freeing
 each parameter, summing gradients, all driven from Python. GPT-2 small, twelve blocks, micro-batch 8 or 16, on one H200
 of several hosts (this project): compiled 48 to 61 ms a micro-step, not compiled 45 to 60; launches and calls take 23 of
-these. Without any device the same hooks take 0.5 to 0.9 ms of a 2.5 GHz core, in the backward pass 0.7 to 1.3 in all
+these. Without any device the same hooks take 0.5 to 1 ms of a 2.5 GHz core, in the backward pass 0.7 to 1.8 in all
 (`benchmarks.fsdp_hooks`)."""
 COLLECTIVE_HOST_S = 0.8e-3
 """Host time of gathering or reducing one unit under FSDP2 among several ranks: copying in, the collective, copying out.
 On one rank, where `UNIT_HOST_S` was taken, torch leaves all of that out (`_fsdp_param_group.py`, `world_size == 1`).
 GPT-2 XL at length 128, stage 3, eager, one micro-step a step (this project): 329 to 374 ms forward and backward on four
 H200 at micro-batches 1 to 9, 247 on one of another host at 8, so 0.7 ms for each of three a block, and 0.9 beside this
-model of one; GPT-2 small in a bare loop on two H200, 87 to 99 ms, so 0.6 to 1. Without any device 0.9 to 1.5 ms of a
-2.5 GHz core (`benchmarks.fsdp_hooks`, two ranks beside one)."""
+model of one; GPT-2 small in a bare loop on two H200, 87 to 99 ms, so 0.6 to 1. Without any device two ranks take
+0.9 ms more of a 2.5 GHz core than one (`benchmarks.fsdp_hooks`)."""
 CHECKPOINT_HOST_S = 2.4e-3
 """Host time of an eager block's checkpoint beside the launches of its second forward pass: torch's checkpoint sees each
 saved tensor in Python, as it is saved, saved again and used (`torch/utils/checkpoint.py`). The same runs with full
@@ -49,7 +49,7 @@ checkpointing: 10.3 ms a block forward and backward, for 48 and 96 blocks, where
 DTENSOR_STEP_S = 0.075e-3
 """Host time of the optimizer's step for one parameter under FSDP2, 12 a block: unscaling, norm, clipping and AdamW are
 dispatched over sharded tensors in Python. The same runs: 35 to 53 ms for 580 parameters, 78 to 103 for 1,156; without
-any device 0.06 to 0.12 ms (`benchmarks.fsdp_hooks`). Hidden where the device is behind."""
+any device 0.03 to 0.12 ms (`benchmarks.fsdp_hooks`). Hidden where the device is behind."""
 INSTRUCTIONS_S = 3e-3
 """Host time of a micro-step in DeepSpeed's pipeline, which interprets a list of instructions and waits at each transfer
 (`pipe/schedule.py`, `pipe/engine.py`). BigScience's 1.3B model on eight V100 takes 1 to 2 s more a step with 64 to 128
