@@ -1,12 +1,15 @@
-"""Host seconds of one FSDP2 unit's hooks, by pass: `host.UNIT_HOST_S` of the cost model. Run from the checkout:
+"""Host milliseconds of FSDP2's hooks, of a checkpoint and of the optimizer's step: `UNIT_HOST_S`, `COLLECTIVE_HOST_S`,
+`CHECKPOINT_HOST_S` and `DTENSOR_STEP_S` of the cost model's `host`. Run from the checkout:
 
-    python -m benchmarks.fsdp_hooks
+    python -m benchmarks.fsdp_hooks [--ranks 2]
 
-One process, one device if there is one. Blocks of as many parameters as GPT-2's, so small that a device never holds
-the host up; what a block costs is the slope from 4 blocks to 12, the least of 30 passes. On a CPU it is processor time:
-what CUDA's streams, events and collectives add is measured on a GPU alone.
+A process and, if there are any, a device a rank; one rank has nothing to gather or reduce, and torch leaves it out.
+Blocks of as many parameters as GPT-2's, so small that a device never holds the host up; what a block costs is the slope
+from 4 blocks to 12, the least of 30 passes. On a CPU it is processor time of rank 0's main thread: what CUDA's streams,
+events and NCCL add is measured on GPUs alone.
 """
 
+import argparse
 import os
 import socket
 import time
@@ -14,8 +17,10 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.multiprocessing.spawn import spawn
 
 PARAMETERS = 12
 WIDTH = 64
@@ -36,14 +41,18 @@ class _Block(nn.Module):
         return values
 
 
-def _model(num_blocks: int, device: torch.device, mesh: DeviceMesh | None) -> nn.Module:
-    model = nn.Sequential(*(_Block(device) for _ in range(num_blocks)))
+def _model(num_blocks: int, device: torch.device, mesh: DeviceMesh | None, checkpointed: bool) -> nn.Module:
+    blocks = (_Block(device) for _ in range(num_blocks))
+    model = nn.Sequential(
+        *(checkpoint_wrapper(block, preserve_rng_state=False) if checkpointed else block for block in blocks)
+    )
     if mesh is None:
         return model.to(torch.bfloat16)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for block in model:
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
-    return fully_shard(model, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+    return model
 
 
 def _now_s(device: torch.device) -> float:
@@ -53,47 +62,77 @@ def _now_s(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def pass_s(model: nn.Module, device: torch.device) -> tuple[float, float]:
-    """Least seconds of a forward and of a backward pass."""
+def pass_s(model: nn.Module, device: torch.device) -> tuple[float, float, float]:
+    """Least seconds of a forward pass, of a backward pass and of the optimizer's step in fp16."""
     values = torch.ones(1, WIDTH, device=device, dtype=torch.bfloat16, requires_grad=True)
-    found: list[tuple[float, float]] = []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    scaler = torch.amp.GradScaler(device.type)
+    found: list[tuple[float, float, float]] = []
     for _ in range(WARM_UP + PASSES):
         begin = _now_s(device)
         loss = model(values).float().mean()
         middle = _now_s(device)
-        loss.backward()
-        found.append((middle - begin, _now_s(device) - middle))
-    forward, backward = zip(*found[WARM_UP:], strict=True)
-    return min(forward), min(backward)
+        scaler.scale(loss).backward()
+        end = _now_s(device)
+        if all(parameter.grad is not None for parameter in model.parameters()):
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad(set_to_none=True)
+        found.append((middle - begin, end - middle, _now_s(device) - end))
+    forward, backward, step = zip(*found[WARM_UP:], strict=True)
+    return min(forward), min(backward), min(step)
+
+
+def block_ms(
+    device: torch.device, mesh: DeviceMesh | None, *, sync: bool = True, checkpointed: bool = False
+) -> list[float]:
+    """Milliseconds of one block more: forward, backward, the optimizer's step."""
+    few, many = (_model(num_blocks, device, mesh, checkpointed) for num_blocks in BLOCKS)
+    for model in (few, many):
+        if isinstance(model, FSDPModule):
+            model.set_requires_gradient_sync(sync)
+    pairs = zip(pass_s(few, device), pass_s(many, device), strict=True)
+    return [1e3 * (large - small) / (BLOCKS[1] - BLOCKS[0]) for small, large in pairs]
+
+
+def measure(rank: int, ranks: int, port: int) -> None:
+    """One rank's part; rank 0 prints milliseconds."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=rank, world_size=ranks)
+    mesh = init_device_mesh(device.type, (ranks,))
+    plain = block_ms(device, None)
+    again = block_ms(device, None, checkpointed=True)
+    every = block_ms(device, mesh)
+    last = block_ms(device, mesh, sync=False)
+    if rank == 0:
+        print(f"{ranks} x {device.type}, torch {torch.__version__}, ms of a block of {PARAMETERS} parameters")
+        print(f"without hooks: {plain[0]:.2f} forward, {plain[1]:.2f} backward")
+        for name, found, base in (
+            ("a checkpoint, its second forward pass included", again, plain),
+            ("FSDP2's hooks, grad_sync every", every, plain),
+            ("FSDP2's hooks, grad_sync last", last, plain),
+        ):
+            print(f"{name}: {found[0] - base[0]:.2f} forward, {found[1] - base[1]:.2f} backward")
+        sharded, whole = every[2] / PARAMETERS, plain[2] / PARAMETERS
+        print(f"a parameter in the optimizer's step, fp16: {sharded:.3f}, {whole:.3f} without FSDP2")
+    dist.destroy_process_group()
 
 
 def main() -> None:
-    """Prints milliseconds of a block without hooks and of its hooks, with and without an exchange of gradients."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=1, help="processes, a device each where there are devices")
+    ranks = parser.parse_args().ranks
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
-    torch.set_num_threads(1)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=0, world_size=1)
-    mesh = init_device_mesh(device.type, (1,))
-    plain_s = [0.0, 0.0]
-    for name, on, sync in (("without hooks", None, True), ("every", mesh, True), ("last", mesh, False)):
-        few, many = (_model(num_blocks, device, on) for num_blocks in BLOCKS)
-        for model in (few, many):
-            if isinstance(model, FSDPModule):
-                model.set_requires_gradient_sync(sync)
-        found = [
-            (large - small) / (BLOCKS[1] - BLOCKS[0])
-            for small, large in zip(pass_s(few, device), pass_s(many, device), strict=True)
-        ]
-        if on is None:
-            plain_s = found
-            print(f"a block of {PARAMETERS} parameters on {device.type}, torch {torch.__version__}: ", end="")
-        else:
-            found = [each - plain for each, plain in zip(found, plain_s, strict=True)]
-            print(f"its hooks, grad_sync {name}: ", end="")
-        print(f"{1e3 * found[0]:.2f} ms forward, {1e3 * found[1]:.2f} ms backward")
-    dist.destroy_process_group()
+        port = probe.getsockname()[1]
+    if ranks == 1:
+        measure(0, 1, port)
+    else:
+        spawn(measure, (ranks, port), ranks)
 
 
 if __name__ == "__main__":

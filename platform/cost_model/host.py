@@ -1,4 +1,4 @@
-"""Seconds that the host takes: launching kernels, hooks, a pipeline's instructions, the optimizer's step."""
+"""Seconds that the host takes: launches, hooks, checkpoints, a pipeline's instructions, the optimizer's step."""
 
 import numpy as np
 
@@ -30,11 +30,26 @@ GATHER_HOST_S = 0.27e-3
 GPT-2 small on an H200 (this project), over 74 modules and 3 passes; hooks on gradients took 14 of ZeRO-2's. A loop that
 waits for the device at each micro-step, as DeepSpeed's throughput timer does unless turned off, took 87 ms more."""
 UNIT_HOST_S = 0.9e-3
-"""Host time of one unit's hooks under FSDP2 and pass, of which the backward pass has two: gathering, copying out,
-setting each parameter, freeing, copying in and reducing, all driven from Python. GPT-2 small, twelve blocks,
-micro-batch 8 or 16, on H200 hosts (this project): compiled 48 to 61 ms a micro-step, not compiled 45 to 60 and, in a
-bare loop, 87 to 99; launches and calls take 23 of these. Without any device the same hooks take 0.6 to 0.9 ms of a
-2.5 GHz core, in the backward pass 0.8 to 1.3 in all (`benchmarks.fsdp_hooks`)."""
+"""Host time of one unit's hooks under FSDP2 and pass, of which the backward pass has two: casting, setting and freeing
+each parameter, summing gradients, all driven from Python. GPT-2 small, twelve blocks, micro-batch 8 or 16, on one H200
+of several hosts (this project): compiled 48 to 61 ms a micro-step, not compiled 45 to 60; launches and calls take 23 of
+these. Without any device the same hooks take 0.5 to 1 ms of a 2.5 GHz core, in the backward pass 0.7 to 1.8 in all
+(`benchmarks.fsdp_hooks`)."""
+COLLECTIVE_HOST_S = 0.8e-3
+"""Host time of gathering or reducing one unit under FSDP2 among several ranks: copying in, the collective, copying out.
+On one rank, where `UNIT_HOST_S` was taken, torch leaves all of that out (`_fsdp_param_group.py`, `world_size == 1`).
+GPT-2 XL at length 128, stage 3, eager, one micro-step a step (this project): 329 to 374 ms forward and backward on four
+H200 at micro-batches 1 to 9, 247 on one of another host at 8, so 0.7 ms for each of three a block, and 0.9 beside this
+model of one; GPT-2 small in a bare loop on two H200, 87 to 99 ms, so 0.6 to 1. Without any device two ranks take
+0.9 ms more of a 2.5 GHz core than one (`benchmarks.fsdp_hooks`)."""
+CHECKPOINT_HOST_S = 2.4e-3
+"""Host time of an eager block's checkpoint beside the launches of its second forward pass: torch's checkpoint sees each
+saved tensor in Python, as it is saved, saved again and used (`torch/utils/checkpoint.py`). The same runs with full
+checkpointing: 10.3 ms a block forward and backward, for 48 and 96 blocks, where 7.2 are taken without."""
+DTENSOR_STEP_S = 0.075e-3
+"""Host time of the optimizer's step for one parameter under FSDP2, 12 a block: unscaling, norm, clipping and AdamW are
+dispatched over sharded tensors in Python. The same runs: 35 to 53 ms for 580 parameters, 78 to 103 for 1,156; without
+any device 0.03 to 0.12 ms (`benchmarks.fsdp_hooks`). Hidden where the device is behind."""
 INSTRUCTIONS_S = 3e-3
 """Host time of a micro-step in DeepSpeed's pipeline, which interprets a list of instructions and waits at each transfer
 (`pipe/schedule.py`, `pipe/engine.py`). BigScience's 1.3B model on eight V100 takes 1 to 2 s more a step with 64 to 128
@@ -50,17 +65,26 @@ bursts of hooks: where both need as long, a step takes 2^(1/4) of it. GPT-2 unde
 for 62, 121 and 122 where it has for 122."""
 
 
-def host_layer_s(columns: Columns) -> tuple[Array, Array]:
-    """Host seconds (forward, backward) to launch one block's kernels: the floor under small micro-batches."""
-    launches = np.where(columns.fused > 0, FUSED_LAUNCHES, EAGER_LAUNCHES)
-    forward = launches * np.where(columns.blocking > 0, BLOCKED_LAUNCH_S, LAUNCH_S)
-    forward = forward + columns.compiled_calls * COMPILED_CALL_S
+def host_layer_s(columns: Columns) -> tuple[Array, Array, Array]:
+    """Host seconds (forward, backward, forward again for a checkpoint) of one block's kernels and hooks: the floor
+    under small micro-batches."""
+    c = columns
+    launches = np.where(c.fused > 0, FUSED_LAUNCHES, EAGER_LAUNCHES)
+    kernels = launches * np.where(c.blocking > 0, BLOCKED_LAUNCH_S, LAUNCH_S) + c.compiled_calls * COMPILED_CALL_S
     # ZeRO-3 hooks every module: six a block.
-    hooks = np.where(columns.engine == 1, UNIT_HOST_S, 0.0)
-    hooks = np.where((columns.engine == 2) & (columns.zero_stage == 3), 6 * GATHER_HOST_S, hooks)
-    hooked = wraps_optimizer(columns) & (columns.zero_stage < 3) & (columns.blocking > 0)
+    fetching = np.where((c.engine == 2) & (c.zero_stage == 3), 6 * GATHER_HOST_S, 0.0)
+    unit = np.where(c.engine == 1, UNIT_HOST_S, 0.0)
+    # Stage 2 gathers for the first of a step's micro-steps; gradients may be reduced in the last alone.
+    collective = np.where((c.engine == 1) & (c.shard > 1), COLLECTIVE_HOST_S, 0.0)
+    gathers = np.where(c.zero_stage == 3, 1.0, 1.0 / c.grad_accum)
+    again = np.where(c.zero_stage == 3, 1.0, 0.0)
+    reduces = np.where(c.sync_every > 0, 1.0, 1.0 / c.grad_accum)
+    hooked = wraps_optimizer(c) & (c.zero_stage < 3) & (c.blocking > 0)
     gradient_hooks = np.where(hooked, 12 * GRADIENT_HOST_S, 0.0)
-    return forward + hooks, 2 * forward + 2 * hooks + gradient_hooks
+    forward = kernels + fetching + unit + gathers * collective
+    backward = 2 * (kernels + fetching + unit) + (again + reduces) * collective + gradient_hooks
+    # FSDP2's unit holds the checkpoint; compiled code has it inside.
+    return forward, backward, kernels + fetching + np.where(c.fused > 0, 0.0, CHECKPOINT_HOST_S)
 
 
 def host_step_s(columns: Columns) -> Array:
@@ -69,6 +93,11 @@ def host_step_s(columns: Columns) -> Array:
     searches = wraps & (columns.scales_loss > 0) & (columns.zero_stage < 3)
     searching = np.where(searches, 12 * columns.layers / columns.pp * GRADIENT_HOST_S, 0.0)
     return np.where(wraps, 2 * STEP_HOST_S, STEP_HOST_S) + searching
+
+
+def host_step_layer_s(columns: Columns) -> Array:
+    """Host seconds of the optimizer's step a block, as far as they follow its parameters."""
+    return np.where(columns.engine == 1, 12 * DTENSOR_STEP_S, 0.0)
 
 
 def together_s(host: Array, device: Array) -> Array:

@@ -18,7 +18,7 @@ BASE_SIGMA = 0.065
 """Log deviation of compute alone: what kernels, clocks and software versions change."""
 SHARE_SIGMA = {
     "attention_s": 0.2,
-    "host_s": 0.3,
+    "host_s": 0.2,
     "tensor_s": 0.4,
     "pipeline_s": 0.5,
     "bubble_s": 0.25,
@@ -28,7 +28,7 @@ SHARE_SIGMA = {
 """Log deviation of each other part of a step, weighted with its share. Attention's kernels are a factor of 1.5 to 2
 apart from one version to the next (FlashAttention-2, arXiv 2307.08691, figures 4 to 7; FlashAttention-3, arXiv
 2407.08608, figure 5), so that half of 1.5, as a ratio, is one deviation. The host's: GPT-2 under FSDP2 at micro-batch
-8, not compiled, takes 45 to 99 ms a micro-step on several H200 hosts (this project)."""
+8 takes 45 to 61 ms a micro-step on several H200 hosts of one device, compiled or not (this project)."""
 ZERO_3_SIGMA = 0.30
 """Of DeepSpeed's stage 3, whose prefetching differs most between versions."""
 MEMORY_SIGMA = 0.06

@@ -8,7 +8,7 @@ from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwid
 from platform.cost_model.columns import Array, Columns, checkpointed_share
 from platform.cost_model.compression import squeezing_s
 from platform.cost_model.compute import BANDWIDTH_SHARE, head_s, layer_seconds, optimizer_s
-from platform.cost_model.host import INSTRUCTIONS_S, host_layer_s, host_step_s, together_s
+from platform.cost_model.host import INSTRUCTIONS_S, host_layer_s, host_step_layer_s, host_step_s, together_s
 
 DDP, FSDP, DEEPSPEED, MEGATRON = range(4)
 
@@ -75,7 +75,7 @@ def step_time(columns: Columns) -> StepTime:
     c = columns
     layer = layer_seconds(c)
     head_forward, head_backward = head_s(c)
-    host_forward, host_backward = host_layer_s(c)
+    host_forward, host_backward, host_again = host_layer_s(c)
     stages = stages_of(c)
     full = c.checkpointing == 2
     tokens = c.micro_batch * c.seq_len / c.cp
@@ -86,12 +86,14 @@ def step_time(columns: Columns) -> StepTime:
     on_host = full & (c.kept_checkpoints == 0)
     to_host = np.where(on_host, 2 * boundary / c.tp / c.checkpoint_blocks / PAGEABLE_BANDWIDTH, 0.0)
     busy = layer.forward + layer.backward + layer.again + context + to_host
-    launch = host_forward + host_backward + np.where(full, host_forward * checkpointed_share(c), 0.0)
+    launch = host_forward + host_backward + np.where(full, host_again * checkpointed_share(c), 0.0)
     whole_head = head_forward + head_backward
     # While the device is at the head, the host runs ahead into the backward pass.
     ahead = np.where(c.pp > 1, 0.0, whole_head / c.layers)
     device = busy + tensor + ahead
-    waits = np.where(c.blocking > 0, launch, together_s(launch, device) - device)
+    waits = _waits_s(c, launch, device)
+    # The host reaches the optimizer's step after its last micro-step: what the device is behind by hides it.
+    stepping = _waits_s(c, launch + host_step_layer_s(c), device) - waits
     head = np.where(c.pp > 1, whole_head, 0.0)
 
     # One micro-batch on the slowest stage: a middle one, or the last with the head.
@@ -113,21 +115,27 @@ def step_time(columns: Columns) -> StepTime:
     optimizer = optimizer_s(c, owned / sharded) + host_step_s(c)
 
     tensor_total = m * slot_layers * tensor
+    host_step = slot_layers * stepping
     host_total = m * slot_layers * waits
     attention_total = m * slot_layers * layer.attention
     compute = m * slot - tensor_total - host_total - attention_total
-    total = m * slot + pipeline + bubble + data + optimizer
+    total = m * slot + host_step + pipeline + bubble + data + optimizer
     return StepTime(
         total_s=total,
         compute_s=compute,
         attention_s=attention_total,
-        host_s=host_total,
+        host_s=host_total + host_step,
         tensor_s=tensor_total,
         pipeline_s=pipeline,
         bubble_s=bubble,
         data_s=data,
         optimizer_s=optimizer,
     )
+
+
+def _waits_s(c: Columns, host: Array, device: Array) -> Array:
+    """Seconds that a device with so much work waits for its host with so much."""
+    return np.where(c.blocking > 0, host, together_s(host, device) - device)
 
 
 def rank_parameters(columns: Columns, stages: Stages) -> tuple[Array, Array]:

@@ -9,7 +9,17 @@ from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwid
 from platform.cost_model.columns import ENGINES, LOGIT_BYTES, Columns
 from platform.cost_model.compute import UNIT_VALUES, head_s, layer_seconds, matmul_s
 from platform.cost_model.hardware import find_device
-from platform.cost_model.host import COMPILED_CALL_S, GRADIENT_HOST_S, INSTRUCTIONS_S, pace_share, together_s
+from platform.cost_model.host import (
+    CHECKPOINT_HOST_S,
+    COLLECTIVE_HOST_S,
+    COMPILED_CALL_S,
+    DTENSOR_STEP_S,
+    GRADIENT_HOST_S,
+    INSTRUCTIONS_S,
+    host_layer_s,
+    pace_share,
+    together_s,
+)
 from platform.cost_model.rows import read_rows
 from platform.cost_model.scoring import merged, score_table, scores
 from platform.cost_model.step_time import StepTime, stages_of, step_time
@@ -50,7 +60,7 @@ def test_a_large_product_runs_at_the_sustained_rate() -> None:
 
 def test_an_odd_vocabulary_is_slow_unless_it_is_padded_or_compiled() -> None:
     """GPT-2's 16 sequences of 1,024 on one H200, as this project measured its products: 13.3, 9.0 and 8.3 ms."""
-    columns = point(fsdp(), cluster="1xH200", model=GPT2, seq_len=1024, micro_batch=16)
+    columns = point(Layout(engine="ddp"), cluster="1xH200", model=GPT2, seq_len=1024, micro_batch=16)
     padded, even = changed(columns, vocab=50304.0), changed(columns, vocab=50258.0)
     compiled = changed(columns, logit_bytes=LOGIT_BYTES["compiled"])
     heads = [sum(float(part[0]) for part in head_s(each)) for each in (columns, even, padded)]
@@ -265,6 +275,58 @@ def test_fsdp2_compiled_on_two_hosts(micro_batch: int, measured_s: tuple[float, 
     )
     low, high = measured_s
     assert 0.93 * low < 1e3 * total(columns) * micro_batch / 512 < 1.07 * high
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "grad_sync", "forward", "backward"),
+    [(3, "every", 1, 2), (3, "last", 1, 1.25), (2, "every", 0.25, 1), (2, "last", 0.25, 0.25)],
+)
+def test_each_unit_gathered_or_reduced_among_ranks_costs_the_host(
+    zero_stage: int, grad_sync: str, forward: float, backward: float
+) -> None:
+    """Of a micro-step of four; on one rank torch leaves the collectives out."""
+    one, four = (
+        host_layer_s(
+            point(
+                fsdp(zero_stage=zero_stage, grad_sync=grad_sync, dp_shard=ranks),
+                cluster="4xH200",
+                model=GPT2,
+                seq_len=1024,
+                grad_accum=4,
+            )
+        )
+        for ranks in (1, 4)
+    )
+    more = [float((many - single)[0]) / COLLECTIVE_HOST_S for single, many in zip(one, four, strict=True)]
+    assert more == pytest.approx([forward, backward, 0.0])
+
+
+def test_an_eager_checkpoint_waits_for_python_and_no_hook_runs_twice() -> None:
+    def more_s(compiled: str) -> float:
+        plain, again = (
+            point(
+                fsdp(attention="eager", compile=compiled, checkpointing=checkpointing),
+                cluster="1xH200",
+                model=GPT2,
+                seq_len=128,
+            )
+            for checkpointing in ("none", "full")
+        )
+        return (total(again) - total(plain)) / GPT2.num_layers
+
+    assert more_s("none") == pytest.approx(CHECKPOINT_HOST_S + 90 * 7e-6, rel=0.05)
+    assert more_s("block") < CHECKPOINT_HOST_S / 2
+
+
+def test_the_optimizers_step_over_sharded_tensors_hides_where_the_device_is_behind() -> None:
+    def waiting_s(micro_batch: int) -> float:
+        columns = point(fsdp(), cluster="1xH200", model=GPT2, seq_len=1024, micro_batch=micro_batch)
+        accumulated = changed(columns, grad_accum=2.0)
+        # What is left of a step of one micro-step without that micro-step.
+        return 2 * float(step_time(columns).host_s[0]) - float(step_time(accumulated).host_s[0])
+
+    assert waiting_s(1) == pytest.approx(12 * GPT2.num_layers * DTENSOR_STEP_S, rel=0.1)
+    assert waiting_s(128) < 0.01 * waiting_s(1)
 
 
 def test_heads_that_tensor_cores_cannot_multiply_cost() -> None:
