@@ -1,4 +1,4 @@
-"""What a rank holds while an engine is made, and when our own code waits for the device."""
+"""What a rank holds while an engine is made, and when our own code or the model's waits for the device."""
 
 import ctypes
 import dataclasses
@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import trainers
-from tests.contract.cases import BLOOM, recipe
+from tests.contract.cases import BLOOM, GPT2, recipe
 from trainers import engines
 from trainers.data import source
 from trainers.layout import Layout
@@ -21,7 +22,7 @@ from trainers.spec import ModelSpec
 MIDDLE = ModelSpec(name="middle", architecture="bloom", num_layers=24, hidden_size=512, num_heads=8, vocab_size=512)
 """76 M parameters, 0.28 GiB in fp32, of which the largest unit is a twenty-fourth."""
 WHOLE_GIB = MIDDLE.num_parameters * 4 / 2**30
-OURS = str(Path(trainers.__file__).parent)
+WATCHED = tuple(str(Path(str(each.__file__)).parent) for each in (trainers, transformers))
 
 
 def start_gib(layout: Layout) -> float:
@@ -38,9 +39,11 @@ def start_gib(layout: Layout) -> float:
     return peak
 
 
-def waits(layout: Layout) -> list[str]:
-    """Lines of `trainers/` that read a value out of a tensor within two steps: on a GPU the host would wait there."""
-    half = recipe(BLOOM, "bf16")
+def waits(model: ModelSpec, layout: Layout) -> list[str]:
+    """Lines of `trainers/` and of transformers that read a value out of a tensor within two steps: on a GPU the host
+    would wait there.
+    """
+    half = recipe(model, "bf16")
     engine = engines.create(half, layout, torch.device("cpu"))
     engine.set_grad_accum(2)
     tokens = torch.from_numpy(source(half).sequences(0, range(2)))
@@ -50,25 +53,29 @@ def waits(layout: Layout) -> list[str]:
             engine.micro_step(tokens, last=True)
             engine.optimizer_step()
     engine.close()
-    return reads.ours
+    return reads.watched
 
 
 class _Reads(TorchDispatchMode):
-    """Notes each `item`, `bool` or `float` of a tensor whose nearest caller outside torch is this project's."""
+    """Notes each `item`, `bool` or `float` of a tensor whose nearest caller outside torch is one of those watched."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.ours: list[str] = []
+        self.watched: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
             library = str(Path(torch.__file__).parent)
             caller = next(each for each in reversed(traceback.extract_stack()[:-1]) if library not in each.filename)
-            if caller.filename.startswith(OURS):
-                self.ours.append(f"{caller.filename}:{caller.lineno}")
+            if caller.filename.startswith(WATCHED):
+                self.watched.append(f"{caller.filename}:{caller.lineno}")
         return func(*args, **(kwargs or {}))
 
 
 def frugality(layouts: list[Layout]) -> list[tuple[float, list[str]]]:
     """(GiB at the start, lines that wait) of each layout."""
-    return [(start_gib(each), waits(dataclasses.replace(each, attention="sdpa"))) for each in layouts]
+    found = []
+    for each in layouts:
+        fused = dataclasses.replace(each, attention="sdpa")
+        found.append((start_gib(each), [*waits(BLOOM, fused), *waits(GPT2, fused)]))
+    return found

@@ -1,9 +1,11 @@
 """Attention kernels, by transformers' own registry of attention and mask functions (its public extension point).
 
-"eager" and "sdpa" are transformers' own, save for BLOOM: transformers refuses it all but "eager", so its attention
-modules are swapped (`trainers.kernels.bloom`) for ones that go through the same registry. "flex" is torch's
-FlexAttention, which every architecture here can have: a causal block mask, and ALiBi as a score modification. It has no
-backward pass on a CPU; there "flex" is torch's scaled_dot_product_attention, with ALiBi as an additive bias.
+"eager" is transformers' own, and "sdpa" torch's scaled_dot_product_attention, causal by itself: for its own "sdpa"
+transformers reads back in each forward pass whether positions are of packed sequences, and the host waits there until
+the device has done all that came before. BLOOM is refused all but "eager" by transformers: its attention modules are
+swapped (`trainers.kernels.bloom`) for ones that go through the same registry. "flex" is torch's FlexAttention, which
+every architecture here can have: a causal block mask, and ALiBi as a score modification. It has no backward pass on a
+CPU; there "flex" is scaled_dot_product_attention too, with ALiBi as an additive bias.
 """
 
 import functools
@@ -25,7 +27,7 @@ ScoreMod = Callable[..., torch.Tensor]
 # None of these may contain a name that transformers knows: it would look for its own kernel.
 _NAMES: dict[str, dict[Attention, str]] = {
     "alibi": {"eager": "eager", "sdpa": "alibi_bias", "flex": "alibi_flex"},
-    "other": {"eager": "eager", "sdpa": "sdpa", "flex": "causal_flex"},
+    "other": {"eager": "eager", "sdpa": "causal", "flex": "causal_flex"},
 }
 
 
@@ -134,6 +136,7 @@ def _alibi_flex_mask(*, device: torch.device, **settings: Any) -> BlockMask | to
     return _flex_mask(device=device, **settings)
 
 
+AttentionInterface.register("causal", attend)  # and no mask function, so that transformers makes no mask
 for _name, _mask in (("causal_flex", _flex_mask), ("alibi_flex", _alibi_flex_mask), ("alibi_bias", _alibi_bias)):
     AttentionInterface.register(_name, attend)
     AttentionMaskInterface.register(_name, _mask)
