@@ -4,6 +4,7 @@ or cut, and a Ray cluster with a node on each. Needs root and iproute2, on Linux
 
 import contextlib
 import dataclasses
+import functools
 import os
 import secrets
 import shutil
@@ -14,8 +15,10 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
+from platform.cluster.connection import LATE
+
 _PORT = 6379
-_STARTS_S = 120.0
+_STARTS_S = 240.0
 
 
 class HostsError(RuntimeError):
@@ -135,21 +138,27 @@ class RayHosts:
             HostsError: it did not come up in time.
         """
         host = self.hosts[number]
-        role = ["--head", f"--port={_PORT}", f"--temp-dir={self.folder / 'ray'}"] if not number else []
-        role += ["--include-dashboard=false"] if not number else [f"--address={self.address}"]
+        role = ["--head", f"--port={_PORT}", f"--temp-dir={self.folder / 'ray'}", "--include-dashboard=false"]
+        role = [*role, "--no-monitor"] if not number else [f"--address={self.address}"]
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", *role, "--block", f"--num-cpus={num_cpus}"]
         command += [f"--node-ip-address={host.address}", "--object-store-memory=100000000", "--disable-usage-stats"]
+        command += ["--include-log-monitor=false"]
         log = self.folder / f"node{number}.log"
         until_s = time.monotonic() + _STARTS_S
         before = 0
         while number and not (before := self.num_alive()):  # a head that is busy may not answer in time
             if time.monotonic() > until_s:
                 raise HostsError(f"the head on {self.hosts[0].name} does not answer")
-        process = host.popen(command, {**self.environment, **(environment or {})}, log)
+        start = functools.partial(host.popen, command, {**self.environment, **(environment or {})}, log)
+        process = start()
         until_s = time.monotonic() + _STARTS_S
         while self.num_alive() <= before:
-            if process.poll() is not None or time.monotonic() > until_s:
+            over = process.poll() is not None
+            if time.monotonic() > until_s or (over and LATE not in log.read_text()):
                 raise HostsError(f"Ray did not start on host {number}: {log.read_text()[-2000:]}")
+            if over:
+                host.kill()
+                process = start()
             time.sleep(0.5)
 
     def num_alive(self) -> int:

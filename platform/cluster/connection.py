@@ -5,19 +5,24 @@ import dataclasses
 import logging
 import os
 import secrets
-import subprocess
-import sys
-import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any, cast
+
+import psutil
 
 from platform.cluster import waiting
 from platform.cluster.nodes import Place, ask, place_of
 from platform.errors import ClusterError, InputError
+from platform.reports.progress import say
 from trainers.node import error_of
 
 ANSWER_S = 20
-"""What a Ray address may take to answer."""
+"""What a Ray address may take to answer, twice: to listen, and to speak."""
+_STARTS = 3
+"""Times that a Ray of our own is started before it is given up."""
+LATE = "timed out during startup"
+"""What Ray says of a node that did not come up in the 30 s that its code gives one."""
 _ROOT = Path(__file__).resolve().parents[2]
 _SETTINGS = {
     # Train's controller polls its workers at this interval; a trial ends no faster (default 2 s).
@@ -63,7 +68,9 @@ def connected(
         ClusterError: Ray could not be started, or the GPUs did not come in time.
     """
     os.environ.update({name: os.environ.get(name, value) for name, value in (_SETTINGS | _DRIVER_SETTINGS).items()})
-    found = address or os.environ.get("RAY_ADDRESS") or _cluster_of_this_head()
+    found = address or os.environ.get("RAY_ADDRESS") or ""
+    if found in ("", "auto"):
+        found = _cluster_of_this_head() or found
     if found and found != "local":
         _check(found)
     local = not found or found == "local"
@@ -75,7 +82,7 @@ def connected(
 
     from trainers import successors
 
-    try:
+    def start() -> None:
         ray.init(
             address="local" if local else found,
             include_dashboard=False if local else None,
@@ -87,17 +94,39 @@ def connected(
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
+
+    try:
+        _patiently(start)
     except Exception as error:
         raise ClusterError(f"Ray could not be {'started' if local else 'reached'}: {_first_line(error)}") from error
     try:
         with contextlib.nullcontext() if local else waiting.for_gpus(num_gpus, wait_s):
-            found = place_of(ask(ray), cpu_workers=cpu_workers, driver_ip=ray.util.get_node_ip_address())
-            yield dataclasses.replace(found, head=ray.get_runtime_context().gcs_address, is_local=local)
+            place = place_of(ask(ray), cpu_workers=cpu_workers, driver_ip=ray.util.get_node_ip_address())
+            yield dataclasses.replace(place, head=ray.get_runtime_context().gcs_address, is_local=local)
     except RayError as error:  # a node without NVML, an actor that never came up, a head that is gone
         said = _first_line(getattr(error, "cause", None) or error)
         raise ClusterError(f"Ray failed with {type(error).__name__}: {said}") from error
     finally:
         ray.shutdown()
+
+
+def _patiently(start: Callable[[], None]) -> None:
+    """Calls `start`, which starts Ray, and again where Ray was late: a machine that is short of processor, or reads
+    Ray from a slow disk for the first time, may need longer than Ray waits.
+    """
+    driver = psutil.Process()
+    before = set(driver.children(recursive=True))
+    for left in reversed(range(_STARTS)):
+        try:
+            start()
+            return
+        except Exception as error:
+            for process in set(driver.children(recursive=True)) - before:  # Ray forgets what it has started by then
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            if not left or LATE not in str(error):
+                raise
+            say("Ray did not come up in the 30 s that it gives itself: this machine is busy, or slow; once more")
 
 
 def _first_line(error: BaseException) -> str:
@@ -117,28 +146,25 @@ def _cluster_of_this_head() -> str | None:
 
 
 def _check(address: str) -> None:
-    """That a Ray answers there in time, asked by a child process since a client that waits cannot be called off."""
+    """That a Ray answers there in time: Ray's own client would ask again for minutes, and cannot be called off."""
     if address.startswith("ray://"):
         raise InputError(f"{address} is a Ray client address; give the head's own, as HOST:6379, or run on the head")
-    until_s = time.monotonic() + ANSWER_S
-    if not (_listens(address) and _answers(address, until_s - time.monotonic())):
+    host, _, port = address.rpartition(":")
+    if not (port.isdecimal() and error_of(host, int(port), timeout_s=ANSWER_S) is None and _speaks(address)):
         raise InputError(
             f"no Ray answers at {address} (it is given {ANSWER_S} s); start one (`ray up cluster.yaml`),"
             " correct --address or RAY_ADDRESS, or use --address local"
         )
 
 
-def _listens(address: str) -> bool:
-    """Whether anybody does at a HOST:PORT; Ray would ask a closed port again and again. True for other addresses."""
-    host, colon, port = address.rpartition(":")
-    if not (colon and port.isdecimal()):
-        return True
-    return error_of(host, int(port), timeout_s=ANSWER_S) is None
+def _speaks(address: str) -> bool:
+    """Whether who listens there answers in Ray's protocol, gRPC, with or without TLS as Ray is told by RAY_USE_TLS."""
+    import grpc
+    from ray._private.grpc_utils import init_grpc_channel
 
-
-def _answers(address: str, timeout_s: float) -> bool:
-    command = [sys.executable, "-m", "ray.scripts.scripts", "status", f"--address={address}"]
-    try:
-        return subprocess.run(command, capture_output=True, timeout=timeout_s, check=False).returncode == 0
-    except subprocess.TimeoutExpired:
-        return False
+    with cast(Any, init_grpc_channel(address)) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=ANSWER_S)
+        except grpc.FutureTimeoutError:
+            return False
+    return True

@@ -257,7 +257,7 @@ class TestPlaces:
             assert time.monotonic() - began_s < 45, "else Ray asks for minutes"
         assert f"no Ray answers at {address} (it is given 20 s)" in said and "--address local" in said
 
-    @pytest.mark.parametrize("address", ["nonsense", "host:port", "ray://127.0.0.1:10001", "127.0.0.1:99999"])
+    @pytest.mark.parametrize("address", ["nonsense", "host:port", "auto", "ray://127.0.0.1:10001", "127.0.0.1:99999"])
     def test_what_is_no_address(self, refused: Refused, address: str) -> None:
         assert address in refused("gpt2", address=address)
 

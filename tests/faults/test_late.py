@@ -1,0 +1,37 @@
+"""A Ray of the search's own that does not come up in the time that Ray gives it, as on a machine short of processor."""
+
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from tests.search.session import ENVIRONMENT, ROOT, lives
+
+UP = """
+from platform.cluster.connection import connected
+
+with connected("local", cpu_workers=1) as place:
+    print(place.cluster.num_nodes)
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.heavy
+def test_it_is_started_once_more_and_nothing_of_the_first_is_left() -> None:
+    command = [sys.executable, "-c", UP]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True) as driver:
+        first: list[psutil.Process] = []
+        while not any("raylet" in each.name() for each in first):
+            assert driver.poll() is None
+            first = [each for each in psutil.Process(driver.pid).children(recursive=True) if lives(each)]
+            time.sleep(0.01)
+        next(each for each in first if "raylet" in each.name()).suspend()
+        while any(lives(each) for each in first):  # a raylet that stands still does not end by itself
+            assert driver.poll() is None
+            time.sleep(0.1)
+        out, err = driver.communicate(timeout=240)
+    assert (driver.returncode, out) == (0, "1\n"), err
+    assert err.startswith("Ray did not come up in the 30 s that it gives itself")
