@@ -64,7 +64,7 @@ def _work(rank: int, work: Callable[[Any], Any], argument: Any, world_size: int,
     head.CHUNK_LOGITS = 97 * 10  # several chunks of the tiny vocabulary a micro-batch
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
     store = cast(Any, dist).FileStore(f"{folder}/store", world_size)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=240))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=900))
     result = work(argument)
     if rank == 0:
         torch.save(result, Path(folder) / "result")

@@ -34,7 +34,6 @@ def _result(world_size: int, index: int) -> tuple[Case, dict[str, Any]]:
     return CASES[world_size][index], result
 
 
-@pytest.mark.timeout(1500)
 @pytest.mark.parametrize(("world_size", "index"), _all(faulty=False))
 def test_trains_as_the_reference_does(world_size: int, index: int) -> None:
     case, result = _result(world_size, index)
@@ -43,14 +42,12 @@ def test_trains_as_the_reference_does(world_size: int, index: int) -> None:
     assert result["mismatches"] == []
 
 
-@pytest.mark.timeout(1500)
 @pytest.mark.parametrize(("world_size", "index"), _all(faulty=True))
 def test_a_planted_fault_is_seen(world_size: int, index: int) -> None:
     case, result = _result(world_size, index)
     assert differences(result["run"], case.recipe) != []
 
 
-@pytest.mark.timeout(1500)
 def test_powersgd_is_one_recipe_however_a_batch_is_cut() -> None:
     """Its factors follow from the mean gradient alone, and from nothing that an engine before it left behind."""
     found = [i for i, case in enumerate(CASES[2]) if case.recipe.powersgd_rank]

@@ -29,7 +29,6 @@ def found() -> dict[str, list[str]]:
     return run_group(mismatches_of, list(TAMPERINGS), 1)
 
 
-@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("name", TAMPERINGS)
 def test_a_mismatch_is_named(name: str) -> None:
     expected = TAMPERINGS[name][2]
@@ -62,7 +61,6 @@ def _two_ranks(layouts: tuple[list[Layout], list[Layout]]) -> dict[str, Any]:
     return {"frugality": frugality(layouts[1]), "overflows": overflows(layouts[0])}
 
 
-@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("index", range(len(HALF)), ids=[layout.label for layout in HALF])
 def test_an_overflowing_fp16_step_is_skipped_and_counted(index: int) -> None:
     result = two_ranks()["overflows"][index]
@@ -77,7 +75,6 @@ def test_an_overflowing_fp16_step_is_skipped_and_counted(index: int) -> None:
     assert result["losses"][1] == result["losses"][2] > result["losses"][3]
 
 
-@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("name", SPARING)
 def test_no_rank_holds_the_model_twice_at_the_start_nor_waits_within_a_step(name: str) -> None:
     peak_gib, lines = two_ranks()["frugality"][list(SPARING).index(name)]

@@ -11,7 +11,7 @@ from pathlib import Path
 _MOUNT = Path("/sys/fs/cgroup")
 _ROOM_MIB = 256
 """More than steps of a tiny model take and give back: version 1 refuses a limit below what is in use just then."""
-_LONGEST_S = 60.0
+_LONGEST_S = 300.0
 _HUNGRY = """
 import re, sys
 taken = []
@@ -40,7 +40,7 @@ class MemoryGroup:
         return self
 
     def __exit__(self, *_: object) -> None:
-        until_s = time.monotonic() + 20
+        until_s = time.monotonic() + 120
         while self.path.is_dir() and time.monotonic() < until_s:  # until the last of its processes is gone
             with contextlib.suppress(OSError):
                 self.path.rmdir()

@@ -21,7 +21,7 @@ from tests.search.session import ROOT, Ended, write_space
 from tests.search.studies import IN_ORDER, SLOW, Run, all_ran, in_rung, nothing_twice, sessions_of, start
 from trainers.journal import End, Measured, RungStart, TrialEnd, TrialStart
 
-pytestmark = [pytest.mark.ray, pytest.mark.search, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.ray, pytest.mark.search]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

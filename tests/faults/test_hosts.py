@@ -15,7 +15,7 @@ from tests.search.studies import RAN, all_ran
 from trainers.journal import Measured, Peak, RungStart, TrialEnd
 from trainers.measurement import Outcome
 
-pytestmark = [pytest.mark.search, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.search
 LAYOUTS = {"engine": ("ddp",), "grad_sync": ("last", "every")}
 _NOT_BEGUN = ("failed", "unstarted")
 LONG_RUNGS = ("--steps=300", "--searcher=sweep")
@@ -77,7 +77,7 @@ def _in_the_second_rung(cluster: RayHosts, name: str, **fields: float) -> Genera
 
 def _gone(cluster: RayHosts) -> None:
     """Waits until the head knows that its only other node is gone."""
-    until_s = time.monotonic() + 120
+    until_s = time.monotonic() + 600
     while cluster.num_alive() > 1:
         assert time.monotonic() < until_s
         time.sleep(0.5)

@@ -32,6 +32,6 @@ def test_it_is_started_once_more_and_nothing_of_the_first_is_left() -> None:
         while any(lives(each) for each in first):  # a raylet that stands still does not end by itself
             assert driver.poll() is None
             time.sleep(0.1)
-        out, err = driver.communicate(timeout=240)
+        out, err = driver.communicate(timeout=900)
     assert (driver.returncode, out) == (0, "1\n"), err
     assert err.startswith("Ray did not come up in the 30 s that it gives itself")

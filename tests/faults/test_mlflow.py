@@ -18,8 +18,8 @@ from tests.mirror.studies import POINTS, runs_of, wait_for, write
 from tests.samples import header
 from trainers.journal import End, Measured
 
-pytestmark = [pytest.mark.mirror, pytest.mark.timeout(600)]
-BUSY_S = 15.0
+pytestmark = pytest.mark.mirror
+BUSY_S = 50.0
 """What a machine that others use too may add; MLflow's own client tries for a minute and more."""
 
 
@@ -72,7 +72,7 @@ def test_a_server_that_comes_late_and_stops_for_a_while_gets_everything_once(
         study.record(End(exit_code=0, wall_s=10, gpu_s=40))
         write_results(study.path, read(study.path)[0])
         wait_for(lambda: len(mirror.mirrored) == 3)
-        assert mirror.close(120) == ""
+        assert mirror.close(600) == ""
     client, parent, children = runs_of(uri, "late")
     assert parent.info.status == "FINISHED"
     assert sorted(run.data.tags["measurement_id"] for run in children) == sorted(each.id for each in POINTS)
@@ -102,7 +102,7 @@ def test_a_server_that_stops_before_the_end_gets_the_rest_later(studies: Path, c
         assert "lacks 1 of 2 measurements (connection refused)" in said and "platform.report cut" in said
         assert time.monotonic() - began < BUSY_S
     serve()
-    assert Mirror(study.path, uri).start().close(120) == ""
+    assert Mirror(study.path, uri).start().close(600) == ""
     client, parent, children = runs_of(uri, "cut")
     assert parent.info.status == "FINISHED" and parent.data.metrics["system/cpu_utilization_percentage"] == 7.0
     assert sorted(run.data.tags["measurement_id"] for run in children) == sorted(each.id for each in POINTS[:2])

@@ -19,7 +19,7 @@ from tests.search.studies import IN_ORDER, RAN, Run, after_cpu_s, nothing_twice,
 from trainers.journal import End, Line, Measured, RungStart, TrialEnd, TrialStart
 from trainers.measurement import Measurement, Outcome
 
-pytestmark = [pytest.mark.ray, pytest.mark.search, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.ray, pytest.mark.search]
 
 SPACE = Path(__file__).with_name("space.py")
 QUICK = ("hang", "dies twice", "no import", "killed after a rung", "and the next", "memory of a rank", "and no more")

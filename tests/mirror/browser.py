@@ -53,7 +53,7 @@ class Page:
             raise Thrown(given["exceptionDetails"].get("exception", {}).get("description", str(given)))
         return given["result"].get("value")
 
-    def wait_for(self, expression: str, timeout_s: float = 180.0) -> Any:
+    def wait_for(self, expression: str, timeout_s: float = 900.0) -> Any:
         """Asks until the value is true; the value. One that throws is not true yet: a page drawn anew lacks parts.
 
         Raises:
@@ -76,7 +76,7 @@ class Page:
         """What a reader of the page can read."""
         return str(self.ask("document.body ? document.body.innerText : ''"))
 
-    def click(self, expression: str, timeout_s: float = 180.0) -> None:
+    def click(self, expression: str, timeout_s: float = 900.0) -> None:
         """Presses the mouse in the middle of the element that the JavaScript expression gives, once it is there.
 
         A page still being drawn may move the element away from under the mouse: a press that reached another element,

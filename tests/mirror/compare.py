@@ -41,7 +41,7 @@ def looked_at(look: str, folder: Path) -> Generator[str]:
     with log.open("wb") as file:
         process = subprocess.Popen(words, cwd=folder, env=environment, stdout=file, stderr=file, start_new_session=True)
     try:
-        until_s = time.monotonic() + 120
+        until_s = time.monotonic() + 600
         while True:
             with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
                 break
@@ -120,7 +120,7 @@ def main() -> None:
     program = chromium()
     assert program is not None, "this needs Chromium"
     mirror = Mirror(options.studies / options.name, default_uri(options.studies)).start()
-    assert not (lacking := mirror.close(120)), lacking
+    assert not (lacking := mirror.close(600)), lacking
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=mirror.uri)

@@ -79,7 +79,7 @@ def serve(tmp_path: Path, store: Path, closed_port: int) -> Iterator[Serve]:
         started.append(process)
         # Not /health, which answers before the server has opened its store: seconds of the first real request.
         asked = f"http://127.0.0.1:{closed_port}/api/2.0/mlflow/experiments/get-by-name?experiment_name=Default"
-        until = time.monotonic() + 120
+        until = time.monotonic() + 600
         while time.monotonic() < until:
             try:
                 with urllib.request.urlopen(asked, timeout=60):

@@ -32,7 +32,7 @@ def test_a_study_is_mirrored_in_full(
     before = dict(os.environ)
     folder = write(studies, "full", *POINTS, skipped(micro_batch=8))
     uri = default_uri(studies)
-    assert Mirror(folder, uri).start().close(120) == ""
+    assert Mirror(folder, uri).start().close(600) == ""
     assert dict(os.environ) == before
     assert sorted(each.name for each in tmp_path.iterdir()) == ["my studies"]
 
@@ -101,7 +101,7 @@ def test_a_winner_s_gate_and_its_reference_are_runs_with_their_curves(studies: P
         study.record(End(exit_code=0, wall_s=10, gpu_s=40, left_out="9 runs of 3 finalists"))
     uri = default_uri(studies)
     for _ in range(2):
-        assert Mirror(study.path, uri).start().close(120) == ""
+        assert Mirror(study.path, uri).start().close(600) == ""
     client, parent, children = runs_of(uri, "gated")
     gates = {run.data.tags["gate"]: run for run in children if "gate" in run.data.tags}
     assert len(children) == 4 and set(gates) == {"layout", "reference"}
@@ -125,9 +125,9 @@ def test_the_machine_s_samples_are_the_study_s_system_metrics_once(studies: Path
     samples = folder / SAMPLES
     samples.write_text("".join(json.dumps(line) + "\n" for line in lines[:1200]))
     uri = default_uri(studies)
-    assert Mirror(folder, uri).start().close(120) == ""
+    assert Mirror(folder, uri).start().close(600) == ""
     samples.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert Mirror(folder, uri).start().close(120) == ""
+    assert Mirror(folder, uri).start().close(600) == ""
     client, parent, _ = runs_of(uri, "sampled")
     found = client.get_metric_history(parent.info.run_id, "system/cpu_utilization_percentage")
     assert [(each.step, each.timestamp, each.value) for each in found] == [
@@ -138,7 +138,7 @@ def test_the_machine_s_samples_are_the_study_s_system_metrics_once(studies: Path
 def test_mirroring_again_and_after_a_resume_makes_nothing_twice(studies: Path) -> None:
     folder = write(studies, "again", *POINTS[:2], end=130)
     uri = default_uri(studies)
-    assert Mirror(folder, uri).start().close(120) == ""
+    assert Mirror(folder, uri).start().close(600) == ""
     assert runs_of(uri, "again")[1].info.status == "KILLED"
     study, _, _ = Study.resume(studies, "again")
     with study:
@@ -147,7 +147,7 @@ def test_mirroring_again_and_after_a_resume_makes_nothing_twice(studies: Path) -
         study.record(Measured(measurement=POINTS[2]))
         study.record(End(exit_code=0, wall_s=10, gpu_s=40))
     for _ in range(2):
-        assert Mirror(folder, uri).start().close(120) == ""
+        assert Mirror(folder, uri).start().close(600) == ""
     client, parent, children = runs_of(uri, "again")
     assert parent.info.status == "FINISHED"
     assert sorted(run.data.tags["measurement_id"] for run in children) == sorted(each.id for each in POINTS)
@@ -165,7 +165,7 @@ def test_a_run_that_was_begun_is_completed_and_one_made_twice_is_removed(studies
     begun._new(POINTS[0], at)
     begun._new(POINTS[1], at)
     begun._new(POINTS[1], at)
-    assert Mirror(folder, uri).start().close(120) == ""
+    assert Mirror(folder, uri).start().close(600) == ""
     _, _, children = runs_of(uri, "begun")
     assert sorted(run.data.tags["measurement_id"] for run in children) == sorted(each.id for each in POINTS[:2])
     assert {run.info.status for run in children} == {"FINISHED"}
@@ -187,10 +187,10 @@ def test_a_killed_mirror_is_taken_up_where_it_was(studies: Path) -> None:
     many = [measurement(on=layout(bucket_mib=n + 1), tokens_per_s=1000.0 + n) for n in range(20)]
     folder = write(studies, "killed", *many)
     uri = default_uri(studies)
-    process = subprocess.run([sys.executable, "-c", MIRRORING, str(folder), uri], cwd=ROOT, timeout=200)
+    process = subprocess.run([sys.executable, "-c", MIRRORING, str(folder), uri], cwd=ROOT, timeout=900)
     assert process.returncode == -signal.SIGKILL
     assert 8 <= len(runs_of(uri, "killed")[2]) < 20
-    assert Mirror(folder, uri).start().close(120) == ""
+    assert Mirror(folder, uri).start().close(600) == ""
     _, _, children = runs_of(uri, "killed")
     assert sorted(run.data.tags["measurement_id"] for run in children) == sorted(each.id for each in many)
     assert {run.info.status for run in children} == {"FINISHED"}
@@ -202,7 +202,7 @@ def test_a_miniature_says_so_everywhere(studies: Path) -> None:
         small = measurement(recipe=miniature(), on=Layout(engine="ddp", dp_replicate=2))
         study.record(Measured(measurement=small))
     uri = default_uri(studies)
-    assert Mirror(study.path, uri).start().close(120) == ""
+    assert Mirror(study.path, uri).start().close(600) == ""
     _, parent, (child,) = runs_of(uri, "mini")
     assert parent.info.run_name == "mini (miniature)" and parent.data.tags["miniature"] == "true"
     assert parent.info.status == "KILLED"
@@ -220,7 +220,7 @@ def test_a_second_mirror_of_one_study_stands_back(studies: Path) -> None:
     first = Mirror(folder, uri).start()
     wait_for(lambda: first.mirrored != frozenset())
     assert Mirror(folder, uri).start().close(30).startswith("Another process")
-    assert first.close(120) == ""
+    assert first.close(600) == ""
     assert len(runs_of(uri, "two")[2]) == 1
 
 

@@ -35,7 +35,7 @@ def in_worker(layout):
     assert child.stdout.strip() == platform.system()
     return [import_all(), layout.label]
 ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, _temp_dir=sys.argv[1])
-print(*ray.get(in_worker.remote(Layout(engine="ddp")), timeout=220), sep="\\n")
+print(*ray.get(in_worker.remote(Layout(engine="ddp")), timeout=880), sep="\\n")
 """
 
 NO_HEAVY_IMPORTS = """
@@ -51,7 +51,7 @@ print(sorted({"torch", "ray", "deepspeed", "transformers", "mlflow", "numpy", "p
 
 def _run(command: Sequence[str], *, cwd: Path = ROOT, environment: Mapping[str, str] | None = None) -> str:
     child = subprocess.run(
-        command, cwd=cwd, env={**os.environ, **(environment or {})}, capture_output=True, text=True, timeout=240
+        command, cwd=cwd, env={**os.environ, **(environment or {})}, capture_output=True, text=True, timeout=900
     )
     assert child.returncode == 0, f"{command}\n{child.stdout}\n{child.stderr}"
     return child.stdout

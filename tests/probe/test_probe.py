@@ -12,7 +12,7 @@ from platform.probe import BUDGET_S, main
 from tests.search.session import ROOT
 from trainers.probed import OPERATIONS
 
-BUSY_S = 90.0
+BUSY_S = 300.0
 """What the start and the end of Ray may take beyond the probe's own limit, on a machine that others use too."""
 
 
@@ -29,7 +29,7 @@ def play(tmp_path: Path, nodes: str, seconds: float) -> dict[str, Any]:
         )
         for rank in range(len(nodes.split(",")))
     ]
-    ended = [rank.communicate(timeout=280) for rank in ranks]
+    ended = [rank.communicate(timeout=900) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * len(ranks), ended
     return json.loads(ended[0][0])
 
@@ -62,7 +62,7 @@ def test_a_probe_that_runs_out_of_time_says_so_and_keeps_what_it_has(tmp_path: P
 def run(*arguments: str) -> str:
     """Standard output of a command of ours that ends well."""
     command = [sys.executable, "-m", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

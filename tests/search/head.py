@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import ray
 
-_STARTS_S = 180.0
+_STARTS_S = 600.0
 
 
 def free_port() -> int:

@@ -18,9 +18,9 @@ from platform.study.journal import Tail
 from trainers.journal import Line
 
 ROOT = Path(__file__).parents[2]
-LONGEST_S = 420.0
+LONGEST_S = 1800.0
 """What one session may take on a machine that others use too; alone, a tenth of it."""
-_GONE_S = 60.0
+_GONE_S = 300.0
 """What everything that a session started may take to be gone after its end; a worker that only starts notices late."""
 _LATE = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 """After a SIGKILL of the driver these two wait a minute for their Ray, by Ray's own setting. They hold nothing."""

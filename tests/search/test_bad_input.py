@@ -254,7 +254,7 @@ class TestPlaces:
             address = f"127.0.0.1:{found.getsockname()[1]}"
             began_s = time.monotonic()
             said = refused("gpt2", address=address)
-            assert time.monotonic() - began_s < 45, "else Ray asks for minutes"
+            assert time.monotonic() - began_s < 120, "else Ray asks for minutes"
         assert f"no Ray answers at {address} (it is given 20 s)" in said and "--address local" in said
 
     @pytest.mark.parametrize("address", ["nonsense", "host:port", "auto", "ray://127.0.0.1:10001", "127.0.0.1:99999"])

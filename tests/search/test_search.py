@@ -22,7 +22,7 @@ from trainers.journal import End, Peak, RungStart, StudyHeader, TrialEnd, TrialS
 from trainers.measurement import Outcome
 from trainers.profiling.trace import step_sums
 
-pytestmark = [pytest.mark.ray, pytest.mark.search, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.ray, pytest.mark.search]
 
 CAP_GIB = 0.32
 HALF_A_LINE = '{"kind":"measurement","schema":1,"measureme'

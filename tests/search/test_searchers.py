@@ -248,5 +248,5 @@ searchers.preload("guided")
 [each.join() for each in threading.enumerate() if each.name == "searcher-import"]
 print("platform.searchers.guided" in sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True)
     assert (done.stdout, done.stderr) == ("True\n", "")

@@ -28,7 +28,7 @@ def work(config):
         json.dump({"pid": os.getpid(), "ready": ready, "threads": torch.get_num_threads(), "share": share}, told)
 
 def waiting(driver, marker):
-    found, until_s = [], time.monotonic() + 120
+    found, until_s = [], time.monotonic() + 600
     while not found and time.monotonic() < until_s:
         time.sleep(0.2)
         for each in psutil.Process(driver).children(recursive=True):
@@ -81,7 +81,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
         check=False,
     )
     assert done.returncode == 0, done.stderr

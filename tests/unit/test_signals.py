@@ -33,7 +33,7 @@ def test_a_reader_that_left_ends_a_command_quietly(command: str, tmp_path: Path)
             stdout=None if to_stderr else writer,
             stderr=writer if to_stderr else file,
             cwd=ROOT,
-            timeout=60,
+            timeout=300,
             check=False,
         )
     os.close(writer)
@@ -44,7 +44,7 @@ def test_another_pipe_that_breaks_is_an_error() -> None:
     """Such as a socket's: only the readers of the output may leave."""
     program = "from platform.signals import exit_with\ndef main(): raise BrokenPipeError('a socket')\nexit_with(main)"
     run = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, timeout=60, check=False, capture_output=True, text=True
+        [sys.executable, "-c", program], cwd=ROOT, timeout=300, check=False, capture_output=True, text=True
     )
     assert run.returncode == 1
     assert "a socket" in run.stderr

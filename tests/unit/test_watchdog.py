@@ -17,7 +17,7 @@ dog = Watchdog(floor_s=floor_s, on_hang=lambda where, waited_s: print(where, wai
 
 def child(body: str, floor_s: float = 1.0) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", _CHILD.format(body=body), str(floor_s)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_standing_still_ends_the_process_and_says_where():

@@ -148,13 +148,13 @@ def test_signals_of_timeout_end_it_quietly_once_its_search_has_ended(tmp_path: P
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    until_s = time.monotonic() + 50
+    until_s = time.monotonic() + 300
     while not (tmp_path / "runs").exists():
         assert running.poll() is None and time.monotonic() < until_s
         time.sleep(0.05)
     os.kill(running.pid, signal.SIGINT)
     time.sleep(0.1)
     os.killpg(running.pid, signal.SIGINT)
-    _, said = running.communicate(timeout=50)
+    _, said = running.communicate(timeout=300)
     assert said == "the study made-up was interrupted; the same command goes on with it\n"
     assert running.returncode == 1 and (tmp_path / "ended").exists()

@@ -144,7 +144,7 @@ def on_terminal(command: Sequence[str], environment: dict[str, str]) -> tuple[st
             break
         shown += got
     os.close(terminal)
-    out = process.communicate(timeout=60)[0]
+    out = process.communicate(timeout=300)[0]
     return out.decode(), shown.decode()
 
 
