@@ -126,6 +126,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=1, help="processes, a device each where there are devices")
     ranks = parser.parse_args().ranks
+    if not 1 <= ranks <= (torch.cuda.device_count() or ranks):
+        parser.error(f"--ranks is one at least and a device each at most, got {ranks}")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
