@@ -1,4 +1,4 @@
-"""Every benchmark and script that is a command says what it is for, and refuses what it does not know, before it works."""
+"""Every benchmark and script that is a command tells what it is for, and refuses what it does not know, unstarted."""
 
 import runpy
 import sys
