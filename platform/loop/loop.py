@@ -62,7 +62,8 @@ class Loop:
         self._reserve_s = 0.0
         """Seconds of a budget that the search leaves to the final runs."""
         self._finals_first = history.finals_begun or bool(history.left_out)
-        """An earlier session was cut in or before its final runs: a winner comes before further candidates."""
+        """An earlier session was cut in or before its final runs: a winner comes before further candidates, but for
+        those that final runs wait for."""
         self._asked: Candidate | None = None
         """What the searcher gave last."""
         self.fault = ""
@@ -116,11 +117,11 @@ class Loop:
         self.refresh()
         if self.fault:
             return None
-        job = self._final_job() if self._finals_first else None
-        if job is None:
-            self._finals_first = False
-            job = self._search_job() or self._final_job() or self._profile_job()
-        return job
+        job = None
+        if self._finals_first and not (self._finals and self._finals.wait(self.history)):
+            job = self._final_job()
+            self._finals_first = job is not None
+        return job or self._search_job() or self._final_job() or self._profile_job()
 
     def ended(
         self,

@@ -130,7 +130,7 @@ def verdicts(history: History) -> list[str]:
             sentences.append(winner_sentence(best, tokens=history.header.tokens, price_per_gpu_h=price))
             sentences += evidence(best, group, history)
     if history.end is not None and history.end.left_out:
-        sentences.append(f"Final runs left out: {history.end.left_out}; --resume begins with them.")
+        sentences.append(f"Final runs left out: {history.end.left_out}; --resume runs them.")
     return [*sentences, *(sentence for peak in history.peaks[-1:] if (sentence := lag(peak, history.header.cluster)))]
 
 

@@ -192,7 +192,7 @@ class TestEnd:
         left_out = "the reference of the numerics gate (about 10 s more)"
         assert history.end is not None and history.end.left_out == left_out
         assert "Final runs" not in capsys.readouterr().err, "the verdict says it, with how to go on"
-        assert f"Final runs left out: {left_out}; --resume begins with them." in verdicts(history)
+        assert f"Final runs left out: {left_out}; --resume runs them." in verdicts(history)
 
     def test_a_head_that_is_gone_ends_it_with_code_3(
         self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
