@@ -207,6 +207,16 @@ def test_a_trial_counts_with_its_longest_rung_alone_and_beside_its_steps() -> No
     assert history.trial_s == 25.0, "one that measured nothing does not count beside those that did"
 
 
+def test_a_short_trial_starts_as_the_later_ones_do() -> None:
+    """The first one took 20 s to start for a rung of 8 s, the winner's last run 5 s for one of 40."""
+    first = measurement(step_times_s=(4.0, 2.0, 2.0))
+    last = measurement(trial_id="t2", repeat=1, step_times_s=(20.0, 10.0, 10.0))
+    history = History([header(at=_at(0)), *(Measured(at=_at(1), measurement=each) for each in (first, last))])
+    ended = TrialEnd(at=_at(2), trial_id="t1", key=_candidate(layout(), 1).key, state="done", wall_s=28.0, gpu_s=0.0)
+    history.extend([ended, dataclasses.replace(ended, trial_id="t2", wall_s=45.0)])
+    assert history.trial_s == 5.0 + 8.0
+
+
 def test_what_is_missing_after_a_kill() -> None:
     done, cut, ended, fresh = (
         _candidate(layout(checkpointing=checkpointing, attention=attention), 1, 2, 4)
