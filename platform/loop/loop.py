@@ -35,9 +35,10 @@ class Loop:
         budget: Budget,
         settings: Settings,
         spent_s: float = 0.0,
+        shared_s: float = 0.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`spent_s` is what the session took before."""
+        """`spent_s` is what the session took before, `shared_s` what it had from those that were before it."""
         self.study = study
         # All that the journal holds, this session's first line too: it settles what a killed session left open.
         self._tail, self.history = study.follow()
@@ -56,8 +57,8 @@ class Loop:
         self._ends: list[policy.Ended] = []
         self._suspects: list[Measurement] = []
         """Given up since a trial last ran well: they are blamed once another one shows that the cluster works."""
-        self._begin_s = spent_s
-        """Seconds that a session takes to its first trial."""
+        self._begin_s = spent_s + shared_s
+        """Seconds that a session takes to its first trial, alone."""
         self._finals = Finals(candidates, settings.rules) if settings.rules else None
         self._reserve_s = 0.0
         """Seconds of a budget that the search leaves to the final runs."""
