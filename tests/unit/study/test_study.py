@@ -104,7 +104,7 @@ def test_fresh_names_are_free_and_allowed(tmp_path: Path) -> None:
 def test_two_drivers_never_write_one_study(tmp_path: Path) -> None:
     with Study.create(tmp_path, "one") as study:
         study.record(header("one"))
-        code = "import sys, pathlib\nfrom platform.study.study import Study\n"
+        code = "import conftest, sys, pathlib\nfrom platform.study.study import Study\n"
         code += "Study.resume(pathlib.Path(sys.argv[1]), 'one')"
         other = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
         assert "InputError: the study 'one' is being run by process" in other.stderr
@@ -115,7 +115,8 @@ def test_two_drivers_never_write_one_study(tmp_path: Path) -> None:
 
 def test_a_killed_driver_leaves_no_lock(tmp_path: Path) -> None:
     code = (
-        "import os, sys, pathlib, signal\nfrom platform.study.study import Study\nfrom tests.samples import header\n"
+        "import conftest, os, sys, pathlib, signal\n"
+        "from platform.study.study import Study\nfrom tests.samples import header\n"
         "Study.create(pathlib.Path(sys.argv[1]), 'one').record(header('one'))\nos.kill(os.getpid(), signal.SIGKILL)"
     )
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT).returncode == -9
