@@ -10,6 +10,7 @@ import pytest
 from platform.errors import InputError
 from platform.study import history as histories
 from platform.study import journal
+from platform.study.folder import located
 from platform.study.history import History
 from platform.study.study import Study, check_name, find, fresh_name, names, read
 from search_spaces.space import Candidate
@@ -84,6 +85,17 @@ def test_an_unknown_name_is_answered_with_near_ones(tmp_path: Path) -> None:
         find(tmp_path, "zzz")
     with pytest.raises(InputError, match="no study"):
         find(tmp_path, "../" + tmp_path.name + "/bloom7b-1")
+
+
+def test_a_study_is_meant_by_its_name_or_by_the_path_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Study.create(tmp_path, "one") as study:
+        study.record(header("one"))
+    monkeypatch.chdir(tmp_path)
+    assert find(*located(tmp_path, "one")) == tmp_path / "one"
+    for text in (str(tmp_path / "one"), f"{tmp_path}/one/", "./one"):
+        assert find(*located(Path("elsewhere"), text)) == tmp_path / "one"
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "-x", "a b", "x" * 65, "a\n", "é", "mlflow.db"])
