@@ -1,7 +1,8 @@
 """For every test: our modules beside the standard `platform`, and the flag that writes golden files anew.
 
 A bare `pytest` has imported the standard library's `platform` before it reads this file; with the folder as its
-`__path__`, `platform.search` is found there as it is under `python -m platform.search`.
+`__path__`, `platform.search` is found there as it is under `python -m platform.search`. A child of a test that runs
+`python -c` imports this file too: `scripts/install_pth.py` may have been run for another checkout.
 """
 
 from pathlib import Path

@@ -3,6 +3,7 @@
 python -m benchmarks.cost_model_speed
 """
 
+import argparse
 import os
 import time
 
@@ -20,6 +21,7 @@ GPT_175B = ModelSpec(
 
 def main() -> None:
     """Prints the seconds of each part, three times."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     recipe = Recipe(model=GPT_175B, seq_len=2048, global_batch=2**9 * 3**5 * 5**3 * 7)
     axes = Axes(cp=(1, 2, 4, 8), virtual_stages=(1, 2, 3, 4, 6, 8), micro_batches=tuple(range(1, 37)))
     cluster = find_cluster("384x8xH100")

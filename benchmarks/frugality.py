@@ -8,11 +8,11 @@ whole model's fp32 weights; then each place of Python at which CUDA synchronised
 (`torch.cuda.set_sync_debug_mode`), with how often. On CPUs the space's miniature runs, and no waits are known.
 """
 
+import argparse
 import collections
 import dataclasses
 import gc
 import os
-import sys
 import traceback
 import warnings
 from typing import Any
@@ -30,13 +30,20 @@ from trainers.recipe import Recipe
 
 def main() -> None:
     """Every layout in turn, in one process group."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("space", nargs="?", default="bloom7b", metavar="SPACE")
+    try:
+        space = search_spaces.load(parser.parse_args().space)
+    except ValueError as error:
+        parser.error(str(error))
+    if "LOCAL_RANK" not in os.environ:
+        parser.error("torchrun starts it, a process a rank: torchrun --nproc-per-node 4 -m benchmarks.frugality")
     on_cuda = torch.cuda.is_available()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_cuda else torch.device("cpu")
     if on_cuda:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if on_cuda else "gloo")
-    space = search_spaces.load(sys.argv[1] if len(sys.argv) > 1 else "bloom7b")
     if not on_cuda and space.miniature is not None:
         space = space.miniature
     whole_gib = space.recipe.model.num_parameters * 4 / 2**30

@@ -33,12 +33,13 @@ Key = tuple[str, int]
 
 def main(argv: Sequence[str]) -> int:
     """Prints each trial, and what all of them took beside all that was recorded."""
-    if "--" not in argv:
-        sys.exit("usage: python -m benchmarks.guided_again JOURNAL [JOURNAL ...] -- SPACE [options of platform.search]")
-    place = argv.index("--")
-    journals = argparse.ArgumentParser()
-    journals.add_argument("journals", nargs="+", type=Path)
-    cluster, recorded = _recorded(journals.parse_args(argv[:place]).journals)
+    journals = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    journals.add_argument("journals", nargs="+", type=Path, metavar="JOURNAL")
+    place = argv.index("--") if "--" in argv else len(argv)
+    paths = journals.parse_args(argv[:place]).journals
+    if place == len(argv):
+        journals.error("a space is wanted after the journals and --")
+    cluster, recorded = _recorded(paths)
     request = read_request(parser().parse_args(argv[place + 1 :]))
     problem = subject_of(request, Place(cluster=cluster, cpus_per_worker=1.0, driver_ip=""), None).problem
     assert not problem.earlier, "--learn-from has no place here"

@@ -4,6 +4,7 @@ checkout:
 python -m benchmarks.suggest_speed
 """
 
+import argparse
 import itertools
 import math
 import os
@@ -51,6 +52,7 @@ def candidates() -> list[Candidate]:
 
 def main() -> None:
     """Prints the slowest and the median suggestion, and what the making and an update take."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     many = candidates()
     begun = time.perf_counter()
     columns = known_columns(many, CLUSTER, None)

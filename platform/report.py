@@ -19,7 +19,7 @@ from platform.reports.show import show
 from platform.reports.table import to_rows, write_csv
 from platform.session import ending, scaling
 from platform.signals import exit_with
-from platform.study.folder import FOLDER_HELP, default_folder
+from platform.study.folder import FOLDER_HELP, default_folder, located
 from platform.study.journal import describe_rejected
 from platform.study.several import is_several
 from platform.study.study import find, is_held, read
@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
         description="Shows a study: its table, its winner and where its files are; brings MLflow up to date.",
         epilog="Example: python -m platform.report bloom7b-1 --csv bloom7b.csv",
     )
-    made.add_argument("name", metavar="NAME", help="the study's name")
+    made.add_argument("name", metavar="NAME", help="the study's name, or the path of its folder")
     made.add_argument("--studies", type=Path, default=Path(default_folder()), metavar="DIR", help=FOLDER_HELP)
     made.add_argument("--json", action="store_true", help="print the result as JSON, alone on standard output")
     made.add_argument("--csv", type=Path, metavar="FILE", help="write the measurement table there too")
@@ -54,12 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    studies = options.studies.expanduser().absolute()
-    if is_several(studies / options.name):
+    studies, name = located(options.studies.expanduser().absolute(), options.name)
+    if is_several(studies / name):
         if options.csv is not None:
-            raise InputError(f"{options.name} is several studies: give one's name with --csv, or take its scaling.csv")
-        return scaling.report(studies, options.name, as_object=options.json)
-    folder = find(options.studies.expanduser(), options.name)
+            raise InputError(f"{name} is several studies: give one's name with --csv, or take its scaling.csv")
+        return scaling.report(studies, name, as_object=options.json)
+    folder = find(studies, name)
     running = is_held(folder)
     history, rejected = read(folder, last=not running)
     assert history.header is not None

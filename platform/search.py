@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 import search_spaces
@@ -14,7 +15,7 @@ from platform.cluster.waiting import WAIT_S
 from platform.errors import ClusterError, InputError, Parser, one_line
 from platform.reports.progress import say
 from platform.signals import exit_with
-from platform.study.folder import FOLDER_HELP, default_folder
+from platform.study.folder import FOLDER_HELP, default_folder, located
 
 
 def parser() -> argparse.ArgumentParser:
@@ -60,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
     add("--exclude-slow", action="store_true", help=slow)
     add("--studies", type=_folder, default=default_folder(), metavar="DIR", help=FOLDER_HELP)
     add("--name", help="name of the study (default: the space's, with a number)")
-    add("--resume", metavar="NAME", help="go on with a study: run only what is missing")
+    add("--resume", metavar="NAME", help="go on with a study (or the path of its folder): run only what is missing")
     add("--dry-run", action="store_true", help="print what would run and what it would cost, and end")
     add("--json", action="store_true", help="print the result as JSON, alone on standard output")
     return made
@@ -80,6 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Takes a second that `--list` and `--help` need not pay.
         from platform.session import scaling, session
 
+        if options.resume is not None:
+            options.studies, options.resume = located(Path(options.studies).expanduser(), options.resume)
         return scaling.search(options, made) if scaling.is_asked(options) else session.search(options, made)
     except InputError as error:
         say(f"error: {one_line(error)}")

@@ -5,6 +5,7 @@ of the path, for `trainers` and `search_spaces`; its second gives the standard l
 `__path__`, so that our commands are found beside its functions, under `python -P` too. It may run again at any time.
 """
 
+import argparse
 import sysconfig
 from pathlib import Path
 
@@ -18,6 +19,7 @@ def lines(root: Path) -> str:
 
 def main() -> None:
     """Writes the file where this Python looks for it."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     root = Path(__file__).resolve().parent.parent
     target = Path(sysconfig.get_path("purelib")) / NAME
     target.write_text(lines(root))

@@ -1,5 +1,6 @@
 """Draws the picture of docs/measurements/bloom7b.md from a committed table: `.venv/bin/python scripts/picture.py`."""
 
+import argparse
 import csv
 import dataclasses
 import hashlib
@@ -101,6 +102,7 @@ def draw(found: list[Point], axes: Axes) -> None:
 
 def main() -> None:
     """Writes the picture."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     figure, axes = plt.subplots(figsize=(9, 4.6), dpi=160)
     draw(points(TABLE), axes)
     axes.set_xticks(range(0, 5001, 1000), [f"{each:,}" for each in range(0, 5001, 1000)], color=FAINT, fontsize=9)

@@ -1,5 +1,6 @@
 """Draws the guided search beside random over committed tables: `.venv/bin/python -m scripts.search_picture`."""
 
+import argparse
 import hashlib
 from pathlib import Path
 
@@ -76,6 +77,7 @@ def draw(cell: Cell, axes: Axes) -> None:
 
 def main() -> None:
     """Writes the picture."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     figure, panels = plt.subplots(1, len(CELLS), figsize=(12, 3.4), dpi=160, sharey=True)
     for tables, axes in zip(CELLS, panels, strict=True):
         (cell,) = read_cells(tables)[0]

@@ -156,6 +156,11 @@ class Measurement:
         return self.layout.world_size
 
     @property
+    def held_back_by(self) -> tuple[str, ...]:
+        """The reasons of `held_back`, each once."""
+        return tuple(sorted({reason for each in self.held_back if each for reason in each.split(", ")}))
+
+    @property
     def miniature(self) -> bool:
         """Whether a small stand-in ran in place of the model asked for."""
         return self.recipe.model.miniature_of is not None

@@ -50,7 +50,8 @@ DTENSOR_STEP_S = 0.075e-3
 """Host time of the optimizer's step for one parameter under FSDP2, 12 a block: unscaling, norm, clipping and AdamW are
 dispatched over sharded tensors in Python. The same runs: 35 to 53 ms for 580 parameters, 78 to 103 for 1,156; without
 any device 0.03 to 0.12 ms (`benchmarks.fsdp_hooks`). Hidden where the device is behind. The engine has since done it on
-plain tensors, on one CPU core in a third of the time: no GPU has told yet by how much this has to fall."""
+plain tensors, on one CPU core in a third of the time (the benchmark tells both): no GPU has told yet by how
+much this has to fall."""
 INSTRUCTIONS_S = 3e-3
 """Host time of a micro-step in DeepSpeed's pipeline, which interprets a list of instructions and waits at each transfer
 (`pipe/schedule.py`, `pipe/engine.py`). BigScience's 1.3B model on eight V100 takes 1 to 2 s more a step with 64 to 128

@@ -17,7 +17,7 @@ class Costs:
     start_s: float
     """Of a trial beside its steps: processes, imports, building the model, the end; 0 before the first trial."""
     trial_s: float
-    """Of a trial of one rung, from its start to the next one's; 0 before the first."""
+    """Of a short trial of one rung, from its start to the next one's; 0 before the first."""
     timing: Timing
 
     def repeat_s(self, of: Measurement) -> float:

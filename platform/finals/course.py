@@ -77,12 +77,9 @@ class Finals:
 
         All that the winners have to go through, and their profile where it is asked for; where that is too much of the
         budget, their last runs alone; nothing where these are too much as well, since a part of them is worth nothing.
-        With the finalists' runs, up to a third. Nothing too before each recipe was tried, and where every point is
-        asked for before each of them was: a winner of one that is confirmed is worth less than one of each.
+        With the finalists' runs, up to a third. Nothing too where the final runs `wait`.
         """
-        every_point = self.rules.finalists is None
-        tried = {each.recipe for each in history.measurements if each.outcome is not Outcome.SKIPPED}
-        if any((every_point or each.recipe not in tried) and history.missing(each) for each in self._candidates):
+        if self.wait(history):
             return 0.0
         run_s, gate_s = self._needs_s(history, costs, anew=self._recipes if history.finals_begun else ())
         profile_s = costs.trial_s * len(self._unprofiled(history))
@@ -94,10 +91,20 @@ class Finals:
         runs_s = sum(costs.repeat_s(run.point) for run in runs)
         return max(closing_s, min(closing_s + runs_s, MOST_OF_RUNS * whole_s))
 
-    def left_out(self, history: History, costs: Costs = UNLIMITED, begin_s: float = 0.0) -> str:
-        """What of the final trials is missing, "" for nothing: a session that goes on begins with it. With `costs`,
-        also about how many seconds such a session needs, which takes `begin_s` to its first trial.
+    def wait(self, history: History) -> bool:
+        """Whether the search comes before any final run: until each recipe was tried, and where every point is asked
+        for until each of them was. A winner of one that is confirmed is worth less than one of each.
         """
+        every_point = self.rules.finalists is None
+        tried = {each.recipe for each in history.measurements if each.outcome is not Outcome.SKIPPED}
+        return any((every_point or each.recipe not in tried) and history.missing(each) for each in self._candidates)
+
+    def left_out(self, history: History, costs: Costs = UNLIMITED, begin_s: float = 0.0) -> str:
+        """What of the final trials is missing, "" for nothing: a session that goes on begins with it, unless they
+        `wait`. With `costs`, also about how many seconds such a session needs, which takes `begin_s` to its first
+        trial.
+        """
+        waits = self.wait(history)
         found: list[str] = []
         for recipe in self._recipes:
             anew = Finals(self._candidates, self.rules)  # what left nothing for want of time is missing too
@@ -110,7 +117,7 @@ class Finals:
                 continue
             run_s, gate_s = anew._closing.need_s(recipe, history, costs)
             seconds = KEPT_MARGIN * gate_s + run_s
-            about = f" (about {math.ceil((begin_s + seconds) / 10) * 10} s more)" if seconds else ""
+            about = f" (about {math.ceil((begin_s + seconds) / 10) * 10} s more)" if seconds and not waits else ""
             if closing.rungs:
                 what = f"the winner's last run{' with the numerics gate' if closing.gate else ''}"
             else:

@@ -35,9 +35,10 @@ class Loop:
         budget: Budget,
         settings: Settings,
         spent_s: float = 0.0,
+        shared_s: float = 0.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`spent_s` is what the session took before."""
+        """`spent_s` is what the session took before, `shared_s` what it had from those that were before it."""
         self.study = study
         # All that the journal holds, this session's first line too: it settles what a killed session left open.
         self._tail, self.history = study.follow()
@@ -56,13 +57,14 @@ class Loop:
         self._ends: list[policy.Ended] = []
         self._suspects: list[Measurement] = []
         """Given up since a trial last ran well: they are blamed once another one shows that the cluster works."""
-        self._begin_s = spent_s
-        """Seconds that a session takes to its first trial."""
+        self._begin_s = spent_s + shared_s
+        """Seconds that a session takes to its first trial, alone."""
         self._finals = Finals(candidates, settings.rules) if settings.rules else None
         self._reserve_s = 0.0
         """Seconds of a budget that the search leaves to the final runs."""
         self._finals_first = history.finals_begun or bool(history.left_out)
-        """An earlier session was cut in or before its final runs: a winner comes before further candidates."""
+        """An earlier session was cut in or before its final runs: a winner comes before further candidates, but for
+        those that final runs wait for."""
         self._asked: Candidate | None = None
         """What the searcher gave last."""
         self.fault = ""
@@ -116,11 +118,11 @@ class Loop:
         self.refresh()
         if self.fault:
             return None
-        job = self._final_job() if self._finals_first else None
-        if job is None:
-            self._finals_first = False
-            job = self._search_job() or self._final_job() or self._profile_job()
-        return job
+        job = None
+        if self._finals_first and not (self._finals and self._finals.wait(self.history)):
+            job = self._final_job()
+            self._finals_first = job is not None
+        return job or self._search_job() or self._final_job() or self._profile_job()
 
     def ended(
         self,

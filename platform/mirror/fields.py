@@ -87,9 +87,14 @@ def name_of(entry: Measurement | GateCurves) -> str:
 
 
 def series_of(entry: Measurement | GateCurves) -> dict[str, tuple[float, ...]]:
-    """Metrics of several values."""
-    names = SERIES if isinstance(entry, Measurement) else GATE_SERIES
-    return {name: getattr(entry, field) for field, name in names.items()}
+    """Metrics of several values. What lowered clocks is one for each reason: 1 in a window that it did so, else 0."""
+    if isinstance(entry, GateCurves):
+        return {name: getattr(entry, field) for field, name in GATE_SERIES.items()}
+    held = {
+        f"held_back_{reason.replace(' ', '_')}": tuple(float(reason in each.split(", ")) for each in entry.held_back)
+        for reason in entry.held_back_by
+    }
+    return {name: getattr(entry, field) for field, name in SERIES.items()} | held
 
 
 def gate_of(best: Measurement, history: History) -> tuple[dict[str, str], dict[str, float]]:

@@ -130,7 +130,7 @@ def verdicts(history: History) -> list[str]:
             sentences.append(winner_sentence(best, tokens=history.header.tokens, price_per_gpu_h=price))
             sentences += evidence(best, group, history)
     if history.end is not None and history.end.left_out:
-        sentences.append(f"Final runs left out: {history.end.left_out}; --resume begins with them.")
+        sentences.append(f"Final runs left out: {history.end.left_out}; --resume runs them.")
     return [*sentences, *(sentence for peak in history.peaks[-1:] if (sentence := lag(peak, history.header.cluster)))]
 
 
@@ -155,10 +155,9 @@ def evidence(best: Measurement, group: Sequence[Measurement], history: History) 
         )
     elif (end := history.end) and not end.exit_code and end.why and not end.left_out:  # so none was wanted
         found.append("Numerics gate: none to pass, no layout of the search is plainer than the winner.")
-    held = [reason for reason in best.held_back if reason]
-    if held:
-        reasons = ", ".join(sorted({name for each in held for name in each.split(", ")}))
-        found.append(f"Clocks were lowered in {len(held)} of {len(best.held_back)} windows of its run: {reasons}.")
+    if reasons := ", ".join(best.held_back_by):
+        held = sum(map(bool, best.held_back))
+        found.append(f"Clocks were lowered in {held} of {len(best.held_back)} windows of its run: {reasons}.")
     if best.idle_devices:
         found.append(f"{best.idle_devices} of {best.num_devices} devices were idle (under 5 % busy).")
     return found

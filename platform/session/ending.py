@@ -70,8 +70,7 @@ def _why_not_profiled(history: History) -> str:
         return "the search ended before it"
     if history.end.left_out:
         return "final runs that come before it were left out"
-    shortest = duration(history.trial_s)
-    return f"too little of the budget was left for one more trial, of which the shortest took {shortest}"
+    return f"too little of the budget was left for one more trial, which takes {duration(history.trial_s)} at the least"
 
 
 def how_to(command: str, path: Path) -> str:

@@ -9,6 +9,8 @@ import search_spaces
 import search_spaces.changes as changes
 from platform.errors import InputError
 from platform.reports.files import LayoutFile, read_layout
+from platform.study.folder import is_path, located
+from platform.study.study import find
 from platform.subject import knowledge
 from search_spaces.degrees import refilled
 from search_spaces.space import Candidate, Rejected, Space
@@ -191,7 +193,7 @@ def resumed(options: argparse.Namespace, argv: Sequence[str], parser: argparse.A
         raise InputError(f"a resumed study keeps {names}: leave it out, or start a new study")
     if first.learn_from is not None:
         try:
-            knowledge.folder(_studies(options), first.learn_from)
+            find(*located(_studies(options), first.learn_from))
         except InputError:
             first.learn_from = None
     return argparse.Namespace(**{**vars(options), **{name: getattr(first, name) for name in KEPT}})
@@ -215,7 +217,7 @@ def _old(options: argparse.Namespace, space: Space) -> knowledge.Old | None:
         )
     if options.all:
         raise InputError("--learn-from tells which points to leave out, and --all leaves out none: give one of them")
-    return knowledge.read_old(knowledge.folder(_studies(options), options.learn_from), space)
+    return knowledge.read_old(find(*located(_studies(options), options.learn_from)), space)
 
 
 def _check_changes(fixed: LayoutFile, options: argparse.Namespace) -> None:
@@ -293,7 +295,7 @@ def kept_arguments(options: argparse.Namespace) -> tuple[str, ...]:
             continue
         if (
             name in ("layout", "data")
-            or (name == "learn_from" and knowledge.is_path(value))
+            or (name == "learn_from" and is_path(value))
             or (name == "space" and value not in named and Path(value).expanduser().exists())
         ):
             value = str(Path(value).expanduser().absolute())

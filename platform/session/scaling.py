@@ -47,6 +47,7 @@ def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     code, fault, gpu_s = 1, "", 0.0
     with session.connection(options, first, several.counts[-1]) as place, interruptible():
         place = session.fast_part(options, first, place)
+        place_s = time.monotonic() - began_s
         probe = kept.find(studies, place)
         for count, request in requests.items():
             try:
@@ -59,7 +60,7 @@ def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             say(f"On {plural(count, 'device')} ({number + 1} of {len(several.counts)}):")
             part = _with_budget(each[count], several.counts[number:], time.monotonic() - began_s, gpu_s)
             try:
-                ended = session.search(part, parser, place=place, shown=not options.json)
+                ended = session.search(part, parser, place=place, place_s=place_s, shown=not options.json)
                 gpu_s += _last_gpu_s(studies / member(name, count))
             except ClusterError as error:
                 fault = one_line(error)

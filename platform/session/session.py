@@ -38,12 +38,17 @@ from trainers.measurement import Outcome
 
 
 def search(
-    options: argparse.Namespace, parser: argparse.ArgumentParser, *, place: Place | None = None, shown: bool = True
+    options: argparse.Namespace,
+    parser: argparse.ArgumentParser,
+    *,
+    place: Place | None = None,
+    place_s: float = 0.0,
+    shown: bool = True,
 ) -> int:
     """Searches a new study or goes on with one; returns the exit code.
 
-    On the cluster of `place` where that is given, else on one that it connects to for the time of the search. The
-    result is printed unless not `shown`.
+    On the cluster of `place` where that is given, which took `place_s` to connect to, else on one that it connects to
+    for the time of the search. The result is printed unless not `shown`.
 
     Raises:
         InputError: a user's mistake, found before anything starts.
@@ -107,7 +112,9 @@ def search(
                 _start_workers(subject, place)
             mirror, tell = _telling(study, uri, options, shown=shown)
             budget = _budget(options, subject.space)
-            code, fault = _run(study, subject, place, budget, began_s, left=left, mirror=mirror, tell=tell)
+            code, fault = _run(
+                study, subject, place, budget, began_s, place_s=place_s, left=left, mirror=mirror, tell=tell
+            )
         leftovers.forget(study.path)
         tell()
         if fault:
@@ -238,14 +245,16 @@ def _run(
     budget: Budget,
     began_s: float,
     *,
+    place_s: float = 0.0,
     left: leftovers.Note | None = None,
     mirror: Mirror | None = None,
     tell: Callable[[], None] = lambda: None,
 ) -> tuple[int, str]:
     """Searches, and writes how the session ended: its exit code, and what every trial failed with ("" for nothing).
 
-    What an earlier driver `left` on the cluster is swept first; the `mirror` starts with the first trial. `tell` shows
-    what was measured where this function does not return: the process ends in it when the cluster's head is gone.
+    Another session would take `place_s` more to begin. What an earlier driver `left` on the cluster is swept first; the
+    `mirror` starts with the first trial. `tell` shows what was measured where this function does not return: the
+    process ends in it when the cluster's head is gone.
     """
     known = {measurement.id for measurement in study.follow()[1].measurements}
     for measurement in subject.plan.skipped:
@@ -301,6 +310,7 @@ def _run(
                     first_step_s=subject.space.first_step_s,
                 ),
                 spent_s=time.monotonic() - began_s,
+                shared_s=place_s,
             )
             with sampled(study.path), followed(*study.follow(), loop.spending, total=len(subject.plan.candidates)):
                 tune.run(loop, driver_ip=place.driver_ip, scratch=scratch)

@@ -1,5 +1,6 @@
 """Where studies are kept unless the user says: in a place that outlives the command."""
 
+import os
 import re
 from pathlib import Path
 
@@ -11,6 +12,17 @@ _COPY = re.compile(r"/runtime_resources/working_dir_files/")
 def default_folder() -> str:
     """`studies` in the working directory; in a submitted job, `studies` in the home of the head node's user."""
     return str(Path.home() / "studies") if in_a_copy(Path.cwd()) else "studies"
+
+
+def is_path(text: str) -> bool:
+    """Whether `text` is the path of a study's folder, not a study's name: it has a slash."""
+    return os.sep in text
+
+
+def located(studies: Path, text: str) -> tuple[Path, str]:
+    """The folder of studies and the name of the study that `text` means: by its name in `studies`, or by its path."""
+    path = Path(text).expanduser().absolute()
+    return (path.parent, path.name) if is_path(text) else (studies, text)
 
 
 def in_a_copy(folder: Path) -> bool:

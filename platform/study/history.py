@@ -175,11 +175,13 @@ class History:
 
     @property
     def trial_s(self) -> float:
-        """Seconds of the shortest trial that measured something, of its longest rung alone; else of the shortest of
-        all; 0 before the first.
+        """Seconds of a short trial: the least that one took beside its steps, and the least of their longest rungs,
+        which may be another one's: a session's first starts slowest, a winner's last run has the longest windows.
+        Where none measured anything, of the shortest; 0 before the first.
         """
-        told = [beside_s + longest_s for beside_s, longest_s in self._told_s()]
-        return min(told or [end.wall_s for end in self._ends.values()], default=0.0)
+        if told := self._told_s():
+            return self.start_s + min(longest_s for _, longest_s in told)
+        return min((end.wall_s for end in self._ends.values()), default=0.0)
 
     def _told_s(self) -> list[tuple[float, float]]:
         """Of each trial that measured something and ended: seconds beside its steps, and those of its longest rung."""

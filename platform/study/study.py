@@ -191,10 +191,9 @@ def find(studies: Path, name: str) -> Path:
     Raises:
         InputError: there is none of that name.
     """
-    path = (studies / name).absolute()
-    if _NAME.fullmatch(name) and (path / JOURNAL).is_file():
-        return path
     known = names(studies)
+    if name in known:
+        return (studies / name).absolute()
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if near:
         hint = f"did you mean {' or '.join(near)}?"

@@ -1,7 +1,6 @@
 """`--learn-from`: what an old study's journal teaches a new one, and what of it no longer holds."""
 
 import dataclasses
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,6 @@ from platform.reports.text import plural
 from platform.searchers.problem import Earlier
 from platform.study.history import History, key_of
 from platform.study.journal import JOURNAL, Tail
-from platform.study.study import find, is_study
 from platform.subject.planning import same_devices
 from search_spaces.space import Candidate, Space
 from trainers.cluster import Cluster
@@ -45,25 +43,6 @@ class Knowledge:
     """Each layout of it with the rungs that were measured, in the journal's order."""
     sentences: tuple[str, ...] = ()
     """What holds and what does not, for the user."""
-
-
-def is_path(text: str) -> bool:
-    """Whether `text` is the path of a study's folder, not a study's name."""
-    return os.sep in text
-
-
-def folder(studies: Path, text: str) -> Path:
-    """The absolute path of the study that `text` names: by its name in `studies`, or by a path, which has a slash.
-
-    Raises:
-        InputError: there is none.
-    """
-    if not is_path(text):
-        return find(studies, text)
-    path = Path(text).expanduser().absolute()
-    if not is_study(path):
-        raise InputError(f"there is no study in {path}: --learn-from wants a study's folder, or its name in --studies")
-    return path
 
 
 def read_old(path: Path, space: Space) -> Old:

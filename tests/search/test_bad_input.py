@@ -318,7 +318,7 @@ class TestStudies:
         ("argv", "why"),
         [
             (("bloom7b", "--learn-from", "known"), "did you mean known-1?"),
-            (("bloom7b", "--learn-from", "./nowhere"), "--learn-from wants a study's folder"),
+            (("bloom7b", "--learn-from", "./nowhere"), "no study 'nowhere' in"),
             (("gpt2", "--learn-from", "known-1"), "got --learn-from a study of another model (known-1: bloom-7b1)"),
             (("bloom7b", "--learn-from", "known-1", "--searcher", "random"), "got --searcher random"),
         ],
@@ -331,6 +331,12 @@ class TestStudies:
 
     def test_resuming_what_is_not_there(self, refused: Refused, known: Path) -> None:
         assert "did you mean known-1?" in refused("--resume", "known")
+        assert "did you mean known-1?" in refused("--resume", f"{known.parent}/known")
+
+    def test_resuming_by_the_folder_s_path(self, refused: Refused, known: Path, tmp_path: Path) -> None:
+        (tmp_path / "elsewhere").mkdir()
+        path = known.rename(tmp_path / "elsewhere" / "a copy")
+        assert "a resumed study keeps --seed" in refused("--resume", f"{path}/", "--seed", "1")
 
     def test_resuming_under_another_name(self, refused: Refused, known: Path) -> None:
         assert "leave out --name" in refused("--resume", "known-1", "--name", "other")

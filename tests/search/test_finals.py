@@ -401,6 +401,26 @@ class TestBudgetOfTheFinals:
         last, reference = slow.jobs[searched : searched + 2]
         assert last.is_last and last.gate and reference.gate and not reference.rungs and not loop.left_out
 
+    @pytest.mark.parametrize("missing", ["a point of --all", "a recipe"])
+    def test_but_what_is_asked_for_and_was_never_run_comes_first(
+        self, missing: str, make: Make, slow: Backend, study: Study
+    ) -> None:
+        every_point = missing == "a point of --all"
+        rules = dataclasses.replace(self.RULES, repeats=0, finalists=None if every_point else 3)
+        last = self.MANY[1] if every_point else dataclasses.replace(self.MANY[1], recipe=OTHER)
+        asked = (self.MANY[0], self.MANY[-1], last)
+        loop = make(asked, rules=rules, time_s=17.0 if every_point else 9.0)
+        slow.run(loop)
+        assert len(slow.jobs) == (2 if every_point else 1) and all(job.rungs and not job.repeat for job in slow.jobs)
+        assert "with the numerics gate" in loop.left_out and "more)" not in loop.left_out, "they would not suffice"
+        study.record(End(exit_code=0, wall_s=20, gpu_s=40, left_out=loop.left_out))
+        study.record(Resume())
+        loop = make(asked, rules=rules)
+        slow.run(loop)
+        job, final, *_ = slow.jobs[2 if every_point else 1 :]
+        assert (job.recipe, job.layout, job.repeat) == (last.recipe, last.layout, 0) and final.is_last
+        assert not loop.left_out
+
     def test_nor_does_a_session_interrupted_in_its_search_between_the_two_change_that(
         self, make: Make, slow: Backend, study: Study
     ) -> None:

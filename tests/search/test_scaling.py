@@ -5,9 +5,12 @@ A fake backend plays the trials; options, studies, journals and reports are real
 
 import contextlib
 import csv
+import itertools
 import json
-from collections.abc import Generator
+import re
+from collections.abc import Callable, Generator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +21,7 @@ from platform.errors import ClusterError
 from platform.loop import tune
 from platform.loop.loop import Loop
 from platform.search import main
-from platform.session import session
+from platform.session import scaling, session
 from platform.study.study import read
 from tests.search.backend import CLUSTER, Backend, Clock, result
 from tests.search.session import write_space
@@ -39,16 +42,21 @@ class Played:
         self.folder = folder
         self.cut: int | None = None
         self.jobs: list[Job] = []
+        self.fastest = "none"
+        """The checkpointing of the faster layout."""
+        self.losses: Callable[[Job], tuple[float, ...] | None] = lambda job: (2.0, 1.0)
+        """Of a numerics gate."""
 
     def run(self, loop: Loop, **_: object) -> None:
         backend = Backend(loop.study, Clock(), self.play)
+        backend.losses = self.losses
         while (job := backend.step(loop)) is not None:
             self.jobs.append(job)
             if job.layout.world_size == self.cut:
                 raise KeyboardInterrupt
 
     def play(self, job: Job, batch: BatchPoint) -> Measurement:
-        slower = 1.0 if job.layout.checkpointing == "none" else 0.8
+        slower = 1.0 if job.layout.checkpointing == self.fastest else 0.8
         return result(job, batch, slower * SPEEDS[job.layout.world_size])
 
     def search(self, *argv: str) -> int:
@@ -163,6 +171,21 @@ def test_a_group_goes_on_with_what_is_missing_of_it(
     ], "the price is kept"
     found = [read(played.folder / "studies" / f"s-{count}gpu")[0] for count in (1, 2)]
     assert [(len(each.measurements), each.sessions) for each in found] == [(2, 3), (2, 2)]
+
+
+def test_what_a_further_session_of_one_number_needs_counts_ray_s_start(
+    played: Played, space: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They share one connection; a session of its own starts Ray anew."""
+    played.fastest = "full"
+    played.losses = lambda job: (2.0, 1.0) if job.is_last else None  # so the gate's reference is left out
+    now_s = itertools.count(0, 1000)
+    monkeypatch.setattr(scaling, "time", SimpleNamespace(monotonic=lambda: next(now_s)))
+    assert played.search(space, "--name", "s", "--gpus", "1,2", "--searcher", "sweep") == 0
+    for count in (1, 2):
+        end = read(played.folder / "studies" / f"s-{count}gpu")[0].end
+        said = re.fullmatch(r"the reference of the numerics gate \(about (\d+) s more\)", end.left_out if end else "")
+        assert said and 1000 <= int(said[1]) < 2000
 
 
 def test_a_fault_before_anything_was_measured_is_told_as_such(

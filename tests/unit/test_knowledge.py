@@ -9,7 +9,7 @@ import pytest
 
 from platform.errors import InputError
 from platform.study.study import Study
-from platform.subject.knowledge import Knowledge, Old, folder, read_old, what_holds
+from platform.subject.knowledge import Knowledge, Old, read_old, what_holds
 from search_spaces import load
 from tests.samples import CLUSTER, CONDITIONS, RECIPE, header, layout, measurement, oom, skipped
 from trainers.journal import Measured
@@ -112,12 +112,6 @@ class TestReading:
             failed = ran(micro_batch=16, tokens_per_s=None, outcome=Outcome.FAILED)
             study.record(Measured(measurement=failed))
         return tmp_path / "studies"
-
-    def test_by_name_and_by_path(self, studies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert folder(studies, "old-1") == studies / "old-1"
-        assert folder(Path("elsewhere"), str(studies / "old-1")) == studies / "old-1"
-        monkeypatch.chdir(studies)
-        assert folder(Path("elsewhere"), "./old-1") == studies / "old-1"
 
     def test_what_teaches_is_the_search_s_own_runs_that_ran_or_ran_out_of_memory(self, studies: Path) -> None:
         bloom = load("bloom7b")

@@ -54,6 +54,18 @@ def test_a_finished_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert (folder / "measurements.parquet").exists() and (folder / "layout.json").exists()
 
 
+def test_a_study_is_named_by_the_path_of_its_folder_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _study(tmp_path / "some", "one", measurement())
+    monkeypatch.chdir(tmp_path)
+    for text in (str(path), "some/one/"):
+        assert main([text, "--studies", "others", "--no-mlflow"]) == 0
+        assert "Fastest for bloom-7b1" in capsys.readouterr().out
+    assert main(["some/two", "--no-mlflow"]) == 2
+    assert capsys.readouterr().err == f"error: no study 'two' in {tmp_path / 'some'}: there are one\n"
+
+
 def test_json_stands_alone_on_standard_output(tmp_path: Path) -> None:
     folder = _study(tmp_path, "one", measurement(), oom(micro_batch=4))
     with (folder / "journal.jsonl").open("a") as journal:

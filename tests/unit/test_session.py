@@ -192,7 +192,7 @@ class TestEnd:
         left_out = "the reference of the numerics gate (about 10 s more)"
         assert history.end is not None and history.end.left_out == left_out
         assert "Final runs" not in capsys.readouterr().err, "the verdict says it, with how to go on"
-        assert f"Final runs left out: {left_out}; --resume begins with them." in verdicts(history)
+        assert f"Final runs left out: {left_out}; --resume runs them." in verdicts(history)
 
     def test_a_head_that_is_gone_ends_it_with_code_3(
         self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -272,7 +272,7 @@ def test_it_says_why_a_winner_has_no_profile() -> None:
     by_itself = dataclasses.replace(interrupted, exit_code=0)
     measured = TrialEnd(at=at, trial_id="t1", key="k", state="done", wall_s=120.0, gpu_s=480.0)
     assert (
-        "not profiled: too little of the budget was left for one more trial, of which the shortest took 2 min 0 s."
+        "not profiled: too little of the budget was left for one more trial, which takes 2 min 0 s at the least."
         in ending.not_profiled(History([*known, measured, by_itself]))
     )
     left_out = dataclasses.replace(by_itself, left_out="the winner's numerics gate")

@@ -42,7 +42,8 @@ def test_a_reader_that_left_ends_a_command_quietly(command: str, tmp_path: Path)
 
 def test_another_pipe_that_breaks_is_an_error() -> None:
     """Such as a socket's: only the readers of the output may leave."""
-    program = "from platform.signals import exit_with\ndef main(): raise BrokenPipeError('a socket')\nexit_with(main)"
+    program = "import conftest\nfrom platform.signals import exit_with\n"
+    program += "def main(): raise BrokenPipeError('a socket')\nexit_with(main)"
     run = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, timeout=300, check=False, capture_output=True, text=True
     )

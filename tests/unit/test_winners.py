@@ -32,6 +32,7 @@ except KeyboardInterrupt:  # as a search does, which ends its trial first
     sys.exit(130)
 """
 BENCHMARK = """
+import conftest
 import sys
 from pathlib import Path
 

@@ -103,6 +103,7 @@ def test_before_the_first_and_between_trials() -> None:
 
 
 FOLLOWING = """
+import conftest
 import sys, time
 from pathlib import Path
 from platform.reports.progress import followed, say

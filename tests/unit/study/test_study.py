@@ -10,6 +10,7 @@ import pytest
 from platform.errors import InputError
 from platform.study import history as histories
 from platform.study import journal
+from platform.study.folder import located
 from platform.study.history import History
 from platform.study.study import Study, check_name, find, fresh_name, names, read
 from search_spaces.space import Candidate
@@ -86,6 +87,17 @@ def test_an_unknown_name_is_answered_with_near_ones(tmp_path: Path) -> None:
         find(tmp_path, "../" + tmp_path.name + "/bloom7b-1")
 
 
+def test_a_study_is_meant_by_its_name_or_by_the_path_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Study.create(tmp_path, "one") as study:
+        study.record(header("one"))
+    monkeypatch.chdir(tmp_path)
+    assert find(*located(tmp_path, "one")) == tmp_path / "one"
+    for text in (str(tmp_path / "one"), f"{tmp_path}/one/", "./one"):
+        assert find(*located(Path("elsewhere"), text)) == tmp_path / "one"
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "-x", "a b", "x" * 65, "a\n", "é", "mlflow.db"])
 def test_what_cannot_name_a_study_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="cannot name a study"):
@@ -104,7 +116,7 @@ def test_fresh_names_are_free_and_allowed(tmp_path: Path) -> None:
 def test_two_drivers_never_write_one_study(tmp_path: Path) -> None:
     with Study.create(tmp_path, "one") as study:
         study.record(header("one"))
-        code = "import sys, pathlib\nfrom platform.study.study import Study\n"
+        code = "import conftest, sys, pathlib\nfrom platform.study.study import Study\n"
         code += "Study.resume(pathlib.Path(sys.argv[1]), 'one')"
         other = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
         assert "InputError: the study 'one' is being run by process" in other.stderr
@@ -115,7 +127,8 @@ def test_two_drivers_never_write_one_study(tmp_path: Path) -> None:
 
 def test_a_killed_driver_leaves_no_lock(tmp_path: Path) -> None:
     code = (
-        "import os, sys, pathlib, signal\nfrom platform.study.study import Study\nfrom tests.samples import header\n"
+        "import conftest, os, sys, pathlib, signal\n"
+        "from platform.study.study import Study\nfrom tests.samples import header\n"
         "Study.create(pathlib.Path(sys.argv[1]), 'one').record(header('one'))\nos.kill(os.getpid(), signal.SIGKILL)"
     )
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT).returncode == -9
@@ -205,6 +218,16 @@ def test_a_trial_counts_with_its_longest_rung_alone_and_beside_its_steps() -> No
     assert (history.start_s, history.trial_s) == (13.0, 25.0)
     history.extend([dataclasses.replace(ended, trial_id="t3", wall_s=5.0)])
     assert history.trial_s == 25.0, "one that measured nothing does not count beside those that did"
+
+
+def test_a_short_trial_starts_as_the_later_ones_do() -> None:
+    """The first one took 20 s to start for a rung of 8 s, the winner's last run 5 s for one of 40."""
+    first = measurement(step_times_s=(4.0, 2.0, 2.0))
+    last = measurement(trial_id="t2", repeat=1, step_times_s=(20.0, 10.0, 10.0))
+    history = History([header(at=_at(0)), *(Measured(at=_at(1), measurement=each) for each in (first, last))])
+    ended = TrialEnd(at=_at(2), trial_id="t1", key=_candidate(layout(), 1).key, state="done", wall_s=28.0, gpu_s=0.0)
+    history.extend([ended, dataclasses.replace(ended, trial_id="t2", wall_s=45.0)])
+    assert history.trial_s == 5.0 + 8.0
 
 
 def test_what_is_missing_after_a_kill() -> None:

@@ -1,0 +1,47 @@
+"""Every benchmark and script that is a command tells what it is for, and refuses what it does not know, unstarted."""
+
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = [
+    f"{path.parent.name}.{path.stem}"
+    for folder in ("benchmarks", "scripts")
+    for path in sorted((ROOT / folder).glob("*.py"))
+    if '__name__ == "__main__"' in path.read_text()
+]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., object]:
+    """Runs a command as `python -m` does, in this process: children would import torch and Ray anew, for minutes."""
+
+    def run(command: str, *arguments: str) -> object:
+        monkeypatch.setattr(sys, "argv", [command, *arguments])
+        monkeypatch.delitem(sys.modules, command, raising=False)
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_module(command, run_name="__main__")
+        return ended.value.code
+
+    return run
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help(run: Callable[..., object], command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not run(command, "--help")
+    assert capsys.readouterr().out.startswith("usage: ")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_unknown_option(run: Callable[..., object], command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(command, "--no-such-option") == 2
+    assert "error: " in capsys.readouterr().err
+
+
+def test_frugality_says_that_torchrun_starts_it(run: Callable[..., object], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("benchmarks.frugality") == 2
+    assert "torchrun --nproc-per-node 4 -m benchmarks.frugality" in capsys.readouterr().err
