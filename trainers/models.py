@@ -120,6 +120,8 @@ def _config(spec: ModelSpec) -> PreTrainedConfig:
     settings.pop("model_type", None)
     config = CONFIG_MAPPING[spec.architecture](**settings)
     config.use_cache = False
+    if spec.architecture == "gpt2":
+        config.pad_token_id = None  # it would be looked for in each forward pass, and the host wait there
     for key in config.to_dict():
         if key.endswith(("dropout", "pdrop")):
             setattr(config, key, 0.0)

@@ -1,4 +1,6 @@
-"""What a rank holds while an engine is made, and when our own code or the model's waits for the device."""
+"""What a rank holds while an engine is made, what a step gathers and launches more than once, and when our own code or
+the model's waits for the device.
+"""
 
 import ctypes
 import dataclasses
@@ -22,6 +24,7 @@ from trainers.spec import ModelSpec
 MIDDLE = ModelSpec(name="middle", architecture="bloom", num_layers=24, hidden_size=512, num_heads=8, vocab_size=512)
 """76 M parameters, 0.28 GiB in fp32, of which the largest unit is a twenty-fourth."""
 WHOLE_GIB = MIDDLE.num_parameters * 4 / 2**30
+PADDED = ModelSpec.from_config({**GPT2.to_config(), "pad_token_id": 3}, name="padded")
 WATCHED = tuple(str(Path(str(each.__file__)).parent) for each in (trainers, transformers))
 
 
@@ -72,10 +75,52 @@ class _Reads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def gathers(layout: Layout) -> list[int]:
+    """Units of a model of two blocks that FSDP2 gathers in each of a step's three micro-steps."""
+    found: list[int] = []
+    engine = engines.create(recipe(GPT2, "bf16"), layout, torch.device("cpu"))
+    engine.set_grad_accum(3)
+    tokens = torch.from_numpy(source(recipe(GPT2)).sequences(0, range(2)))
+    for k in range(3):
+        with _Calls(torch.ops.fsdp.all_gather_copy_in.default) as seen:
+            engine.micro_step(tokens, last=k == 2)
+        found.append(len(seen.arguments))
+    engine.close()
+    return found
+
+
+def factors(layout: Layout) -> list[tuple[torch.dtype, torch.dtype]]:
+    """Types of gradients and of what clipping multiplies them by, where states are bf16.
+
+    CUDA multiplies many tensors in one launch where the factor is of their type, else a launch each.
+    """
+    pure = recipe(GPT2, "bf16", states="bf16")
+    engine = engines.create(pure, layout, torch.device("cpu"))
+    engine.micro_step(torch.from_numpy(source(pure).sequences(0, range(2))), last=True)
+    with _Calls(torch.ops.aten._foreach_mul_.Tensor) as seen:
+        engine.optimizer_step()
+    engine.close()
+    return [(tensors[0].dtype, factor.dtype) for tensors, factor in seen.arguments]
+
+
+class _Calls(TorchDispatchMode):
+    """Notes the arguments of each call of one operation."""
+
+    def __init__(self, operation: Any) -> None:
+        super().__init__()
+        self._operation = operation
+        self.arguments: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is self._operation:
+            self.arguments.append(args)
+        return func(*args, **(kwargs or {}))
+
+
 def frugality(layouts: list[Layout]) -> list[tuple[float, list[str]]]:
     """(GiB at the start, lines that wait) of each layout."""
     found = []
     for each in layouts:
         fused = dataclasses.replace(each, attention="sdpa")
-        found.append((start_gib(each), [*waits(BLOOM, fused), *waits(GPT2, fused)]))
+        found.append((start_gib(each), [*waits(BLOOM, fused), *waits(PADDED, fused)]))
     return found

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.contract.cases import BLOOM, recipe
-from tests.contract.frugality import WHOLE_GIB, frugality
+from tests.contract.frugality import WHOLE_GIB, factors, frugality, gathers
 from tests.contract.group import run_group
 from tests.contract.reference import reference
 from tests.contract.tampering import DDP, FSDP, TAMPERINGS, ZERO, mismatches_of, overflows
@@ -58,7 +58,12 @@ def two_ranks() -> dict[str, Any]:
 
 def _two_ranks(layouts: tuple[list[Layout], list[Layout]]) -> dict[str, Any]:
     """Both in one group, so that its start is paid once."""
-    return {"frugality": frugality(layouts[1]), "overflows": overflows(layouts[0])}
+    return {
+        "frugality": frugality(layouts[1]),
+        "overflows": overflows(layouts[0]),
+        "gathers": {stage: gathers(Layout(engine="fsdp", zero_stage=stage, dp_shard=2)) for stage in (2, 3)},
+        "factors": factors(dataclasses.replace(FSDP, dp_shard=2)),
+    }
 
 
 @pytest.mark.parametrize("index", range(len(HALF)), ids=[layout.label for layout in HALF])
@@ -80,3 +85,12 @@ def test_no_rank_holds_the_model_twice_at_the_start_nor_waits_within_a_step(name
     peak_gib, lines = two_ranks()["frugality"][list(SPARING).index(name)]
     assert 0.3 * WHOLE_GIB < peak_gib < SPARING[name][1] * WHOLE_GIB
     assert lines == []
+
+
+def test_what_is_whole_between_two_passes_stays_so_until_the_step() -> None:
+    """Three units, of which stage 3 frees the two blocks after each pass."""
+    assert two_ranks()["gathers"] == {2: [3, 0, 0], 3: [5, 4, 4]}
+
+
+def test_gradients_in_bf16_are_clipped_in_one_launch() -> None:
+    assert {len(set(types)) for types in two_ranks()["factors"]} == {1}

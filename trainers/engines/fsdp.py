@@ -29,9 +29,10 @@ class FsdpEngine(TorchEngine):
     """One unit a block, and one for what stands outside the blocks (embeddings, last norm, head).
 
     Stage 3 frees a block's parameters after its forward pass and gathers them again for the backward pass; stage 2
-    keeps them. The outer unit is kept in both, since the backward pass begins with it. Gradients are reduced and, with
-    `grad_sync` "last", accumulated in the states' type, fp32 or bf16: with "last" whole on every rank, with "every" as
-    reduced shards. With `dp_replicate` above 1 every shard group is a replica (HSDP).
+    keeps them, from one micro-step to the next too. The outer unit is kept in both, since the backward pass begins with
+    it. Gradients are reduced and, with `grad_sync` "last", accumulated in the states' type, fp32 or bf16: with "last"
+    whole on every rank, with "every" as reduced shards. With `dp_replicate` above 1 every shard group is a replica
+    (HSDP).
 
     With `reshard` stage 3 spreads a block's parameters over that many neighbouring ranks between its two passes, so
     that the second gathering stays among them.
@@ -78,6 +79,11 @@ class FsdpEngine(TorchEngine):
     def _make_scaler(self) -> torch.amp.GradScaler:
         return _ShardedScaler(self._device.type)
 
+    def micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
+        # Weights change with the step: until then nothing need be gathered anew that is whole between the two passes.
+        self._module.set_reshard_after_backward(last, recurse=self._layout.zero_stage == 2)
+        return super().micro_step(tokens, last=last)
+
     @contextlib.contextmanager
     def _syncing(self, sync: bool) -> Generator[bool, None, None]:
         # `set_is_last_backward` stays True: each micro-step is a whole forward and backward pass, and the order of
@@ -109,7 +115,8 @@ class FsdpEngine(TorchEngine):
         squares = nn.utils.get_total_norm(gradients).float().square().to(self._device)
         dist.all_reduce(squares, group=self._mesh["dp_shard"].get_group())
         norm = squares.sqrt()
-        nn.utils.clip_grads_with_norm_(self._shards, limit, norm)
+        # By a factor of another type CUDA scales gradient by gradient, a launch each.
+        nn.utils.clip_grads_with_norm_(self._shards, limit, norm.to(self._shards[0].dtype))
         return norm
 
     def _groups(self) -> Iterator[Any]:
