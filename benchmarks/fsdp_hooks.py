@@ -53,7 +53,7 @@ def _model(num_blocks: int, device: torch.device, mesh: DeviceMesh | None, check
         *(checkpoint_wrapper(block, preserve_rng_state=False) if checkpointed else block for block in blocks)
     )
     if mesh is None:
-        return model.to(torch.bfloat16)
+        return model
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for block in model:
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
@@ -70,7 +70,7 @@ def _now_s(device: torch.device) -> float:
 
 def pass_s(model: nn.Module, device: torch.device) -> tuple[float, float, float]:
     """Least seconds of a forward pass, of a backward pass and of the optimizer's step in fp16."""
-    values = torch.ones(1, WIDTH, device=device, dtype=torch.bfloat16, requires_grad=True)
+    values = torch.ones(1, WIDTH, device=device, requires_grad=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     scaler = torch.amp.GradScaler(device.type)
     found: list[tuple[float, float, float]] = []

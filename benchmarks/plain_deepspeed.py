@@ -44,11 +44,12 @@ class _Side:
 
     def __init__(self, work: Any, candidate: Candidate) -> None:
         context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=work, args=(candidate, theirs))
+        self._pipe, self._theirs = context.Pipe()
+        self._process = context.Process(target=work, args=(candidate, self._theirs))
 
     def __enter__(self) -> "_Side":
         self._process.start()
+        self._theirs.close()  # else a child that dies leaves us waiting for it
         self._pipe.recv()
         return self
 
