@@ -1,18 +1,17 @@
 """What each rank holds while an engine is made, and where the host waits for the device within a step.
 
-    torchrun --nproc-per-node 4 -m benchmarks.frugality [SPACE]
+    python -m benchmarks.frugality [SPACE] [--ranks 4]
 
-BLOOM 7b1 unless another space is named, its reference recipe at micro-batch 1, sharded by FSDP2 and by ZeRO 1 to 3,
-with and without offload. Printed from rank 0: the largest rank's peak in GiB until the engine is ready, beside the
-whole model's fp32 weights; then each place of Python at which CUDA synchronised in a warmed-up step
+BLOOM 7b1 unless another space is named, its reference recipe at micro-batch 1 with sdpa (for its eager attention
+transformers copies a number to the device in each pass, and waits), sharded by FSDP2 and by ZeRO 1 to 3, with and
+without offload, in processes of their own each. Printed from rank 0: the largest rank's peak in GiB until the engine is
+ready, beside the whole model's fp32 weights; then each place of Python at which CUDA synchronised in a warmed-up step
 (`torch.cuda.set_sync_debug_mode`), with how often. On CPUs the space's miniature runs, and no waits are known.
 """
 
 import argparse
 import collections
 import dataclasses
-import gc
-import os
 import traceback
 import warnings
 from typing import Any
@@ -21,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 import search_spaces
+from benchmarks import ranks
 from trainers import engines
 from trainers.data import source
 from trainers.layout import Layout, Offload
@@ -29,38 +29,39 @@ from trainers.recipe import Recipe
 
 
 def main() -> None:
-    """Every layout in turn, in one process group."""
+    """Every layout in turn."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("space", nargs="?", default="bloom7b", metavar="SPACE")
+    parser.add_argument(
+        "--ranks", type=int, default=torch.cuda.device_count() or 2, help="processes (default: a device each, or 2)"
+    )
+    options = parser.parse_args()
     try:
-        space = search_spaces.load(parser.parse_args().space)
+        space = search_spaces.load(options.space)
+        ranks.check(options.ranks)
     except ValueError as error:
         parser.error(str(error))
-    if "LOCAL_RANK" not in os.environ:
-        parser.error("torchrun starts it, a process a rank: torchrun --nproc-per-node 4 -m benchmarks.frugality")
     on_cuda = torch.cuda.is_available()
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_cuda else torch.device("cpu")
-    if on_cuda:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if on_cuda else "gloo")
     if not on_cuda and space.miniature is not None:
         space = space.miniature
-    whole_gib = space.recipe.model.num_parameters * 4 / 2**30
-    for layout in _layouts(world, offloads=on_cuda):
-        engines.load(layout.engine)
-        peak, places = _measure(space.recipe, layout, device)
-        peaks: list[Any] = [None] * world
-        dist.all_gather_object(peaks, peak)
-        if rank == 0:
-            print(f"{layout.label}: {max(peaks):.2f} GiB at the start, the model has {whole_gib:.2f}")
-            for place, count in places.most_common():
-                print(f"    {count} x {place}")
-    dist.destroy_process_group()
+    for layout in _layouts(options.ranks, offloads=on_cuda):
+        ranks.run(_tell, options.ranks, space.recipe, layout)
+
+
+def _tell(device: torch.device, recipe: Recipe, layout: Layout) -> None:
+    engines.load(layout.engine)
+    peak, places = _measure(recipe, layout, device)
+    peaks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(peaks, peak)
+    if dist.get_rank() == 0:
+        whole_gib = recipe.model.num_parameters * 4 / 2**30
+        print(f"{layout.label}: {max(peaks):.2f} GiB at the start, the model has {whole_gib:.2f}", flush=True)
+        for place, count in places.most_common():
+            print(f"    {count} x {place}", flush=True)
 
 
 def _layouts(world: int, *, offloads: bool) -> list[Layout]:
-    common: dict[str, Any] = {"dp_shard": world, "checkpointing": "full", "grad_sync": "every"}
+    common: dict[str, Any] = {"dp_shard": world, "checkpointing": "full", "grad_sync": "every", "attention": "sdpa"}
     made = [Layout(engine="fsdp", zero_stage=3, **common)]
     made += [
         Layout(engine="deepspeed", zero_stage=stage, **{**common, "grad_sync": "every" if stage > 1 else "last"})
@@ -76,7 +77,6 @@ _AWAY: tuple[Offload, ...] = ("all", "optimizer", "optimizer", "all")
 
 def _measure(recipe: Recipe, layout: Layout, device: torch.device) -> tuple[float, collections.Counter[str]]:
     """GiB that this rank held at most until the engine was ready, and the places that waited in its second step."""
-    gc.collect()  # the engine before
     meter: Meter = CudaMeter() if device.type == "cuda" else CpuMeter(1024.0)
     meter.start(None)
     meter.reset_peak()

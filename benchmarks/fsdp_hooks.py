@@ -11,8 +11,6 @@ main thread: what CUDA's streams, events and NCCL add is measured on GPUs alone.
 """
 
 import argparse
-import os
-import socket
 import time
 
 import torch
@@ -21,8 +19,8 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.multiprocessing.spawn import spawn
 
+from benchmarks import ranks
 from trainers import engines
 from trainers.layout import Layout
 from trainers.recipe import Recipe
@@ -103,7 +101,7 @@ def block_ms(
     return [1e3 * (large - small) / (BLOCKS[1] - BLOCKS[0]) for small, large in pairs]
 
 
-def engine_step_s(num_blocks: int, ranks: int, device: torch.device) -> float:
+def engine_step_s(num_blocks: int, num_ranks: int, device: torch.device) -> float:
     """Least seconds of the engine's own optimizer step in fp16."""
     spec = ModelSpec(
         name="blocks",
@@ -114,8 +112,8 @@ def engine_step_s(num_blocks: int, ranks: int, device: torch.device) -> float:
         vocab_size=WIDTH,
         max_positions=1,
     )
-    recipe = Recipe(model=spec, seq_len=1, global_batch=ranks, compute_precision="fp16")
-    engine = engines.create(recipe, Layout(engine="fsdp", zero_stage=3, dp_shard=ranks), device)
+    recipe = Recipe(model=spec, seq_len=1, global_batch=num_ranks, compute_precision="fp16")
+    engine = engines.create(recipe, Layout(engine="fsdp", zero_stage=3, dp_shard=num_ranks), device)
     found: list[float] = []
     for _ in range(WARM_UP + PASSES):
         engine.micro_step(torch.zeros(1, 2, dtype=torch.int64, device=device), last=True)
@@ -126,20 +124,17 @@ def engine_step_s(num_blocks: int, ranks: int, device: torch.device) -> float:
     return min(found[WARM_UP:])
 
 
-def measure(rank: int, ranks: int, port: int) -> None:
+def measure(device: torch.device) -> None:
     """One rank's part; rank 0 prints milliseconds."""
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=rank, world_size=ranks)
-    mesh = init_device_mesh(device.type, (ranks,))
+    num_ranks = dist.get_world_size()
+    mesh = init_device_mesh(device.type, (num_ranks,))
     plain = block_ms(device, None)
     again = block_ms(device, None, checkpointed=True)
     every = block_ms(device, mesh)
     last = block_ms(device, mesh, sync=False)
-    few, many = (engine_step_s(num_blocks, ranks, device) for num_blocks in BLOCKS)
-    if rank == 0:
-        print(f"{ranks} x {device.type}, torch {torch.__version__}, ms of a block of {PARAMETERS} parameters")
+    few, many = (engine_step_s(num_blocks, num_ranks, device) for num_blocks in BLOCKS)
+    if dist.get_rank() == 0:
+        print(f"{num_ranks} x {device.type}, torch {torch.__version__}, ms of a block of {PARAMETERS} parameters")
         print(f"without hooks: {plain[0]:.2f} forward, {plain[1]:.2f} backward")
         for name, found, base in (
             ("a checkpoint, its second forward pass included", again, plain),
@@ -152,22 +147,17 @@ def measure(rank: int, ranks: int, port: int) -> None:
             f" {1e3 * (many - few) / (BLOCKS[1] - BLOCKS[0]) / PARAMETERS:.3f} by the engine,"
             f" {plain[2] / PARAMETERS:.3f} without FSDP2"
         )
-    dist.destroy_process_group()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=1, help="processes, a device each where there are devices")
-    ranks = parser.parse_args().ranks
-    if not 1 <= ranks <= (torch.cuda.device_count() or ranks):
-        parser.error(f"--ranks is one at least and a device each at most, got {ranks}")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    if ranks == 1:
-        measure(0, 1, port)
-    else:
-        spawn(measure, (ranks, port), ranks)
+    num_ranks = parser.parse_args().ranks
+    try:
+        ranks.check(num_ranks)
+    except ValueError as error:
+        parser.error(str(error))
+    ranks.run(measure, num_ranks)
 
 
 if __name__ == "__main__":

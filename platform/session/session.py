@@ -88,7 +88,6 @@ def search(
                 return ending.verdict(history)[0]
             searchers.preload(request.searcher)
         # The signal last: Ray sets handlers of its own when it connects.
-        is_fresh = place is None
         with nullcontext(place) if place else connection(options, request) as place, interruptible():
             if study is not None:
                 preflight.check(place.nodes, study.path)
@@ -108,8 +107,7 @@ def search(
                 study.record(Resume(argv=tuple(sys.argv[1:])))
             else:
                 study.record(_header(study.name, subject, searcher=request.searcher, uri=uri))
-            if is_fresh:
-                _start_workers(subject, place)
+            _start_workers(subject, place)
             mirror, tell = _telling(study, uri, options, shown=shown)
             budget = _budget(options, subject.space)
             code, fault = _run(

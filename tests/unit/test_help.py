@@ -42,6 +42,7 @@ def test_an_unknown_option(run: Callable[..., object], command: str, capsys: pyt
     assert "error: " in capsys.readouterr().err
 
 
-def test_frugality_says_that_torchrun_starts_it(run: Callable[..., object], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("benchmarks.frugality") == 2
-    assert "torchrun --nproc-per-node 4 -m benchmarks.frugality" in capsys.readouterr().err
+@pytest.mark.parametrize("command", ["benchmarks.frugality", "benchmarks.fsdp_hooks"])
+def test_no_ranks_are_refused(run: Callable[..., object], command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(command, "--ranks", "0") == 2
+    assert "--ranks is one at least and a device each at most, got 0" in capsys.readouterr().err

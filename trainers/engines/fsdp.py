@@ -131,7 +131,7 @@ class FsdpEngine(TorchEngine):
         policies = {group.mp_policy for group in self._groups()}
         compute = "+".join(sorted(dtype_name(policy.param_dtype or torch.float32) for policy in policies))
         reduce = "+".join(sorted(dtype_name(policy.reduce_dtype or torch.float32) for policy in policies))
-        mesh = next(iter(self._module.parameters())).device_mesh
+        mesh = self._module._get_fsdp_state()._fsdp_param_group.mesh_info.mesh  # parameters may be whole just now
         sizes = (1, *mesh.shape) if mesh.ndim == 1 else tuple(mesh.shape)
         ahead = max((len(unit._get_fsdp_state()._states_to_forward_prefetch) for unit in self._units), default=0)
         away = {isinstance(group.offload_policy, CPUOffloadPolicy) for group in self._groups()}
