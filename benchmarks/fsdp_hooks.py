@@ -5,9 +5,10 @@
 
 A process and, if there are any, a device a rank; one rank has nothing to gather or reduce, and torch leaves it out.
 Blocks of as many parameters as GPT-2's, so small that a device never holds the host up; what a block costs is the slope
-from 4 blocks to 12, the least of 30 passes. The optimizer's step is timed over FSDP2's own tensors, DTensors, and as
-the project's engine does it, on plain shards, of a GPT-2 of as many blocks. On a CPU it is processor time of rank 0's
-main thread: what CUDA's streams, events and NCCL add is measured on GPUs alone.
+from 4 blocks to 12, the least of 30 passes. Passes under FSDP2 are in bf16, those without it in fp32, whose gradients
+alone CUDA's scaler takes. The optimizer's step is timed over FSDP2's own tensors, DTensors, and as the project's engine
+does it, on plain shards, of a GPT-2 of as many blocks. On a CPU it is processor time of rank 0's main thread: what
+CUDA's streams, events and NCCL add is measured on GPUs alone.
 """
 
 import argparse

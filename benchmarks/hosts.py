@@ -150,14 +150,15 @@ class RayHosts:
             if time.monotonic() > until_s:
                 raise HostsError(f"the head on {self.hosts[0].name} does not answer")
         start = functools.partial(host.popen, command, {**self.environment, **(environment or {})}, log)
-        process = start()
+        process, said = start(), 0
         until_s = time.monotonic() + _STARTS_S
         while self.num_alive() <= before:
             over = process.poll() is not None
-            if time.monotonic() > until_s or (over and LATE not in log.read_text()):
+            if time.monotonic() > until_s or (over and LATE not in log.read_text()[said:]):
                 raise HostsError(f"Ray did not start on host {number}: {log.read_text()[-2000:]}")
             if over:
                 host.kill()
+                said = len(log.read_text())
                 process = start()
             time.sleep(0.5)
 

@@ -35,6 +35,7 @@ def _rank(rank: int, num_ranks: int, port: int, work: Callable[..., None], argum
     device = torch.device("cuda", rank) if on_cuda else torch.device("cpu")
     if on_cuda:
         torch.cuda.set_device(device)
+    torch.set_num_threads(1)  # of the host's cores a rank has but a share
     dist.init_process_group("nccl" if on_cuda else "gloo", rank=rank, world_size=num_ranks)
     work(device, *arguments)
     dist.destroy_process_group()

@@ -103,6 +103,7 @@ def _text(environment: Mapping[str, Any]) -> str:
 def _start(node: Mapping[str, Any], num_workers: int, environment: str) -> None:
     # Ray's own, not of its public interface: the call with which it starts processes ahead of tasks.
     from ray._private.grpc_utils import init_grpc_channel
+    from ray._private.ray_constants import GLOBAL_GRPC_OPTIONS
     from ray.core.generated import common_pb2, node_manager_pb2, node_manager_pb2_grpc
 
     common, messages = cast(Any, common_pb2), cast(Any, node_manager_pb2)
@@ -113,5 +114,6 @@ def _start(node: Mapping[str, Any], num_workers: int, environment: str) -> None:
         num_workers=num_workers,
     )
     request.runtime_env_info.serialized_runtime_env = environment
-    with cast(Any, init_grpc_channel(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")) as channel:
+    address = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
+    with cast(Any, init_grpc_channel(address, GLOBAL_GRPC_OPTIONS)) as channel:
         node_manager_pb2_grpc.NodeManagerServiceStub(channel).PrestartWorkers(request, timeout=_ANSWER_S)

@@ -121,10 +121,11 @@ def _patiently(start: Callable[[], None]) -> None:
             start()
             return
         except Exception as error:
-            for process in set(driver.children(recursive=True)) - before:  # Ray forgets what it has started by then
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-            if not left or LATE not in str(error):
+            if late := LATE in str(error):
+                for process in set(driver.children(recursive=True)) - before:  # Ray forgets what it has started by then
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        process.kill()
+            if not (late and left):
                 raise
             say("Ray did not come up in the 30 s that it gives itself: this machine is busy, or slow; once more")
 
@@ -149,22 +150,35 @@ def _check(address: str) -> None:
     """That a Ray answers there in time: Ray's own client would ask again for minutes, and cannot be called off."""
     if address.startswith("ray://"):
         raise InputError(f"{address} is a Ray client address; give the head's own, as HOST:6379, or run on the head")
+    do = "start one (`ray up cluster.yaml`), correct --address or RAY_ADDRESS, or use --address local"
+    if address == "auto":
+        raise InputError(f"no Ray cluster that `ray start` began runs on this machine, got the address auto: {do}")
     host, _, port = address.rpartition(":")
-    if not (port.isdecimal() and error_of(host, int(port), timeout_s=ANSWER_S) is None and _speaks(address)):
-        raise InputError(
-            f"no Ray answers at {address} (it is given {ANSWER_S} s); start one (`ray up cluster.yaml`),"
-            " correct --address or RAY_ADDRESS, or use --address local"
-        )
+    if not port.isdecimal() or error_of(host, int(port), timeout_s=ANSWER_S):
+        why = f"it is given {ANSWER_S} s"
+    else:
+        why = _refusal(address)
+    if why:
+        raise InputError(f"no Ray answers at {address} ({why}); {do}")
 
 
-def _speaks(address: str) -> bool:
-    """Whether who listens there answers in Ray's protocol, gRPC, with or without TLS as Ray is told by RAY_USE_TLS."""
+def _refusal(address: str) -> str:
+    """Why who listens there is no head of a Ray that lets us in, "" where it is: one question, as Ray's client would
+    ask it first, by gRPC, with TLS and a token as Ray's settings have them.
+    """
     import grpc
     from ray._private.grpc_utils import init_grpc_channel
+    from ray._private.ray_constants import GLOBAL_GRPC_OPTIONS  # else it would go through the machine's http_proxy
+    from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 
-    with cast(Any, init_grpc_channel(address)) as channel:
-        try:
-            grpc.channel_ready_future(channel).result(timeout=ANSWER_S)
-        except grpc.FutureTimeoutError:
-            return False
-    return True
+    try:
+        with cast(Any, init_grpc_channel(address, GLOBAL_GRPC_OPTIONS)) as channel:
+            stub = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
+            stub.GetClusterId(cast(Any, gcs_service_pb2).GetClusterIdRequest(), timeout=ANSWER_S, wait_for_ready=True)
+    except grpc.RpcError as error:
+        code = cast(Any, error).code()
+        late = code is grpc.StatusCode.DEADLINE_EXCEEDED
+        return f"it is given {ANSWER_S} s" if late else f"{code.name}: {cast(Any, error).details()}"
+    except (RuntimeError, OSError) as error:  # RAY_USE_TLS without its files
+        return _first_line(error)
+    return ""

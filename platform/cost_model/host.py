@@ -46,7 +46,7 @@ CHECKPOINT_HOST_S = 2.4e-3
 """Host time of an eager block's checkpoint beside the launches of its second forward pass: torch's checkpoint sees each
 saved tensor in Python, as it is saved, saved again and used (`torch/utils/checkpoint.py`). The same runs with full
 checkpointing: 10.3 ms a block forward and backward, for 48 and 96 blocks, where 7.2 are taken without."""
-DTENSOR_STEP_S = 0.075e-3
+DTENSOR_STEP_S = 0.04e-3
 """Host time of the optimizer's step for one parameter under FSDP2, 12 a block: unscaling, norm, clipping and AdamW are
 dispatched over sharded tensors in Python. The same runs: 35 to 53 ms for 580 parameters, 78 to 103 for 1,156; without
 any device 0.03 to 0.12 ms (`benchmarks.fsdp_hooks`). Hidden where the device is behind. The engine has since done it on

@@ -107,7 +107,8 @@ def search(
                 study.record(Resume(argv=tuple(sys.argv[1:])))
             else:
                 study.record(_header(study.name, subject, searcher=request.searcher, uri=uri))
-            _start_workers(subject, place)
+            if not finished.why_over(study, request):
+                _start_workers(subject, place)
             mirror, tell = _telling(study, uri, options, shown=shown)
             budget = _budget(options, subject.space)
             code, fault = _run(

@@ -85,6 +85,7 @@ def gathers(layout: Layout) -> list[int]:
         with _Calls(torch.ops.fsdp.all_gather_copy_in.default) as seen:
             engine.micro_step(tokens, last=k == 2)
         found.append(len(seen.arguments))
+        assert engine.in_effect()["dp_shard"] == layout.dp_shard  # told between micro-steps too, of whole parameters
     engine.close()
     return found
 

@@ -1,5 +1,6 @@
 """A Ray of the search's own that does not come up in the time that Ray gives it, as on a machine short of processor."""
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -24,14 +25,21 @@ def test_it_is_started_once_more_and_nothing_of_the_first_is_left() -> None:
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True) as driver:
         first: list[psutil.Process] = []
-        while not any("raylet" in each.name() for each in first):
+        while not any("raylet" in name_of(each) for each in first):
             assert driver.poll() is None
             first = [each for each in psutil.Process(driver.pid).children(recursive=True) if lives(each)]
             time.sleep(0.01)
-        next(each for each in first if "raylet" in each.name()).suspend()
+        next(each for each in first if "raylet" in name_of(each)).suspend()
         while any(lives(each) for each in first):  # a raylet that stands still does not end by itself
             assert driver.poll() is None
             time.sleep(0.1)
         out, err = driver.communicate(timeout=900)
     assert (driver.returncode, out) == (0, "1\n"), err
     assert err.startswith("Ray did not come up in the 30 s that it gives itself")
+
+
+def name_of(process: psutil.Process) -> str:
+    """Its name; "" once it is gone."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.name()
+    return ""

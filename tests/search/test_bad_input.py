@@ -5,8 +5,10 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -256,6 +258,25 @@ class TestPlaces:
             said = refused("gpt2", address=address)
             assert time.monotonic() - began_s < 120, "else Ray asks for minutes"
         assert f"no Ray answers at {address} (it is given 20 s)" in said and "--address local" in said
+
+    def test_a_grpc_server_that_is_no_ray(self, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Asked by the way that Ray goes: past the machine's proxy, which leads nowhere."""
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+        server = grpc.server(ThreadPoolExecutor())
+        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        server.start()
+        try:
+            assert f"no Ray answers at {address} (UNIMPLEMENTED: Method not found!)" in refused("gpt2", address=address)
+        finally:
+            server.stop(None)
+
+    def test_tls_without_its_files(self, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RAY_USE_TLS", "1")
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            found.listen()
+            said = refused("gpt2", address=f"127.0.0.1:{found.getsockname()[1]}")
+        assert "RAY_TLS_SERVER_CERT" in said
 
     @pytest.mark.parametrize("address", ["nonsense", "host:port", "auto", "ray://127.0.0.1:10001", "127.0.0.1:99999"])
     def test_what_is_no_address(self, refused: Refused, address: str) -> None:
