@@ -1,5 +1,5 @@
 """Host milliseconds of FSDP2's hooks, of a checkpoint and of the optimizer's step: `UNIT_HOST_S`, `COLLECTIVE_HOST_S`,
-`CHECKPOINT_HOST_S` and `DTENSOR_STEP_S` of the cost model's `host`. Run from the checkout:
+`CHECKPOINT_HOST_S` and `SHARD_STEP_S` of the cost model's `host`. Run from the checkout:
 
     python -m benchmarks.fsdp_hooks [--ranks 2]
 

@@ -46,12 +46,12 @@ CHECKPOINT_HOST_S = 2.4e-3
 """Host time of an eager block's checkpoint beside the launches of its second forward pass: torch's checkpoint sees each
 saved tensor in Python, as it is saved, saved again and used (`torch/utils/checkpoint.py`). The same runs with full
 checkpointing: 10.3 ms a block forward and backward, for 48 and 96 blocks, where 7.2 are taken without."""
-DTENSOR_STEP_S = 0.04e-3
-"""Host time of the optimizer's step for one parameter under FSDP2, 12 a block: unscaling, norm, clipping and AdamW are
-dispatched over sharded tensors in Python. The same runs: 35 to 53 ms for 580 parameters, 78 to 103 for 1,156; without
-any device 0.03 to 0.12 ms (`benchmarks.fsdp_hooks`). Hidden where the device is behind. The engine has since done it on
-plain tensors, on one CPU core in a third of the time (the benchmark tells both): no GPU has told yet by how
-much this has to fall."""
+SHARD_STEP_S = 0.04e-3
+"""Host time of the optimizer's step for one parameter under FSDP2, 12 a block: unscaling, norm, clipping and AdamW over
+each rank's shards, which the engine holds as plain tensors. Hidden where the device is behind. Over FSDP2's own tensors
+it was 0.075 ms on four H200 (35 to 53 ms for GPT-2 XL's 580 parameters, 78 to 103 for XXL's 1,156); of that the plain
+ones take 0.52 on two H200 (0.014 beside 0.027 ms, `benchmarks.fsdp_hooks`). On one H200 XL's step is 24 ms so, where it
+was 57, of which the device needs some 19 (derived: 75 GB at 4 TB/s)."""
 INSTRUCTIONS_S = 3e-3
 """Host time of a micro-step in DeepSpeed's pipeline, which interprets a list of instructions and waits at each transfer
 (`pipe/schedule.py`, `pipe/engine.py`). BigScience's 1.3B model on eight V100 takes 1 to 2 s more a step with 64 to 128
@@ -99,7 +99,7 @@ def host_step_s(columns: Columns) -> Array:
 
 def host_step_layer_s(columns: Columns) -> Array:
     """Host seconds of the optimizer's step a block, as far as they follow its parameters."""
-    return np.where(columns.engine == 1, 12 * DTENSOR_STEP_S, 0.0)
+    return np.where(columns.engine == 1, 12 * SHARD_STEP_S, 0.0)
 
 
 def together_s(host: Array, device: Array) -> Array:
