@@ -21,6 +21,7 @@ import dataclasses
 import datetime
 import itertools
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -108,18 +109,24 @@ def empty_trials(num_workers: int, count: int) -> list[float]:
     """Seconds from start to start of `count` empty trials on a Ray of our own; the first is left out."""
     starts: list[float] = []
     with connected("local", cpu_workers=num_workers) as place, tempfile.TemporaryDirectory() as scratch:
-        import ray
         import ray.tune
+
+        class Telling(ray.tune.Callback):
+            """Shows each as it starts: where the benchmark is cut what came is not lost."""
+
+            def on_trial_result(self, *_: Any, result: dict[str, Any], **__: Any) -> None:
+                starts.append(result["started_unix_s"])
+                if len(starts) > 2:
+                    print(f"an empty trial: {starts[-1] - starts[-2]:.1f} s", file=sys.stderr, flush=True)
 
         on_cuda = place.has_gpus
         config = {"workers": num_workers, "gpu": on_cuda, "cpus": place.cpus_per_worker, "storage": f"{scratch}/train"}
-        tuned = ray.tune.Tuner(
+        ray.tune.Tuner(
             ray.tune.with_resources(_empty, {"CPU": 0.1}),
             param_space={**config, "number": ray.tune.grid_search(list(range(count + 2)))},
             tune_config=ray.tune.TuneConfig(max_concurrent_trials=1, reuse_actors=True),
-            run_config=ray.tune.RunConfig(name="empty", storage_path=scratch, verbose=0),
+            run_config=ray.tune.RunConfig(name="empty", storage_path=scratch, verbose=0, callbacks=[Telling()]),
         ).fit()
-        starts = sorted(result.metrics["started_unix_s"] for result in tuned if result.metrics)
     return [after - before for before, after in itertools.pairwise(starts)][1:]
 
 

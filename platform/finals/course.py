@@ -119,7 +119,10 @@ class Finals:
             seconds = KEPT_MARGIN * gate_s + run_s
             about = f" (about {math.ceil((begin_s + seconds) / 10) * 10} s more)" if seconds and not waits else ""
             if closing.rungs:
-                what = f"the winner's last run{' with the numerics gate' if closing.gate else ''}"
+                best = winner(of_recipe(recipe, history))
+                own = best is not None and (best.layout, best.batch) == (closing.layout, closing.rungs[0])
+                what = "the winner's last run" if own else "the last run of a point that was faster than the winner's"
+                what += " with the numerics gate" if closing.gate else ""
             else:
                 what = "the winner's numerics gate" if closing.is_last else "the reference of the numerics gate"
                 what += " and the winner's last run" if run_s else ""

@@ -203,6 +203,9 @@ def test_what_is_left_out_is_told_with_the_seconds_that_it_takes() -> None:
     bare = finals(Rules(repeats=0), CANDIDATES[:2])
     assert bare.left_out(after(ran()), COSTS, 14.0) == "the winner's last run (about 150 s more)"
     assert not bare.left_out(after(ran(), ran(repeat=1)), COSTS, 14.0)
+    behind = after(ran(), ran(PLAIN, speed=0.98 * SPEED), ran(repeat=1, speed=0.97 * SPEED))
+    told = bare.left_out(behind, COSTS, 14.0)
+    assert told == "the last run of a point that was faster than the winner's (about 150 s more)"
 
 
 def test_no_winner_is_profiled_before_its_gate() -> None:
