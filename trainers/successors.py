@@ -35,6 +35,7 @@ def preload() -> None:
     Ray tells a process its share of the cores only after this: see `keep_to_share`.
     None of it may begin with CUDA: a process that has will not see which devices it is given later. Seen with a
     `libcuda.so.1` of our own that notes each `cuInit`: torch 2.11 for CUDA 13 with transformers 5.17 never calls it.
+    DeepSpeed 0.19.8's import does, told its accelerator or not: a trial of that engine pays the second itself.
     """
     with contextlib.suppress(Exception):  # it comes up again, and is told, where the trial imports it
         if IS_WORKER in os.environ:
