@@ -27,13 +27,14 @@ def work(config):
     with open(config["told"], "w") as told:
         json.dump({"pid": os.getpid(), "ready": ready, "threads": torch.get_num_threads(), "share": share}, told)
 
-def waiting(driver, marker):
+def waiting(driver, is_worker):
     found, until_s = [], time.monotonic() + 600
     while not found and time.monotonic() < until_s:
         time.sleep(0.2)
         for each in psutil.Process(driver).children(recursive=True):
             with contextlib.suppress(psutil.Error):  # it is just ending
-                if each.cmdline()[:1] == ["ray::IDLE"] and marker in each.environ():
+                kept = each.cmdline()[:1] == ["ray::IDLE"] and successors.IS_TUNE in each.environ()
+                if kept and (successors.IS_WORKER in each.environ()) == is_worker:
                     found.append(each.pid)
     return found
 
@@ -56,8 +57,8 @@ def trials(config):
         return json.load(open(told))
 
     told = {"tune": [config["tune"], os.getpid()]}
-    told |= {"ahead": waiting(driver, successors.IS_WORKER), "first": run(1, True)}
-    told |= {"waiting": waiting(driver, successors.IS_WORKER), "second": run(2, False)}
+    told |= {"ahead": waiting(driver, True), "first": run(1, True)}
+    told |= {"waiting": waiting(driver, True), "second": run(2, False)}
     json.dump(told, open(f"{folder}/told", "w"))
 
 with connected("local", cpu_workers=1) as place:
@@ -66,7 +67,7 @@ with connected("local", cpu_workers=1) as place:
     from trainers import successors
 
     successors.ask_first({place.nodes[0].id: 1}, 0.0)
-    space = {"folder": sys.argv[1], "driver": os.getpid(), "tune": waiting(os.getpid(), successors.IS_TUNE)}
+    space = {"folder": sys.argv[1], "driver": os.getpid(), "tune": waiting(os.getpid(), False)}
     ray.tune.Tuner(ray.tune.with_resources(trials, {"CPU": 0.1}), param_space=space).fit()
 """
 
