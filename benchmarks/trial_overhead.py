@@ -3,8 +3,8 @@
 python -m benchmarks.trial_overhead STUDY/journal.jsonl [--empty N]
 
 Overhead of a trial: from its start to the next one's, less its timed windows, less at most five warm-up steps a rung,
-the one that compiles among them. The first trial of a session also imports Tune's side and measures the matmul peak: it
-stands apart. Trials that ran a numerics gate are left out. An empty trial is a TorchTrainer of as many workers whose
+the one that compiles among them, less the matmul products timed once a study. A session's first trial, which also
+imports Tune's side, stands apart. Trials that ran a numerics gate are left out. An empty trial is a TorchTrainer of as many workers whose
 function returns at once, started through the same Tune; its processes start cold, where those of a search may have been
 started ahead (`trainers/successors.py`).
 
@@ -32,7 +32,7 @@ from platform.cluster.connection import connected
 from platform.reports.text import plural
 from platform.study.history import History
 from platform.study.journal import Tail
-from trainers.journal import GateCurves, Line, Measured, Resume, RungStart, StudyHeader, TrialEnd, TrialStart
+from trainers.journal import GateCurves, Line, Measured, Peak, Resume, RungStart, StudyHeader, TrialEnd, TrialStart
 from trainers.measurement import Outcome
 
 WARMUP_STEPS = 5
@@ -76,11 +76,12 @@ def overheads(lines: list[Line]) -> list[Overhead]:
             continue  # nobody timed the gate's steps, and they are no overhead
         rungs = [line for line in lines[i:j] if isinstance(line, RungStart)]
         told = [line for line in lines[i:j] if isinstance(line, Measured)]
+        peak_s = sum(line.timed_s for line in lines[i:j] if isinstance(line, Peak))
         ends = [line for line in lines[i:j] if isinstance(line, TrialEnd)]
         first = next((line.measurement for line in told if line.measurement.startup_s is not None), None)
         if first is None or first.startup_s is None or not rungs or not ends:
             continue  # it ended before its first rung did
-        total_s = _at(following) - _at(trial)
+        total_s = _at(following) - _at(trial) - peak_s
         measured = [line.measurement for line in told if line.measurement.outcome is not Outcome.SKIPPED]
         for each in measured:
             total_s -= sum(each.windows_s) * each.steps_per_window
@@ -92,7 +93,7 @@ def overheads(lines: list[Line]) -> list[Overhead]:
                 total_s=total_s,
                 workers_s=_at(rungs[0]) - _at(trial) - first.startup_s,
                 imports_s=first.import_s or 0.0,
-                build_s=first.startup_s - (first.import_s or 0.0),
+                build_s=first.startup_s - (first.import_s or 0.0) - peak_s,
                 end_s=_at(ends[-1]) - _at(told[-1]),
                 next_s=_at(following) - _at(ends[-1]),
                 num_measured=len(measured),

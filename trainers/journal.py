@@ -85,6 +85,8 @@ class Peak:
     """Each device's own, by rank: one that lags is seen here."""
     nodes: tuple[str, ...] = ()
     """Address of each rank's node."""
+    timed_s: float = 0.0
+    """For how long products were timed, 0 in older journals: of its trial's time this is the study's."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -152,6 +152,7 @@ class Worker:
                 spread=(max(found) - min(found)) / self.matmul_peak_tflops,
                 by_device=tuple(found),
                 nodes=tuple(nodes),
+                timed_s=self.job.timing.peak_s,
             )
             ray.get(self.recorder.peak.remote(to_json(peak)))
         if self.device.type == "cuda":

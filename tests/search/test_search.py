@@ -134,7 +134,8 @@ class TestAWholeSearch:
         assert isinstance(lines[0], StudyHeader) and isinstance(lines[-1], End)
         assert (lines[-1].exit_code, lines[0].cap_gib) == (0, CAP_GIB)
         assert lines[-1].gpu_s == pytest.approx(whole.history.gpu_s)
-        assert sum(isinstance(line, Peak) for line in lines) == 1, "the matrix-product peak is measured once"
+        (peak,) = [line for line in lines if isinstance(line, Peak)]  # measured once
+        assert peak.timed_s > 0
         starts = [line.trial_id for line in lines if isinstance(line, TrialStart)]
         ends = [(line.trial_id, line.state) for line in lines if isinstance(line, TrialEnd)]
         assert ends == [(trial_id, "done") for trial_id in starts]
