@@ -87,8 +87,8 @@ def _measure(recipe: Recipe, layout: Layout, device: torch.device) -> tuple[floa
     places: collections.Counter[str] = collections.Counter()
 
     def note(message: Any, *_: Any, **__: Any) -> None:
-        if "synchronizing" in str(message):
-            stack = traceback.extract_stack()[:-1]
+        if "called a synchronizing" in str(message):  # switching it on warns too
+            stack = [each for each in traceback.extract_stack()[:-1] if each.filename != warnings.__file__]
             ours = next((each for each in reversed(stack) if "/trainers/" in each.filename), stack[0])
             places[f"{ours.filename}:{ours.lineno} through {stack[-1].filename}:{stack[-1].lineno}"] += 1
 

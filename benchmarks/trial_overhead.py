@@ -3,10 +3,10 @@
 python -m benchmarks.trial_overhead STUDY/journal.jsonl [--empty N]
 
 Overhead of a trial: from its start to the next one's, less its timed windows, less at most five warm-up steps a rung,
-the one that compiles among them, less the matmul products timed once a study. A session's first trial, which also
-imports Tune's side, stands apart. Trials that ran a numerics gate are left out. An empty trial is a TorchTrainer of as many workers whose
-function returns at once, started through the same Tune; its processes start cold, where those of a search may have been
-started ahead (`trainers/successors.py`).
+the one that compiles among them, less the products timed for the matmul peak once a study. A session's first trial,
+which also imports Tune's side, stands apart. Trials that ran a numerics gate are left out. An empty trial is a
+TorchTrainer of as many workers whose function returns at once, started through the same Tune; its processes start cold,
+where those of a search may have been started ahead (`trainers/successors.py`).
 
 Averaged over the study, what a measurement costs beyond its steps is the sum of these over the batch points measured.
 

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import re
 import shutil
@@ -24,12 +25,12 @@ UNNAMED_SHARE = 0.05
 def facts(gpu: bool) -> dict[str, Any]:
     """Name, memory (GiB) and, on a GPU, compute capability of the node's devices, and what a preflight looks at.
 
-    That is `versions`, `temp` with `temp_free_mib`, `held` (GPUs that others compute on) and `unix_s`, its clock.
-    Raises what NVML raises.
+    That is `versions`, `uncompiled`, `temp` with `temp_free_mib`, `held` (GPUs that others compute on) and `unix_s`,
+    its clock. Raises what NVML raises.
     """
     temp = tempfile.gettempdir()
-    found = {"versions": versions(), "temp": temp, "temp_free_mib": free_mib(temp), "held": _held() if gpu else []}
-    return found | _devices(gpu) | {"unix_s": time.time()}
+    found = {"versions": versions(), "uncompiled": uncompiled(), "temp": temp, "temp_free_mib": free_mib(temp)}
+    return found | {"held": _held() if gpu else []} | _devices(gpu) | {"unix_s": time.time()}
 
 
 def _devices(gpu: bool) -> dict[str, Any]:
@@ -54,13 +55,33 @@ def _devices(gpu: bool) -> dict[str, Any]:
     return {"device": name, "memory_gib": memory_gib, "capability": capability, "software": said}
 
 
+_PACKAGES = ("torch", "ray", "deepspeed", "transformers")
+
+
+def uncompiled() -> dict[str, str]:
+    """Packages without bytecode where Python writes none, so that every process compiles them again, and their folders.
+
+    On H200 hosts whose image sets PYTHONDONTWRITEBYTECODE that was half of a trial's start (docs/measurements.md).
+    """
+    found: dict[str, str] = {}
+    for name in _PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            continue
+        cached = Path(importlib.util.cache_from_source(spec.origin))
+        folder = next(each for each in cached.parents if each.exists())
+        if not cached.exists() and (sys.dont_write_bytecode or not os.access(folder, os.W_OK)):
+            found[name] = str(Path(spec.origin).parents[1])
+    return found
+
+
 def versions() -> dict[str, str]:
     """What must be equal on all nodes: Python, the packages that training runs on, and the code of `trainers` itself.
 
     A node may have a checkout of its own on its path, older than the one that the driver sent it.
     """
     found = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for package in ("torch", "ray", "deepspeed", "transformers"):
+    for package in _PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

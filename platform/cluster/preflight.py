@@ -12,6 +12,7 @@ from platform.errors import ClusterError
 from platform.probing import kept
 from platform.probing.findings import lagging
 from platform.reports.progress import say
+from platform.reports.text import plural
 from trainers.node import free_mib, versions
 
 LEAST_FREE_MIB = 100.0
@@ -30,6 +31,19 @@ def check(nodes: Sequence[Node], study: Path) -> None:
     """
     for fault in (*_unlike(nodes), *_held(nodes), *_full(nodes, study), *_off(nodes)):
         raise ClusterError(fault)
+
+
+def remarks(nodes: Sequence[Node]) -> Iterator[str]:
+    """What makes a search slower than it need be, a sentence each."""
+    slow = [node for node in nodes if node.facts["uncompiled"]]
+    if slow:
+        found = slow[0].facts["uncompiled"]
+        have = f"and {plural(len(slow) - 1, 'more node')} have" if slow[1:] else "has"
+        yield (
+            f"Node {slow[0].address} {have} no bytecode of {', '.join(found)}, and Python writes none there: every"
+            " process compiles them again, seconds of each trial. Mend it there, once:"
+            f" python -m compileall -q -j 0 {' '.join(dict.fromkeys(found.values()))}"
+        )
 
 
 def _unlike(nodes: Sequence[Node]) -> Iterator[str]:

@@ -7,8 +7,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 
 import platform.searchers as searchers
@@ -124,16 +124,18 @@ def search(
             study.close()
 
 
-def connection(
-    options: argparse.Namespace, request: Request, num_devices: int | None = None
-) -> AbstractContextManager[Place]:
+@contextmanager
+def connection(options: argparse.Namespace, request: Request, num_devices: int | None = None) -> Generator[Place]:
     """The cluster that the options name, with `num_devices` at least (default: those that the request wants)."""
-    return connected(
+    with connected(
         options.address,
         cpu_workers=_cpu_workers(request),
         num_gpus=num_devices or request.wanted_devices,
         wait_s=options.wait_for_gpus,
-    )
+    ) as place:
+        for sentence in preflight.remarks(place.nodes):
+            say(sentence)
+        yield place
 
 
 def fast_part(options: argparse.Namespace, request: Request, place: Place) -> Place:

@@ -1,5 +1,8 @@
-"""The kernel's count of processes killed for memory, under both versions of control groups."""
+"""What a node says of itself: processes killed for memory, under both versions of control groups; missing bytecode."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,3 +46,21 @@ def test_only_the_gpus_that_a_node_gave_to_ray_must_be_free(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
     uuids = ["GPU-aa11-22", "GPU-bb33-44"]
     assert [index for index, uuid in enumerate(uuids) if is_ours(index, uuid)] == ours
+
+
+def test_packages_without_bytecode_are_found_where_python_writes_none(tmp_path: Path) -> None:
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "__init__.py").write_text("")
+
+    def told(**environment: str) -> str:
+        ask = "from trainers.node import uncompiled; print(uncompiled().get('ray', ''))"
+        path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        return subprocess.check_output(
+            [sys.executable, "-c", ask], env=env | environment | {"PYTHONPATH": path}, text=True
+        ).strip()
+
+    assert told() == ""  # Python will write it
+    assert told(PYTHONDONTWRITEBYTECODE="1") == str(tmp_path)
+    subprocess.check_call([sys.executable, "-m", "compileall", "-q", tmp_path])
+    assert told(PYTHONDONTWRITEBYTECODE="1") == ""  # what the sentence says has mended it

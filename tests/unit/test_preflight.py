@@ -9,7 +9,7 @@ import pytest
 
 import trainers.node as node
 from platform.cluster.nodes import Node, place_of
-from platform.cluster.preflight import check
+from platform.cluster.preflight import check, remarks
 from platform.errors import ClusterError, InputError
 from tests.disks import small_disk
 
@@ -24,6 +24,16 @@ def test_this_machine_passes_and_says_what_it_runs(tmp_path: Path) -> None:
     check([_node(), _node("10.0.0.2")], tmp_path)
     check([], tmp_path)
     assert {"python", "torch", "ray", "deepspeed", "transformers", "this project's code"} == FACTS["versions"].keys()
+
+
+def test_nodes_that_compile_their_libraries_again_and_again_are_told_what_to_do() -> None:
+    bare = {"torch": "/opt/site", "transformers": "/opt/site", "ray": "/home/site"}
+    (one,) = remarks([_node(), _node("10.0.0.2", uncompiled=bare)])
+    assert one.startswith("Node 10.0.0.2 has no bytecode of torch, transformers, ray, and Python writes none there")
+    assert one.endswith(": python -m compileall -q -j 0 /opt/site /home/site")
+    (two,) = remarks([_node(uncompiled=bare), _node("10.0.0.2", uncompiled=bare)])
+    assert two.startswith("Node 10.0.0.1 and 1 more node have no bytecode")
+    assert not list(remarks([_node(uncompiled={})]))
 
 
 def test_the_odd_one_of_three_nodes_is_named_with_both_versions(tmp_path: Path) -> None:
