@@ -14,7 +14,7 @@ from platform.cost_model.step_time import DEEPSPEED, StepTime, step_time
 Z_80 = 1.2816
 """Standard deviations on each side of a normal distribution's 80 %."""
 
-BASE_SIGMA = 0.065
+BASE_SIGMA = 0.055
 """Log deviation of compute alone: what kernels, clocks and software versions change."""
 SHARE_SIGMA = {
     "attention_s": 0.2,
