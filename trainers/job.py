@@ -114,7 +114,7 @@ class Job:
 
 def gate_batch(job: Job) -> BatchPoint:
     """How the gate's sequences are cut on the job's layout: as its own first rung, else as the job says, where they
-    divide so.
+    divide so; in two micro-steps at least where training accumulates gradients, which a gate of one would not see.
 
     Raises:
         ValueError: the data-parallel ranks do not share the sequences evenly.
@@ -124,5 +124,7 @@ def gate_batch(job: Job) -> BatchPoint:
     if left or not each:
         raise ValueError(f"{gate.sequences} sequences do not go over {job.layout.data_parallel} data-parallel ranks")
     most = job.rungs[0].micro_batch if job.rungs else job.gate_micro_batch
+    if each > 1 and job.recipe.global_batch > most * job.layout.data_parallel:
+        most = min(most, each // 2)
     micro_batch = max(size for size in range(1, min(most, each) + 1) if each % size == 0)
     return BatchPoint(micro_batch=micro_batch, grad_accum=each // micro_batch)

@@ -54,10 +54,20 @@ def test_what_was_refused_bounds_it() -> None:
     assert roomy(candidate, history, SETTINGS) == 4
 
 
-@pytest.mark.parametrize(("most", "wanted"), [(1, (1, 32)), (5, (4, 8)), (16, (16, 2)), (64, (32, 1))])
-def test_the_gate_s_sequences_are_cut_evenly(most: int, wanted: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("most", "global_batch", "wanted"),
+    [
+        (1, 512, (1, 32)),
+        (5, 512, (4, 8)),
+        (16, 512, (16, 2)),
+        (64, 512, (16, 2)),  # training adds up gradients of eight micro-steps: so does the gate
+        (64, 64, (32, 1)),
+    ],
+)
+def test_the_gate_s_sequences_are_cut_evenly(most: int, global_batch: int, wanted: tuple[int, int]) -> None:
     candidate = reference("gpt2")
+    recipe = dataclasses.replace(candidate.recipe, global_batch=global_batch)
     fields: dict[str, Any] = {"trial_id": "t1", "recorder": "none", "cluster": H200, "cpus_per_worker": 1.0}
-    job = Job(recipe=candidate.recipe, layout=candidate.layout, rungs=(), gate=GateSize(), **fields)
+    job = Job(recipe=recipe, layout=candidate.layout, rungs=(), gate=GateSize(), **fields)
     batch = gate_batch(dataclasses.replace(job, gate_micro_batch=most))
     assert (batch.micro_batch, batch.grad_accum) == wanted
