@@ -128,7 +128,7 @@ def test_a_study_that_cannot_be_written_is_shown(tmp_path: Path, capsys: pytest.
     (tmp_path / "one" / "measurements.csv").mkdir()
     assert main(["one", "--studies", str(tmp_path), "--no-mlflow"]) == 0
     captured = capsys.readouterr()
-    assert "40,000" in captured.out
+    assert "40,000" in captured.out and "Files:" not in captured.out
     assert "measurements.csv cannot be written: Is a directory; the result is shown without files" in captured.err
 
 
