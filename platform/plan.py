@@ -151,6 +151,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
     cap = options.device_memory_gib
     told: dict[str, Any] = {"space": space.name, "cluster": options.cluster or "ray", "tokens": tokens}
     code = 0
+    if options.max_model or options.min_nodes or options.batch_rampup or options.gpus:
+        told["recipe"] = space.recipe.label
+        if space.further_recipes:
+            console.print(f"For the first of {len(space.recipes)} recipes alone, --set fixes another", highlight=False)
     if options.max_model:
         counts = parse_counts(options.gpus) if options.gpus else (cluster.devices_per_node,)
         micro_batch = options.micro_batch or min(space.micro_batches or (1,))

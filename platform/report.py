@@ -67,7 +67,11 @@ def _report(options: argparse.Namespace) -> int:
     sentence = describe_rejected(folder, rejected)
     if sentence:
         say(sentence)
-    files = write_results(folder, history)
+    files: list[Path] = []
+    try:
+        files += write_results(folder, history)
+    except InputError as error:  # somebody else's study, or a full disk: what it says can be shown all the same
+        say(f"{one_line(error)}; the result is shown without files")
     if options.csv is not None:
         rows = to_rows(history.measurements, cluster=history.header.cluster, source=f"study {history.header.name}")
         write_csv(options.csv, rows)

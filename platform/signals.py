@@ -1,11 +1,13 @@
 """What ends a command from outside: Ctrl-C, SIGTERM, a closed terminal, and a reader of its output that left."""
 
 import contextlib
+import io
 import os
 import select
 import signal
 import sys
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import NoReturn
 
 INTERRUPTED = 130
@@ -18,6 +20,7 @@ def exit_with(main: Callable[[], int]) -> NoReturn:
 
     SIGPIPE itself would do so too, but would also kill a driver of Ray whose socket breaks.
     """
+    _take_any_text()
     try:
         code = main()
         sys.stdout.flush()
@@ -37,6 +40,16 @@ def exit_with(main: Callable[[], int]) -> NoReturn:
         for stream in filter(_reader_left, (1, 2)):  # Python flushes at its end what it still holds
             os.dup2(nowhere, stream)
     sys.exit(code)
+
+
+def _take_any_text() -> None:
+    """No output is an error for its characters, nor for a stream that who started the command had closed (`>&-`)."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):  # the terminal need not be UTF-8, nor a file's name
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _reader_left(stream: int) -> bool:

@@ -35,7 +35,8 @@ def check(nodes: Sequence[Node], study: Path) -> None:
 
 def remarks(nodes: Sequence[Node]) -> Iterator[str]:
     """What makes a search slower than it need be, a sentence each."""
-    slow = [node for node in nodes if node.facts["uncompiled"]]
+    # A node with an older checkout of its own does not tell; `check` refuses it in a sentence.
+    slow = [node for node in nodes if node.facts.get("uncompiled")]
     if slow:
         found = slow[0].facts["uncompiled"]
         have = f"and {plural(len(slow) - 1, 'more node')} have" if slow[1:] else "has"

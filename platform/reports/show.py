@@ -47,6 +47,5 @@ def show(history: History, files: Sequence[Path], *, as_object: bool) -> None:
     print(render_profiles(history, width=width, color=color), end="")
     for sentence in [*verdicts(history), *lessons(history, forecaster_of(header))]:
         print(textwrap.fill(sentence, width, break_long_words=False, break_on_hyphens=False))
-    print("Files:")
-    for path in files:
-        print(f"  {path}")
+    if files:
+        print("Files:", *files, sep="\n  ")

@@ -15,13 +15,13 @@ def default_folder() -> str:
 
 
 def is_path(text: str) -> bool:
-    """Whether `text` is the path of a study's folder, not a study's name: it has a slash."""
-    return os.sep in text
+    """Whether `text` is the path of a study's folder, not a study's name: it has a slash, or is `.` or `..`."""
+    return os.sep in text or text in (os.curdir, os.pardir)
 
 
 def located(studies: Path, text: str) -> tuple[Path, str]:
     """The folder of studies and the name of the study that `text` means: by its name in `studies`, or by its path."""
-    path = Path(text).expanduser().absolute()
+    path = Path(text).expanduser().resolve()  # `..` has no name of its own
     return (path.parent, path.name) if is_path(text) else (studies, text)
 
 

@@ -92,13 +92,13 @@ def set_aside(folder: Path, rejected: list[Rejected]) -> str:
         for each in rejected:
             if each.offset not in known:
                 file.write(json.dumps({"set_aside_at": now(), **dataclasses.asdict(each)}) + "\n")
-    return describe_rejected(folder, rejected)
+    return describe_rejected(folder, rejected, f"kept in {REJECTED}, ")
 
 
-def describe_rejected(folder: Path, rejected: list[Rejected]) -> str:
-    """One sentence on what of the journal could not be used; "" where all of it could."""
+def describe_rejected(folder: Path, rejected: list[Rejected], kept: str = "") -> str:
+    """One sentence on what of the journal could not be used and where it is `kept`; "" where all of it could."""
     if not rejected:
         return ""
     first = rejected[0]
     lines = f"Line {first.number}" if len(rejected) == 1 else f"{len(rejected)} lines (the first is {first.number})"
-    return f"{lines} of {folder / JOURNAL} could not be used ({first.why}): kept in {REJECTED}, the rest is used."
+    return f"{lines} of {folder / JOURNAL} could not be used ({first.why}): {kept}the rest is used."

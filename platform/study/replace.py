@@ -12,15 +12,20 @@ from platform.errors import InputError
 def replacing(path: Path) -> Generator[Path, None, None]:
     """A path to write to in place of `path`, which it becomes at the end. Two processes may do so at once.
 
+    A link, a device or a pipe, such as /dev/stdout, is no file to put another in place of: it is written to itself.
+
     Raises:
         InputError: the file cannot be written.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    itself = path.is_symlink() or (path.exists() and not path.is_file())
+    part = path if itself else path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield part
-        part.replace(path)
+        if not itself:
+            part.replace(path)
     except OSError as error:
         raise InputError(f"the file {path} cannot be written: {error.strerror or error}") from error
     finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
+        if not itself:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)

@@ -48,6 +48,13 @@ def test_every_recipe_of_a_space_is_planned(capsys: pytest.CaptureFixture[str]) 
     assert [recipe["recipe"].split(", ")[1] for recipe in recipes] == ["length 2048", "length 1024", "length 512"]  # type: ignore[union-attr]
 
 
+def test_of_several_recipes_it_is_told_which_one_is_answered_for(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["gpt2", "--cluster", "8xH100", "--set", "seq_len=512,1024", "--gpus", "8"]
+    assert main(arguments) == 0
+    assert "For the first of 2 recipes alone" in capsys.readouterr().out
+    assert "length 512" in str(told(capsys, *arguments)["recipe"])
+
+
 def test_more_devices_take_fewer_days_and_no_fewer_device_days(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = told(capsys, "gpt_7_5b", "--cluster", "64xdgx-a100", "--gpus", "8..512")["gpus"]
     timed = [size for size in sizes if "days" in size]  # type: ignore[union-attr]

@@ -34,6 +34,8 @@ def test_nodes_that_compile_their_libraries_again_and_again_are_told_what_to_do(
     (two,) = remarks([_node(uncompiled=bare), _node("10.0.0.2", uncompiled=bare)])
     assert two.startswith("Node 10.0.0.1 and 1 more node have no bytecode")
     assert not list(remarks([_node(uncompiled={})]))
+    older = {name: value for name, value in FACTS.items() if name != "uncompiled"}  # by a checkout of its own
+    assert not list(remarks([dataclasses.replace(_node(), facts=older)]))
 
 
 def test_the_odd_one_of_three_nodes_is_named_with_both_versions(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -109,6 +110,50 @@ def test_it_tells_what_ended_a_search_and_what_it_took(
     assert found is None if end is None else (found["exit_code"], found["why"]) == (end.exit_code, end.why)
 
 
+def test_a_line_that_cannot_be_used_is_told_and_nothing_is_said_to_be_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The report sets nothing aside: that is for the search that goes on with the study."""
+    _study(tmp_path, "one", measurement())
+    with (tmp_path / "one" / "journal.jsonl").open("a") as file:
+        file.write('{"kind": "measurem')
+    assert main(["one", "--studies", str(tmp_path), "--no-mlflow"]) == 0
+    said = capsys.readouterr().err
+    assert "could not be used (not a whole JSON object): the rest is used." in said
+    assert not (tmp_path / "one" / "journal.rejected.jsonl").exists()
+
+
+def test_a_study_that_cannot_be_written_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _study(tmp_path, "one", measurement())
+    (tmp_path / "one" / "measurements.csv").mkdir()
+    assert main(["one", "--studies", str(tmp_path), "--no-mlflow"]) == 0
+    captured = capsys.readouterr()
+    assert "40,000" in captured.out and "Files:" not in captured.out
+    assert "measurements.csv cannot be written: Is a directory; the result is shown without files" in captured.err
+
+
+@pytest.mark.parametrize("name", [".", "../one"])
+def test_a_study_is_found_from_within_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    _study(tmp_path, "one", measurement())
+    monkeypatch.chdir(tmp_path / "one")
+    assert main([name, "--no-mlflow"]) == 0
+    assert f"{tmp_path.resolve()}/one/measurements.csv" in capsys.readouterr().out
+
+
+def test_a_table_is_written_into_a_pipe_and_never_in_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _study(tmp_path, "one", measurement())
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert main(["one", "--studies", str(tmp_path), "--no-mlflow", "--csv", str(pipe)]) == 0
+    assert pipe.is_fifo() and os.read(reader, 1 << 16).startswith(b"source,")
+    os.close(reader)
+
+
 def test_a_study_where_nothing_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _study(tmp_path, "one", oom(micro_batch=4))
     assert main(["one", "--studies", str(tmp_path), "--no-mlflow"]) == 1
@@ -130,6 +175,7 @@ def test_a_running_study_is_shown_and_left_alone(tmp_path: Path, capsys: pytest.
     [
         (["ome"], {}, "error: no study 'ome' in .*did you mean one?"),
         (["one", "--csv", "/nowhere/out.csv", "--no-mlflow"], {}, "cannot be written"),
+        (["one", "--csv", "", "--no-mlflow"], {}, "cannot be written: Is a directory"),
         (["one"], {"MLFLOW_TRACKING_URI": "ftp://host"}, "no known scheme"),
     ],
 )

@@ -40,6 +40,25 @@ def test_a_reader_that_left_ends_a_command_quietly(command: str, tmp_path: Path)
     assert (run.returncode, said.read_text()) == (READER_LEFT, "")
 
 
+@pytest.mark.parametrize(
+    ("streams", "environment"),
+    [(">&-", {}), ("2>&-", {}), (">/dev/null", {"PYTHONIOENCODING": "ascii"})],
+    ids=["no stdout", "no stderr", "a terminal of ASCII"],
+)
+def test_output_that_cannot_take_a_command_s_words_is_no_error(streams: str, environment: dict[str, str]) -> None:
+    command = f"{sys.executable} -m platform.plan bloom7b --cluster 8xH100 --top 1 {streams}"
+    run = subprocess.run(
+        ["sh", "-c", command],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        timeout=300,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+
+
 def test_another_pipe_that_breaks_is_an_error() -> None:
     """Such as a socket's: only the readers of the output may leave."""
     program = "import conftest\nfrom platform.signals import exit_with\n"
