@@ -10,6 +10,12 @@ class InputError(ValueError):
     exit_code = 2
 
 
+class NothingFits(InputError):
+    """No layout asked about fits in a device's memory. Commands end with exit code 1."""
+
+    exit_code = 1
+
+
 class ClusterError(RuntimeError):
     """The cluster is at fault, not the input: its text says what it did. Commands end with exit code 3."""
 

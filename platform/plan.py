@@ -25,7 +25,7 @@ import search_spaces
 from platform.cluster import connection as clusters
 from platform.cost_model.hardware import ClusterSpec, find_cluster, word_on
 from platform.cost_model.probed import found_cluster
-from platform.errors import ClusterError, InputError, Parser, one_line
+from platform.errors import ClusterError, InputError, NothingFits, Parser, one_line
 from platform.plans.asked import check
 from platform.plans.layouts import batch_hint, best_plan, with_whole_batch
 from platform.plans.max_model import largest_models
@@ -218,7 +218,7 @@ def _layouts(
     cap = options.device_memory_gib
     plans = [best_plan(space, recipe, cluster, top=options.top, memory_cap_gib=cap) for recipe in space.recipes]
     if not any(plan.best for plan in plans):
-        raise InputError(
+        raise NothingFits(
             f"{space.recipe.model.name} fits no layout of {space.name} on {cluster.num_devices} x"
             f" {cluster.device.name}: {plans[0].nearest}{batch_hint(plans[0].skipped, space.recipe, cluster)}"
         )

@@ -142,7 +142,6 @@ def test_seed_002s_schedules_on_its_own_layouts(capsys: pytest.CaptureFixture[st
         (("bloom7", "--cluster", "8xH100"), "did you mean bloom7b"),
         (("gpt_1b", "--cluster", "8xH100"), "spaces for planning only: gpt_175b"),
         (("bloom7b", "--cluster", "8xA90"), "near names are .*A100"),
-        (("gpt_1t", "--cluster", "8xV100"), "nearest is .*, tp 8.*GiB of 31.7"),
         (("bloom7b", "--cluster", "8xH100", "--gpus", "8..2"), "written 2..3072 or 4,8,16"),
         (("bloom7b", "--cluster", "8xH100", "--tokens", "-1"), "--tokens must be above 0"),
         (("bloom7b", "--cluster", "8xH100", "--set", "tp=0"), "tp must be at least 1"),
@@ -163,6 +162,12 @@ def test_bad_input_is_one_sentence_and_exit_2(
     assert main(list(arguments)) == 2
     error = capsys.readouterr().err
     assert re.search(sentence, error) and error.count("\n") == 1
+
+
+def test_where_nothing_fits_the_nearest_is_told_and_the_exit_code_is_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gpt_1t", "--cluster", "8xV100"]) == 1
+    error = capsys.readouterr().err
+    assert re.search("nearest is .*, tp 8.*GiB of 31.7", error) and error.count("\n") == 1
 
 
 def test_counts_and_phases() -> None:
