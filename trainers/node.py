@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, cast
 
 GIB = 2**30
+_PACKAGES = ("torch", "ray", "deepspeed", "transformers")
+"""That training runs on."""
 GRACE_S = 10.0
 """What processes that are ending may take to let go of a GPU."""
 UNNAMED_SHARE = 0.05
@@ -53,9 +55,6 @@ def _devices(gpu: bool) -> dict[str, Any]:
     driver = pynvml.nvmlSystemGetDriverVersion()
     said = software() | {"driver": driver if isinstance(driver, str) else driver.decode()}
     return {"device": name, "memory_gib": memory_gib, "capability": capability, "software": said}
-
-
-_PACKAGES = ("torch", "ray", "deepspeed", "transformers")
 
 
 def uncompiled() -> dict[str, str]:

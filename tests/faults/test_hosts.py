@@ -1,6 +1,7 @@
 """Hosts with a network of their own: one that is unlike, slow, gone, gone and back, or cut off."""
 
 import contextlib
+import os
 import re
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -30,7 +31,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHosts]:
             up.start(0)
             yield up
     except HostsError as error:
-        if "Operation not permitted" in str(error) or "iproute2" in str(error):
+        # Namespaces are the kernel's to grant; the tools are there to be installed, and under CI they are (`.ci/run`).
+        if "Operation not permitted" in str(error) or ("iproute2" in str(error) and "CI" not in os.environ):
             pytest.skip(str(error))
         raise
 
