@@ -17,6 +17,7 @@ Mask = npt.NDArray[np.bool_]
 
 ENGINES = ("ddp", "fsdp", "deepspeed", "megatron")
 CHECKPOINTING = ("none", "selective", "full", "every_4", "every_2", "budget_75", "budget_50", "budget_25")
+DDP, FSDP, DEEPSPEED, MEGATRON = range(len(ENGINES))
 OFFLOAD = ("none", "optimizer", "all")
 COMPILE = ("none", "block", "model")
 
@@ -135,6 +136,8 @@ class Columns:
     peak_flops: Array
     flash_flops: Array
     bandwidth: Array
+    host_bandwidth: Array
+    """Of the link between a device and its host, achieved, a direction."""
     units: Array
     capacity_gib: Array
     context_gib: Array

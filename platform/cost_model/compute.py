@@ -8,6 +8,7 @@ import dataclasses
 
 import numpy as np
 
+from platform.cost_model import offload
 from platform.cost_model.columns import (
     CHUNK_LOGITS,
     COMPILE,
@@ -300,7 +301,7 @@ def head_s(columns: Columns) -> tuple[Array, Array]:
 
 
 def optimizer_s(columns: Columns, parameters: Array) -> Array:
-    """Seconds of the optimizer step over `parameters` of one rank: memory traffic, and PCIe where states are offloaded.
+    """Seconds of the optimizer step over `parameters` of one rank: memory traffic, or the host's where states are away.
 
     Adam reads gradient, master and two moments and writes three (28 bytes in fp32), writes the low-precision copy, and
     the norm reads gradients once more (ZeRO, arXiv 1910.02054, section 3.1, for what is held).
@@ -308,7 +309,4 @@ def optimizer_s(columns: Columns, parameters: Array) -> Array:
     held = columns.state_bytes * (2 + columns.moments) + columns.state_bytes * (1 + columns.moments)
     traffic = parameters * (held + columns.state_bytes + columns.compute_bytes)
     on_device = traffic / (columns.bandwidth * BANDWIDTH_SHARE)
-    # Offloaded states: gradients go down, parameters come up over PCIe 3/4 (12 GB/s a device), and the host's Adam
-    # runs at some 1e9 parameters a second and device (ZeRO-Offload, arXiv 2101.06840, section 5).
-    over_pcie = parameters * (2 * columns.compute_bytes) / 12e9 + parameters / 1e9
-    return np.where(columns.offload > 0, over_pcie, on_device)
+    return np.where(columns.offload > 0, offload.optimizer_s(columns, parameters), on_device)

@@ -37,6 +37,8 @@ class Device:
     memory_gib: float
     """What the driver reports as total."""
     bandwidth_gb_per_s: float
+    host_gb_per_s: float
+    """Of the link to the host by the datasheet, a direction."""
     tflops: Mapping[str, float]
     """Datasheet peak by compute precision, dense."""
     matmul_share: float

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from platform.cost_model.columns import Array, Columns, checkpointed_share, is_autocast
+from platform.cost_model.columns import DDP, DEEPSPEED, FSDP, Array, Columns, checkpointed_share, is_autocast
 from platform.cost_model.compression import held_bytes, passing_bytes
-from platform.cost_model.step_time import DDP, DEEPSPEED, FSDP
 
 LIVE_PARAMETERS = 1e9
 """DeepSpeed's `stage3_max_live_parameters`."""
@@ -55,6 +54,12 @@ def per_parameter(c: Columns) -> PerParameter:
     gradients = gradients + np.where(beside, cb, 0.0)
     held = np.where(accumulates | whole | beside, gradients, 0.0)
     final = np.where(fsdp, sb / c.shard, gradients)
+    # Offloaded, stage 1 still sums whole gradients on the device, and stage 2 what it owns where the sums are wider
+    # than the products (`stage_1_and_2.py`, `copy_grads_in_partition`); only at the end of a step do they go down.
+    away = np.where(
+        c.zero_stage == 1, summed * accumulates, np.where((c.zero_stage == 2) & (summed > cb), summed / zero_2, 0.0)
+    )
+    held = np.where((c.offload > 0) & (c.engine == DEEPSPEED), away, held)
     casts = (c.engine == DEEPSPEED) & (sb > cb) & ~whole
     # The step flattens this rank's gradients, stage 3 a sub-group at a time; sums in 16 bits are cast to fp32 as well.
     # fp32 sums of 16-bit products stand in one flat tensor from the start, that the optimizer takes as it is
@@ -70,7 +75,7 @@ def per_parameter(c: Columns) -> PerParameter:
     copies = np.where(alike, sb / zero_1, copies)
     return PerParameter(
         resident=params + states * on_device + held_bytes(c),
-        held_gradients=held * np.where((c.offload > 0) & (c.engine == DEEPSPEED), 0.0, 1.0),
+        held_gradients=held,
         final_gradients=final * on_device,
         step_copies=copies * on_device,
     )

@@ -29,19 +29,25 @@ GATHER_HOST_S = 0.27e-3
 """Host time of one parameter-holding module's fetch or release under ZeRO-3's hooks: 42 ms more a step than ZeRO-2 for
 GPT-2 small on an H200 (this project), over 74 modules and 3 passes; hooks on gradients took 14 of ZeRO-2's. A loop that
 waits for the device at each micro-step, as DeepSpeed's throughput timer does unless turned off, took 87 ms more."""
-UNIT_HOST_S = 0.9e-3
-"""Host time of one unit's hooks under FSDP2 and pass, of which the backward pass has two: casting, setting and freeing
-each parameter, summing gradients, all driven from Python. GPT-2 small, twelve blocks, micro-batch 8 or 16, on one H200
-of several hosts (this project): compiled 48 to 61 ms a micro-step, not compiled 45 to 60; launches and calls take 23 of
-these. Without any device the same hooks take 0.5 to 1 ms of a 2.5 GHz core, in the backward pass 0.7 to 1.8 in all
-(`benchmarks.fsdp_hooks`)."""
+UNIT_HOST_S = 0.17e-3
+"""Host time of one unit's hooks under FSDP2 and pass, of which the backward pass has two, where parameters stay whole
+and gradients are only summed: stage 2 between a step's first and last micro-step. GPT-2 small, twelve blocks, eager and
+compiled, micro-batches 2 to 8, on H200s of two hosts (this project): 26 to 37 ms a micro-step, of which launches and
+calls take 23. Without any device all of a block's hooks take 0.6 ms (`benchmarks.fsdp_hooks`)."""
+CAST_HOST_S = 0.35e-3
+"""Host time of making one unit whole and letting it go, on one rank: each parameter cast, set and freed from Python.
+The same runs under stage 3, which does so in each pass: 35 to 41 ms (one of five took 55)."""
+REDUCE_HOST_S = 1.5e-3
+"""Host time of one unit's reduction on one rank: twelve gradients cast, copied and handed over, streams and events.
+GPT-2 XL at length 128, stage 3, eager, one micro-step a step, where all of it is done (this project): 5 to 6 ms a block
+on one H200, and on four 7 ms less `COLLECTIVE_HOST_S` three times."""
 COLLECTIVE_HOST_S = 0.8e-3
-"""Host time of gathering or reducing one unit under FSDP2 among several ranks: copying in, the collective, copying out.
-On one rank, where `UNIT_HOST_S` was taken, torch leaves all of that out (`_fsdp_param_group.py`, `world_size == 1`).
-GPT-2 XL at length 128, stage 3, eager, one micro-step a step (this project): 329 to 374 ms forward and backward on four
-H200 at micro-batches 1 to 9, 247 on one of another host at 8, so 0.7 ms for each of three a block, and 0.9 beside this
-model of one; GPT-2 small in a bare loop on two H200, 87 to 99 ms, so 0.6 to 1. Without any device two ranks take
-0.9 ms more of a 2.5 GHz core than one (`benchmarks.fsdp_hooks`)."""
+"""Host time of gathering or reducing one unit under FSDP2 among several ranks, beside that: copying in, the collective,
+copying out, which torch leaves out on one rank (`_fsdp_param_group.py`, `world_size == 1`). GPT-2 XL at length 128,
+stage 3, eager, one micro-step a step (this project): 329 to 374 ms forward and backward on four H200 at micro-batches 1
+to 9, 247 on one of another host at 8, so 0.7 ms for each of three a block, and 0.9 beside this model of one; GPT-2
+small in a bare loop on two H200, 87 to 99 ms, so 0.6 to 1. Without any device two ranks take 0.9 ms more of a 2.5 GHz
+core than one (`benchmarks.fsdp_hooks`)."""
 CHECKPOINT_HOST_S = 2.4e-3
 """Host time of an eager block's checkpoint beside the launches of its second forward pass: torch's checkpoint sees each
 saved tensor in Python, as it is saved, saved again and used (`torch/utils/checkpoint.py`). The same runs with full
@@ -75,16 +81,19 @@ def host_layer_s(columns: Columns) -> tuple[Array, Array, Array]:
     kernels = launches * np.where(c.blocking > 0, BLOCKED_LAUNCH_S, LAUNCH_S) + c.compiled_calls * COMPILED_CALL_S
     # ZeRO-3 hooks every module: six a block.
     fetching = np.where((c.engine == 2) & (c.zero_stage == 3), 6 * GATHER_HOST_S, 0.0)
-    unit = np.where(c.engine == 1, UNIT_HOST_S, 0.0)
+    fsdp = c.engine == 1
+    unit = np.where(fsdp, UNIT_HOST_S, 0.0)
     # Stage 2 gathers for the first of a step's micro-steps; gradients may be reduced in the last alone.
-    collective = np.where((c.engine == 1) & (c.shard > 1), COLLECTIVE_HOST_S, 0.0)
+    collective = np.where(c.shard > 1, COLLECTIVE_HOST_S, 0.0)
+    gather = np.where(fsdp, CAST_HOST_S + collective, 0.0)
+    reduce = np.where(fsdp, REDUCE_HOST_S + collective, 0.0)
     gathers = np.where(c.zero_stage == 3, 1.0, 1.0 / c.grad_accum)
     again = np.where(c.zero_stage == 3, 1.0, 0.0)
     reduces = np.where(c.sync_every > 0, 1.0, 1.0 / c.grad_accum)
     hooked = wraps_optimizer(c) & (c.zero_stage < 3) & (c.blocking > 0)
     gradient_hooks = np.where(hooked, 12 * GRADIENT_HOST_S, 0.0)
-    forward = kernels + fetching + unit + gathers * collective
-    backward = 2 * (kernels + fetching + unit) + (again + reduces) * collective + gradient_hooks
+    forward = kernels + fetching + unit + gathers * gather
+    backward = 2 * (kernels + fetching + unit) + again * gather + reduces * reduce + gradient_hooks
     # FSDP2's unit holds the checkpoint; compiled code has it inside.
     return forward, backward, kernels + fetching + np.where(c.fused > 0, 0.0, CHECKPOINT_HOST_S)
 

@@ -119,7 +119,8 @@ def _state_bytes(recipe: Recipe, layout: Layout, batch: BatchPoint) -> _StateByt
     if summing:
         gradients = final = float(state)
     if layout.offload != "none":
-        gradients = final = 0.0
+        # Stage 1 sums whole gradients on the device all the same; what stage 2 sums there depends on their type.
+        gradients, final = gradients if layout.zero_stage == 1 else 0.0, 0.0
     return _StateBytes(
         resident=resident,
         held_gradients=gradients if accumulates or (summing and layout.offload == "none") else 0.0,

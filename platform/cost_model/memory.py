@@ -11,6 +11,8 @@ import numpy as np
 
 from platform.cost_model.columns import (
     CHUNK_LOGITS,
+    DEEPSPEED,
+    FSDP,
     Array,
     Columns,
     casts_softmax,
@@ -20,7 +22,7 @@ from platform.cost_model.columns import (
 )
 from platform.cost_model.holdings import per_parameter, table_gradient, unit_copies
 from platform.cost_model.lower_bound import GIB, LowerBound, lower_bound, lower_bound_gib
-from platform.cost_model.step_time import DEEPSPEED, FSDP, rank_parameters, stages_of
+from platform.cost_model.step_time import rank_parameters, stages_of
 
 __all__ = ["PHASES", "LowerBound", "PeakMemory", "lower_bound", "lower_bound_gib", "peak_memory"]
 

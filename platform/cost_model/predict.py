@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from platform.cost_model.columns import Array, Columns, Mask
+from platform.cost_model.columns import DEEPSPEED, Array, Columns, Mask
 from platform.cost_model.host import pace_share
 from platform.cost_model.memory import PeakMemory, peak_memory
-from platform.cost_model.step_time import DEEPSPEED, StepTime, step_time
+from platform.cost_model.step_time import StepTime, step_time
 
 Z_80 = 1.2816
 """Standard deviations on each side of a normal distribution's 80 %."""

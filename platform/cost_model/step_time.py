@@ -4,13 +4,12 @@ import dataclasses
 
 import numpy as np
 
+from platform.cost_model import offload
 from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwidth
-from platform.cost_model.columns import Array, Columns, checkpointed_share
+from platform.cost_model.columns import DDP, DEEPSPEED, FSDP, Array, Columns, checkpointed_share
 from platform.cost_model.compression import squeezing_s
 from platform.cost_model.compute import BANDWIDTH_SHARE, head_s, layer_seconds, optimizer_s
 from platform.cost_model.host import INSTRUCTIONS_S, host_layer_s, host_step_layer_s, host_step_s, together_s
-
-DDP, FSDP, DEEPSPEED, MEGATRON = range(4)
 
 OVERLAP_SLOWDOWN = 0.18
 """Share of hidden communication that still slows compute: NCCL's ring over NVLink runs on 24 of a Hopper's 132 or an
@@ -20,9 +19,6 @@ ZERO_3_GATHERS = 12.0
 PAGEABLE_BANDWIDTH = 4e9
 """Bytes a second between device and pageable host memory: `checkpoint_in_cpu` copies there and back without pinning and
 waits (DeepSpeed, `activation_checkpointing/checkpointing.py`); PCIe 3 gives 12e9 to pinned memory, a third to this."""
-PINNED_BANDWIDTH = 12e9
-"""Bytes a second between a device and pinned host memory, each way: PCIe 3 with 16 lanes, as in ZeRO-Offload (arXiv
-2101.06840, section 4); later buses have two and four times that."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -237,10 +233,7 @@ def _data_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> Array:
     per_layer = c.layer_parameters / c.tp
     units = np.where(c.engine == DEEPSPEED, ZERO_3_GATHERS, 1.0)
     gather = units * gather_s(per_layer * c.compute_bytes / units, group, shard_in_node, unit_bandwidth, unit_latency)
-    # What lies on the host comes up first: FSDP2's shards as they are stored, DeepSpeed's in the products' type.
-    stored = np.where(c.engine == FSDP, c.state_bytes, c.compute_bytes)
-    from_host = np.where(c.offload == 2, per_layer / group * stored / PINNED_BANDWIDTH, 0.0)
-    gather = gather + from_host
+    gather = gather + offload.parameters_s(c, per_layer / group)  # what lies on the host comes up first
     # The second gathering may stay in a smaller group of neighbours.
     few = np.where(c.reshard < group, c.reshard, group)
     few_in_node = np.minimum(in_node, few)
@@ -278,4 +271,4 @@ def _data_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> Array:
 
     data = np.where((c.zero_stage >= 1) & (c.zero_stage <= 2), sharded, plain)
     data = np.where((c.engine == FSDP) | (c.zero_stage == 3), units_s, data)
-    return np.where((dp > 1) | (c.offload == 2), data, 0.0)
+    return np.where((dp > 1) | (c.offload == 2), data, 0.0) + offload.gradients_s(c, owned / group)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from platform.cost_model.columns import CHECKPOINTING, ENGINES, LOGIT_BYTES, OFFLOAD, Columns, from_rows
 from platform.cost_model.compression import compression_values
 from platform.cost_model.hardware import PLAIN_SHARE, ClusterSpec
+from platform.cost_model.offload import LINK_SHARE
 from trainers.layout import BatchPoint, Layout, activation_budget
 from trainers.recipe import Recipe
 from trainers.spec import ModelSpec
@@ -180,6 +181,7 @@ def cluster_values(cluster: ClusterSpec, precision: str) -> dict[str, float]:
         "peak_flops": peak,
         "flash_flops": half * device.flash_share,
         "bandwidth": device.bandwidth_gb_per_s * 1e9,
+        "host_bandwidth": device.host_gb_per_s * 1e9 * LINK_SHARE,
         "units": device.units,
         "capacity_gib": device.memory_gib,
         "context_gib": device.context_gib,
