@@ -141,12 +141,13 @@ class Space:
     def candidates(self, num_devices: int) -> tuple[tuple[Candidate, ...], tuple[Rejected, ...]]:
         """All that can run on `num_devices`, in the order of the axes, and what cannot, with reasons.
 
-        A combination that no engine can mean (DDP at stage 3) or that comes out as an earlier layout is left out
-        silently. A micro-batch that does not divide the global batch is left out of the ladder; a layout whose
+        A combination of axes that no engine can mean (DDP at stage 3) or that comes out as an earlier layout is left
+        out silently. A micro-batch that does not divide the global batch is left out of the ladder; a layout whose
         ladder is empty is rejected.
 
         Raises:
-            ValueError: there are fewer devices than `num_workers`, or nothing at all can run.
+            ValueError: there are fewer devices than `num_workers`, a named point is one that no engine can mean, or
+                nothing at all can run.
         """
         wanted = num_devices if self.num_workers is None else self.num_workers
         if num_devices < wanted:
@@ -159,6 +160,8 @@ class Space:
             try:
                 layout = fill(values, wanted)
             except ValueError as error:
+                if name:
+                    raise ValueError(f"point {name} of space {self.name}: {error}") from error
                 against.add(meaningless=str(error))
                 continue
             key = f"{recipe.id}-{layout.id}"

@@ -115,10 +115,8 @@ class Layout:
                 f"reshard is an axis of fsdp at stage 3, got reshard {self.reshard} with {self.engine} at stage"
                 f" {self.zero_stage}"
             )
-        if self.reshard and (not 1 < self.reshard < self.dp_shard or self.dp_shard % self.reshard):
-            raise ValueError(
-                f"reshard must divide dp_shard {self.dp_shard} and lie between 1 and it, got {self.reshard}"
-            )
+        if self.reshard == 1:
+            raise ValueError("reshard is a number of ranks, 2 or more, got 1: zero_stage 2 keeps parameters whole")
         if self.overlap != "default" and (self.engine != "deepspeed" or not self.zero_stage):
             raise ValueError(
                 f"overlap is an axis of deepspeed at stages 1 to 3, got overlap {self.overlap} with {self.engine} at"

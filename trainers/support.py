@@ -135,6 +135,11 @@ def _of_layout(recipe: Recipe, layout: Layout) -> Iterator[str]:
             f"prefetch {layout.prefetch} reaches beyond the {recipe.model.num_layers} blocks of {recipe.model.name}:"
             " choose less"
         )
+    if layout.reshard and (layout.reshard >= layout.dp_shard or layout.dp_shard % layout.reshard):
+        yield (
+            f"reshard must be a divisor of the {layout.dp_shard} ranks that share the parameters, and less than they"
+            f" are, got {layout.reshard}: choose another, or 0"
+        )
     if recipe.model.num_layers <= layout.checkpoint_every // 2:
         yield (
             f"checkpointing {layout.checkpointing} of {recipe.model.num_layers} blocks is that of a smaller distance:"

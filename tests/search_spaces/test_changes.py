@@ -24,6 +24,15 @@ def test_each_kind_that_a_space_names_is_an_axis_of_its_model_s(axis: str) -> No
     assert {getattr(each.layout, axis) for each in found} >= values
 
 
+@pytest.mark.parametrize("num_devices", [2, 4])
+def test_no_named_point_is_lost_in_silence(num_devices: int) -> None:
+    """Two that are one layout on so few devices share a trial; one that cannot run there is refused by a sentence."""
+    space = search_spaces.load("bloom7b_kinds")
+    found, rejected = space.candidates(num_devices)
+    names = [name for each in (*found, *rejected) for name in each.name.split(", ")]
+    assert sorted(names) == sorted(point.name for point in space.points)
+
+
 def test_a_recipe_field_makes_another_recipe() -> None:
     space = search_spaces.load("bloom7b")
     shorter = space.with_changes(["seq_len=1024", "optimizer=adafactor", "learning_rate=3e-4"])

@@ -134,6 +134,13 @@ def test_named_points_are_exactly_the_space() -> None:
         assert [point.grad_accum for point in each.batch_points()] == [1]
 
 
+def test_a_named_point_that_no_engine_can_mean_is_told_by_its_name() -> None:
+    space = search_spaces.load("bloom7b_kinds")
+    wrong = Point(name="mistaken", micro_batch=2, layout={"engine": "ddp"})
+    with pytest.raises(ValueError, match=r"^point mistaken of space bloom7b_kinds: zero_stage of ddp must be one of 0, got 3$"):
+        dataclasses.replace(space, points=(*space.points, wrong)).candidates(2)
+
+
 def test_fewer_devices_than_the_space_takes() -> None:
     miniature = search_spaces.load("bloom7b").miniature
     assert miniature is not None
