@@ -121,6 +121,8 @@ class Columns:
     """Bytes an element of an exchanged gradient."""
     prefetch: Array
     """Share of ZeRO-3's communication that hides behind compute; see `values.PREFETCH`."""
+    reduces_whole: Array
+    """1 where DeepSpeed's stages 1 and 2 all-reduce whole buckets of gradients, 0 where they reduce them to owners."""
     compression: Array
     """Share of a gradient's bytes that is exchanged."""
     factor_rank: Array

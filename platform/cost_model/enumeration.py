@@ -155,6 +155,7 @@ def enumerate_points(recipe: Recipe, cluster: ClusterSpec, axes: Axes | None = N
         "wide_softmax": float(model.architecture != "gpt2"),
         "rounding": ROUNDING["expandable"],
         "prefetch": PREFETCH["current"],
+        "reduces_whole": 1,
         "gradient_bytes": state,
     }
     buckets = np.array([default_bucket_bytes(name, state, compute) for name in ENGINES])

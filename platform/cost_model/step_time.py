@@ -219,8 +219,10 @@ def _data_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> Array:
     overlaps = (c.engine == DDP) & (c.factor_rank == 0)
     hidden = np.where(overlaps, np.minimum(reduced - bucket, backward), 0.0)
     plain = syncs * (reduced - hidden * (1 - OVERLAP_SLOWDOWN) + squeezing_s(c, owned, c.bandwidth * BANDWIDTH_SHARE))
-    # Stages 1 and 2 scatter and gather: as many bytes as an all-reduce, the gather in the parameters' type.
+    # Stages 1 and 2 scatter and gather: as many bytes as an all-reduce, the gather in the parameters' type. DeepSpeed's
+    # have all-reduced whole buckets since 2023 (`stage_1_and_2.py`, `use_multi_rank_bucket_allreduce`).
     scatter = num_buckets * gather_s(gradient_bytes / num_buckets, dp, in_node, bandwidth, latency)
+    scatter = np.where((c.engine == DEEPSPEED) & (c.reduces_whole > 0), reduced, scatter)
     gathered = gather_s(owned * c.compute_bytes, dp, in_node, bandwidth, latency)
     # `BF16_Optimizer`, stage 1 with sums wider than the products, all-reduces whole sums and steps its part of them.
     whole_sums = (c.engine == DEEPSPEED) & (c.zero_stage == 1) & (c.gradient_bytes > c.compute_bytes)

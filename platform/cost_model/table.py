@@ -235,6 +235,7 @@ def _values(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, float
         "rounding": ROUNDING["expandable" if searched else "blocks"],
         # Stacks with fused attention are younger than DeepSpeed 0.6.
         "prefetch": PREFETCH["current" if own or flash else "2021"],
+        "reduces_whole": float(own or flash),
         "dropout": float(not own and not flash),
         "blocking": float(launches_block(text, cluster)),
         "micro_batch": micro_batch,

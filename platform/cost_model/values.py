@@ -93,6 +93,7 @@ def layout_values(recipe: Recipe, layout: Layout) -> dict[str, float]:
         "dropout": 0.0,
         "blocking": 0.0,
         "rounding": ROUNDING["expandable"],
+        "reduces_whole": 1.0,
         "prefetch": 0.0 if layout.overlap == "off" else PREFETCH["current"],
         # Every engine of ours reduces and sums in the states' type.
         "gradient_bytes": state,

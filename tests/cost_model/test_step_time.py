@@ -384,11 +384,14 @@ def test_zero_3_loads_parameters_once_more_to_recompute() -> None:
     assert data_s("fsdp", "full") == pytest.approx(data_s("fsdp", "none"), rel=0.03)
 
 
-def test_stage_1_with_fp32_sums_all_reduces_them() -> None:
-    """`BF16_Optimizer`: 2 x 4 bytes a parameter pass and 2 are gathered; with bf16 sums 2 are scattered, 2 gathered."""
+def test_stage_1_all_reduces_its_sums_in_their_type() -> None:
+    """2 x 4 bytes a parameter pass in fp32, 2 x 2 in bf16, and 2 are gathered; until 2023 2 of bf16 were scattered."""
     layout = Layout(engine="deepspeed", zero_stage=1, dp_shard=64)
     fp32, bf16 = (slow_data_s(layout, state_precision=state) for state in ("fp32", "bf16"))
-    assert fp32 / bf16 == pytest.approx((8 + 2) / (2 + 2), rel=0.03)
+    assert fp32 / bf16 == pytest.approx((8 + 2) / (4 + 2), rel=0.03)
+    columns = point(layout, cluster="8x8xA100", model=GPT_39B, state_precision="bf16")
+    earlier = float(step_time(changed(columns, inter_bandwidth=1e8, reduces_whole=0.0)).data_s[0])
+    assert fp32 / earlier == pytest.approx((8 + 2) / (2 + 2), rel=0.03)
 
 
 def test_large_messages_fill_a_pipeline_first() -> None:

@@ -137,7 +137,9 @@ def test_named_points_are_exactly_the_space() -> None:
 def test_a_named_point_that_no_engine_can_mean_is_told_by_its_name() -> None:
     space = search_spaces.load("bloom7b_kinds")
     wrong = Point(name="mistaken", micro_batch=2, layout={"engine": "ddp"})
-    with pytest.raises(ValueError, match=r"^point mistaken of space bloom7b_kinds: zero_stage of ddp must be one of 0, got 3$"):
+    with pytest.raises(
+        ValueError, match=r"^point mistaken of space bloom7b_kinds: zero_stage of ddp must be one of 0, got 3$"
+    ):
         dataclasses.replace(space, points=(*space.points, wrong)).candidates(2)
 
 
