@@ -1,6 +1,7 @@
-"""What ends a command from outside: Ctrl-C, SIGTERM, a closed terminal, and a reader of its output that left."""
+"""What ends a command from outside: Ctrl-C, SIGTERM, a closed terminal, its output's reader that left or full disk."""
 
 import contextlib
+import errno
 import io
 import os
 import select
@@ -13,6 +14,8 @@ from typing import NoReturn
 INTERRUPTED = 130
 READER_LEFT = 128 + signal.SIGPIPE
 """What a shell calls the end of a filter whose reader left, as of `yes | head`."""
+UNWRITTEN = os.EX_IOERR
+"""No code that says something else here: 1 is that nothing fits."""
 
 
 def exit_with(main: Callable[[], int]) -> NoReturn:
@@ -32,6 +35,12 @@ def exit_with(main: Callable[[], int]) -> NoReturn:
         if not any(map(_reader_left, (1, 2))):
             raise
         code = READER_LEFT
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print(f"error: not all of the output could be written: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # as below
+        code = UNWRITTEN
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         code = INTERRUPTED

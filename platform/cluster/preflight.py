@@ -42,7 +42,7 @@ def remarks(nodes: Sequence[Node]) -> Iterator[str]:
         have = f"and {plural(len(slow) - 1, 'more node')} have" if slow[1:] else "has"
         yield (
             f"Node {slow[0].address} {have} no bytecode of {', '.join(found)}, and Python writes none there: every"
-            " process compiles them again, seconds of each trial. Mend it there, once:"
+            " process compiles them again, seconds of each trial. Mend it there, once, as who owns them:"
             f" python -m compileall -q -j 0 {' '.join(dict.fromkeys(found.values()))}"
         )
 

@@ -36,6 +36,9 @@ def read_rows(path: pathlib.Path) -> list[Row]:
     twice = [name for name, count in collections.Counter(header).items() if name and count > 1]
     if twice:
         raise InputError(f"table {path} has the columns {', '.join(twice)} more than once: keep one of each")
+    parted = [mark for mark in (";", "\t", "|") if len(header) == 1 and mark in header[0]]
+    if parted:
+        raise InputError(f"table {path} parts its columns by {parted[0]!r}: save it with commas")
     missing = [name for name in NEEDED if name not in header]
     if missing:
         raise InputError(f"table {path} lacks the columns {', '.join(missing)}; docs/table.md has the whole header")

@@ -244,6 +244,8 @@ def test_a_row_of_our_own_is_read_by_its_engine_and_cap(tmp_path: Path) -> None:
     [
         (None, "cannot read table"),
         ("a,b\n1,2\n", "lacks the columns model, layers"),
+        ("model;layers\ngpt2;12\n", "parts its columns by ';': save it with commas"),
+        ("model\tlayers\ngpt2\t12\n", r"parts its columns by '\t': save it with commas"),
         ("model,tp,tp\nx,1,2\n", "has the columns tp more than once"),
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from platform.signals import READER_LEFT
+from platform.signals import READER_LEFT, UNWRITTEN
 
 TABLE = "tests/cost_model/tables/megatron_ten_rows.csv"
 ROOT = Path(__file__).parents[2]
@@ -57,6 +57,22 @@ def test_output_that_cannot_take_a_command_s_words_is_no_error(streams: str, env
         text=True,
     )
     assert (run.returncode, run.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", [f"validate {TABLE} --json", f"validate {TABLE}", "search --list"])
+def test_output_to_a_full_disk_is_told_in_a_sentence(command: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        run = subprocess.run(
+            [sys.executable, "-m", *f"platform.{command}".split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            timeout=300,
+            check=False,
+            text=True,
+        )
+    sentence = "error: not all of the output could be written: No space left on device\n"
+    assert (run.returncode, run.stderr) == (UNWRITTEN, sentence)
 
 
 def test_another_pipe_that_breaks_is_an_error() -> None:
