@@ -12,7 +12,10 @@ from platform.cost_model import offload
 from platform.cost_model.columns import (
     CHUNK_LOGITS,
     COMPILE,
+    DEEPSPEED,
+    FSDP,
     LOGIT_BYTES,
+    MEGATRON,
     Array,
     Columns,
     casts_softmax,
@@ -151,7 +154,7 @@ def _attention_seconds(columns: Columns, tokens: Array) -> tuple[Array, Array]:
     # The second product is as deep as the sequence is long.
     deep_rate = sustained * seq / (seq + columns.half_depth)
     second = np.maximum(2 * scores * head_dim / deep_rate, score_bytes / bandwidth)
-    hand_fused = (columns.fused + (columns.engine == 3)) > 0
+    hand_fused = (columns.fused + (columns.engine == MEGATRON)) > 0
     dropout = columns.dropout * DROPOUT_PASSES * score_bytes / bandwidth
     kernel = SOFTMAX_PASSES * score_bytes / bandwidth
     unfused, unfused_backward = (
@@ -223,7 +226,7 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     forward = products + attention + passes
     # PyTorch's checkpoint stops when the last saved tensor is there: the last product's output is not needed
     # (torch.utils.checkpoint.set_checkpoint_early_stop). Megatron-LM and DeepSpeed's pipeline run the whole block.
-    modern = (columns.engine == 2) & (columns.tp * columns.pp == 1) & (columns.flash > 0)
+    modern = (columns.engine == DEEPSPEED) & (columns.tp * columns.pp == 1) & (columns.flash > 0)
     stops_early = (columns.engine < 2) | modern
     whole = forward - np.where(stops_early, matmul_s(columns, tokens, h, inner), 0.0)
     # Selective: Megatron-LM repeats the attention core (arXiv 2205.05198, section 5), as fused attention does anyway;
@@ -259,7 +262,7 @@ def _weight_traffic_s(columns: Columns, parameters: Array) -> Array:
     """
     c = columns
     several = c.grad_accum > 1
-    is_fsdp, is_deepspeed = c.engine == 1, c.engine == 2
+    is_fsdp, is_deepspeed = c.engine == FSDP, c.engine == DEEPSPEED
     repeated = np.where(c.checkpointing == 2, checkpointed_share(c), 0.0)
     sharded_sum = np.where(several, 3 * c.gradient_bytes / c.shard, 0.0)
     sums = np.where(several, 2 * c.gradient_bytes + c.compute_bytes, 0.0)

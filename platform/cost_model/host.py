@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from platform.cost_model.columns import Array, Columns, wraps_optimizer
+from platform.cost_model.columns import DEEPSPEED, FSDP, Array, Columns, wraps_optimizer
 
 LAUNCH_S = 7e-6
 """Host time of one kernel launch through PyTorch's dispatcher (arXiv 2104.04473 leaves it out; PyTorch's own
@@ -80,8 +80,8 @@ def host_layer_s(columns: Columns) -> tuple[Array, Array, Array]:
     launches = np.where(c.fused > 0, FUSED_LAUNCHES, EAGER_LAUNCHES)
     kernels = launches * np.where(c.blocking > 0, BLOCKED_LAUNCH_S, LAUNCH_S) + c.compiled_calls * COMPILED_CALL_S
     # ZeRO-3 hooks every module: six a block.
-    fetching = np.where((c.engine == 2) & (c.zero_stage == 3), 6 * GATHER_HOST_S, 0.0)
-    fsdp = c.engine == 1
+    fetching = np.where((c.engine == DEEPSPEED) & (c.zero_stage == 3), 6 * GATHER_HOST_S, 0.0)
+    fsdp = c.engine == FSDP
     unit = np.where(fsdp, UNIT_HOST_S, 0.0)
     # Stage 2 gathers for the first of a step's micro-steps; gradients may be reduced in the last alone.
     collective = np.where(c.shard > 1, COLLECTIVE_HOST_S, 0.0)
@@ -108,7 +108,7 @@ def host_step_s(columns: Columns) -> Array:
 
 def host_step_layer_s(columns: Columns) -> Array:
     """Host seconds of the optimizer's step a block, as far as they follow its parameters."""
-    return np.where(columns.engine == 1, 12 * SHARD_STEP_S, 0.0)
+    return np.where(columns.engine == FSDP, 12 * SHARD_STEP_S, 0.0)
 
 
 def together_s(host: Array, device: Array) -> Array:

@@ -8,7 +8,7 @@ LINK_SHARE = 0.75
 """Of the link to the host by the datasheet, what copies to pinned memory reach: 12 GB/s of PCIe 3's 16 (ZeRO-Offload,
 arXiv 2101.06840, section 4)."""
 HOST_ADAM = 1e9
-"""Parameters a second and device that Adam steps on the host (ZeRO-Offload, section 5; 1.2 to 1.8e9 with all around it
+"""Parameters a second and device that Adam steps on the host (ZeRO-Offload, section 5; 0.9 to 1.6e9 with all around it
 on the hosts of two H200 with 16 cores each, this project)."""
 HOST_SUMS = 1.55e9
 """Bytes a second of gradients that FSDP2 adds to what lies on the host. From its second micro-step on torch copies each
