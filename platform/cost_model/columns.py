@@ -187,13 +187,13 @@ def wraps_optimizer(c: Columns) -> Mask:
     states' type, which then steps torch's (in published runs it holds 16-bit weights beside the masters).
     """
     plain = (c.zero_stage == 0) & (c.pp == 1) & (c.gradient_bytes >= c.state_bytes)
-    return (c.engine == ENGINES.index("deepspeed")) & ~plain
+    return (c.engine == DEEPSPEED) & ~plain
 
 
 def is_autocast(c: Columns) -> Mask:
     """Rows whose weights stay in the states' type and are cast for each product: DDP, and DeepSpeed as plain."""
-    plain = (c.engine == ENGINES.index("deepspeed")) & ~wraps_optimizer(c)
-    return (c.compute_bytes < c.state_bytes) & ((c.engine == ENGINES.index("ddp")) | plain)
+    plain = (c.engine == DEEPSPEED) & ~wraps_optimizer(c)
+    return (c.compute_bytes < c.state_bytes) & ((c.engine == DDP) | plain)
 
 
 def checkpointed_share(c: Columns) -> Array:
