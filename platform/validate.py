@@ -1,6 +1,7 @@
-"""How good the cost model is against a measured table, beside a constant-MFU predictor fitted to the same rows.
+"""How good the cost model is against measured tables, beside a constant-MFU predictor fitted to the same rows.
 
     python -m platform.validate TABLE.csv                   zero-shot: nothing is measured
+    python -m platform.validate TABLE.csv TABLE.csv         of both together: rows of one cell are one cell
     python -m platform.validate TABLE.csv --calibrate 3     3 configurations a cell are measured, the rest predicted
     python -m platform.validate TABLE.csv --calibrate 3 --min-cell 6    the same, over cells of 6 configurations or more
     python -m platform.validate TABLE.csv --rows            every configuration, measured beside predicted
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(
         prog="python -m platform.validate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("table", metavar="TABLE.csv", type=pathlib.Path, help="a measured table")
+    parser.add_argument("tables", metavar="TABLE.csv", nargs="+", type=pathlib.Path, help="measured tables")
     parser.add_argument(
         "--calibrate", metavar="K", type=int, default=0, help="measure K configurations a cell, as a search would"
     )
@@ -45,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise InputError(f"--calibrate must not be negative, got {options.calibrate}")
         if options.min_cell < 1:
             raise InputError(f"--min-cell must be at least 1, got {options.min_cell}")
-        report = validate(read_rows(options.table), num_calibrate=options.calibrate, min_cell=options.min_cell)
+        rows = [row for table in options.tables for row in read_rows(table)]
+        report = validate(rows, num_calibrate=options.calibrate, min_cell=options.min_cell)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

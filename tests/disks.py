@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+_NOT_ALLOWED = ("permission denied", "not permitted", "superuser", "only root")
+"""What `mount` says to who may not."""
+
 
 @contextlib.contextmanager
 def small_disk(folder: Path, size_mib: int) -> Generator[Path]:
-    """A file system of `size_mib` mounted at `folder`, which is made; skips where this user may not mount.
+    """A file system of `size_mib` mounted at `folder`, which is made; skips where this user may not mount, and fails
+    where mounting does for another reason.
 
     A quota or a file opened short would not do: the kernel's own refusal of a write is what is looked at.
     """
@@ -18,7 +22,9 @@ def small_disk(folder: Path, size_mib: int) -> Generator[Path]:
     command = ["mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "none", folder]
     mounted = subprocess.run(command, capture_output=True, text=True, check=False)
     if mounted.returncode:
-        pytest.skip(f"only root may mount a small disk, and this machine refuses: {mounted.stderr.strip()}")
+        said = mounted.stderr.strip()
+        assert any(words in said for words in _NOT_ALLOWED), said
+        pytest.skip(f"only root may mount a small disk, and this machine refuses: {said}")
     try:
         yield folder
     finally:

@@ -137,8 +137,8 @@ def _of_layout(recipe: Recipe, layout: Layout) -> Iterator[str]:
         )
     if layout.reshard and (layout.reshard >= layout.dp_shard or layout.dp_shard % layout.reshard):
         yield (
-            f"reshard must be a divisor of the {layout.dp_shard} ranks that share the parameters, and less than they"
-            f" are, got {layout.reshard}: choose another, or 0"
+            f"reshard must divide dp_shard and be less, got reshard {layout.reshard} with dp_shard {layout.dp_shard}:"
+            " choose another, or 0"
         )
     if recipe.model.num_layers <= layout.checkpoint_every // 2:
         yield (

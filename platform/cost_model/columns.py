@@ -16,8 +16,8 @@ Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 ENGINES = ("ddp", "fsdp", "deepspeed", "megatron")
-CHECKPOINTING = ("none", "selective", "full", "every_4", "every_2", "budget_75", "budget_50", "budget_25")
 DDP, FSDP, DEEPSPEED, MEGATRON = range(len(ENGINES))
+CHECKPOINTING = ("none", "selective", "full", "every_4", "every_2", "budget_75", "budget_50", "budget_25")
 OFFLOAD = ("none", "optimizer", "all")
 COMPILE = ("none", "block", "model")
 

@@ -227,7 +227,7 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     # PyTorch's checkpoint stops when the last saved tensor is there: the last product's output is not needed
     # (torch.utils.checkpoint.set_checkpoint_early_stop). Megatron-LM and DeepSpeed's pipeline run the whole block.
     modern = (columns.engine == DEEPSPEED) & (columns.tp * columns.pp == 1) & (columns.flash > 0)
-    stops_early = (columns.engine < 2) | modern
+    stops_early = (columns.engine < DEEPSPEED) | modern
     whole = forward - np.where(stops_early, matmul_s(columns, tokens, h, inner), 0.0)
     # Selective: Megatron-LM repeats the attention core (arXiv 2205.05198, section 5), as fused attention does anyway;
     # This project's engines keep what products and fused attention give, and repeat the rest (`engines/_kernels.py`).

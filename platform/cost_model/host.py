@@ -36,7 +36,7 @@ compiled, micro-batches 2 to 8, on H200s of two hosts (this project): 26 to 37 m
 calls take 23. Without any device all of a block's hooks take 0.6 ms (`benchmarks.fsdp_hooks`)."""
 CAST_HOST_S = 0.35e-3
 """Host time of making one unit whole and letting it go, on one rank: each parameter cast, set and freed from Python.
-The same runs under stage 3, which does so in each pass: 35 to 41 ms (one of five took 55)."""
+The same runs under stage 3, which does so in each pass: 35 to 41 ms (one of four took 55)."""
 REDUCE_HOST_S = 1.5e-3
 """Host time of one unit's reduction on one rank: twelve gradients cast, copied and handed over, streams and events.
 GPT-2 XL at length 128, stage 3, eager, one micro-step a step, where all of it is done (this project): 5 to 6 ms a block

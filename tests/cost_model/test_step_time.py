@@ -271,11 +271,11 @@ def test_the_longer_of_host_and_device_sets_the_pace_softly() -> None:
         (2, "none", 4, 28.8),
         (2, "none", 8, 30.3),
         (2, "none", 8, 27.8),  # another host
-        (3, "none", 2, 39.5),
+        (3, "none", 2, 39.6),
         (3, "none", 8, 34.7),  # another host
-        (2, "block", 2, 26.1),
+        (2, "block", 2, 26.0),
         (2, "block", 4, 33.0),
-        (2, "block", 8, 37.0),
+        (2, "block", 8, 37.1),
         (3, "block", 2, 41.0),
     ],
 )

@@ -308,6 +308,15 @@ def test_small_cells_can_be_left_aside(capsys: pytest.CaptureFixture[str]) -> No
     ]
 
 
+def test_several_tables_are_scored_together(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("gpt2-gated-1xH200.csv", "gpt2-profiled-1xH200.csv", "gpt2_zero-1xH200.csv")
+    scored: list[int] = []
+    for each in (names[:1], names[:2], names):
+        assert main([*(str(MEASUREMENTS / name) for name in each), "--json"]) == 0
+        scored.append(json.loads(capsys.readouterr().out)["overall"]["rows_scored"])
+    assert scored == [2, 2, 10], "the second has the points of the first, the third eight of its own"
+
+
 MISSED_UNDER_TORCH_2_11 = {"bloom7b-guided-1xH200.csv": 3}
 """Full checkpointing of compiled blocks, which kept what BLOOM's GELU saves there (docs/cost-model-causes.md)."""
 

@@ -1,6 +1,7 @@
 """A memory control group of the kernel, in which a host's memory can run out for real without hurting anyone else."""
 
 import contextlib
+import errno
 import os
 import re
 import subprocess
@@ -9,6 +10,8 @@ import time
 from pathlib import Path
 
 _MOUNT = Path("/sys/fs/cgroup")
+REFUSED = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)
+"""What a kernel says that has no control groups, or none for this user to write; all else is a fault."""
 _ROOM_MIB = 256
 """More than steps of a tiny model take and give back: version 1 refuses a limit below what is in use just then."""
 _LONGEST_S = 300.0
@@ -33,10 +36,13 @@ class MemoryGroup:
         self.exists = False
 
     def __enter__(self) -> "MemoryGroup":
-        with contextlib.suppress(OSError):
+        try:
             self.path.mkdir()
             self.exists = (self.path / self._limit).exists()
             (self.path / self._swap).write_text("0")
+        except OSError as error:
+            if error.errno not in REFUSED:
+                raise
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -96,8 +96,8 @@ def test_nothing_that_the_contract_runs_is_refused(world_size: int) -> None:
             GPUS,
             "offloaded states in bf16 with its own compiled CPU Adam alone",
         ),
-        ({}, {"reshard": 2}, GPUS, "reshard must be a divisor of the 2 ranks that share the parameters, and less"),
-        ({}, {"reshard": 3}, GPUS, "reshard must be a divisor of the 2 ranks"),
+        ({}, {"reshard": 2}, GPUS, "reshard must divide dp_shard and be less, got reshard 2 with dp_shard 2"),
+        ({}, {"reshard": 3}, GPUS, "got reshard 3 with dp_shard 2: choose another, or 0"),
         ({}, {"prefetch": 2}, GPUS, "prefetch 2 reaches beyond the 2 blocks of gpt2"),
         ({}, {**ZERO_1, "overlap": "on"}, GPUS, "reduces all gradients after the backward pass, got overlap on"),
         (
