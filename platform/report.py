@@ -1,7 +1,7 @@
 """`python -m platform.report NAME`: the table, the winner and the files of a study, finished, cut short or running.
 
 Made from the journal alone. Brings MLflow up to date where it was not reached. Exit codes: 0 there is a winner,
-1 nothing fits, 2 bad input.
+1 nothing fits, 2 bad input, 4 not resolved which layout is the fastest.
 """
 
 import argparse
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from platform.errors import InputError, Parser, one_line
-from platform.finals.ranking import winners
 from platform.mirror.mirror import Mirror
 from platform.mirror.uri import check_uri, kept_uri
 from platform.reports.files import write_results
@@ -84,7 +83,7 @@ def _report(options: argparse.Namespace) -> int:
     elif not options.no_mlflow:
         mirror = Mirror(folder, uri).start()
         say(mirror.close(_MIRROR_S) or f"MLflow is up to date: {mirror.look}")
-    return 0 if winners(history.measurements) else 1
+    return ending.shown_verdict(history)
 
 
 if __name__ == "__main__":

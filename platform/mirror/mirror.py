@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from platform.errors import NOT_RESOLVED
 from platform.mirror.fields import id_of
 from platform.mirror.runs import Runs
 from platform.mirror.system_metrics import Samples
@@ -181,7 +182,7 @@ class Mirror:
         if end is None:
             status, at = "KILLED", self._history.last_at or now()
         else:
-            status = {0: "FINISHED", 1: "FINISHED", 130: "KILLED"}.get(end.exit_code, "FAILED")
+            status = {0: "FINISHED", 1: "FINISHED", NOT_RESOLVED: "FINISHED", 130: "KILLED"}.get(end.exit_code, "FAILED")
             at = end.at
         if self._troubled:
             runs.tidy()

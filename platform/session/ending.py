@@ -3,7 +3,8 @@
 import shlex
 from pathlib import Path
 
-from platform.errors import ClusterError, one_line
+from platform.errors import NOT_RESOLVED, ClusterError, one_line
+from platform.finals.contenders import any_unresolved, named_winners
 from platform.finals.ranking import winners
 from platform.mirror.mirror import Mirror
 from platform.reports.files import write_results
@@ -58,7 +59,7 @@ def kept(study: Study) -> str:
 
 def not_profiled(history: History) -> str:
     """Why a winner has no profile; "" where each has one, and where there is no winner."""
-    if all(history.profile_of(best) is not None for best in winners(history.measurements).values()):
+    if all(history.profile_of(best) is not None for best in named_winners(history.measurements).values()):
         return ""
     return f"The winner was not profiled: {_why_not_profiled(history)}. --resume with --profile tries again."
 
@@ -80,8 +81,19 @@ def how_to(command: str, path: Path) -> str:
     return f"{command} {path.name}{where}"
 
 
+def shown_verdict(history: History) -> int:
+    """The exit code of a report: 0 where some recipe has a winner, 4 where it is not resolved, else 1."""
+    if any_unresolved(history.measurements):
+        return NOT_RESOLVED
+    return 0 if winners(history.measurements) else 1
+
+
 def verdict(history: History) -> tuple[int, str]:
-    """0 where some recipe has a winner, 1 where nothing fits, 3 and why where every trial failed on its own account."""
+    """0 where some recipe has a winner, 1 where nothing fits, 3 and why where every trial failed on its own account, 4
+    where of some recipe it is not resolved which layout is the fastest.
+    """
+    if any_unresolved(history.measurements):
+        return NOT_RESOLVED, ""
     if winners(history.measurements):
         return 0, ""
     tried = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]

@@ -5,6 +5,7 @@ import datetime
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
+from platform.errors import NOT_RESOLVED
 from search_spaces.space import Candidate
 from trainers.journal import (
     End,
@@ -119,7 +120,7 @@ class History:
             case End():
                 self._close_session()
                 self.end = entry
-                if entry.left_out or entry.exit_code in (0, 1):  # one that was interrupted says nothing of them
+                if entry.left_out or entry.exit_code in (0, 1, NOT_RESOLVED):  # one that was interrupted says nothing of them
                     self.left_out = entry.left_out
             case Resume():
                 pass
