@@ -3,7 +3,6 @@
 import argparse
 from typing import Any, NoReturn
 
-
 NOT_RESOLVED = 4
 """Exit code where the machine was disturbed and it is not resolved which of several layouts is the fastest."""
 

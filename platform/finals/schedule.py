@@ -46,9 +46,7 @@ def repeats_left(
     return found
 
 
-def contenders_run(
-    found: Sequence[PointRuns], *, after: int, most: int, tried: Tried = frozenset()
-) -> Run | None:
+def contenders_run(found: Sequence[PointRuns], *, after: int, most: int, tried: Tried = frozenset()) -> Run | None:
     """The next run of the contenders, which run in turn: one round of runs for each number above `after`, the first
     that not all of them had; None after `most` rounds.
 

@@ -112,8 +112,8 @@ def _suffix(number: int, recipe: Recipe) -> str:
 
 
 def _write_winners(folder: Path, recipes: Sequence[Recipe], best: Mapping[str, Measurement]) -> list[Path]:
-    """`layout.json` of each recipe that has a winner, and `ds_config.json` where DeepSpeed won; those of a winner that is
-    none any more are removed.
+    """`layout.json` of each recipe that has a winner, and `ds_config.json` where DeepSpeed won; those of an
+    earlier winner are removed.
     """
     written: list[Path] = []
     for number, recipe in enumerate(recipes):

@@ -30,6 +30,7 @@ from platform.session.request import Request, read_request, resumed
 from platform.signals import INTERRUPTED, interruptible
 from platform.study.history import History
 from platform.study.study import Study, check_name, fresh_name
+from platform.subject.planned import planned
 from platform.subject.planning import Plan, same_devices
 from platform.subject.subject import Subject, subject_of
 from search_spaces.space import Space
@@ -107,6 +108,7 @@ def search(
                 study.record(Resume(argv=tuple(sys.argv[1:])))
             else:
                 study.record(_header(study.name, subject, searcher=request.searcher, uri=uri))
+            study.record(planned(subject.plan))
             if not finished.why_over(study, request):
                 _start_workers(subject, place)
             mirror, tell = _telling(study, uri, options, shown=shown)

@@ -9,8 +9,8 @@ from typing import Any
 from trainers.job import Job
 from trainers.layout import BatchPoint
 from trainers.measurement import Outcome
-from trainers.measuring.ladder import step_time_s, with_headroom_gib
 from trainers.measuring.host import HostSampled
+from trainers.measuring.ladder import step_time_s, with_headroom_gib
 from trainers.measuring.sampling import Sampled
 
 

@@ -1,4 +1,4 @@
-"""How busy a node is beside the trial while a window is timed: processors, hypervisor, clock. Linux; torch is not used."""
+"""How busy a node is beside the trial while a window is timed: processors, hypervisor, clock."""
 
 import dataclasses
 import os
