@@ -28,13 +28,13 @@ from typing import Any
 
 from platform.cluster.leftovers import Note
 from platform.cluster.nodes import Place
+from platform.cost_model.ordering import known_columns
 from platform.cost_model.predict import predict
 from platform.loop import tune
 from platform.loop.loop import Loop
 from platform.search import parser
 from platform.session import session
 from platform.session.request import read_request
-from platform.subject.ordering import known_columns
 from platform.subject.subject import Subject, subject_of
 from trainers.cluster import Cluster
 from trainers.journal import Line, Measured, RungStart, StudyHeader, TrialEnd, TrialStart, now, record, to_line

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import search_spaces
 import search_spaces.changes as changes
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.reports.files import LayoutFile, read_layout
 from platform.study.folder import is_path, located
 from platform.study.study import find

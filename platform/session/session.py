@@ -15,19 +15,21 @@ import platform.searchers as searchers
 from platform.cluster import head, leftovers, preflight
 from platform.cluster.connection import CPU_WORKERS, connected
 from platform.cluster.nodes import Place
-from platform.errors import ClusterError, InputError
+from platform.common import checkout
+from platform.common.errors import ClusterError, InputError
+from platform.common.say import say
+from platform.common.signals import INTERRUPTED, interruptible
+from platform.common.text import plural
 from platform.loop.budget import Budget
 from platform.loop.jobs import Settings
 from platform.loop.loop import Loop
 from platform.mirror.mirror import Mirror, check_uri, default_uri, shown_uri
 from platform.mirror.system_metrics import sampled
-from platform.probing import kept
-from platform.reports.progress import followed, say
-from platform.reports.text import plural
-from platform.session import checkout, ending, finished
+from platform.probing import kept, slow_nodes
+from platform.reports.progress import followed
+from platform.session import ending, finished
 from platform.session.dry_run import print_dry_run
 from platform.session.request import Request, read_request, resumed
-from platform.signals import INTERRUPTED, interruptible
 from platform.study.history import History
 from platform.study.study import Study, check_name, fresh_name
 from platform.subject.planning import Plan, same_devices
@@ -146,7 +148,7 @@ def fast_part(options: argparse.Namespace, request: Request, place: Place) -> Pl
     """
     if not options.exclude_slow or options.dry_run:
         return place
-    return preflight.without_slow(place, Path(options.studies).expanduser().absolute(), _cpu_workers(request))
+    return slow_nodes.without_slow(place, Path(options.studies).expanduser().absolute(), _cpu_workers(request))
 
 
 def _cpu_workers(request: Request) -> int:

@@ -8,7 +8,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.study.replace import replacing
 from trainers.codec import from_json, to_json
 

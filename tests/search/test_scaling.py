@@ -17,7 +17,7 @@ import pytest
 
 from platform.cluster.connection import Place
 from platform.cluster.leftovers import Note
-from platform.errors import ClusterError
+from platform.common.errors import ClusterError
 from platform.loop import tune
 from platform.loop.loop import Loop
 from platform.search import main

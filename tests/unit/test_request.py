@@ -11,9 +11,10 @@ import pytest
 import platform.searchers as searchers
 import search_spaces
 from platform.cluster.nodes import Place
-from platform.errors import InputError
+from platform.common import checkout
+from platform.common.errors import InputError
 from platform.search import parser
-from platform.session import checkout, session
+from platform.session import session
 from platform.session.request import read_request, resumed
 from platform.study.history import History
 from platform.study.study import Study

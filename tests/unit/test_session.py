@@ -17,7 +17,7 @@ import pytest
 import search_spaces
 from platform.cluster.leftovers import Note
 from platform.cluster.nodes import Place
-from platform.errors import ClusterError, InputError
+from platform.common.errors import ClusterError, InputError
 from platform.finals.trial import Rules
 from platform.loop import tune
 from platform.loop.budget import Budget
