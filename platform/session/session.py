@@ -1,15 +1,14 @@
 """One session of a study, from the options to the exit code."""
 
-import argparse
 import functools
 import gc
 import os
 import shutil
 import sys
 import time
+import uuid
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from pathlib import Path
 
 import platform.searchers as searchers
 from platform.cluster import head, leftovers, preflight
@@ -26,6 +25,7 @@ from platform.reports.progress import followed, say
 from platform.reports.text import plural
 from platform.session import checkout, ending, finished
 from platform.session.dry_run import print_dry_run
+from platform.session.options import SearchOptions, options_of
 from platform.session.request import Request, read_request, resumed
 from platform.signals import INTERRUPTED, interruptible
 from platform.study.history import History
@@ -33,13 +33,13 @@ from platform.study.study import Study, check_name, fresh_name
 from platform.subject.planning import Plan, same_devices
 from platform.subject.subject import Subject, subject_of
 from search_spaces.space import Space
+from trainers.codec import to_json
 from trainers.journal import End, Measured, Resume, StudyHeader
 from trainers.measurement import Outcome
 
 
 def search(
-    options: argparse.Namespace,
-    parser: argparse.ArgumentParser,
+    options: SearchOptions,
     *,
     place: Place | None = None,
     place_s: float = 0.0,
@@ -56,7 +56,7 @@ def search(
     """
     began_s = time.monotonic()
     gc.set_threshold(50_000, 20, 20)  # by default a large study's values, which stay, are looked through all the time
-    studies = Path(options.studies).expanduser().absolute()
+    studies = options.studies
     uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(studies))
     study, history, left = None, History(), None
     try:
@@ -69,8 +69,9 @@ def search(
             if (left := leftovers.noted(study.path)) and (said := leftovers.sweep(left)):
                 say(said)
             assert history.header is not None
-            options = resumed(options, history.header.argv, parser)
-            if "--learn-from" in history.header.argv and options.learn_from is None:
+            first = options_of(history.header)
+            options = resumed(options, first)
+            if first.learn_from is not None and options.study.learn_from is None:
                 say("The study that it learned from is gone: it goes on with what it measured itself.")
         elif options.name is not None:
             check_name(options.name)
@@ -125,7 +126,7 @@ def search(
 
 
 @contextmanager
-def connection(options: argparse.Namespace, request: Request, num_devices: int | None = None) -> Generator[Place]:
+def connection(options: SearchOptions, request: Request, num_devices: int | None = None) -> Generator[Place]:
     """The cluster that the options name, with `num_devices` at least (default: those that the request wants)."""
     with connected(
         options.address,
@@ -138,7 +139,7 @@ def connection(options: argparse.Namespace, request: Request, num_devices: int |
         yield place
 
 
-def fast_part(options: argparse.Namespace, request: Request, place: Place) -> Place:
+def fast_part(options: SearchOptions, request: Request, place: Place) -> Place:
     """`place` without its slow nodes, where the options ask for that.
 
     Raises:
@@ -146,7 +147,7 @@ def fast_part(options: argparse.Namespace, request: Request, place: Place) -> Pl
     """
     if not options.exclude_slow or options.dry_run:
         return place
-    return preflight.without_slow(place, Path(options.studies).expanduser().absolute(), _cpu_workers(request))
+    return preflight.without_slow(place, options.studies, _cpu_workers(request))
 
 
 def _cpu_workers(request: Request) -> int:
@@ -174,10 +175,11 @@ def _header(name: str, subject: Subject, *, searcher: str, uri: str) -> StudyHea
         cap_gib=subject.cap_gib,
         seed=subject.request.seed,
         searcher=searcher,
-        argv=subject.request.argv,
+        options=to_json(subject.request.options),
         versions=checkout.versions(),
         commit=checkout.commit(),
         mlflow_uri=shown_uri(uri),
+        study_id=uuid.uuid4().hex[:12],
     )
 
 
@@ -215,14 +217,14 @@ def _kept(history: History) -> str:
     return f"Kept {plural(measured, 'measurement')} that the journal has;"
 
 
-def _telling(study: Study, uri: str, options: argparse.Namespace, *, shown: bool) -> tuple[Mirror, Callable[[], None]]:
+def _telling(study: Study, uri: str, options: SearchOptions, *, shown: bool) -> tuple[Mirror, Callable[[], None]]:
     """The study's mirror, which is not started yet, and what shows its result at the end."""
     mirror = Mirror(study.path, uri, study.from_start())
     as_object = options.json if shown else None
     return mirror, functools.partial(ending.tell, study, mirror, as_object=as_object, profile=options.profile)
 
 
-def _budget(options: argparse.Namespace, space: Space) -> Budget:
+def _budget(options: SearchOptions, space: Space) -> Budget:
     """What the user gave; where that is nothing, the space's own."""
     given = Budget(max_trials=options.max_trials, time_s=options.time_budget_s, gpu_s=options.gpu_s)
     if given == Budget() and space.time_budget_s is not None:

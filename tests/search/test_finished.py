@@ -10,7 +10,7 @@ from platform.loop.budget import Budget
 from platform.loop.jobs import Settings
 from platform.loop.loop import Loop
 from platform.probing import kept
-from platform.search import parser
+from platform.search import parse
 from platform.session.finished import why_over
 from platform.session.request import Request, read_request
 from platform.study.study import Study
@@ -24,7 +24,7 @@ PLACE = Place(cluster=CLUSTER, cpus_per_worker=1.0, driver_ip="127.0.0.1")
 
 
 def _request(space: Path, *argv: str) -> Request:
-    return read_request(parser().parse_args([str(space), *argv]))
+    return read_request(parse([str(space), *argv]))
 
 
 @pytest.fixture
@@ -94,5 +94,5 @@ def test_a_space_named_by_its_folder_is_found_again_from_anywhere(
         (folder / "config.json").write_text(
             '{"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 512, "n_positions": 128}'
         )
-    assert _request(Path("mine")).argv[0] == str(tmp_path / "mine")
-    assert _request(Path("gpt2")).argv[0] == "gpt2", "the built-in one comes first"
+    assert _request(Path("mine")).options.space == str(tmp_path / "mine")
+    assert _request(Path("gpt2")).options.space == "gpt2", "the built-in one comes first"

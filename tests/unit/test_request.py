@@ -12,8 +12,9 @@ import platform.searchers as searchers
 import search_spaces
 from platform.cluster.nodes import Place
 from platform.errors import InputError
-from platform.search import parser
+from platform.search import parse
 from platform.session import checkout, session
+from platform.session.options import StudyOptions
 from platform.session.request import read_request, resumed
 from platform.study.history import History
 from platform.study.study import Study
@@ -44,7 +45,7 @@ def _subject(folder: Path, cluster: Cluster, recipe: Recipe | None, *argv: str, 
     if recipe is not None:
         parts |= {"recipe": to_json(recipe), "batch": to_json(BatchPoint.of(recipe, on, 1))}
     path.write_text(json.dumps(parts))
-    request = read_request(parser().parse_args([*argv, "--layout", str(path)]))
+    request = read_request(parse([*argv, "--layout", str(path)]))
     return subject_of(request, Place(cluster=cluster, cpus_per_worker=1.0, driver_ip="127.0.0.1"), None)
 
 
@@ -85,7 +86,7 @@ def test_a_layout_alone_takes_the_micro_batches_of_named_points(tmp_path: Path) 
     """Such a space has no ladder of its own."""
     path = tmp_path / "layout.json"
     path.write_text(json.dumps({"layout": to_json(Layout(engine="ddp", attention="sdpa"))}))
-    request = read_request(parser().parse_args(["gpt2_zero", "--layout", str(path)]))
+    request = read_request(parse(["gpt2_zero", "--layout", str(path)]))
     (candidate,), rejected = request.on(request.space, 1)
     assert candidate.micro_batches == (32,) and not rejected
 
@@ -119,7 +120,7 @@ class TestLearning:
         return tmp_path / "studies"
 
     def test_the_old_measurements_reach_the_searcher_s_problem(self, studies: Path) -> None:
-        options = parser().parse_args(["bloom7b", "--studies", str(studies), "--learn-from", "old-1"])
+        options = parse(["bloom7b", "--studies", str(studies), "--learn-from", "old-1"])
         subject = subject_of(read_request(options), Place(cluster=CPU, cpus_per_worker=1.0, driver_ip="::1"), None)
         (earlier,) = subject.problem.earlier
         assert earlier.candidate.layout == ON_TWO and earlier.candidate.micro_batches == (1,)
@@ -129,14 +130,14 @@ class TestLearning:
         monkeypatch.chdir(studies)
         for text, keeps in (("old-1", "old-1"), ("./old-1", str(studies / "old-1"))):
             argv = ["bloom7b", "--studies", str(studies), "--learn-from", text]
-            kept = read_request(parser().parse_args(argv)).argv
-            assert kept[kept.index("--learn-from") + 1] == keeps
-            again = resumed(parser().parse_args(["--resume", "new", "--studies", str(studies)]), kept, parser())
-            assert again.learn_from == keeps
+            kept = read_request(parse(argv)).options
+            assert kept.learn_from == keeps
+            again = resumed(parse(["--resume", "new", "--studies", str(studies)]), kept)
+            assert again.study == kept
 
     def test_a_resumed_study_goes_on_without_what_is_gone(self, studies: Path) -> None:
-        options = parser().parse_args(["--resume", "new", "--studies", str(studies)])
-        assert resumed(options, ["bloom7b", "--learn-from", "gone-1"], parser()).learn_from is None
+        options = parse(["--resume", "new", "--studies", str(studies)])
+        assert resumed(options, StudyOptions(space="bloom7b", learn_from="gone-1")).study.learn_from is None
 
 
 def test_all_measures_every_named_point_whatever_the_searcher_thinks_of_it(tmp_path: Path) -> None:
@@ -144,7 +145,7 @@ def test_all_measures_every_named_point_whatever_the_searcher_thinks_of_it(tmp_p
     h200s = Cluster(
         device_kind="cuda", device="NVIDIA H200", device_memory_gib=140.0, capability=(9, 0), devices_per_node=4
     )
-    request = read_request(parser().parse_args(["bloom7b_kinds", "--all"]))
+    request = read_request(parse(["bloom7b_kinds", "--all"]))
     subject = subject_of(request, Place(cluster=h200s, cpus_per_worker=1.0, driver_ip="127.0.0.1"), None)
     searcher = searchers.create(request.searcher, subject.problem)
     seen: list[str] = []
@@ -153,4 +154,4 @@ def test_all_measures_every_named_point_whatever_the_searcher_thinks_of_it(tmp_p
         searcher.update(each, [measurement(recipe=each.recipe, on=each.layout, micro_batch=2, tokens_per_s=1e4)])
     assert len(seen) == len(subject.plan.candidates) == 22
     with pytest.raises(InputError, match="--all leaves out none: give one of them"):
-        read_request(parser().parse_args(["bloom7b_kinds", "--all", "--learn-from", str(tmp_path)]))
+        read_request(parse(["bloom7b_kinds", "--all", "--learn-from", str(tmp_path)]))

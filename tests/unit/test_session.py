@@ -2,7 +2,6 @@
 
 # pyright: reportPrivateUsage=false
 
-import argparse
 import contextlib
 import dataclasses
 import sys
@@ -23,9 +22,10 @@ from platform.loop import tune
 from platform.loop.budget import Budget
 from platform.loop.loop import Loop
 from platform.reports.summary import verdicts
-from platform.search import main, parser
+from platform.search import main, parse
 from platform.session import ending, session
 from platform.session.dry_run import print_dry_run
+from platform.session.options import SearchOptions
 from platform.study.history import History
 from platform.study.study import Study, read
 from platform.subject.planning import TRIAL_S, Plan, make_plan
@@ -44,8 +44,8 @@ Run = Callable[..., tuple[int, str, History]]
 PLACE = Place(cluster=CLUSTER, cpus_per_worker=1.0, driver_ip="127.0.0.1")
 
 
-def _options(*argv: str) -> argparse.Namespace:
-    return parser().parse_args(argv)
+def _options(*argv: str) -> SearchOptions:
+    return parse(argv)
 
 
 def test_a_study_is_not_resumed_on_as_many_devices_laid_out_otherwise() -> None:
