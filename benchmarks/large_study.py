@@ -26,6 +26,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+from platform.cluster import head
 from platform.cluster.leftovers import Note
 from platform.cluster.nodes import Place
 from platform.cost_model.predict import predict
@@ -215,7 +216,7 @@ def resumed(studies: Path) -> Costs:
         yield "none"
 
     tune.run, tune.recorder = run, recorder
-    tune.own, session.head.watched = lambda **_: Note(), lambda *_: contextlib.nullcontext()  # there is no Ray
+    tune.own, head.watched = lambda **_: Note(), lambda *_: contextlib.nullcontext()  # there is no Ray
     options = parse(["--resume", NAME, "--studies", str(studies)])
     session.search(options, place=PLACE)
     steady = sorted(cpu_s[WARM_TRIALS:])

@@ -18,7 +18,7 @@ from platform.reports.text import plural
 from platform.session import ending, session
 from platform.session.options import SearchOptions, StudyOptions, read_options
 from platform.session.request import read_request, resumed
-from platform.signals import interruptible
+from platform.signals import INTERRUPTED, interruptible
 from platform.study.history import History
 from platform.study.several import Several, is_several, member, read_several, write_several
 from platform.study.study import Study, fresh_name, is_study, read
@@ -68,7 +68,7 @@ def search(options: SearchOptions) -> int:
             except ClusterError as error:
                 fault = one_line(error)
                 break
-            if ended == session.INTERRUPTED:
+            if ended == INTERRUPTED:
                 code = ended
                 break
             code = min(code, ended)
@@ -76,7 +76,7 @@ def search(options: SearchOptions) -> int:
         return code
     if any(is_study(studies / member(name, count)) for count in several.counts):
         report(studies, name, as_object=options.json)
-    if fault or code == session.INTERRUPTED:
+    if fault or code == INTERRUPTED:
         say(f"Go on with all of them: {ending.how_to(ending.RESUME, studies / name)}")
     if fault:
         raise ClusterError(fault)

@@ -13,7 +13,8 @@ import search_spaces
 from platform.cluster.nodes import Place
 from platform.errors import InputError
 from platform.search import parse
-from platform.session import checkout, session
+from platform.session import checkout
+from platform.session.first_line import check_same, header_of
 from platform.session.options import StudyOptions
 from platform.session.request import read_request, resumed
 from platform.study.history import History
@@ -57,7 +58,7 @@ def test_the_file_s_recipe_runs_and_says_whether_it_is_a_miniature(
 ) -> None:
     subject = _subject(tmp_path, cluster, recipe, *argv)
     assert subject.recipes == (recipe,)
-    header = session._header("made-up", subject, searcher="sweep", uri="")
+    header = header_of("made-up", subject, searcher="sweep", uri="")
     assert header.miniature == (recipe.model.miniature_of is not None)
     assert "cannot be measured here" not in capsys.readouterr().err, "nothing stands in for a file's own recipe"
 
@@ -68,7 +69,7 @@ def test_a_layout_alone_runs_the_space_s_recipe_or_its_miniature_s(
 ) -> None:
     subject = _subject(tmp_path, cluster, None, "bloom7b", "--set", "seq_len=128,256")
     assert [(each.model.name, each.seq_len) for each in subject.recipes] == [(model, 128), (model, 256)]
-    header = session._header("made-up", subject, searcher="sweep", uri="")
+    header = header_of("made-up", subject, searcher="sweep", uri="")
     assert header.miniature == (cluster is CPU)
 
 
@@ -94,15 +95,15 @@ def test_a_layout_alone_takes_the_micro_batches_of_named_points(tmp_path: Path) 
 def test_a_study_goes_on_only_with_the_recipe_and_the_layout_that_its_file_began_with(tmp_path: Path) -> None:
     at, recipe = "2026-01-01T00:00:00+00:00", BLOOM.recipe
     subject = _subject(tmp_path, GPU, recipe)
-    begun = dataclasses.replace(session._header("made-up", subject, searcher="sweep", uri=""), at=at)
+    begun = dataclasses.replace(header_of("made-up", subject, searcher="sweep", uri=""), at=at)
     history = History([begun, Measured(at=at, measurement=measurement(on=ON_TWO, recipe=recipe))])
-    session._check_same(history, subject)
+    check_same(history, subject)
     slower = dataclasses.replace(recipe, learning_rate=2 * recipe.learning_rate)
     with pytest.raises(InputError, match=r"gives another recipe now than it began with \(bloom-7b1"):
-        session._check_same(history, _subject(tmp_path, GPU, slower))
+        check_same(history, _subject(tmp_path, GPU, slower))
     other = dataclasses.replace(ON_TWO, checkpointing="full")
     with pytest.raises(InputError, match=r"layout file no longer holds what it measured \(FSDP2 stage 3"):
-        session._check_same(history, _subject(tmp_path, GPU, recipe, on=other))
+        check_same(history, _subject(tmp_path, GPU, recipe, on=other))
 
 
 class TestLearning:
