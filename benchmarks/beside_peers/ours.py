@@ -10,7 +10,6 @@ from pathlib import Path
 
 from benchmarks.beside_peers import trial
 from benchmarks.beside_peers.record import Record
-from platform.study.history import History
 from trainers import journal
 from trainers.measurement import Measurement, Outcome
 
