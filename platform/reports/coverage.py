@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from platform.reports.text import figure, plural
+from platform.common.text import figure, plural
 from platform.study.history import History
 from trainers.codec import to_json
 from trainers.journal import PlannedLayout

@@ -4,9 +4,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from platform.common.text import figure, plural
 from platform.finals.contenders import contenders, unresolved
 from platform.finals.ranking import PointRuns, points
-from platform.reports.text import figure, plural
 from trainers.measurement import Measurement, Outcome
 from trainers.recipe import Recipe
 

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from platform.common.text import count, figure
 from platform.finals import gate as gates
 from platform.finals.closing import has_curves
 from platform.finals.contenders import named_winner, named_winners, unresolved
@@ -12,7 +13,6 @@ from platform.finals.ranking import PointRuns, comparisons, points, ranked, spee
 from platform.reports.coverage import Coverage, coverage, coverage_json
 from platform.reports.disturbance import disturbance_sentences, unresolved_json, unresolved_sentence
 from platform.reports.profile import profile_json
-from platform.reports.text import count, figure
 from platform.study.history import History, by_recipe
 from trainers.cluster import Cluster
 from trainers.codec import to_json

@@ -8,9 +8,9 @@ from rich.measure import Measurement as Extent
 from rich.table import Table, box
 from rich.text import Text
 
+from platform.common import text
 from platform.finals.contenders import unresolved
 from platform.finals.ranking import PointRuns, points, ranked
-from platform.reports import text
 from platform.reports.columns import Column, columns_of, flat, narrow, outcome
 from platform.reports.coverage import Coverage, not_tried_lines
 from platform.reports.summary import shortfall_gib

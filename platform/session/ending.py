@@ -3,15 +3,15 @@
 import shlex
 from pathlib import Path
 
-from platform.errors import NOT_RESOLVED, ClusterError, one_line
+from platform.common.errors import NOT_RESOLVED, ClusterError, one_line
+from platform.common.say import say
+from platform.common.signals import INTERRUPTED
+from platform.common.text import duration
 from platform.finals.contenders import any_unresolved, named_winners
 from platform.finals.ranking import winners
 from platform.mirror.mirror import Mirror
 from platform.reports.files import write_results
-from platform.reports.progress import say
 from platform.reports.show import show
-from platform.reports.text import duration
-from platform.signals import INTERRUPTED
 from platform.study.folder import default_folder
 from platform.study.history import History
 from platform.study.study import Study
@@ -44,6 +44,9 @@ def how_it_ended(end: End | None, path: Path) -> str:
         return f"Interrupted. What was measured is kept; go on with: {how_to(RESUME, path)}"
     if not end.why:
         return f"Ended with exit code {end.exit_code}."
+    if end.exit_code == NOT_RESOLVED:
+        open_order = f"Not resolved which layout is the fastest, since the machine was disturbed ({end.why})"
+        return one_line(f"{open_order}; go on with: {how_to(RESUME, path)}")
     return one_line(f"cluster fault: {end.why}" if end.exit_code == ClusterError.exit_code else f"Ended: {end.why}.")
 
 

@@ -2,7 +2,7 @@
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from platform.cluster.nodes import Place
-from platform.errors import NOT_RESOLVED
+from platform.common.errors import NOT_RESOLVED
 from platform.loop.budget import Budget
 from platform.loop.jobs import Settings
 from platform.loop.loop import Loop
@@ -13,8 +13,8 @@ from platform.subject.subject import subject_of
 
 
 def why_over(study: Study, request: Request) -> str:
-    """On which devices, those that the study ran on, a session of any budget would run nothing, and why; "" where it
-    would run something.
+    """On which devices, those that the study ran on, a session of any budget would neither run nor record anything,
+    and why; "" where it would. Writes nothing.
 
     Also "" where the last session did not end by itself, and beside probes, which are found by what nodes say.
 
@@ -42,4 +42,6 @@ def why_over(study: Study, request: Request) -> str:
             rules=subject.rules,
         ),
     )
-    return "" if loop.upcoming() else f"on {subject.cluster.label}: {loop.why_ended}"
+    if loop.upcoming() or loop.has_unwritten:
+        return ""
+    return f"on {subject.cluster.label}: {loop.why_ended}"

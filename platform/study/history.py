@@ -5,7 +5,7 @@ import datetime
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from platform.errors import NOT_RESOLVED
+from platform.common.errors import NOT_RESOLVED
 from search_spaces.space import Candidate
 from trainers.journal import (
     End,
