@@ -66,5 +66,6 @@ def _far_ahead(point: PointRuns, leader: PointRuns) -> bool:
 
 
 def _is_resolved(leader: PointRuns, other: PointRuns) -> bool:
+    """Whether runs beside each other say that the leader is the faster one, or that the two are tied."""
     found = compared(leader, other)
-    return found is not None and found.resolution != "not resolved"
+    return found is not None and (found.resolution == "faster" or (found.resolution == "tie" and found.high >= 1))

@@ -13,14 +13,14 @@ from trainers.recipe import Recipe
 _MOST_ABOVE = 2
 """Points above the winner in the search alone that are named; the rest is counted."""
 
-_MACHINE: tuple[tuple[str, Callable[[Measurement], Sequence[float]], str], ...] = (
-    ("other processes", lambda each: each.others_busy_pct, " % of the processors"),
-    ("steal time", lambda each: each.steal_pct, " %"),
-    ("load average", lambda each: () if each.load_average is None else (each.load_average,), ""),
-    ("processors", lambda each: each.cpu_clock_mhz, " MHz"),
-    ("slowest GPU", lambda each: each.sm_clock_mhz, " MHz"),
+_MACHINE: tuple[tuple[str, Callable[[Measurement], Sequence[float]]], ...] = (
+    ("other processes {} % of the processors", lambda each: each.others_busy_pct),
+    ("steal time {} %", lambda each: each.steal_pct),
+    ("load average {}", lambda each: () if each.load_average is None else (each.load_average,)),
+    ("processors at {} MHz", lambda each: each.cpu_clock_mhz),
+    ("slowest GPU at {} MHz", lambda each: each.sm_clock_mhz),
 )
-"""What was recorded of the machine: its name, its values in a measurement, and their unit."""
+"""What was recorded of the machine: how it is told, and its values in a measurement."""
 
 
 def unresolved_sentence(found: Sequence[PointRuns], recipe: Recipe) -> str:
@@ -87,14 +87,13 @@ def _figures(point: PointRuns) -> str:
     first = f"{figure(search.tokens_per_s)} tokens/s in the search" if search else "no figure of the search"
     then = ", ".join(figure(run.tokens_per_s) for run in runs)
     said = f"{first}, {then} in fresh processes" if runs else f"{first}, not run again"
-    machine = "; ".join(filter(None, (_beside(name, of, unit, search, runs) for name, of, unit in _MACHINE)))
+    machine = "; ".join(filter(None, (_beside(words, of, search, runs) for words, of in _MACHINE)))
     return f"{said} ({machine})" if machine else said
 
 
 def _beside(
-    name: str,
+    words: str,
     of: Callable[[Measurement], Sequence[float]],
-    unit: str,
     search: Measurement | None,
     runs: Sequence[Measurement],
 ) -> str:
@@ -102,4 +101,4 @@ def _beside(
     known = [of(each) for each in ((search,) if search else ()) + tuple(runs)]
     if not known or not all(known):
         return ""
-    return f"{name} {', '.join(figure(round(statistics.fmean(values), 1)) for values in known)}{unit}"
+    return words.format(", ".join(f"{round(statistics.fmean(values), 1):g}" for values in known))
