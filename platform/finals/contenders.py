@@ -15,7 +15,7 @@ def contenders(measurements: Iterable[Measurement]) -> list[PointRuns]:
     where it was not.
 
     Beside the leader these are the points that the search measured at most 10 % slower than it, and those of which the
-    search's figure alone is known and is more than 10 % above the leader's median.
+    search's figure alone is known and is more than 10 %, and more than its interval, above the leader's median.
     """
     order = ranked(measurements)
     if not order:
@@ -61,8 +61,8 @@ def any_unresolved(measurements: Sequence[Measurement]) -> bool:
 
 def _far_ahead(point: PointRuns, leader: PointRuns) -> bool:
     """Whether the point was not run again, and its figure is far above what the leader's runs gave."""
-    median = leader.median_tokens_per_s
-    return bool(leader.runs) and not point.runs and point.search_tokens_per_s > (1 + DISTURBED) * (median or 0.0)
+    median = leader.median_tokens_per_s or 0.0
+    return bool(leader.runs) and not point.runs and (1 - point.search_margin) * point.search_tokens_per_s > median
 
 
 def _is_resolved(leader: PointRuns, other: PointRuns) -> bool:

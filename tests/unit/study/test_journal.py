@@ -20,6 +20,8 @@ from trainers.journal import (
     Line,
     Measured,
     Peak,
+    Planned,
+    PlannedLayout,
     Resume,
     RungStart,
     TrialEnd,
@@ -35,6 +37,7 @@ ROOT = Path(__file__).parents[3]
 
 ENTRIES: list[Line] = [
     header(miniature=True, cap_gib=1.5, argv=("search", "bloom7b"), versions={"torch": "0.0"}),
+    Planned(layouts=(PlannedLayout(recipe="r", layout=layout(), micro_batches=(1, 2), tokens_per_s=2e4),)),
     Peak(device="d", precision="bf16", tflops=700.0, spread=0.01),
     TrialStart(trial_id="t1", key="r-l", recipe=RECIPE, layout=layout(), micro_batches=(1, 2, 4)),
     RungStart(trial_id="t1", batch=BatchPoint(micro_batch=1, grad_accum=128), deadline_s=60.0),
