@@ -37,7 +37,6 @@ ROOT = Path(__file__).parents[3]
 
 ENTRIES: list[Line] = [
     header(miniature=True, cap_gib=1.5, argv=("search", "bloom7b"), versions={"torch": "0.0"}),
-    Planned(layouts=(PlannedLayout(recipe="r", layout=layout(), micro_batches=(1, 2), tokens_per_s=2e4),)),
     Peak(device="d", precision="bf16", tflops=700.0, spread=0.01),
     TrialStart(trial_id="t1", key="r-l", recipe=RECIPE, layout=layout(), micro_batches=(1, 2, 4)),
     RungStart(trial_id="t1", batch=BatchPoint(micro_batch=1, grad_accum=128), deadline_s=60.0),
@@ -45,6 +44,7 @@ ENTRIES: list[Line] = [
     TrialEnd(trial_id="t1", key="r-l", state="done", wall_s=10.0, gpu_s=40.0),
     Resume(argv=("search", "--resume", "x")),
     profile(),
+    Planned(layouts=(PlannedLayout(recipe="r", layout=layout(), micro_batches=(1, 2), tokens_per_s=2e4),)),
     End(exit_code=0, wall_s=12.0, gpu_s=40.0),
 ]
 
