@@ -13,6 +13,7 @@ from tests.samples import header
 from tests.search.backend import CLUSTER, OTHER, RECIPE, WHOLE, Backend, Clock, Make, outcomes
 from tests.search.conftest import backend, clock, make
 from tests.search.session import ROOT, Session, write_space
+from tests.search.studies import FOUND
 from trainers.journal import Measured
 
 __all__ = ["backend", "clock", "make"]

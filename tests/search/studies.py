@@ -60,7 +60,7 @@ def sessions_of(lines: Sequence[Line]) -> list[list[Line]]:
 
 
 def shows_a_result(out: str) -> bool:
-    """Whether a table of a study of the model "tiny" ends in a winner, or says between which layouts it is not clear."""
+    """Whether the output of a study of the model "tiny" names a winner, or the layouts that are not resolved."""
     return re.search(r"^(Fastest|Not resolved between)\b.*? for\s+tiny", out, re.MULTILINE | re.DOTALL) is not None
 
 
