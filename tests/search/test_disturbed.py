@@ -4,7 +4,6 @@ import multiprocessing
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
