@@ -17,8 +17,8 @@ from platform.cluster.waiting import WAIT_S
 from platform.common.errors import ClusterError, InputError, Parser, one_line
 from platform.common.say import say
 from platform.common.signals import exit_with
-from platform.session.options import SearchOptions, StudyOptions
 from platform.study.folder import FOLDER_HELP, default_folder, located
+from platform.subject.options import SearchOptions, StudyOptions
 
 
 def parser() -> argparse.ArgumentParser:

@@ -58,7 +58,7 @@ class StudyHeader:
     seed: int = 0
     searcher: str = ""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
-    """What the study was asked for, as `platform.session.options.StudyOptions` has it."""
+    """What the study was asked for, as `platform.subject.options.StudyOptions` has it."""
     argv: tuple[str, ...] = ()
     """The same as arguments, in journals of schema 1."""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])

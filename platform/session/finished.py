@@ -7,8 +7,8 @@ from platform.loop.budget import Budget
 from platform.loop.jobs import Settings
 from platform.loop.loop import Loop
 from platform.probing import kept
-from platform.session.request import Request
 from platform.study.study import Study
+from platform.subject.request import Request
 from platform.subject.subject import subject_of
 
 

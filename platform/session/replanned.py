@@ -6,10 +6,10 @@ from pathlib import Path
 import search_spaces
 from platform.cluster.nodes import Place
 from platform.common.errors import InputError
-from platform.session.options import SearchOptions, options_of
-from platform.session.request import read_request
 from platform.study.history import History
+from platform.subject.options import SearchOptions, options_of
 from platform.subject.planned import planned
+from platform.subject.request import read_request
 from platform.subject.subject import subject_of
 from trainers.journal import Planned, StudyHeader
 

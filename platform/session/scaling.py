@@ -16,12 +16,12 @@ from platform.probing import kept
 from platform.reports.scaling import show
 from platform.reports.show import table_width
 from platform.session import ending, session
-from platform.session.options import SearchOptions, StudyOptions, read_options
 from platform.session.replanned import with_plan
-from platform.session.request import read_request, resumed
 from platform.study.history import History
 from platform.study.several import Several, is_several, member, read_several, write_several
 from platform.study.study import Study, fresh_name, is_study, read
+from platform.subject.options import SearchOptions, StudyOptions, read_options
+from platform.subject.request import read_request, resumed
 from platform.subject.subject import subject_of
 from trainers.codec import to_json
 
