@@ -58,7 +58,9 @@ def not_tried_lines(found: Coverage | None) -> list[str]:
     if found is None or not found.not_tried:
         return []
     listed, more = found.not_tried[:_MOST_LISTED], len(found.not_tried[_MOST_LISTED:])
-    lines = [f"Not tried: {len(found.not_tried)} of {plural(found.num_layouts, 'layout')}."]
+    predicted = any(each.tokens_per_s is not None for each in found.not_tried)
+    remark = "" if predicted else " (none is predicted: the cost model has no such device)"
+    lines = [f"Not tried: {len(found.not_tried)} of {plural(found.num_layouts, 'layout')}{remark}."]
     lines += [f"  {each.layout.label}{_predicted(each)}" for each in listed]
     return [*lines, f"  and {more} more, see --json"] if more else lines
 

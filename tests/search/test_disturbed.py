@@ -2,7 +2,7 @@
 
 import multiprocessing
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import pytest
@@ -23,7 +23,7 @@ def _compute() -> None:
 
 
 @contextmanager
-def busy(num_processes: int) -> Iterator[None]:
+def busy(num_processes: int) -> Generator[None]:
     """So many processes that compute all the time."""
     found = [multiprocessing.get_context("spawn").Process(target=_compute, daemon=True) for _ in range(num_processes)]
     for each in found:

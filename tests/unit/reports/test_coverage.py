@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +14,10 @@ from platform.reports.show import show
 from platform.reports.summary import as_json, verdicts
 from platform.search import parse
 from platform.session.replanned import with_plan
-from platform.session.request import read_request
 from platform.study.history import History
 from platform.study.study import Study
 from platform.subject.planned import planned
+from platform.subject.request import read_request
 from platform.subject.subject import subject_of
 from tests.samples import RECIPE, header, layout, measurement, skipped
 from tests.search.session import write_space
@@ -36,7 +37,8 @@ H200 = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=140.0
 
 
 def _planned(*, predicted: bool = True) -> Planned:
-    figures = {"micro_batch": 2, "tokens_per_s": 24100.0, "step_time_s": 2.5, "peak_gib": 43.0} if predicted else {}
+    known: dict[str, Any] = {"micro_batch": 2, "tokens_per_s": 24100.0, "step_time_s": 2.5, "peak_gib": 43.0}
+    figures = known if predicted else {}
     each = [
         PlannedLayout(recipe=RECIPE.id, layout=one, micro_batches=(1, 2), **figures)
         for one in (TRIED, HALF, LEFT, HOPELESS)
@@ -83,7 +85,10 @@ def test_the_table_lists_what_was_not_tried_apart_from_what_is_known_not_to_run(
 
 def test_on_cpus_there_is_no_prediction() -> None:
     lines = not_tried_lines(coverage(_history(plan=_planned(predicted=False)), RECIPE))
-    assert lines == ["Not tried: 1 of 3 layouts.", f"  {LEFT.label}"]
+    assert lines == [
+        "Not tried: 1 of 3 layouts (none is predicted: the cost model has no such device).",
+        f"  {LEFT.label}",
+    ]
 
 
 def test_json_and_mlflow_s_tables_have_them_with_their_predictions() -> None:
