@@ -97,11 +97,14 @@ def parser() -> argparse.ArgumentParser:
 def _space(options: argparse.Namespace) -> Space:
     try:
         space = search_spaces.load(options.space)
-        return space.with_changes(options.set) if options.set else space
+        space = space.with_changes(options.set) if options.set else space
     except ValueError as error:
         known = ", ".join(reference.names())
         hint = f"; spaces for planning only: {known}" if str(error).startswith("unknown space") else ""
         raise InputError(f"{error}{hint}") from None
+    if any(recipe.grad_accum for recipe in space.recipes):
+        raise InputError("a plan is for a global batch, which grad_accum leaves open: --set global_batch=N instead")
+    return space
 
 
 def _cluster(options: argparse.Namespace, console: Console) -> ClusterSpec:

@@ -11,6 +11,7 @@ from trainers.layout import Layout
 from trainers.recipe import Recipe
 
 MICRO_BATCH = "micro_batch"
+GRAD_ACCUM = "grad_accum"
 POINT = "point"
 
 

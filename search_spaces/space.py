@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from search_spaces.changes import MICRO_BATCH, Change, near, parse
+from search_spaces.changes import GRAD_ACCUM, MICRO_BATCH, Change, near, parse
 from search_spaces.degrees import fewest_devices, fill, reason_against
 from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
@@ -36,7 +36,7 @@ class Candidate:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of one optimizer step, over all ranks."""
+        """Tokens of one optimizer step, over all ranks; see `Recipe` for those of a fixed accumulation."""
         return self.recipe.tokens_per_step
 
     def batch_points(self) -> tuple[BatchPoint, ...]:
@@ -192,6 +192,11 @@ class Space:
         """
         space = self
         asked = parse(texts)
+        if {GRAD_ACCUM, "global_batch"} <= {change.axis for change in asked}:
+            raise ValueError(
+                "grad_accum and global_batch say the same twice: with the micro-batch either fixes the other, so --set"
+                " one of them"
+            )
         for change in asked:
             space = space._changed(change)
         space._check(asked)
@@ -206,7 +211,8 @@ class Space:
                     known = f"its points are {', '.join(names)}" if names else "it has no named points"
                     raise ValueError(f"space {self.name} has no point {value!r}{near(value, names)} ({known})")
             return dataclasses.replace(self, points=tuple(point for point in self.points if point.name in values))
-        fixed = self.points and (axis == MICRO_BATCH or any(axis in _fixed(point) for point in self.points))
+        same = {axis, "global_batch"} if axis == GRAD_ACCUM else {axis}
+        fixed = self.points and (axis == MICRO_BATCH or any(same & _fixed(point) for point in self.points))
         if fixed or (self.points and len(values) > 1):
             what = f"fixed by the named points of space {self.name}" if fixed else f"one value in space {self.name}"
             raise ValueError(f"{axis} is {what}: it cannot be set to {', '.join(map(str, values))}")
@@ -214,7 +220,13 @@ class Space:
             return dataclasses.replace(self, micro_batches=tuple(sorted(values)), refine=False)
         if change.kind == "layout":
             return dataclasses.replace(self, axes={**self.axes, axis: values})
-        recipes = [dataclasses.replace(recipe, **{axis: value}) for value in values for recipe in self.recipes]
+        if axis == GRAD_ACCUM and (wrong := [value for value in values if value < 1]):
+            raise ValueError(f"grad_accum must be at least 1, got {wrong[0]}")
+        # Of accumulation and global batch one is set, and the other follows.
+        follows = {GRAD_ACCUM: {"global_batch": 0}, "global_batch": {GRAD_ACCUM: 0}}.get(axis, {})
+        recipes = [
+            dataclasses.replace(recipe, **{axis: value, **follows}) for value in values for recipe in self.recipes
+        ]
         first, *further = dict.fromkeys(recipes)
         return dataclasses.replace(self, recipe=first, further_recipes=tuple(further))
 

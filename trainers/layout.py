@@ -206,11 +206,14 @@ class BatchPoint:
 
     @classmethod
     def of(cls, recipe: Recipe, layout: Layout, micro_batch: int) -> "BatchPoint":
-        """The point of `recipe` on `layout` at `micro_batch`: grad_accum follows from the global batch.
+        """The point of `recipe` on `layout` at `micro_batch`: grad_accum follows from the global batch, unless the
+        recipe fixes it.
 
         Raises:
             ValueError: micro_batch x data-parallel size does not divide the global batch.
         """
+        if recipe.grad_accum:
+            return cls(micro_batch=micro_batch, grad_accum=recipe.grad_accum)
         per_micro_step = micro_batch * layout.data_parallel
         if micro_batch < 1 or recipe.global_batch % per_micro_step:
             raise ValueError(
@@ -218,6 +221,15 @@ class BatchPoint:
                 f" x {layout.data_parallel} data-parallel ranks"
             )
         return cls(micro_batch=micro_batch, grad_accum=recipe.global_batch // per_micro_step)
+
+    def global_batch(self, layout: Layout) -> int:
+        """Sequences in one optimizer step on `layout`, over all ranks."""
+        return self.micro_batch * self.grad_accum * layout.data_parallel
+
+
+def divides(recipe: Recipe, layout: Layout, micro_batch: int) -> bool:
+    """Whether `micro_batch` x data-parallel ranks divide the recipe's global batch, or the accumulation is fixed."""
+    return not recipe.global_batch % (micro_batch * layout.data_parallel)
 
 
 # Asked for at every measurement of a study, which has ten thousand of them over some thousand layouts.

@@ -32,7 +32,7 @@ class Recipe:
     seq_len: int
     """Tokens in one sequence."""
     global_batch: int
-    """Sequences in one optimizer step, over all ranks."""
+    """Sequences in one optimizer step, over all ranks; 0 where `grad_accum` fixes the accumulation in its place."""
     optimizer: Optimizer = "adamw"
     """"adafactor" is that of transformers with a fixed learning rate, no first moment and updates clipped at 1."""
     compute_precision: Precision = "bf16"
@@ -53,6 +53,9 @@ class Recipe:
     data: str = STREAM
     """STREAM, INCLUDED, or the path of a Parquet file or folder with a column of token ids."""
     seed: int = 0
+    grad_accum: int = dataclasses.field(default=0, metadata={"later": True})
+    """Micro-steps of an optimizer step where these are fixed: the global batch then follows from the micro-batch and
+    the data-parallel ranks. 0: the micro-steps follow from `global_batch`."""
 
     def __post_init__(self) -> None:
         for field, names in (
@@ -63,7 +66,12 @@ class Recipe:
         ):
             if getattr(self, field) not in get_args(names):
                 raise ValueError(f"{field} must be one of {', '.join(get_args(names))}, got {getattr(self, field)!r}")
-        for field in ("seq_len", "global_batch"):
+        if self.grad_accum and self.global_batch:
+            raise ValueError(
+                f"a fixed grad_accum makes the global batch follow from it: give one of them, got grad_accum"
+                f" {self.grad_accum} and global_batch {self.global_batch}"
+            )
+        for field in ("seq_len", "grad_accum" if self.grad_accum else "global_batch"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
             if getattr(self, field) > 10**12:
@@ -95,8 +103,14 @@ class Recipe:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens in one optimizer step, over all ranks."""
-        return self.global_batch * self.seq_len
+        """Tokens in one optimizer step, over all ranks; with a fixed `grad_accum` those of one sequence a micro-step
+        on one rank, so that all its batch points compare by the time that so many tokens take.
+        """
+        return (self.global_batch or self.grad_accum) * self.seq_len
+
+    def of_batch(self, global_batch: int) -> "Recipe":
+        """The recipe at that global batch, which fixes no accumulation: what a batch point trains."""
+        return dataclasses.replace(self, global_batch=global_batch, grad_accum=0)
 
     @property
     def label(self) -> str:
@@ -104,7 +118,7 @@ class Recipe:
         parts = [
             self.model.name,
             f"length {self.seq_len}",
-            f"global batch {self.global_batch}",
+            f"accumulation {self.grad_accum}" if self.grad_accum else f"global batch {self.global_batch}",
             self.optimizer,
             f"{self.compute_precision} compute",
             f"{self.state_precision} states",

@@ -98,7 +98,7 @@ class Worker:
             self._run_gate(engine, job.gate)
         if job.profile is not None:
             self._stand("profile", None, 2 * deadline_s(job, job.first_step_s, self.watchdog.allowance_s))
-            profiling.run(self, engine, source, job.profile)
+            profiling.run(self, engine, source.of_batch(job.profile.global_batch(job.layout)), job.profile)
         known = list(job.known_memory)
         for number, batch in enumerate(job.rungs):
             late = any(self.gather(job.stop_at_unix_s is not None and time.time() > job.stop_at_unix_s))
@@ -106,7 +106,8 @@ class Worker:
                 break
             self.batch = batch
             self._stand("rung", batch, deadline_s(job, job.first_step_s, self.watchdog.allowance_s))
-            measured = Rung(self, engine, source, batch).measure(started if number == 0 else {})
+            rung = Rung(self, engine, source.of_batch(batch.global_batch(job.layout)), batch)
+            measured = rung.measure(started if number == 0 else {})
             self._record(measured)
             if measured.outcome not in TIMED or self._hopeless(measured):
                 break
@@ -162,7 +163,7 @@ class Worker:
         """Trains on the gate's own stream from the first weights on, and records loss and gradient norm a step."""
         self.batch = batch = gate_batch(self.job)
         self._stand("gate", None, deadline_s(self.job, self.job.first_step_s, self.watchdog.allowance_s))
-        recipe = dataclasses.replace(self.job.recipe, data=data.STREAM, global_batch=gate.sequences)
+        recipe = dataclasses.replace(self.job.recipe.of_batch(gate.sequences), data=data.STREAM)
         rates = [recipe.learning_rate * gate.rate * (step + 1) / gate.steps for step in range(gate.steps)]
         losses, norms = Rung(self, engine, data.source(recipe), batch).curves(rates)
         engine.set_learning_rate(recipe.learning_rate)

@@ -121,10 +121,10 @@ def _write_winners(folder: Path, recipes: Sequence[Recipe], best: Mapping[str, M
         if won is None:
             layout.unlink(missing_ok=True)
         else:
-            parts = {"recipe": to_json(won.recipe), "layout": to_json(won.layout), "batch": to_json(won.batch)}
+            parts = {"recipe": to_json(won.trained_recipe), "layout": to_json(won.layout), "batch": to_json(won.batch)}
             written.append(_write(layout, {"measurement": won.id, **parts}))
         if won is not None and won.layout.engine == "deepspeed":
-            written.append(_write(config, ds_config(won.recipe, won.layout, won.batch)))
+            written.append(_write(config, ds_config(won.trained_recipe, won.layout, won.batch)))
         else:
             config.unlink(missing_ok=True)
     return written

@@ -65,9 +65,10 @@ def winner_sentence(best: Measurement, *, tokens: float, price_per_gpu_h: float 
     budget += "" if paid is None else f", which cost {figure(paid)} at {price_per_gpu_h:g} a device-hour"
     mark = f"miniature of {best.recipe.model.miniature_of}, " if best.miniature else ""
     devices = f"{best.num_devices} device{'' if best.num_devices == 1 else 's'}"
+    whole = f" (global batch {best.global_batch})" if best.recipe.grad_accum else ""
     return (
         f"Fastest for {mark}{best.recipe.label}: {best.layout.label} on {devices},"
-        f" micro-batch {best.batch.micro_batch} x {best.batch.grad_accum} accumulated:"
+        f" micro-batch {best.batch.micro_batch} x {best.batch.grad_accum} accumulated{whole}:"
         f" {tilde}{figure(best.tokens_per_s)} tokens/s ({', '.join(shares)}){memory}{budget}."
     )
 
@@ -281,6 +282,7 @@ def measurement_json(measurement: Measurement, tokens: float, price_per_gpu_h: f
         "recipe": measurement.recipe.id,
         "layout": _layout_json(measurement),
         "num_devices": measurement.num_devices,
+        "global_batch": measurement.global_batch,
         "miniature": measurement.miniature,
         "days": days_of(measurement, tokens),
         "cost": cost_of(measurement, tokens, price_per_gpu_h),
