@@ -48,7 +48,7 @@ from platform.plans.show import (
 )
 from platform.probing import kept
 from platform.signals import exit_with
-from platform.study.folder import default_folder
+from platform.study.folder import default_folder, user_path
 from search_spaces import reference
 from search_spaces.space import Space
 
@@ -123,9 +123,9 @@ def _cluster(options: argparse.Namespace, console: Console) -> ClusterSpec:
         raise InputError(f"--address belongs to --cluster ray, not to {written}")
     if written == "ray":
         with clusters.connected(options.address) as place:
-            cluster, probe = place.cluster, kept.find(options.studies.expanduser(), place)
+            cluster, probe = place.cluster, kept.find(user_path(options.studies), place)
     elif written.endswith(".json"):
-        probe = kept.read(Path(written).expanduser())
+        probe = kept.read(user_path(written))
         cluster = probe.cluster
     else:
         spec = find_cluster(written)

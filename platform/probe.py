@@ -26,7 +26,7 @@ from platform.errors import ClusterError, InputError, Parser, one_line
 from platform.probing import kept
 from platform.probing.show import show, to_object
 from platform.signals import exit_with
-from platform.study.folder import FOLDER_HELP, default_folder
+from platform.study.folder import FOLDER_HELP, default_folder, user_path
 from trainers.codec import from_json, to_json
 from trainers.probed import Probe
 
@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     began_s = time.monotonic()
     try:
         options = parser().parse_args(argv)
-        studies = options.studies.expanduser()
+        studies = user_path(options.studies)
         with clusters.connected(options.address) as place:
             probe = measure(place, began_s)
         path = kept.keep(studies, probe)

@@ -7,7 +7,6 @@ import argparse
 import contextlib
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 import search_spaces
@@ -15,7 +14,7 @@ from platform.cluster.waiting import WAIT_S
 from platform.errors import ClusterError, InputError, Parser, one_line
 from platform.reports.progress import say
 from platform.signals import exit_with
-from platform.study.folder import FOLDER_HELP, default_folder, located
+from platform.study.folder import FOLDER_HELP, default_folder, located, user_path
 
 
 def parser() -> argparse.ArgumentParser:
@@ -82,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from platform.session import scaling, session
 
         if options.resume is not None:
-            options.studies, options.resume = located(Path(options.studies).expanduser(), options.resume)
+            options.studies, options.resume = located(user_path(options.studies), options.resume)
         return scaling.search(options, made) if scaling.is_asked(options) else session.search(options, made)
     except InputError as error:
         say(f"error: {one_line(error)}")

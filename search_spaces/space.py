@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from search_spaces.changes import GRAD_ACCUM, MICRO_BATCH, Change, near, parse
+from search_spaces.checks import check_axes, check_fields, check_number, check_recipe
 from search_spaces.degrees import fewest_devices, fill, reason_against
+from trainers.codec import shortened
 from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
 
@@ -108,14 +110,9 @@ class Space:
     """A small stand-in of the same architecture for machines without a GPU."""
 
     def __post_init__(self) -> None:
-        if not self.name:
+        if not self.name or not isinstance(self.name, str):  # type: ignore[reportUnnecessaryIsInstance]
             raise ValueError("a space needs a name")
-        fields = [field.name for field in dataclasses.fields(Layout)]
-        for axis, values in self.axes.items():
-            if axis not in fields:
-                raise ValueError(f"space {self.name} has an axis {axis!r} that no layout has{near(axis, fields)}")
-            if not values:
-                raise ValueError(f"axis {axis} of space {self.name} has no values")
+        self._check_types()
         wrong = [value for value in self.micro_batches if value < 1]
         if wrong or not (self.micro_batches or self.points):
             raise ValueError(f"space {self.name} wants micro-batches of at least 1, got {wrong or 'none'}")
@@ -132,6 +129,32 @@ class Space:
         many = [axis for axis, values in self.axes.items() if self.points and len(values) > 1]
         if many:
             raise ValueError(f"space {self.name} has named points: one value each for {', '.join(many)}")
+
+    def _check_types(self) -> None:
+        """Refuses values of other types: a space may be a file that nobody's type checker has read."""
+        name = f"space {self.name}"
+        check_axes(self.axes, of=name)
+        for field, kind in (("micro_batches", int), ("further_recipes", Recipe), ("points", Point)):
+            values = getattr(self, field)
+            if not isinstance(values, tuple):
+                raise ValueError(f"{field} of {name} must be a tuple, as in ({shortened(values)},), got no tuple")
+            if wrong := [each for each in values if type(each) is not kind]:  # type: ignore[reportUnknownVariableType]
+                raise ValueError(f"{field} of {name} must hold {kind.__name__} values, got {shortened(wrong[0])}")
+        for recipe in self.recipes:
+            check_recipe(recipe, of=name)
+        for field in ("tokens", "hang_floor_s", "first_step_s"):
+            check_number(getattr(self, field), of=f"{field} of {name}")
+        for field in ("device_memory_gib", "time_budget_s"):
+            check_number(getattr(self, field), of=f"{field} of {name}", optional=True)
+        check_number(self.num_workers, of=f"num_workers of {name}", whole=True, optional=True)
+        check_number(self.repeats, of=f"repeats of {name}", whole=True)
+        for point in self.points:
+            of = f"point {shortened(point.name)} of {name}"
+            check_fields(point.layout, Layout, of=of)
+            check_fields(point.recipe, Recipe, of=of)
+            check_number(point.micro_batch, of=f"micro_batch of {of}", whole=True)
+        if "engine" not in self.axes and not (self.points and all("engine" in point.layout for point in self.points)):
+            raise ValueError(f"{name} names no engine: give axes an 'engine', such as ('fsdp', 'ddp')")
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:

@@ -4,8 +4,8 @@ import dataclasses
 import functools
 from typing import Literal, get_args
 
-from trainers.codec import identity
-from trainers.recipe import Recipe
+from trainers.codec import identity, shortened
+from trainers.recipe import LARGEST_BATCH, Recipe
 
 EngineName = Literal["ddp", "fsdp", "deepspeed"]
 GradSync = Literal["every", "last"]
@@ -16,6 +16,8 @@ Overlap = Literal["default", "on", "off"]
 Loss = Literal["plain", "chunked"]
 Compile = Literal["none", "block", "model"]
 
+LARGEST = 10**6
+"""Of a degree and of a bucket's MiB: a larger one is a slip of the keyboard."""
 AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
 """Mesh axes, outermost first."""
 _NAMES = {
@@ -82,6 +84,9 @@ class Layout:
         for axis in AXES:
             if getattr(self, axis) < 1:
                 raise ValueError(f"{axis} must be at least 1, got {getattr(self, axis)}")
+        for field in (*AXES, "bucket_mib", "prefetch", "reshard"):
+            if getattr(self, field) > LARGEST:
+                raise ValueError(f"{field} must be at most 10^6, got {shortened(getattr(self, field))}")
         for field in ("bucket_mib", "prefetch", "reshard"):
             if getattr(self, field) < 0:
                 raise ValueError(f"{field} must not be negative, got {getattr(self, field)}")
@@ -203,6 +208,8 @@ class BatchPoint:
         for field in ("micro_batch", "grad_accum"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
+            if getattr(self, field) > LARGEST_BATCH:
+                raise ValueError(f"{field} must be at most 10^12, got {shortened(getattr(self, field))}")
 
     @classmethod
     def of(cls, recipe: Recipe, layout: Layout, micro_batch: int) -> "BatchPoint":

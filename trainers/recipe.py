@@ -2,9 +2,10 @@
 
 import dataclasses
 import functools
+import math
 from typing import Literal, get_args
 
-from trainers.codec import identity
+from trainers.codec import identity, shortened
 from trainers.spec import ModelSpec
 
 Optimizer = Literal["adamw", "adafactor"]
@@ -14,6 +15,8 @@ Compression = Literal[
     "none", "bf16", "powersgd_1", "powersgd_2", "powersgd_4", "powersgd_8", "powersgd_16", "powersgd_32"
 ]
 
+LARGEST_BATCH = 10**12
+"""Of a sequence's tokens, of a batch's sequences and of what a batch is cut into."""
 STREAM = "stream"
 """The value of `Recipe.data` that means the seeded, learnable stream."""
 INCLUDED = "included"
@@ -74,14 +77,14 @@ class Recipe:
         for field in ("seq_len", "grad_accum" if self.grad_accum else "global_batch"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
-            if getattr(self, field) > 10**12:
-                raise ValueError(f"{field} must be at most 10^12, got {getattr(self, field)}")
+            if getattr(self, field) > LARGEST_BATCH:
+                raise ValueError(f"{field} must be at most 10^12, got {shortened(getattr(self, field))}")
         for field in ("learning_rate", "epsilon"):
-            if not getattr(self, field) > 0:
-                raise ValueError(f"{field} must be above 0, got {getattr(self, field)}")
+            if not 0 < getattr(self, field) < math.inf:
+                raise ValueError(f"{field} must be a finite number above 0, got {getattr(self, field)}")
         for field in ("weight_decay", "grad_clip", "seed"):
-            if not getattr(self, field) >= 0:
-                raise ValueError(f"{field} must not be negative, got {getattr(self, field)}")
+            if not 0 <= getattr(self, field) < 2**63:
+                raise ValueError(f"{field} must lie in [0, 2^63), got {shortened(getattr(self, field))}")
         for field in ("beta1", "beta2"):
             if not 0 <= getattr(self, field) < 1:
                 raise ValueError(f"{field} must lie in [0, 1), got {getattr(self, field)}")

@@ -9,7 +9,7 @@ import search_spaces
 import search_spaces.changes as changes
 from platform.errors import InputError
 from platform.reports.files import LayoutFile, read_layout
-from platform.study.folder import is_path, located
+from platform.study.folder import is_path, located, user_path
 from platform.study.study import find
 from platform.subject import knowledge
 from search_spaces.degrees import refilled
@@ -108,7 +108,7 @@ def read_request(options: argparse.Namespace) -> Request:
         raise InputError("--profile profiles the winner's run, and --dry-run runs nothing: leave out one of them")
     if options.json and options.dry_run:
         raise InputError("--json prints what a search found, and --dry-run runs nothing: leave out one of them")
-    fixed = read_layout(Path(options.layout).expanduser()) if options.layout else None
+    fixed = read_layout(user_path(options.layout)) if options.layout else None
     try:
         space = None if options.space is None else search_spaces.load(options.space)
         if fixed is not None:
@@ -124,12 +124,14 @@ def read_request(options: argparse.Namespace) -> Request:
         if options.data is not None and any(change.axis == "data" for change in changes.parse(options.set)):
             raise InputError(f"--data {options.data} and --set data name the data twice: leave out one of them")
         if options.data is not None:
-            path = str(Path(options.data).expanduser().absolute())
+            path = str(user_path(options.data).absolute())
             space = _every_recipe(space, lambda recipe: dataclasses.replace(recipe, data=path))
         for recipe in space.recipes:
             data.source(recipe)
     except ValueError as error:
         raise InputError(str(error)) from error
+    except OSError as error:
+        raise InputError(f"the data cannot be read: {error}") from error
     request = Request(
         space=space,
         changes=tuple(options.set),
@@ -200,7 +202,7 @@ def resumed(options: argparse.Namespace, argv: Sequence[str], parser: argparse.A
 
 
 def _studies(options: argparse.Namespace) -> Path:
-    return Path(options.studies).expanduser().absolute()
+    return user_path(options.studies).absolute()
 
 
 def _old(options: argparse.Namespace, space: Space) -> knowledge.Old | None:
@@ -296,9 +298,9 @@ def kept_arguments(options: argparse.Namespace) -> tuple[str, ...]:
         if (
             name in ("layout", "data")
             or (name == "learn_from" and is_path(value))
-            or (name == "space" and value not in named and Path(value).expanduser().exists())
+            or (name == "space" and value not in named and user_path(value).exists())
         ):
-            value = str(Path(value).expanduser().absolute())
+            value = str(user_path(value).absolute())
         option = [] if name == "space" else ["--" + name.replace("_", "-")]
         if isinstance(value, bool):
             found += option if value else []

@@ -18,6 +18,7 @@ from platform.reports.text import plural
 from platform.session import ending, session
 from platform.session.request import Request, kept_arguments, read_request, resumed
 from platform.signals import interruptible
+from platform.study.folder import user_path
 from platform.study.history import History
 from platform.study.several import Several, is_several, member, read_several, write_several
 from platform.study.study import Study, fresh_name, is_study, read
@@ -27,7 +28,7 @@ from platform.subject.subject import subject_of
 def is_asked(options: argparse.Namespace) -> bool:
     """Whether the options mean several numbers of devices: anew, or to go on with them."""
     if options.resume is not None:
-        return is_several(Path(options.studies).expanduser() / options.resume)
+        return is_several(user_path(options.studies) / options.resume)
     return options.gpus is not None and "," in options.gpus
 
 
@@ -39,7 +40,7 @@ def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         ClusterError: the cluster is at fault.
     """
     began_s = time.monotonic()
-    studies = Path(options.studies).expanduser().absolute()
+    studies = user_path(options.studies).absolute()
     name, several = _which(options, parser, studies)
     each = {count: _options(options, parser, several, studies, name, count) for count in several.counts}
     requests = {count: read_request(each[count]) for count in several.counts}

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from pathlib import Path
 
 import platform.searchers as searchers
 from platform.cluster import head, leftovers, preflight
@@ -28,6 +27,7 @@ from platform.session import checkout, ending, finished
 from platform.session.dry_run import print_dry_run
 from platform.session.request import Request, read_request, resumed
 from platform.signals import INTERRUPTED, interruptible
+from platform.study.folder import user_path
 from platform.study.history import History
 from platform.study.study import Study, check_name, fresh_name
 from platform.subject.planning import Plan, same_devices
@@ -56,7 +56,7 @@ def search(
     """
     began_s = time.monotonic()
     gc.set_threshold(50_000, 20, 20)  # by default a large study's values, which stay, are looked through all the time
-    studies = Path(options.studies).expanduser().absolute()
+    studies = user_path(options.studies).absolute()
     uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(studies))
     study, history, left = None, History(), None
     try:
@@ -146,7 +146,7 @@ def fast_part(options: argparse.Namespace, request: Request, place: Place) -> Pl
     """
     if not options.exclude_slow or options.dry_run:
         return place
-    return preflight.without_slow(place, Path(options.studies).expanduser().absolute(), _cpu_workers(request))
+    return preflight.without_slow(place, user_path(options.studies).absolute(), _cpu_workers(request))
 
 
 def _cpu_workers(request: Request) -> int:
