@@ -129,6 +129,8 @@ class Space:
         many = [axis for axis, values in self.axes.items() if self.points and len(values) > 1]
         if many:
             raise ValueError(f"space {self.name} has named points: one value each for {', '.join(many)}")
+        if "engine" not in self.axes and not (self.points and all("engine" in point.layout for point in self.points)):
+            raise ValueError(f"space {self.name} names no engine: give axes an 'engine', such as ('fsdp', 'ddp')")
 
     def _check_types(self) -> None:
         """Refuses values of other types: a space may be a file that nobody's type checker has read."""
@@ -153,8 +155,6 @@ class Space:
             check_fields(point.layout, Layout, of=of)
             check_fields(point.recipe, Recipe, of=of)
             check_number(point.micro_batch, of=f"micro_batch of {of}", whole=True)
-        if "engine" not in self.axes and not (self.points and all("engine" in point.layout for point in self.points)):
-            raise ValueError(f"{name} names no engine: give axes an 'engine', such as ('fsdp', 'ddp')")
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:

@@ -205,6 +205,10 @@ class ModelSpec:
         wrong = [field for field, value in found.items() if field in _INTEGERS and type(value) is not int]
         if wrong:
             raise ValueError(f"the configuration of {name} wants whole numbers for {', '.join(wrong)}")
+        if type(found.get("init_std", 0.0)) not in (int, float):
+            raise ValueError(f"the configuration of {name} wants a number for init_std, got {found['init_std']!r}")
+        if type(found.get("tied_embeddings", False)) is not bool:
+            raise ValueError(f"the configuration of {name} wants true or false for tied_embeddings")
         spec = cls(name=name, architecture=kind, config=json.dumps(config, sort_keys=True), **found)  # type: ignore[arg-type]
         for field, counted in {**_COUNTED_WITH[spec.architecture], "head_dim": spec.head_dim}.items():
             if config.get(field, counted) not in (None, counted):
