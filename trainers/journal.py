@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, get_args
 import pydantic_core
 
 from trainers.cluster import Cluster
-from trainers.codec import UNLIKE, from_json, to_json
+from trainers.codec import UNLIKE, from_json, identity, to_json
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement
 from trainers.profiling.sums import Sums
@@ -57,16 +57,45 @@ class StudyHeader:
     """The limit given by --device-memory-gib."""
     seed: int = 0
     searcher: str = ""
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    """What the study was asked for, as `platform.subject.options.StudyOptions` has it."""
     argv: tuple[str, ...] = ()
+    """The same as arguments, in journals of schema 1."""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     commit: str = "unknown"
     mlflow_uri: str = ""
     """Where the study is mirrored to, without a password."""
+    study_id: str = ""
+    """What tells the study from any other of its name, "" in journals of schema 1: ask `id`."""
+
+    @property
+    def id(self) -> str:
+        """What tells the study from any other of its name."""
+        return self.study_id or identity((self.name, self.at, self.argv))
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What the study was asked for as a command's arguments, defaults too."""
+        return self.argv or tuple(
+            word
+            for name, value in self.options.items()
+            if value is not None and value is not False and value != []
+            for word in _arguments(name, value)
+        )
 
     @property
     def title(self) -> str:
         """Its name, what it searches for and on what, in one line."""
         return f"{self.name}: {self.recipes[0].label}, on {self.cluster.label_under(self.cap_gib)}"
+
+
+def _arguments(name: str, value: Any) -> tuple[str, ...]:
+    option = "--" + name.replace("_", "-")
+    if name == "space" or value is True:
+        return (str(value) if name == "space" else option,)
+    if name == "set":
+        return tuple(word for each in value for word in (option, str(each)))
+    return (option, ",".join(map(str, value)) if isinstance(value, list) else str(value))  # type: ignore[reportUnknownArgumentType]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,7 +21,6 @@ from platform.mirror.fields import as_text, figures_of, gate_of, id_of, name_of,
 from platform.mirror.system_metrics import Sample
 from platform.mirror.uri import sqlite_path
 from platform.study.history import History
-from trainers.codec import identity
 from trainers.journal import GateCurves, StudyHeader
 from trainers.measurement import Measurement, Outcome
 
@@ -73,11 +72,10 @@ class Runs:
 
     def _parent(self) -> str:
         header = self._header
-        study_id = identity((header.name, header.at, header.argv))
-        found = self._client.search_runs([self.experiment_id], f"tags.study_id = '{study_id}'", max_results=1)
+        found = self._client.search_runs([self.experiment_id], f"tags.study_id = '{header.id}'", max_results=1)
         if found:
             return found[0].info.run_id
-        tags = {"study_id": study_id, "study": header.name, "miniature": _yes(header.miniature)}
+        tags = {"study_id": header.id, "study": header.name, "miniature": _yes(header.miniature)}
         run = self._client.create_run(
             self.experiment_id,
             start_time=_milliseconds(header.at),
@@ -93,7 +91,7 @@ class Runs:
             "commit": header.commit,
             "cluster": header.cluster.label,
             "num_devices": header.cluster.num_devices,
-            "argv": " ".join(header.argv),
+            "argv": " ".join(header.arguments),
             "recipes": "; ".join(recipe.label for recipe in header.recipes),
         }
         self._log(run.info.run_id, params=params)

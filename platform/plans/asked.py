@@ -2,7 +2,7 @@
 
 import argparse
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.plans.picture import check_path
 from trainers.codec import shortened
 

@@ -10,10 +10,10 @@ from typing import Any
 from rich.table import Table, box
 from rich.text import Text
 
+from platform.common.text import count, figure
 from platform.finals.ranking import winner
 from platform.reports.summary import days_of
 from platform.reports.terminal import as_text, console
-from platform.reports.text import count, figure
 from trainers.measurement import Measurement, Outcome
 from trainers.recipe import Recipe
 

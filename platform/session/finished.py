@@ -6,14 +6,14 @@ from platform.loop.budget import Budget
 from platform.loop.jobs import Settings
 from platform.loop.loop import Loop
 from platform.probing import kept
-from platform.session.request import Request
 from platform.study.study import Study
+from platform.subject.request import Request
 from platform.subject.subject import subject_of
 
 
 def why_over(study: Study, request: Request) -> str:
-    """On which devices, those that the study ran on, a session of any budget would run nothing, and why; "" where it
-    would run something.
+    """On which devices, those that the study ran on, a session of any budget would neither run nor record anything,
+    and why; "" where it would. Writes nothing.
 
     Also "" where the last session did not end by itself, and beside probes, which are found by what nodes say.
 
@@ -41,4 +41,6 @@ def why_over(study: Study, request: Request) -> str:
             rules=subject.rules,
         ),
     )
-    return "" if loop.upcoming() else f"on {subject.cluster.label}: {loop.why_ended}"
+    if loop.upcoming() or loop.has_unwritten:
+        return ""
+    return f"on {subject.cluster.label}: {loop.why_ended}"

@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 from search_spaces.paths import expanded
 
 FOLDER_HELP = "where studies are kept (default: %(default)s)"

@@ -22,9 +22,9 @@ from platform.plans.asked import check
 from platform.plans.scaling import parse_counts, parse_phases
 from platform.probing import kept
 from platform.reports.files import read_layout
-from platform.search import parser as search_parser
-from platform.session.request import read_request
+from platform.search import parse
 from platform.study.folder import located
+from platform.subject.request import read_request
 from search_spaces.changes import axes
 from search_spaces.space import Point, Space
 from search_spaces.transformers_config import space_of_config
@@ -147,7 +147,7 @@ def test_layout_files(tmp_path: Path, data: dict[str, Any]) -> None:
     with refusing():
         read_layout(path)
     with refusing():
-        read_request(search_parser().parse_args(["--layout", str(path), "--studies", str(tmp_path)]))
+        read_request(parse(["--layout", str(path), "--studies", str(tmp_path)]))
 
 
 @pytest.mark.parametrize("read", [read_layout, space_of_config, kept.read])
@@ -207,7 +207,8 @@ def test_bounds_of_a_plan(names: list[str], number: Any) -> None:
     st.lists(
         st.tuples(
             st.sampled_from(["--seed", "--repeats", "--steps", "--max-trials", "--time-budget-s", "--gpus", "--tokens",
-                             "--data", "--learn-from", "--studies", "--layout", "--name", "--price-per-gpu-h"]),
+                             "--data", "--learn-from", "--studies", "--layout", "--name",
+                             "--resume", "--price-per-gpu-h"]),
             texts | odd_numbers.map(str),
         ),
         max_size=3,
@@ -216,9 +217,7 @@ def test_bounds_of_a_plan(names: list[str], number: Any) -> None:
 def test_options_of_a_search(tmp_path: Path, given: list[tuple[str, str]]) -> None:
     argv = [f"{option}={text}" for option, text in given]
     with refusing():
-        options = search_parser().parse_args(["gpt2", "--studies", str(tmp_path), *argv])
-        if "," not in (options.gpus or ""):
-            read_request(options)
+        read_request(parse(["gpt2", "--studies", str(tmp_path), *argv]))
 
 
 @pytest.mark.parametrize("text", ["import sys\nsys.exit(3)", "raise KeyboardInterrupt", "raise BaseException('no')",
