@@ -22,20 +22,20 @@ def contenders(measurements: Iterable[Measurement]) -> list[PointRuns]:
         return []
     leader, others = order[0], sorted(order[1:], key=lambda point: -point.search_tokens_per_s)
     close = (1 - DISTURBED) * leader.search_tokens_per_s
-    found = [leader, *[each for each in others if _far_ahead(each, leader) or each.search_tokens_per_s >= close]][:MOST]
-    if len(found) > 1 and any(each.disturbed or _far_ahead(each, leader) for each in found):
-        return found
-    return []
+    near = [each for each in others if _far_ahead(each, leader) or each.search_tokens_per_s >= close]
+    candidates = [leader, *near][:MOST]
+    is_open = near and any(each.disturbed or _far_ahead(each, leader) for each in candidates)
+    return candidates if is_open else []
 
 
 def unresolved(measurements: Iterable[Measurement]) -> list[PointRuns]:
     """The leader of one recipe and the contenders that it is neither faster than nor tied with; empty where there are
     none, so that the leader is the winner.
     """
-    found = contenders(measurements)
-    if not found:
+    candidates = contenders(measurements)
+    if not candidates:
         return []
-    leader, *others = found
+    leader, *others = candidates
     still_open = [each for each in others if not _is_resolved(leader, each)]
     return [leader, *still_open] if still_open else []
 
@@ -44,8 +44,8 @@ def named_winners(measurements: Sequence[Measurement]) -> dict[str, Measurement]
     """Each recipe's winner by recipe id; a recipe is left out where nothing ran, or where it is not resolved what is
     the fastest.
     """
-    found = {recipe_id: named_winner(group) for recipe_id, group in by_recipe(measurements).items()}
-    return {recipe_id: best for recipe_id, best in found.items() if best is not None}
+    best = {recipe_id: named_winner(group) for recipe_id, group in by_recipe(measurements).items()}
+    return {recipe_id: winner for recipe_id, winner in best.items() if winner is not None}
 
 
 def named_winner(measurements: Sequence[Measurement]) -> Measurement | None:
@@ -67,5 +67,5 @@ def _far_ahead(point: PointRuns, leader: PointRuns) -> bool:
 
 def _is_resolved(leader: PointRuns, other: PointRuns) -> bool:
     """Whether runs beside each other say that the leader is the faster one, or that the two are tied."""
-    found = compared(leader, other)
-    return found is not None and (found.resolution == "faster" or (found.resolution == "tie" and found.high >= 1))
+    result = compared(leader, other)
+    return result is not None and (result.resolution == "faster" or (result.resolution == "tie" and result.high >= 1))

@@ -12,18 +12,18 @@ from trainers.journal import Planned, PlannedLayout
 
 def planned(plan: Plan) -> Planned:
     """Every layout of the plan, in its order, with what the cost model predicts of its likely best rung."""
-    found: dict[tuple[str, str], PlannedLayout] = {}
+    layouts: dict[tuple[str, str], PlannedLayout] = {}
     prediction = None if plan.columns is None else predict(plan.columns)
     row = 0
     for candidate in plan.candidates:
         key, rungs = (candidate.recipe.id, candidate.layout.id), candidate.micro_batches
-        if (before := found.get(key)) is not None:  # named points may ask for a layout several times, the best first
-            found[key] = dataclasses.replace(before, micro_batches=tuple(sorted({*before.micro_batches, *rungs})))
+        if (before := layouts.get(key)) is not None:  # named points may ask for a layout several times, the best first
+            layouts[key] = dataclasses.replace(before, micro_batches=tuple(sorted({*before.micro_batches, *rungs})))
         else:
             likely = None if prediction is None else _likely_best(prediction, candidate, row)
-            found[key] = likely or PlannedLayout(recipe=key[0], layout=candidate.layout, micro_batches=rungs)
+            layouts[key] = likely or PlannedLayout(recipe=key[0], layout=candidate.layout, micro_batches=rungs)
         row += len(rungs)
-    return Planned(layouts=tuple(found.values()))
+    return Planned(layouts=tuple(layouts.values()))
 
 
 def _likely_best(prediction: Prediction, candidate: Candidate, first: int) -> PlannedLayout:
