@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from trainers.engines import rules_of
 from trainers.layout import Layout
 from trainers.recipe import Recipe
 
@@ -30,8 +31,9 @@ def fill(values: Mapping[str, Any], num_devices: int) -> Layout:
     else:
         replicate, shard = (1, data_parallel) if sharded else (data_parallel, 1)
     filled: dict[str, Any] = {**values, "dp_replicate": replicate, "dp_shard": shard}
-    if values.get("engine") == "deepspeed":
-        filled["grad_sync"] = "every" if values.get("zero_stage", 0) >= 2 else "last"
+    syncs = rules_of(values["engine"]).grad_syncs.get(values.get("zero_stage", 0), ()) if "engine" in values else ()
+    if len(syncs) == 1:
+        filled["grad_sync"] = syncs[0]
     elif replicate * shard == 1:
         filled["grad_sync"] = "last"
     return Layout(**filled)

@@ -1,24 +1,36 @@
-"""The engines behind one interface. A new one is one file, one line in `_REGISTRY`, one line in the contract test."""
+"""The engines behind one interface, and what is asked of them without building one.
 
+A new engine is a folder here with `runtime.py` (how it runs) and `rules.py` (what it accepts), one line in `_REGISTRY`
+and one line in the contract test. An engine outside this project is named by the import path of its rules.
+"""
+
+import dataclasses
+import functools
+import hashlib
 import importlib
+import importlib.util
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trainers import lean
+from trainers.engines.rules import Rules
 from trainers.engines.step import Marks, StepResult
-from trainers.layout import Layout
-from trainers.recipe import Recipe
 
 if TYPE_CHECKING:
     import torch
 
+    from trainers.layout import Layout
     from trainers.models import Model
+    from trainers.recipe import Recipe
 
 _REGISTRY = {
-    "ddp": "trainers.engines.ddp:DdpEngine",
-    "fsdp": "trainers.engines.fsdp:FsdpEngine",
-    "deepspeed": "trainers.engines.deepspeed:DeepSpeedEngine",
+    "ddp": "trainers.engines.ddp.rules:ENGINE",
+    "fsdp": "trainers.engines.fsdp.rules:ENGINE",
+    "deepspeed": "trainers.engines.deepspeed.rules:ENGINE",
 }
+_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 class Engine(Protocol):
@@ -28,7 +40,7 @@ class Engine(Protocol):
     `named_full_weights` syncs the host with the device unless the engine's library does so itself.
     """
 
-    def __init__(self, recipe: Recipe, layout: Layout, device: "torch.device") -> None:
+    def __init__(self, recipe: "Recipe", layout: "Layout", device: "torch.device") -> None:
         """Builds the model on the meta device, lays it out, fills the weights (see `trainers.weights`)."""
         ...
 
@@ -79,7 +91,84 @@ class Engine(Protocol):
         ...
 
 
-def create(recipe: Recipe, layout: Layout, device: "torch.device") -> Engine:
+def names() -> tuple[str, ...]:
+    """The engines of this project."""
+    return tuple(_REGISTRY)
+
+
+def is_path(name: str) -> bool:
+    """Whether `name` is the import path of an engine outside this project, importable or not."""
+    return _PATH.fullmatch(name) is not None
+
+
+@functools.cache
+def rules_of(name: str) -> Rules:
+    """The rules of the engine of that name, or of that import path "package.module:NAME".
+
+    Where a path cannot be imported, the rules refuse to run anything and give the reason: what it measured before can
+    still be read.
+
+    Raises:
+        ValueError: neither a name nor an import path.
+    """
+    if name in _REGISTRY:
+        return _imported(_REGISTRY[name])
+    if not is_path(name):
+        raise ValueError(
+            f"engine must be one of {', '.join(_REGISTRY)}, or the import path of one of your own"
+            f" (package.module:NAME), got {name!r}"
+        )
+    try:
+        found = _imported(name)
+    except Exception as error:  # the user's module: whatever it raises is told in one sentence
+        return _unavailable(name, f"{type(error).__name__}: {error}")
+    if not isinstance(found, Rules):
+        return _unavailable(name, f"{name.partition(':')[2]} is a {type(found).__name__}, not a trainers.engines.Rules")
+    if found.name != name:
+        return _unavailable(name, f"its rules call themselves {found.name!r}: name must be the import path")
+    return found
+
+
+def _unavailable(name: str, why: str) -> "Unavailable":
+    return Unavailable(name=name, title=name.rpartition(":")[2], runtime="", grad_syncs={}, why=why)
+
+
+def why_unavailable(name: str) -> str | None:
+    """Why the engine of that name cannot be had here, as a clause; None where it can."""
+    rules = rules_of(name)
+    return rules.why if isinstance(rules, Unavailable) else None
+
+
+def engines_with(axis: str) -> str:
+    """The engines of this project that have `axis`, with their stages, as in "fsdp and of deepspeed at stage 3"."""
+    found: list[str] = []
+    for name in _REGISTRY:
+        rules = rules_of(name)
+        stages = rules.axes.get(axis, ())
+        span = f"stages {stages[0]} to {stages[-1]}" if len(stages) > 1 else f"stage {stages[0]}" if stages else ""
+        if stages:
+            found.append(name if stages == rules.stages else f"{name} at {span}")
+    return " and of ".join(found)
+
+
+def source_hash(name: str) -> str:
+    """12 hex digits of SHA-256 over the source of an engine outside this project: its rules' module and its runtime's.
+
+    Raises:
+        ValueError: the engine cannot be imported, or its source cannot be found.
+    """
+    if (why := why_unavailable(name)) is not None:
+        raise ValueError(f"engine {name} cannot be imported ({why})")
+    digest = hashlib.sha256()
+    for module in sorted({path.partition(":")[0] for path in (name, rules_of(name).runtime)}):
+        spec = importlib.util.find_spec(module)
+        if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+            raise ValueError(f"engine {name} cannot be used: the source of module {module} cannot be found")
+        digest.update(Path(spec.origin).read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def create(recipe: "Recipe", layout: "Layout", device: "torch.device") -> Engine:
     """The engine that `layout` names, built. Imports that engine's library only.
 
     Raises:
@@ -92,16 +181,36 @@ def load(name: str) -> type[Engine]:
     """The class of that engine; imports its library, which may take seconds.
 
     Raises:
-        ValueError: no such engine.
+        ValueError: no such engine, or one that cannot be imported here.
     """
-    if name not in _REGISTRY:
-        raise ValueError(f"unknown engine {name!r}: there are {', '.join(_REGISTRY)}")
-    module, _, kind = _REGISTRY[name].partition(":")
+    rules = rules_of(name)
+    if isinstance(rules, Unavailable):
+        raise ValueError(f"engine {name} cannot be imported ({rules.why})")
     with lean.imports():
-        return getattr(importlib.import_module(module), kind)
+        return _imported(rules.runtime)
 
 
-def mismatches(in_effect: Mapping[str, Any], recipe: Recipe, layout: Layout, *, grad_accum: int) -> list[str]:
+def _imported(path: str) -> Any:
+    module, _, attribute = path.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Unavailable(Rules):
+    """Stands for an engine that cannot be imported: its layouts can be read and reported, none can run."""
+
+    why: str
+
+    def contradictions(self, layout: "Layout") -> Iterator[str]:
+        """None: what it can mean is not known."""
+        return iter(())
+
+    def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+        """One for everything."""
+        yield f"engine {self.name} cannot be imported ({self.why}): put its module on the path, or choose another"
+
+
+def mismatches(in_effect: Mapping[str, Any], recipe: "Recipe", layout: "Layout", *, grad_accum: int) -> list[str]:
     """A sentence for each point where what an engine runs is not what was asked for; empty when all is well."""
     wanted: dict[str, Any] = {
         "engine": layout.engine,
