@@ -76,9 +76,7 @@ def _axis(axis: str) -> tuple[Literal["recipe", "layout", "micro_batch", "point"
 def _value(axis: str, text: str, hint: Any) -> Any:
     allowed = _allowed(axis, hint)
     if axis == "engine" and engines.is_path(text):
-        if (why := engines.why_unavailable(text)) is not None:
-            raise ValueError(f"engine {text} cannot be imported: {why}")
-        return text
+        return engines.imported_rules(text).name
     if axis == "engine":
         hint = Literal[engines.names()]
     if typing.get_origin(hint) is Literal:

@@ -103,40 +103,43 @@ def is_path(name: str) -> bool:
 
 @functools.cache
 def rules_of(name: str) -> Rules:
-    """The rules of the engine of that name, or of that import path "package.module:NAME".
+    """The rules of the engine of that name. Nothing outside this project is imported: a journal may be somebody else's.
 
-    Where a path cannot be imported, the rules refuse to run anything and give the reason: what it measured before can
-    still be read.
+    Of an engine that is named by its import path they say what the path says, and ask the engine itself only for what
+    may run (`refusals`).
 
     Raises:
         ValueError: neither a name nor an import path.
     """
     if name in _REGISTRY:
-        return _imported(_REGISTRY[name])
+        return _attribute(_REGISTRY[name])
     if not is_path(name):
         raise ValueError(
             f"engine must be one of {', '.join(_REGISTRY)}, or the import path of one of your own"
             f" (package.module:NAME), got {name!r}"
         )
-    try:
-        found = _imported(name)
-    except Exception as error:  # the user's module: whatever it raises is told in one sentence
-        return _unavailable(name, f"{type(error).__name__}: {error}")
-    if not isinstance(found, Rules):
-        return _unavailable(name, f"{name.partition(':')[2]} is a {type(found).__name__}, not a trainers.engines.Rules")
-    if found.name != name:
-        return _unavailable(name, f"its rules call themselves {found.name!r}: name must be the import path")
-    return found
+    return _Outside(name=name, title=name, runtime="", grad_syncs={})
 
 
-def _unavailable(name: str, why: str) -> "Unavailable":
-    return Unavailable(name=name, title=name.rpartition(":")[2], runtime="", grad_syncs={}, why=why)
+@functools.cache
+def imported_rules(name: str) -> Rules:
+    """The engine's own rules: those that `rules_of` gives, or what an import path leads to.
 
-
-def why_unavailable(name: str) -> str | None:
-    """Why the engine of that name cannot be had here, as a clause; None where it can."""
+    Raises:
+        ValueError: no such engine, or one that cannot be imported here.
+    """
     rules = rules_of(name)
-    return rules.why if isinstance(rules, Unavailable) else None
+    if not isinstance(rules, _Outside):
+        return rules
+    try:
+        found = _attribute(name)
+    except Exception as error:  # the user's module: whatever it raises is told in one sentence
+        raise ValueError(f"engine {name} cannot be imported: {type(error).__name__}: {error}") from error
+    if not isinstance(found, Rules):
+        raise ValueError(f"engine {name} is no trainers.engines.rules.Rules, got {type(found).__name__}")
+    if found.name != name:
+        raise ValueError(f"engine {name} has rules of another name ({found.name}): set name to the import path")
+    return found
 
 
 def engines_with(axis: str) -> str:
@@ -157,10 +160,9 @@ def source_hash(name: str) -> str:
     Raises:
         ValueError: the engine cannot be imported, or its source cannot be found.
     """
-    if (why := why_unavailable(name)) is not None:
-        raise ValueError(f"engine {name} cannot be imported ({why})")
+    rules = imported_rules(name)
     digest = hashlib.sha256()
-    for module in sorted({path.partition(":")[0] for path in (name, rules_of(name).runtime)}):
+    for module in sorted({path.partition(":")[0] for path in (name, rules.runtime)}):
         spec = importlib.util.find_spec(module)
         if spec is None or spec.origin is None or not Path(spec.origin).is_file():
             raise ValueError(f"engine {name} cannot be used: the source of module {module} cannot be found")
@@ -183,31 +185,34 @@ def load(name: str) -> type[Engine]:
     Raises:
         ValueError: no such engine, or one that cannot be imported here.
     """
-    rules = rules_of(name)
-    if isinstance(rules, Unavailable):
-        raise ValueError(f"engine {name} cannot be imported ({rules.why})")
+    rules = imported_rules(name)
     with lean.imports():
-        return _imported(rules.runtime)
+        return _attribute(rules.runtime)
 
 
-def _imported(path: str) -> Any:
+def _attribute(path: str) -> Any:
     module, _, attribute = path.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Unavailable(Rules):
-    """Stands for an engine that cannot be imported: its layouts can be read and reported, none can run."""
+class _Outside(Rules):
+    """Stands for an engine outside this project, imported or not: its layouts can be read and reported everywhere."""
 
-    why: str
+    def chooses_sync(self, layout: "Layout") -> bool:
+        return layout.data_parallel > 1
 
     def contradictions(self, layout: "Layout") -> Iterator[str]:
-        """None: what it can mean is not known."""
-        return iter(())
+        return iter(())  # they stand among the refusals
 
     def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
-        """One for everything."""
-        yield f"engine {self.name} cannot be imported ({self.why}): put its module on the path, or choose another"
+        try:
+            rules = imported_rules(self.name)
+        except ValueError as error:
+            yield str(error)
+            return
+        yield from rules.contradictions(layout)
+        yield from rules.refusals(recipe, layout)
 
 
 def mismatches(in_effect: Mapping[str, Any], recipe: "Recipe", layout: "Layout", *, grad_accum: int) -> list[str]:
@@ -237,9 +242,11 @@ def mismatches(in_effect: Mapping[str, Any], recipe: "Recipe", layout: "Layout",
     # Gradients travel and are added up in the states' type, where an engine has a setting for it.
     sums = ("reduce_precision", "accumulation_precision")
     wanted |= {name: recipe.state_precision for name in sums if name in in_effect}
-    # Engines without compression, or that cannot reshard to fewer ranks, have nothing to tell of it.
-    for name, value, nothing in (("compression", recipe.compression, "none"), ("reshard", layout.reshard, 0)):
-        if value != nothing or name in in_effect:
+    # Engines without compression or model parallelism, or that cannot reshard to fewer ranks, need not tell of it.
+    nothing = {"compression": "none", "reshard": 0, "tp": 1, "pp": 1, "cp": 1}
+    for name, plain in nothing.items():
+        value = recipe.compression if name == "compression" else getattr(layout, name)
+        if value != plain or name in in_effect:
             wanted[name] = value
     # 0 and "default" ask for the library's own choice, whatever that is.
     wanted |= {name: getattr(layout, name) for name in ("bucket_mib", "prefetch") if getattr(layout, name)}
