@@ -164,7 +164,7 @@ class Worker:
         self._stand("gate", None, deadline_s(self.job, self.job.first_step_s, self.watchdog.allowance_s))
         recipe = dataclasses.replace(self.job.recipe, data=data.STREAM, global_batch=gate.sequences)
         rates = [recipe.learning_rate * gate.rate * (step + 1) / gate.steps for step in range(gate.steps)]
-        losses, norms = Rung(self, engine, data.source(recipe), batch).curves(rates)
+        losses, norms, times_s = Rung(self, engine, data.source(recipe), batch).curves(rates)
         engine.set_learning_rate(recipe.learning_rate)
         if self.rank == 0:
             curves = GateCurves(
@@ -175,6 +175,7 @@ class Worker:
                 sequences=gate.sequences,
                 losses=tuple(losses),
                 grad_norms=tuple(norms),
+                step_times_s=tuple(times_s),
                 is_reference=not self.job.is_last,
             )
             ray.get(self.recorder.gate.remote(to_json(curves)))

@@ -59,3 +59,17 @@ def read_several(folder: Path) -> Several:
         return from_json(Several, json.loads((folder / SCALING).read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise InputError(f"{folder / SCALING} cannot be used ({error}): start a new search") from error
+
+
+def others_of(folder: Path) -> list[Path]:
+    """Folders of the studies that belong to one search with that in `folder`, on other numbers of devices."""
+    name, _, last = folder.name.rpartition("-")
+    common = folder.parent / name
+    if not name or not last.endswith("gpu") or not is_several(common):
+        return []
+    try:
+        several = read_several(common)
+    except InputError:
+        return []
+    members = [folder.parent / member(name, count) for count in several.counts]
+    return [each for each in members if each != folder] if folder in members else []
