@@ -252,10 +252,10 @@ def _params(entry: Entry, recipes: Sequence[Recipe]) -> dict[str, str]:
 
 
 def _metrics(entry: Entry, header: StudyHeader, predicted: Prediction | None) -> dict[str, float]:
-    found: dict[str, float] = dict.fromkeys(COMPARED, math.nan)
+    found: dict[str, float] = {}
     match entry:
         case Measurement():
-            found |= figures_of(entry, header)
+            found = {**dict.fromkeys(COMPARED, math.nan), **figures_of(entry, header)}
         case Profile():
             found |= {f"profile_{name}": rounded(value) for name, value in to_json(entry.sums).items()}
         case GateCurves():

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from platform.mirror.uri import default_uri, shown_uri, sqlite_path
-from platform.session.checkout import ROOT
 
+ROOT = Path(__file__).resolve().parents[2]
+"""The checkout."""
 PORT = 5000
 _SERVER = f"http://127.0.0.1:{PORT}"
 

@@ -21,15 +21,13 @@ from platform.reports.points import one_a_point
 from platform.reports.scaling import rows
 from platform.reports.summary import cost_of, days_of
 from platform.study.history import History
-from platform.study.several import others_of
+from platform.study.several import members_of
 from platform.study.study import is_study, read
 from trainers.journal import StudyHeader
 from trainers.measurement import Measurement, Outcome
 
 WINNER = "winner"
 """Tags that describe the winner begin so."""
-_ALWAYS = frozenset({"gpus"})
-"""Metrics that a study without a winner has too."""
 
 
 def study_tags(header: StudyHeader) -> dict[str, str]:
@@ -117,16 +115,12 @@ def _winner_tags(best: Measurement) -> dict[str, str]:
 def _efficiency_pct(history: History, folder: Path) -> float | None:
     """Tokens/s a device over that on the fewest devices, of a study that is one of several numbers of devices."""
     assert history.header is not None
-    others: list[History] = []
-    for path in others_of(folder):
+    histories: list[History] = []
+    for path in members_of(folder):
         try:
-            others += [read(path)[0]] if is_study(path) else []
+            histories += [history] if path == folder else [read(path)[0]] if is_study(path) else []
         except InputError:
             continue  # a journal that cannot be read compares with nothing
-    if not others:
-        return None
-    found = rows([history, *others])
-    row = next(
-        (row for row in found if row.study == history.header.name and row.recipe == history.header.recipes[0]), None
-    )
+    this = (history.header.name, history.header.recipes[0])
+    row = next((row for row in rows(histories) if (row.study, row.recipe) == this), None)
     return None if row is None or row.efficiency is None else 100 * row.efficiency

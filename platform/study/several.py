@@ -61,8 +61,8 @@ def read_several(folder: Path) -> Several:
         raise InputError(f"{folder / SCALING} cannot be used ({error}): start a new search") from error
 
 
-def others_of(folder: Path) -> list[Path]:
-    """Folders of the studies that belong to one search with that in `folder`, on other numbers of devices."""
+def members_of(folder: Path) -> list[Path]:
+    """Folders of the studies of the search on several numbers of devices that the study in `folder` is one of."""
     name, _, last = folder.name.rpartition("-")
     common = folder.parent / name
     if not name or not last.endswith("gpu") or not is_several(common):
@@ -72,4 +72,4 @@ def others_of(folder: Path) -> list[Path]:
     except InputError:
         return []
     members = [folder.parent / member(name, count) for count in several.counts]
-    return [each for each in members if each != folder] if folder in members else []
+    return members if folder in members else []
