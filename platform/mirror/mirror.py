@@ -49,7 +49,8 @@ class Mirror:
         self._pending: deque[tuple[Entry, str, str]] = deque()
         self._seen: set[str] = set()
         self._runs: Runs | None = None
-        self._addresses: Mapping[str, str] = {}
+        self.addresses: Mapping[str, str] = {}
+        """Of each saved view, known once MLflow has answered."""
         self._samples = Samples(self.folder, after_ms=0)
         self._marked_running = False
         self._complete = False
@@ -89,7 +90,7 @@ class Mirror:
     @property
     def look(self) -> str:
         """What to type and which pages to open to look at the study."""
-        return how_to_look(self.uri, self._addresses)
+        return how_to_look(self.uri, self.addresses)
 
     @property
     def mirrored(self) -> frozenset[str]:
@@ -150,7 +151,7 @@ class Mirror:
             return
         if self._runs is None:
             self._runs = Runs(self.uri, header)
-            self._addresses = self._runs.addresses
+            self.addresses = self._runs.addresses
             self._samples = Samples(self.folder, after_ms=self._runs.samples_until_ms())
         if not self._marked_running and not closing:
             self._runs.running()
