@@ -10,9 +10,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from platform.common.text import sharding
 from platform.mirror.timing import Series, milliseconds, series_of
 from platform.reports.summary import days_of
-from platform.reports.text import sharding
 from trainers.codec import identity, to_json
 from trainers.journal import GateCurves, Profile, StudyHeader
 from trainers.layout import Layout

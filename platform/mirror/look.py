@@ -7,10 +7,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from platform.common.checkout import ROOT
 from platform.mirror.uri import default_uri, shown_uri, sqlite_path
 
-ROOT = Path(__file__).resolve().parents[2]
-"""The checkout."""
 PORT = 5000
 _SERVER = f"http://127.0.0.1:{PORT}"
 

@@ -21,7 +21,6 @@ from platform.mirror.look import page_server
 from platform.mirror.system_metrics import Sample
 from platform.mirror.timing import milliseconds
 from platform.study.history import History
-from trainers.codec import identity
 from trainers.journal import StudyHeader
 
 WINNER_FILES = ("layout*.json", "ds_config*.json")
@@ -52,8 +51,7 @@ class Runs:
         self._header = header
         self._client, experiment = connected(uri, header.space)
         self.experiment_id: str = experiment.experiment_id
-        self._study_id = identity((header.name, header.at, header.argv))
-        self.addresses = views.addresses(page_server(uri), self.experiment_id, self._study_id)
+        self.addresses = views.addresses(page_server(uri), self.experiment_id, self._header.id)
         self._parent = self._found_parent()
         self.parent_id: str = self._parent.info.run_id
         self._children = self._found_children()
@@ -61,14 +59,14 @@ class Runs:
 
     def _found_parent(self) -> Any:
         header = self._header
-        found = self._client.search_runs([self.experiment_id], f"tags.study_id = '{self._study_id}'", max_results=1)
+        found = self._client.search_runs([self.experiment_id], f"tags.study_id = '{self._header.id}'", max_results=1)
         if found:
             run = found[0]
         else:
             run = self._client.create_run(
                 self.experiment_id,
                 start_time=milliseconds(header.at),
-                tags={"study_id": self._study_id, "study": header.name},
+                tags={"study_id": self._header.id, "study": header.name},
                 run_name=header.name,
             )
         shown = {f"view_{name}": address for name, address in self.addresses.items()}
@@ -119,8 +117,8 @@ class Runs:
         """Store the views of this study and of its space's studies, as far as they differ from what is `known`."""
         study, at_ms = self._header.name, milliseconds(self._header.at)
         for view in (
-            views.layouts_view(study, self._study_id, self.parent_id, at_ms),
-            views.gates_view(study, self._study_id, self.parent_id, at_ms),
+            views.layouts_view(study, self._header.id, self.parent_id, at_ms),
+            views.gates_view(study, self._header.id, self.parent_id, at_ms),
             views.studies_view(self._header.space),
         ):
             name, value = view.tag

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from platform.errors import InputError, Parser, one_line
+from platform.common.errors import InputError, Parser, one_line
+from platform.common.signals import exit_with
 from platform.mirror.uri import default_uri, sqlite_path
-from platform.signals import exit_with
 from platform.study.folder import FOLDER_HELP, default_folder
 
 _HOST = "127.0.0.1"

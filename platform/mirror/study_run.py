@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from platform.errors import InputError
+from platform.common.errors import InputError
+from platform.finals.contenders import named_winners
 from platform.finals.gate import verdict_on
-from platform.finals.ranking import winners
 from platform.mirror.content import (
     as_text,
     axes_of,
@@ -55,7 +55,7 @@ def study_params(header: StudyHeader) -> dict[str, str]:
         "price_per_gpu_h": header.price_per_gpu_h,
         "commit": header.commit,
         **{f"version_{name}": version for name, version in header.versions.items()},
-        "argv": " ".join(header.argv),
+        "argv": " ".join(header.arguments),
     }
     return {name: as_text(value) for name, value in values.items() if value is not None}
 
@@ -65,7 +65,7 @@ def standing(history: History, folder: Path) -> tuple[dict[str, str], dict[str, 
     header = history.header
     assert header is not None
     num_devices = header.cluster.num_devices
-    best = winners(history.measurements).get(header.recipes[0].id) if header.recipes else None
+    best = named_winners(history.measurements).get(header.recipes[0].id) if header.recipes else None
     if best is None:
         return {}, {"gpus": num_devices}
     days = days_of(best, header.tokens)

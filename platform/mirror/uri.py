@@ -6,7 +6,7 @@ import re
 import urllib.parse
 from pathlib import Path
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 _SERVERS = ("http", "https")

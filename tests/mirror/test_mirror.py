@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.mirror.content import content_of
 from platform.mirror.mirror import Mirror, default_uri
 from platform.mirror.runs import Runs

@@ -13,7 +13,7 @@ from platform.reports.files import write_results
 from platform.study.study import Study, read
 from tests.mirror import pages
 from tests.mirror.browser import chromium, page
-from tests.samples import header, layout, measurement, oom, profile, skipped
+from tests.samples import CLUSTER, header, layout, measurement, oom, profile, skipped
 from trainers.journal import End, GateCurves, Measured
 from trainers.layout import Layout
 
@@ -46,7 +46,8 @@ def browser() -> str:
 
 def test_each_printed_page_has_its_columns_rows_and_charts(studies: Path, tmp_path: Path, browser: str) -> None:
     with Study.create(studies, "seen") as study:
-        study.record(header("seen", price_per_gpu_h=2.5))
+        h200 = dataclasses.replace(CLUSTER, device="NVIDIA H200", device_memory_gib=139.8)  # which the cost model knows
+        study.record(header("seen", price_per_gpu_h=2.5, cluster=h200))
         for each in (*POINTS, *AGAIN, skipped(micro_batch=8)):
             study.record(Measured(measurement=each))
         for on, losses in zip((SLOW, FAST), LOSSES, strict=True):

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from platform.errors import InputError
+from platform.common.checkout import ROOT
+from platform.common.errors import InputError
 from platform.mirror import look
 from platform.mirror.uri import check_uri, default_uri, report_uri, shown_uri, sqlite_path, without_secrets
 
@@ -125,8 +126,8 @@ class TestHowToLook:
     """The command works where it is printed."""
 
     def test_in_the_checkout_it_is_make(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir(look.ROOT)
-        assert look.serve_command(default_uri(look.ROOT / "studies")) == "make mlflow"
+        monkeypatch.chdir(ROOT)
+        assert look.serve_command(default_uri(ROOT / "studies")) == "make mlflow"
         assert look.serve_command(default_uri(Path("/my data"))) == "make mlflow STUDIES='/my data'"
 
     def test_elsewhere_it_is_this_environment_s_program(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
