@@ -13,14 +13,13 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from pathlib import Path
 
 from platform.mirror.mirror import Mirror, default_uri
 from tests.mirror.browser import Page, chromium, page
 
 WIDTH, HEIGHT = 1900, 1150
-CARDS = "[...document.querySelectorAll('[data-testid=experiment-view-compare-runs-card]')]"
 
 
 @contextlib.contextmanager
@@ -100,11 +99,11 @@ def charts(shown: Page, count: int) -> list[str]:
     return [line for line in shown.text().splitlines() if line]
 
 
-def curves(shown: Page) -> Mapping[str, list[list[float]]]:
-    """What line charts draw: title of the vertical axis or chart -> values of each curve that has points."""
+def curves(shown: Page) -> list[list[list[float]]]:
+    """What line charts draw: for each chart the values of each curve."""
     return shown.ask(
-        """Object.fromEntries([...document.querySelectorAll('.js-plotly-plot')].map((plot, n) => [n,
-        plot.data.filter(e => e.x?.length > 1).map(e => Array.from(e.y))]))"""
+        """[...document.querySelectorAll('.js-plotly-plot')].map(
+        plot => plot.data.filter(e => e.x?.length > 1).map(e => Array.from(e.y)))"""
     )
 
 

@@ -87,8 +87,7 @@ def test_a_study_is_mirrored_in_full(
     assert first.data.metrics["peak_reserved_gib"] == 66.5
     losses = client.get_metric_history(first.info.run_id, "loss")
     assert [each.step for each in losses] == [0, 1, 2] and losses[0].value == 12.0
-    steps_s = POINTS[0].step_times_s
-    assert losses[2].timestamp - losses[1].timestamp == pytest.approx(1000 * steps_s[2], abs=1)
+    assert first.info.start_time <= losses[0].timestamp <= losses[1].timestamp <= losses[2].timestamp
     norms = [each.value for each in client.get_metric_history(first.info.run_id, "grad_norm")]
     # MLflow's databases hold the largest double for infinity.
     assert norms[0] >= 1.79e308 and math.isnan(norms[1]) and norms[2] == 2.0
