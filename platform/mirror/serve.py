@@ -46,17 +46,13 @@ def ui_arguments(studies: Path, port: int) -> list[str]:
     uri = default_uri(studies)
     store = sqlite_path(uri)
     if store is None or not store.exists():
-        raise InputError(
-            f"{studies} has no mlflow.db: search first (make search), or name another folder by STUDIES=DIR"
-        )
+        raise InputError(f"{studies} has no mlflow.db: run make search first, or name another folder by STUDIES=DIR")
     try:
         with socket.socket() as found:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             found.bind((_HOST, port))
     except (OSError, OverflowError) as error:
-        raise InputError(
-            f"port {port} of {_HOST} cannot be used ({error}): choose another, as PORT={port + 1}"
-        ) from error
+        raise InputError(f"port {port} of {_HOST} cannot be used ({error}): choose another by PORT=NUMBER") from error
     listen = ["--host", _HOST, "--port", str(port), "--workers", "1"]
     return ["-m", "mlflow", "ui", "--backend-store-uri", uri, *listen]
 

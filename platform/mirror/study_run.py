@@ -89,8 +89,8 @@ def outdated(
     tags: Mapping[str, str],
     metrics: Mapping[str, float],
 ) -> tuple[list[str], list[str]]:
-    """Names of the winner's tags and metrics that are there and hold no longer."""
-    gone = [name for name in known_tags if name.startswith(WINNER) and name not in tags]
+    """Names of the winner's tags and metrics that are there and hold no longer; `gate` is one of older versions."""
+    gone = [name for name in known_tags if (name.startswith(WINNER) or name == "gate") and name not in tags]
     old = [name for name in known_metrics if name not in metrics and not name.startswith("system/")]
     return gone, old
 

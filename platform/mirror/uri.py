@@ -89,7 +89,7 @@ def shown_uri(uri: str) -> str:
         return uri
     scheme, separator, rest = uri.partition("://")
     if not separator:
-        return uri
+        return uri.rpartition("@")[2]
     rest = rest.partition("?")[0].partition("#")[0] if "@" not in rest else rest.rpartition("@")[2].partition("?")[0]
     return f"{scheme}://{rest}"
 

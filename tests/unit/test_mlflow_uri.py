@@ -1,6 +1,8 @@
 """Which MLflow URIs are taken, and how they are shown."""
 
 import shlex
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 
 from platform.common.checkout import ROOT
 from platform.common.errors import InputError
-from platform.mirror import look
+from platform.mirror import look, serve
 from platform.mirror.uri import check_uri, default_uri, report_uri, shown_uri, sqlite_path, without_secrets
 
 
@@ -73,6 +75,7 @@ def test_the_default_is_beside_the_studies_whatever_they_are_called(name: str) -
         ("http://host:5000/x", "http://host:5000/x"),
         ("sqlite:////data/a@b/mlflow.db", "sqlite:////data/a@b/mlflow.db"),
         ("databricks", "databricks"),
+        ("me:secret@host", "host"),
     ],
 )
 def test_user_password_and_token_are_never_shown(uri: str, shown: str) -> None:
@@ -143,3 +146,40 @@ class TestHowToLook:
         told = look.how_to_look("http://host:5000/", {"layouts": f"{look.page_server('http://host:5000/')}/#/x"})
         assert told.splitlines() == ["MLflow: open", "  layouts  http://host:5000/#/x"]
         assert look.how_to_look("http://host:5000", {}).split() == ["MLflow:", "open", "pages", "http://host:5000"]
+
+
+class TestServing:
+    """`make mlflow`, up to the moment at which MLflow itself takes over."""
+
+    def test_it_serves_the_store_beside_the_studies_on_this_machine_alone(self, tmp_path: Path) -> None:
+        (tmp_path / "mlflow.db").touch()
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            port = found.getsockname()[1]
+        words = serve.ui_arguments(tmp_path, port)
+        assert words[:5] == ["-m", "mlflow", "ui", "--backend-store-uri", default_uri(tmp_path)]
+        assert words[words.index("--host") + 1] == "127.0.0.1" and words[words.index("--port") + 1] == str(port)
+
+    def test_a_folder_without_a_store_is_one_sentence(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert serve.main(["--studies", str(tmp_path)]) == 2
+        assert capsys.readouterr().err == (
+            f"error: {tmp_path} has no mlflow.db: run make search first, or name another folder by STUDIES=DIR\n"
+        )
+
+    @pytest.mark.parametrize("port", ["taken", "99999"])
+    def test_a_port_that_cannot_be_used_is_one_sentence(
+        self, tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "mlflow.db").touch()
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            number = str(taken.getsockname()[1]) if port == "taken" else port
+            assert serve.main(["--studies", str(tmp_path), "--port", number]) == 2
+        assert "choose another by PORT=NUMBER" in capsys.readouterr().err
+
+    def test_make_passes_folder_and_port_on(self) -> None:
+        told = subprocess.run(
+            ["make", "-n", "mlflow", "STUDIES=/my data", "PORT=5001"], cwd=ROOT, capture_output=True, text=True
+        )
+        assert "-m platform.mirror.serve --studies '/my data' --port 5001" in told.stdout
