@@ -142,17 +142,19 @@ def axes_of(layout: Layout) -> dict[str, Any]:
 
 
 def recipe_fields(recipe: Recipe) -> dict[str, Any]:
-    """The recipe's fields; the model's facts begin with `model_`."""
+    """The recipe's fields but for an accumulation, which is the batch point's; the model's facts begin with `model_`."""
     fields: dict[str, Any] = to_json(recipe)
+    del fields["grad_accum"]
     model: dict[str, Any] = fields.pop("model")
     del model["config"]
     return {"model": model.pop("name"), **{f"model_{name}": value for name, value in model.items()}, **fields}
 
 
 def varying(recipes: Sequence[Recipe]) -> frozenset[str]:
-    """Names of the fields in which the recipes differ."""
+    """Names of the fields in which the recipes differ, or their points where an accumulation is fixed."""
     flat = [recipe_fields(recipe) for recipe in recipes]
-    return frozenset(name for name in (flat[0] if flat else ()) if len({as_text(each[name]) for each in flat}) > 1)
+    found = {name for name in (flat[0] if flat else ()) if len({as_text(each[name]) for each in flat}) > 1}
+    return frozenset(found | ({"global_batch"} if any(recipe.grad_accum for recipe in recipes) else set[str]()))
 
 
 def figures_of(measurement: Measurement, header: StudyHeader) -> dict[str, float]:
@@ -239,14 +241,15 @@ def _tags(entry: Entry) -> dict[str, str]:
 
 def _params(entry: Entry, recipes: Sequence[Recipe]) -> dict[str, str]:
     batch = None if isinstance(entry, GateCurves) else entry.batch
-    differing, fields = varying(recipes), recipe_fields(entry.recipe)
+    fields = recipe_fields(entry.recipe)
+    fields["global_batch"] = batch.global_batch(entry.layout) if batch else entry.recipe.global_batch or ABSENT
     values = {
         "outcome": entry.outcome.value if isinstance(entry, Measurement) else ABSENT,
         **axes_of(entry.layout),
         "micro_batch": batch.micro_batch if batch else ABSENT,
         "grad_accum": batch.grad_accum if batch else ABSENT,
         "repeat": entry.repeat if isinstance(entry, Measurement) else ABSENT,
-        **{name: fields[name] for name in sorted(differing)},
+        **{name: fields[name] for name in sorted(varying(recipes))},
     }
     return {name: as_text(value) for name, value in values.items()}
 

@@ -1,5 +1,7 @@
 """The journal's line on what a session may try, from its plan."""
 
+from typing import Any
+
 import numpy as np
 
 from platform.cost_model.predict import predict
@@ -14,7 +16,7 @@ def planned(plan: Plan) -> Planned:
     row = 0
     for candidate in plan.candidates:
         rungs = candidate.micro_batches
-        figures = {}
+        figures: dict[str, Any] = {}
         if prediction is not None:
             rows = slice(row, row + len(rungs))
             expected = prediction.ok_probability[rows] / prediction.expected_s[rows]
@@ -35,5 +37,5 @@ def planned(plan: Plan) -> Planned:
     return Planned(layouts=tuple(found.values()))
 
 
-def _figures(layout: PlannedLayout) -> dict[str, float | int | None]:
+def _figures(layout: PlannedLayout) -> dict[str, Any]:
     return {name: getattr(layout, name) for name in ("micro_batch", "tokens_per_s", "step_time_s", "peak_gib")}

@@ -12,6 +12,7 @@ from platform.common.checkout import ROOT
 from platform.mirror import views
 from platform.mirror.mirror import Mirror, default_uri
 from platform.reports.files import write_results
+from platform.study.several import Several, write_several
 from platform.study.study import Study, read
 from tests.mirror import pages
 from tests.mirror.browser import chromium, page
@@ -50,12 +51,11 @@ def test_each_printed_page_has_its_columns_rows_and_charts(
     studies: Path, tmp_path: Path, browser: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if subprocess.run(["make", "--question", ".venv/.installed"], cwd=ROOT).returncode:
-        monkeypatch.chdir(
-            tmp_path
-        )  # where the printed command is `mlflow ui`: `make` would install
-    with Study.create(studies, "seen") as study:
+        monkeypatch.chdir(tmp_path)  # where the printed command is `mlflow ui`: `make` would install
+    write_several(studies / "seen", Several(counts=(2, 4), argv=()))  # of which efficiency is known
+    with Study.create(studies, "seen-4gpu") as study:
         h200 = dataclasses.replace(CLUSTER, device="NVIDIA H200", device_memory_gib=139.8)  # which the cost model knows
-        study.record(header("seen", price_per_gpu_h=2.5, cluster=h200))
+        study.record(header("seen-4gpu", price_per_gpu_h=2.5, cluster=h200))
         for each in (*POINTS, *AGAIN, skipped(micro_batch=8)):
             study.record(Measured(measurement=each))
         for on, losses in zip((SLOW, FAST), LOSSES, strict=True):
@@ -68,7 +68,7 @@ def test_each_printed_page_has_its_columns_rows_and_charts(
     assert mirror.close(600) == ""
     client = MlflowClient(tracking_uri=mirror.uri)
     found = client.search_experiments(filter_string="name = 'bloom7b'")
-    (parent,) = client.search_runs([found[0].experiment_id], "tags.study = 'seen' and tags.role = 'study'")
+    (parent,) = client.search_runs([found[0].experiment_id], "tags.study = 'seen-4gpu' and tags.role = 'study'")
 
     with (
         pages.served(mirror.look, tmp_path) as addresses,
@@ -89,7 +89,7 @@ def test_each_printed_page_has_its_columns_rows_and_charts(
         named = ["tokens_per_s", "peak_gib vs. tokens_per_s", "micro_batch vs. tokens_per_s", "Parallel Coordinates"]
         assert [each for each in named if each not in titles] == []
         assert [axis for axis in (*views.AXES, "peak_gib") if axis not in titles] == []
-        assert "Layouts of seen" in shown.text()
+        assert "Layouts of seen-4gpu" in shown.text()
         shown.picture(tmp_path / "charts.png")
 
         pages.opened(shown, addresses["gates"])
@@ -101,7 +101,7 @@ def test_each_printed_page_has_its_columns_rows_and_charts(
 
         pages.opened(shown, addresses["studies"])
         assert set(pages.columns(shown)) == {*views.STUDY_METRICS, *views.STUDY_TAGS}
-        assert pages.rows(shown) == ["seen"]  # the store has another study, of another space
+        assert pages.rows(shown) == ["seen-4gpu"]  # the store has another study, of another space
         pages.opened(shown, addresses["scaling"])
         assert "gpus vs. days" in pages.charts(shown, 2)
 

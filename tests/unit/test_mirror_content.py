@@ -55,6 +55,15 @@ def test_what_differs_among_recipes_is_a_parameter_of_each_run_and_the_rest_is_t
         "Made-up GPU", "1", "2.13", "abc", "2.5"]  # fmt: skip
 
 
+def test_where_the_accumulation_is_fixed_each_run_has_the_global_batch_that_follows() -> None:
+    fixed = dataclasses.replace(RECIPE, global_batch=0, grad_accum=16)
+    study = dataclasses.replace(HEADER, recipes=(fixed,))
+    found = content_of(measurement(recipe=fixed, micro_batch=2), study, started=BEGAN, ended=AT).params
+    assert (found["grad_accum"], found["global_batch"]) == ("16", "128")
+    gate = content_of(dataclasses.replace(GATE, recipe=fixed), study, started=BEGAN, ended=AT).params
+    assert gate.keys() == found.keys() and "global_batch" not in study_params(study)
+
+
 def test_every_column_has_a_figure_rounded_to_what_is_known_and_shares_are_per_cent() -> None:
     one = measurement(tokens_per_s=43012.3456, peak_device_gib=70.123456, alloc_retries=12345)
     found = content(one, Prediction(step_s=24.386, peak_gib=58.51234)).metrics
