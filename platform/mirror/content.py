@@ -142,7 +142,7 @@ def axes_of(layout: Layout) -> dict[str, Any]:
 
 
 def recipe_fields(recipe: Recipe) -> dict[str, Any]:
-    """The recipe's fields but for an accumulation, which is the batch point's; the model's facts begin with `model_`."""
+    """The recipe's fields but an accumulation, which is the batch point's; the model's facts begin with `model_`."""
     fields: dict[str, Any] = to_json(recipe)
     del fields["grad_accum"]
     model: dict[str, Any] = fields.pop("model")

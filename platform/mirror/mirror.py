@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -241,6 +242,8 @@ def _brief(error: Exception) -> str:
     while seen.__cause__ is not None:
         seen = seen.__cause__
     text = " ".join(str(seen).split())
+    if status := re.search(r"error code (\d{3})\b|too many (\d{3}) error responses", text):
+        return f"it answers with HTTP status {status[1] or status[2]}"
     for sign in (
         "Connection refused",
         "timed out",
