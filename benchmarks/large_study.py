@@ -29,13 +29,13 @@ from typing import Any
 from platform.cluster import head
 from platform.cluster.leftovers import Note
 from platform.cluster.nodes import Place
+from platform.cost_model.ordering import known_columns
 from platform.cost_model.predict import predict
 from platform.loop import tune
 from platform.loop.loop import Loop
 from platform.search import parse
 from platform.session import session
 from platform.session.request import read_request
-from platform.subject.ordering import known_columns
 from platform.subject.subject import Subject, subject_of
 from trainers.cluster import Cluster
 from trainers.codec import to_json

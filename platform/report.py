@@ -9,16 +9,16 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from platform.errors import InputError, Parser, one_line
+from platform.common.errors import InputError, Parser, one_line
+from platform.common.say import say
+from platform.common.signals import exit_with
 from platform.finals.ranking import winners
 from platform.mirror.mirror import Mirror
 from platform.mirror.uri import check_uri, kept_uri
 from platform.reports.files import write_results
-from platform.reports.progress import say
 from platform.reports.show import show
 from platform.reports.table import to_rows, write_csv
 from platform.session import ending, scaling
-from platform.signals import exit_with
 from platform.study.folder import FOLDER_HELP, default_folder, located
 from platform.study.journal import describe_rejected
 from platform.study.several import is_several

@@ -13,10 +13,10 @@ from pathlib import Path
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 import search_spaces
 from platform.cluster.waiting import WAIT_S
-from platform.errors import ClusterError, InputError, Parser, one_line
-from platform.reports.progress import say
+from platform.common.errors import ClusterError, InputError, Parser, one_line
+from platform.common.say import say
+from platform.common.signals import exit_with
 from platform.session.options import SearchOptions, StudyOptions
-from platform.signals import exit_with
 from platform.study.folder import FOLDER_HELP, default_folder, located
 
 

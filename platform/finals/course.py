@@ -4,13 +4,13 @@ import dataclasses
 import math
 from collections.abc import Collection, Sequence
 
+from platform.common.text import plural
 from platform.finals import gate as gates
 from platform.finals.closing import Closing, of_recipe
 from platform.finals.costs import UNLIMITED, Costs
 from platform.finals.ranking import points, winner
 from platform.finals.schedule import Run, repeats_left
 from platform.finals.trial import FinalTrial, Rules
-from platform.reports.text import plural
 from platform.study.history import History
 from search_spaces.space import Candidate
 from trainers.measurement import Measurement, Outcome

@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from platform.common.text import plural
 from platform.mirror.fields import id_of
 from platform.mirror.runs import Runs
 from platform.mirror.system_metrics import Samples
 from platform.mirror.uri import check_uri, default_uri, shown_uri, ui_command
 from platform.reports.rows import tables
 from platform.reports.summary import verdicts
-from platform.reports.text import plural
 from platform.study.history import History
 from platform.study.journal import JOURNAL, Tail
 from trainers.journal import GateCurves, Line, Measured, RungStart, now

@@ -10,10 +10,10 @@ from typing import Any
 from rich.table import Table, box
 from rich.text import Text
 
+from platform.common.text import figure, plural
 from platform.finals.ranking import winner
 from platform.reports.points import one_a_point
 from platform.reports.terminal import STYLES, as_text, console
-from platform.reports.text import figure, plural
 from trainers.layout import Layout
 from trainers.measurement import Measurement, Outcome
 from trainers.recipe import Recipe

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.finals.ranking import winners
 from platform.reports.pictures import draw
 from platform.reports.table import to_rows, write_csv

@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from platform.common.text import count, figure, plural
 from platform.cost_model.step_time import StepTime
 from platform.finals.ranking import speed_of, winner
 from platform.reports.forecast import Forecaster
-from platform.reports.text import count, figure, plural
 from platform.study.history import History, by_recipe
 from trainers.layout import Layout
 from trainers.measurement import TIMED, Measurement, Outcome

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from platform.common.text import figure, plural
 from platform.finals.ranking import winner
 from platform.reports.points import one_a_point
-from platform.reports.text import figure, plural
 from platform.study.replace import replacing
 from trainers.cluster import Cluster
 from trainers.layout import Layout

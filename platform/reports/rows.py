@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from platform.common.text import degrees, options, sharding
 from platform.finals import gate as gates
 from platform.finals.ranking import PointRuns, points
 from platform.reports.batches import batch_rows
 from platform.reports.profile import profile_rows
 from platform.reports.summary import days_of
-from platform.reports.text import degrees, options, sharding
 from platform.study.history import History, by_recipe
 from trainers.measurement import Measurement, Outcome
 

@@ -13,11 +13,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from platform.common.text import count, figure
 from platform.finals import gate as gates
 from platform.finals.ranking import ranked
 from platform.reports.days_picture import Days, draw_days
 from platform.reports.summary import as_json, cost_of, days_of, finite, measurement_json, nearest, tried, winner
-from platform.reports.text import count, figure
 from platform.study.history import History
 from platform.study.replace import replacing
 from trainers.journal import StudyHeader

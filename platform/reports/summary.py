@@ -5,11 +5,11 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from platform.common.text import count, figure
 from platform.finals import gate as gates
 from platform.finals.closing import has_curves
 from platform.finals.ranking import PointRuns, comparisons, points, ranked, speed_of, winner, winners
 from platform.reports.profile import profile_json
-from platform.reports.text import count, figure
 from platform.study.history import History, by_recipe
 from trainers.cluster import Cluster
 from trainers.codec import to_json

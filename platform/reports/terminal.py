@@ -8,8 +8,8 @@ from rich.measure import Measurement as Extent
 from rich.table import Table, box
 from rich.text import Text
 
+from platform.common import text
 from platform.finals.ranking import PointRuns, points, ranked
-from platform.reports import text
 from platform.reports.columns import Column, columns_of, flat, narrow, outcome
 from platform.reports.summary import shortfall_gib
 from platform.study.history import by_recipe

@@ -3,14 +3,14 @@
 import shlex
 from pathlib import Path
 
-from platform.errors import ClusterError, one_line
+from platform.common.errors import ClusterError, one_line
+from platform.common.say import say
+from platform.common.signals import INTERRUPTED
+from platform.common.text import duration
 from platform.finals.ranking import winners
 from platform.mirror.mirror import Mirror
 from platform.reports.files import write_results
-from platform.reports.progress import say
 from platform.reports.show import show
-from platform.reports.text import duration
-from platform.signals import INTERRUPTED
 from platform.study.folder import default_folder
 from platform.study.history import History
 from platform.study.study import Study

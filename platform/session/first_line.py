@@ -2,9 +2,9 @@
 
 import uuid
 
-from platform.errors import InputError
+from platform.common import checkout
+from platform.common.errors import InputError
 from platform.mirror.mirror import shown_uri
-from platform.session import checkout
 from platform.study.history import History
 from platform.subject.planning import same_devices
 from platform.subject.subject import Subject

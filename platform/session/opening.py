@@ -5,8 +5,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from platform.cluster import leftovers
-from platform.errors import InputError
-from platform.reports.progress import say
+from platform.common.errors import InputError
+from platform.common.say import say
 from platform.session.options import SearchOptions, options_of
 from platform.session.request import Request, read_request, resumed
 from platform.study.history import History

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import search_spaces
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.study.folder import is_path
 from trainers.codec import from_json
 from trainers.journal import StudyHeader

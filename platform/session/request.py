@@ -6,7 +6,7 @@ from pathlib import Path
 
 import search_spaces
 import search_spaces.changes as changes
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.reports.files import LayoutFile, read_layout
 from platform.session.options import SearchOptions, StudyOptions
 from platform.study.folder import located

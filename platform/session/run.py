@@ -11,15 +11,17 @@ from pathlib import Path
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from platform.cluster import head, leftovers
 from platform.cluster.nodes import Place
-from platform.errors import ClusterError
+from platform.common import checkout
+from platform.common.errors import ClusterError
+from platform.common.say import say
+from platform.common.signals import INTERRUPTED
 from platform.loop.budget import Budget
 from platform.loop.jobs import Settings
 from platform.loop.loop import Loop
 from platform.mirror.mirror import Mirror
 from platform.mirror.system_metrics import sampled
-from platform.reports.progress import followed, say
-from platform.session import checkout, ending
-from platform.signals import INTERRUPTED
+from platform.reports.progress import followed
+from platform.session import ending
 from platform.study.study import Study
 from platform.subject.subject import Subject
 from trainers.journal import End, Measured

@@ -8,17 +8,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from platform.errors import ClusterError, InputError, one_line
+from platform.common.errors import ClusterError, InputError, one_line
+from platform.common.say import say
+from platform.common.signals import INTERRUPTED, interruptible
+from platform.common.text import plural
 from platform.probing import kept
-from platform.reports.progress import say
 from platform.reports.scaling import show
 from platform.reports.show import table_width
 from platform.reports.summary import winners
-from platform.reports.text import plural
 from platform.session import ending, session
 from platform.session.options import SearchOptions, StudyOptions, read_options
 from platform.session.request import read_request, resumed
-from platform.signals import INTERRUPTED, interruptible
 from platform.study.history import History
 from platform.study.several import Several, is_several, member, read_several, write_several
 from platform.study.study import Study, fresh_name, is_study, read

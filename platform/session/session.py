@@ -12,12 +12,13 @@ import platform.searchers as searchers
 from platform.cluster import leftovers, preflight
 from platform.cluster.connection import CPU_WORKERS, connected
 from platform.cluster.nodes import Place
-from platform.errors import ClusterError
+from platform.common.errors import ClusterError
+from platform.common.say import say
+from platform.common.signals import interruptible
+from platform.common.text import plural
 from platform.loop.budget import Budget
 from platform.mirror.mirror import Mirror, check_uri, default_uri
-from platform.probing import kept
-from platform.reports.progress import say
-from platform.reports.text import plural
+from platform.probing import kept, slow_nodes
 from platform.session import ending, finished
 from platform.session.dry_run import print_dry_run
 from platform.session.first_line import check_same, header_of
@@ -25,7 +26,6 @@ from platform.session.opening import Opened, opened
 from platform.session.options import SearchOptions
 from platform.session.request import Request
 from platform.session.run import Run
-from platform.signals import interruptible
 from platform.study.history import History
 from platform.study.study import Study
 from platform.subject.planning import Plan
@@ -140,7 +140,7 @@ def fast_part(options: SearchOptions, request: Request, place: Place) -> Place:
     """
     if not options.exclude_slow or options.dry_run:
         return place
-    return preflight.without_slow(place, options.studies, _cpu_workers(request))
+    return slow_nodes.without_slow(place, options.studies, _cpu_workers(request))
 
 
 def _cpu_workers(request: Request) -> int:

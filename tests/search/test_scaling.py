@@ -17,12 +17,12 @@ import pytest
 
 from platform.cluster.connection import Place
 from platform.cluster.leftovers import Note
-from platform.errors import ClusterError
+from platform.common.errors import ClusterError
+from platform.common.signals import INTERRUPTED
 from platform.loop import tune
 from platform.loop.loop import Loop
 from platform.search import main
 from platform.session import run, scaling, session
-from platform.signals import INTERRUPTED
 from platform.study.study import read
 from tests.search.backend import CLUSTER, Backend, Clock, result
 from tests.search.session import write_space

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.search import parse
 from platform.session.options import StudyOptions, options_of
 from platform.session.request import resumed

@@ -11,9 +11,9 @@ import pytest
 import platform.searchers as searchers
 import search_spaces
 from platform.cluster.nodes import Place
-from platform.errors import InputError
+from platform.common import checkout
+from platform.common.errors import InputError
 from platform.search import parse
-from platform.session import checkout
 from platform.session.first_line import check_same, header_of
 from platform.session.options import StudyOptions
 from platform.session.request import read_request, resumed

@@ -17,7 +17,8 @@ import platform.session.run as runs
 import search_spaces
 from platform.cluster.leftovers import Note
 from platform.cluster.nodes import Place
-from platform.errors import ClusterError, InputError
+from platform.common.errors import ClusterError, InputError
+from platform.common.signals import INTERRUPTED
 from platform.finals.trial import Rules
 from platform.loop import tune
 from platform.loop.budget import Budget
@@ -28,7 +29,6 @@ from platform.session import ending, session
 from platform.session.dry_run import print_dry_run
 from platform.session.first_line import check_same
 from platform.session.options import SearchOptions
-from platform.signals import INTERRUPTED
 from platform.study.history import History
 from platform.study.study import Study, read
 from platform.subject.planning import TRIAL_S, Plan, make_plan
