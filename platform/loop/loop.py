@@ -18,7 +18,8 @@ from platform.study.history import key_of
 from platform.study.study import Study
 from search_spaces.space import Candidate
 from trainers.job import Job
-from trainers.journal import Measured, TrialEnd, TrialStart, TrialState, now
+from trainers.journal import Measured, TrialEnd, TrialStart, TrialState
+from trainers.journal_lines import now
 from trainers.layout import BatchPoint
 from trainers.measurement import ENDS_LADDER, Measurement, Outcome
 

@@ -5,7 +5,6 @@
 
 import dataclasses
 import json
-import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,24 +61,9 @@ def read_layout(path: Path) -> LayoutFile:
         raise InputError(f'the layout file {path} must hold an object with "layout", as the search writes it')
     parts: dict[str, Any] = {key: data[key] for key in ("layout", "recipe", "batch") if data.get(key) is not None}  # type: ignore[reportUnknownMemberType]
     try:
-        _check_numbers(LayoutFile, parts)
         return from_json(LayoutFile, parts)
     except ValueError as error:
         raise InputError(f"the layout file {path} is not valid: {error}") from error
-
-
-def _check_numbers(kind: type, data: Mapping[str, Any]) -> None:
-    """Refuses what is no whole number where one is wanted: a file written by hand may hold 1.5, "2" or true.
-
-    Raises:
-        ValueError: there is one.
-    """
-    for name, hint in typing.get_type_hints(kind).items():
-        inner = next((each for each in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(each)), None)
-        if name in data and inner is not None and isinstance(data[name], Mapping):
-            _check_numbers(typing.cast(type, inner), data[name])
-        elif name in data and hint is int and type(data[name]) is not int:
-            raise ValueError(f"{name} must be a whole number, got {data[name]!r}")
 
 
 def write_results(folder: Path, history: History) -> list[Path]:

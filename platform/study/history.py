@@ -27,7 +27,7 @@ class History:
 
     def __init__(self, entries: Iterable[Line] = ()) -> None:
         self.header: StudyHeader | None = None
-        """None until the study's first line was read."""
+        """None until the study's first line was read, or a resumption that repeats it."""
         self.peaks: list[Peak] = []
         self.gates: list[GateCurves] = []
         """Curves of the numerics gate, in the journal's order."""
@@ -74,7 +74,7 @@ class History:
 
     def _add(self, entry: Line) -> None:
         at = datetime.datetime.fromisoformat(entry.at)
-        if isinstance(entry, (StudyHeader, Resume)):
+        if isinstance(entry, (StudyHeader, Resume)) or not self.sessions:  # its first line may be damaged
             if self.sessions and self.end is None:
                 self._close_session()
             self.sessions += 1
@@ -122,7 +122,7 @@ class History:
                 if entry.left_out or entry.exit_code in (0, 1):  # one that was interrupted says nothing of them
                     self.left_out = entry.left_out
             case Resume():
-                pass
+                self.header = self.header or entry.study
 
     def _count(self, trial_id: str) -> None:
         if trial_id[1:].isdecimal():
