@@ -17,10 +17,10 @@ import platform.searchers as searchers  # pyright takes `from platform import` f
 from platform.cluster.nodes import Place
 from platform.cost_model.predict import predict
 from platform.search import parse
-from platform.session.request import read_request
 from platform.study.history import History, key_of
 from platform.study.journal import Tail
 from platform.subject.planning import TRIAL_S
+from platform.subject.request import read_request
 from platform.subject.subject import subject_of
 from search_spaces.space import Candidate
 from trainers.cluster import Cluster

@@ -35,7 +35,7 @@ from platform.loop import tune
 from platform.loop.loop import Loop
 from platform.search import parse
 from platform.session import session
-from platform.session.request import read_request
+from platform.subject.request import read_request
 from platform.subject.subject import Subject, subject_of
 from trainers.cluster import Cluster
 from trainers.codec import to_json

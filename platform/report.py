@@ -1,7 +1,7 @@
 """`python -m platform.report NAME`: the table, the winner and the files of a study, finished, cut short or running.
 
 Made from the journal alone. Brings MLflow up to date where it was not reached. Exit codes: 0 there is a winner,
-1 nothing fits, 2 bad input.
+1 nothing fits, 2 bad input, 4 not resolved which layout is the fastest.
 """
 
 import argparse
@@ -12,13 +12,13 @@ from pathlib import Path
 from platform.common.errors import InputError, Parser, one_line
 from platform.common.say import say
 from platform.common.signals import exit_with
-from platform.finals.ranking import winners
 from platform.mirror.mirror import Mirror
 from platform.mirror.uri import check_uri, kept_uri
 from platform.reports.files import write_results
 from platform.reports.show import show
 from platform.reports.table import to_rows, write_csv
 from platform.session import ending, scaling
+from platform.session.replanned import with_plan
 from platform.study.folder import FOLDER_HELP, default_folder, located
 from platform.study.history import History
 from platform.study.journal import JOURNAL
@@ -67,6 +67,7 @@ def _report(options: argparse.Namespace) -> int:
     folder = find(studies, name)
     running = is_held(folder)
     history, remarks = read(folder, last=not running)
+    history = with_plan(history)
     assert history.header is not None
     owner = "" if options.trust else other_owner((folder, folder / JOURNAL))
     uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or kept_uri(history.header.mlflow_uri, folder.parent))
@@ -87,7 +88,7 @@ def _report(options: argparse.Namespace) -> int:
     elif not options.no_mlflow and not owner:
         mirror = Mirror(folder, uri).start()
         say(mirror.close(_MIRROR_S) or f"MLflow is up to date: {mirror.look}")
-    return 0 if winners(history.measurements) else 1
+    return ending.shown_verdict(history)
 
 
 def _write(folder: Path, history: History) -> list[Path]:
@@ -95,9 +96,7 @@ def _write(folder: Path, history: History) -> list[Path]:
     try:
         refuse_links(folder)
         return write_results(folder, history)
-    except (
-        InputError
-    ) as error:  # a folder that is only to be read, or a full disk: the result can be shown all the same
+    except InputError as error:  # a folder that may only be read, or a full disk: the result is shown all the same
         say(f"{one_line(error)}; the result is shown without files")
         return []
 

@@ -1,6 +1,7 @@
 """`python -m platform.search SPACE`: measures which layout trains the space's model fastest here.
 
-Exit codes: 0 found, 1 nothing fits, 2 bad input, 3 the cluster is at fault, 130 interrupted and resumable.
+Exit codes: 0 found, 1 nothing fits, 2 bad input, 3 the cluster is at fault, 4 not resolved (the machine was disturbed
+and no winner is named; --resume runs the contenders again), 130 interrupted and resumable.
 """
 
 import argparse
@@ -16,8 +17,8 @@ from platform.cluster.waiting import WAIT_S
 from platform.common.errors import ClusterError, InputError, Parser, one_line
 from platform.common.say import say
 from platform.common.signals import exit_with
-from platform.session.options import SearchOptions, StudyOptions
 from platform.study.folder import FOLDER_HELP, default_folder, located
+from platform.subject.options import SearchOptions, StudyOptions
 
 
 def parser() -> argparse.ArgumentParser:

@@ -36,7 +36,7 @@ class StudyHeader:
     seed: int = 0
     searcher: str = ""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
-    """What the study was asked for, as `platform.session.options.StudyOptions` has it."""
+    """What the study was asked for, as `platform.subject.options.StudyOptions` has it."""
     argv: tuple[str, ...] = ()
     """The same as arguments, in journals of schema 1."""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
@@ -74,6 +74,35 @@ def _arguments(name: str, value: Any) -> tuple[str, ...]:
     if name == "set":
         return tuple(word for each in value for word in (option, str(each)))
     return (option, ",".join(map(str, value)) if isinstance(value, list) else str(value))  # type: ignore[reportUnknownArgumentType]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedLayout:
+    """One layout that a session may try, with the prediction of its best rung. None where nothing is predicted."""
+
+    recipe: str
+    """The recipe's id."""
+    layout: Layout
+    micro_batches: tuple[int, ...]
+    micro_batch: int | None = None
+    """The rung that the prediction is of."""
+    tokens_per_s: float | None = None
+    """Over all devices."""
+    step_time_s: float | None = None
+    peak_gib: float | None = None
+    """Most allocated, on one device."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Planned:
+    """What a session may try, written at its start; the last line counts."""
+
+    kind: ClassVar[str] = "planned"
+    optional: ClassVar[bool] = True
+    """A version that does not know the kind reads the journal without such lines."""
+    at: str = ""
+    layouts: tuple[PlannedLayout, ...]
+    """The one that is predicted to be the fastest first, of each recipe."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -239,4 +268,4 @@ class End:
     journals of older versions."""
 
 
-Line = StudyHeader | Peak | TrialStart | RungStart | Measured | GateCurves | Profile | TrialEnd | Resume | End
+Line = StudyHeader | Planned | Peak | TrialStart | RungStart | Measured | GateCurves | Profile | TrialEnd | Resume | End

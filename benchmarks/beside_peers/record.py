@@ -12,9 +12,7 @@ class Record:
     def __init__(self, path: Path, began_unix_s: float) -> None:
         self._path, self._began_unix_s = path, began_unix_s
 
-    def trial(
-        self, *, outcome: str, choice: Any, tokens_per_s: float | None, at_unix_s: float | None = None
-    ) -> None:
+    def trial(self, *, outcome: str, choice: Any, tokens_per_s: float | None, at_unix_s: float | None = None) -> None:
         """Writes how a trial ended (`ok`, `oom` or `failed`), at `at_unix_s` or now."""
         line = {
             "at_s": round((at_unix_s or time.time()) - self._began_unix_s, 2),

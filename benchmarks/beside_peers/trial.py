@@ -65,7 +65,13 @@ def tokens_per_s(space: Space, choice: Choice) -> float:
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
     if not dist.is_initialized():
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+        os.environ |= {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "0",
+            "RANK": "0",
+            "WORLD_SIZE": "1",
+            "LOCAL_RANK": "0",
+        }
         store = dist.HashStore()
         dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=0, world_size=1)
     engine = engines.create(recipe, layout, device)

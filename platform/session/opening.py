@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from platform.cluster import leftovers
 from platform.common.errors import InputError
 from platform.common.say import say
-from platform.session.options import SearchOptions, options_of
-from platform.session.request import Request, read_request, resumed
 from platform.study.history import History
 from platform.study.study import Study, check_name, fresh_name
 from platform.study.trust import check_owner
+from platform.subject.options import SearchOptions, options_of
+from platform.subject.request import Request, read_request, resumed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

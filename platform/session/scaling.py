@@ -8,22 +8,22 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from platform.common.errors import ClusterError, InputError, one_line
+from platform.common.errors import NOT_RESOLVED, ClusterError, InputError, one_line
 from platform.common.say import say
 from platform.common.signals import INTERRUPTED, interruptible
 from platform.common.text import plural
 from platform.probing import kept
 from platform.reports.scaling import show
 from platform.reports.show import table_width
-from platform.reports.summary import winners
 from platform.session import ending, session
-from platform.session.options import SearchOptions, StudyOptions, read_options
-from platform.session.request import read_request, resumed
+from platform.session.replanned import with_plan
 from platform.study.history import History
 from platform.study.plain_files import refuse_links
 from platform.study.several import SCALING, Several, is_several, member, read_several, write_several
 from platform.study.study import Study, fresh_name, is_study, read
 from platform.study.trust import check_owner, not_written, other_owner
+from platform.subject.options import SearchOptions, StudyOptions, read_options
+from platform.subject.request import read_request, resumed
 from platform.subject.subject import subject_of
 from trainers.codec import to_json
 
@@ -70,10 +70,9 @@ def search(options: SearchOptions) -> int:
             except ClusterError as error:
                 fault = one_line(error)
                 break
+            code = _together(code, ended)
             if ended == INTERRUPTED:
-                code = ended
                 break
-            code = min(code, ended)
     if options.dry_run:
         return code
     if any(is_study(studies / member(name, count)) for count in several.counts):
@@ -86,7 +85,8 @@ def search(options: SearchOptions) -> int:
 
 
 def report(studies: Path, name: str, *, as_object: bool, trusted: bool = False) -> int:
-    """Compares what the journals of `name` have so far; 0 where some number of devices has a winner, else 1.
+    """Compares what the journals of `name` have so far; returns 0 where some number of devices has a winner, else 1; 4
+    where on some number it is not resolved which layout is the fastest.
 
     Writes files into the folder where it is this user's, or `trusted`.
 
@@ -99,7 +99,7 @@ def report(studies: Path, name: str, *, as_object: bool, trusted: bool = False) 
     for count in several.counts:
         path = studies / member(name, count)
         if is_study(path):
-            histories.append(read(path)[0])
+            histories.append(with_plan(read(path)[0]))
     if not histories:
         raise InputError(f"nothing of {name} was measured yet")
     owner = "" if trusted else other_owner((folder, folder / SCALING))
@@ -109,7 +109,15 @@ def report(studies: Path, name: str, *, as_object: bool, trusted: bool = False) 
         refuse_links(folder)
     show(None if owner else folder, histories, as_object=as_object, width=table_width())
     say(f"To see it again: {ending.how_to('python -m platform.report', studies / name)}")
-    return 0 if any(winners(history.measurements) for history in histories) else 1
+    code = 1
+    for history in histories:
+        code = _together(code, ending.shown_verdict(history))
+    return code
+
+
+def _together(code: int, other: int) -> int:
+    """The exit code of several studies: an interruption before all else, then what is not resolved, then a winner."""
+    return next(each for each in (INTERRUPTED, NOT_RESOLVED, 0, 1) if each in (code, other))
 
 
 def _which(options: SearchOptions) -> tuple[str, Several]:

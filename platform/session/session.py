@@ -24,12 +24,12 @@ from platform.session import ending, finished
 from platform.session.dry_run import print_dry_run
 from platform.session.first_line import check_same, header_of
 from platform.session.opening import Opened, opened
-from platform.session.options import SearchOptions
-from platform.session.request import Request
 from platform.session.run import Run
 from platform.study.history import History
 from platform.study.study import Study
+from platform.subject.options import SearchOptions
 from platform.subject.planning import Plan
+from platform.subject.request import Request
 from platform.subject.subject import Subject, subject_of
 from search_spaces.space import Space
 from trainers.journal import Resume

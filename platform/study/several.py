@@ -25,7 +25,7 @@ class Several:
     counts: tuple[int, ...]
     """Numbers of devices, ascending."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
-    """The options that make the studies what they are, as `platform.session.options.StudyOptions` has them."""
+    """The options that make the studies what they are, as `platform.subject.options.StudyOptions` has them."""
     argv: tuple[str, ...] = ()
     """The same as arguments, in files of the first versions."""
 

@@ -13,8 +13,8 @@ from platform.loop.loop import Loop
 from platform.probing import kept
 from platform.search import parse
 from platform.session.finished import why_over
-from platform.session.request import Request, read_request
 from platform.study.study import Study
+from platform.subject.request import Request, read_request
 from platform.subject.subject import subject_of
 from tests.samples import header
 from tests.search.backend import CLUSTER, Backend, Clock

@@ -8,8 +8,8 @@ import pytest
 
 from platform.common.errors import InputError
 from platform.search import parse
-from platform.session.options import StudyOptions, options_of
-from platform.session.request import resumed
+from platform.subject.options import StudyOptions, options_of
+from platform.subject.request import resumed
 from tests.samples import header
 from trainers.codec import to_json
 

@@ -15,10 +15,10 @@ from platform.common import checkout
 from platform.common.errors import InputError
 from platform.search import parse
 from platform.session.first_line import check_same, header_of
-from platform.session.options import StudyOptions
-from platform.session.request import read_request, resumed
 from platform.study.history import History
 from platform.study.study import Study
+from platform.subject.options import StudyOptions
+from platform.subject.request import read_request, resumed
 from platform.subject.subject import Subject, subject_of
 from search_spaces.space import Space
 from tests.samples import header, measurement

@@ -6,7 +6,7 @@ import pytest
 
 from platform.search import parse
 from platform.session import scaling
-from platform.session.options import SearchOptions
+from platform.subject.options import SearchOptions
 
 
 def _share(counts: list[int], spent_s: float, spent_gpu_s: float, **given: float) -> SearchOptions:

@@ -28,9 +28,9 @@ from platform.search import main, parse
 from platform.session import ending, session
 from platform.session.dry_run import print_dry_run
 from platform.session.first_line import check_same
-from platform.session.options import SearchOptions
 from platform.study.history import History
 from platform.study.study import Study, read
+from platform.subject.options import SearchOptions
 from platform.subject.planning import TRIAL_S, Plan, make_plan
 from platform.subject.subject import Subject
 from tests.samples import header, measurement, profile

@@ -17,9 +17,9 @@ import pytest
 import platform.report as report  # pyright takes `from platform import` for the standard module
 import platform.search as search
 from platform.session.opening import opened
-from platform.session.options import StudyOptions
 from platform.study.several import Several, write_several
 from platform.study.study import Study
+from platform.subject.options import StudyOptions
 from tests.samples import header, measurement
 from tests.search.session import write_space
 from trainers.codec import to_json
@@ -49,9 +49,9 @@ def studies() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def _study(studies: Path, name: str = "one", **options: str) -> Path:
+def _study(studies: Path, name: str = "one", space: str = "bloom7b") -> Path:
     """A study of one measurement."""
-    stored = to_json(StudyOptions(**{"space": "bloom7b", **options}))
+    stored = to_json(StudyOptions(space=space))
     with Study.create(studies, name) as study:
         study.record(header(name, options=stored))
         study.record(Measured(measurement=measurement()))

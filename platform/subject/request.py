@@ -8,10 +8,10 @@ import search_spaces
 import search_spaces.changes as changes
 from platform.common.errors import InputError
 from platform.reports.files import LayoutFile, read_layout
-from platform.session.options import SearchOptions, StudyOptions
 from platform.study.folder import located
 from platform.study.study import find
 from platform.subject import knowledge
+from platform.subject.options import SearchOptions, StudyOptions
 from search_spaces.degrees import refilled
 from search_spaces.space import Candidate, Rejected, Space
 from trainers import data
