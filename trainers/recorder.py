@@ -64,6 +64,10 @@ class Recorder:
         with self._lock:
             self._nodes[trial_id] = nodes
 
+    def seconds_until(self, moment_s: float) -> float:
+        """How long it is until a moment of this node's monotonic clock, which the driver shares."""
+        return moment_s - time.monotonic()
+
     def promise(self, trial_id: str, allowed_s: float) -> None:
         """Sets a standing trial's time for news anew, without a line in the journal."""
         with self._lock:
