@@ -19,7 +19,7 @@ from platform.reports.show import show
 from platform.reports.table import to_rows, write_csv
 from platform.session import ending, scaling
 from platform.session.replanned import with_plan
-from platform.study.folder import FOLDER_HELP, default_folder, located
+from platform.study.folder import FOLDER_HELP, default_folder, located, user_path
 from platform.study.history import History
 from platform.study.journal import JOURNAL
 from platform.study.plain_files import refuse_links
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    studies, name = located(options.studies.expanduser().absolute(), options.name)
+    studies, name = located(user_path(options.studies).absolute(), options.name)
     if is_several(studies / name):
         if options.csv is not None:
             raise InputError(f"{name} is several studies: give one's name with --csv, or take its scaling.csv")

@@ -57,6 +57,8 @@ def read_layout(path: Path) -> LayoutFile:
         raise InputError(f"the layout file {path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise InputError(f"the layout file {path} is not JSON: {error}") from error
+    except RecursionError as error:
+        raise InputError(f"the layout file {path} is nested too deeply to be one") from error
     if not isinstance(data, Mapping) or not isinstance(data.get("layout"), Mapping):  # type: ignore[reportUnknownMemberType]
         raise InputError(f'the layout file {path} must hold an object with "layout", as the search writes it')
     parts: dict[str, Any] = {key: data[key] for key in ("layout", "recipe", "batch") if data.get(key) is not None}  # type: ignore[reportUnknownMemberType]
@@ -107,10 +109,10 @@ def _write_winners(folder: Path, recipes: Sequence[Recipe], best: Mapping[str, M
         if won is None:
             layout.unlink(missing_ok=True)
         else:
-            parts = {"recipe": to_json(won.recipe), "layout": to_json(won.layout), "batch": to_json(won.batch)}
+            parts = {"recipe": to_json(won.trained_recipe), "layout": to_json(won.layout), "batch": to_json(won.batch)}
             written.append(_write(layout, {"measurement": won.id, **parts}))
         if won is not None and won.layout.engine == "deepspeed":
-            written.append(_write(config, ds_config(won.recipe, won.layout, won.batch)))
+            written.append(_write(config, ds_config(won.trained_recipe, won.layout, won.batch)))
         else:
             config.unlink(missing_ok=True)
     return written

@@ -7,7 +7,7 @@ from typing import Any
 
 import search_spaces
 from platform.common.errors import InputError
-from platform.study.folder import is_path
+from platform.study.folder import is_path, user_path
 from trainers.codec import from_json
 from trainers.journal import StudyHeader
 
@@ -39,7 +39,7 @@ class StudyOptions:
         """The same, to be understood from any working folder."""
         space, old = self.space, self.learn_from
         # A built-in space comes before any file or folder of its name.
-        if space is not None and space not in _BUILT_IN and Path(space).expanduser().exists():
+        if space is not None and space not in _BUILT_IN and user_path(space).exists():
             space = _absolute(space)
         if old is not None and is_path(old):
             old = _absolute(old)
@@ -149,4 +149,4 @@ _VALUES: Mapping[str, Callable[[str], Any]] = {
 
 
 def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
+    return str(user_path(path).absolute())

@@ -13,7 +13,7 @@ import pytest
 from platform.common.errors import InputError
 from platform.study.journal import REJECTED, Tail, describe_newer, set_aside
 from tests.samples import RECIPE, header, layout, measurement, profile
-from trainers.journal import End, Line, Measured, Peak, Resume, RungStart, TrialEnd, TrialStart
+from trainers.journal import End, Line, Measured, Peak, Planned, PlannedLayout, Resume, RungStart, TrialEnd, TrialStart
 from trainers.journal_lines import SCHEMA, JournalError, append, from_line, record, sealed, to_line
 from trainers.layout import BatchPoint
 
@@ -28,6 +28,7 @@ ENTRIES: list[Line] = [
     TrialEnd(trial_id="t1", key="r-l", state="done", wall_s=10.0, gpu_s=40.0),
     Resume(argv=("search", "--resume", "x"), commit="0123456", study=header(at="2026-01-01T00:00:00+00:00")),
     profile(),
+    Planned(layouts=(PlannedLayout(recipe="r", layout=layout(), micro_batches=(1, 2), tokens_per_s=2e4),)),
     End(exit_code=0, wall_s=12.0, gpu_s=40.0),
 ]
 
