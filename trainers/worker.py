@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import trainers.profiling.run as profiling
-from trainers import data, engines, successors
+from trainers import data, engines, recorder, successors
 from trainers.codec import from_json, to_json
 from trainers.engines import Engine
 from trainers.failures import RungFailure, one_line, size
@@ -59,7 +59,7 @@ class Worker:
         self.sampler: Sampler = NvmlSampler() if on_cuda else CpuSampler()
         # Small host-side agreements go over gloo, so that they take neither device memory nor device time.
         self.control = dist.new_group(backend="gloo") if on_cuda else dist.group.WORLD
-        self.recorder = ray.get_actor(job.recorder)
+        self._recorder = recorder.find(job.recorder)
         self.watchdog = Watchdog(floor_s=job.hang_floor_s, on_hang=self._hung)
         self.phase = "init"
         self.batch: BatchPoint = job.rungs[0] if job.rungs else job.profile or gate_batch(job)
@@ -68,6 +68,10 @@ class Worker:
     def clock(self) -> Clock:
         """A new clock of this device's kind."""
         return CudaClock() if self.device.type == "cuda" else CpuClock()
+
+    def call_recorder(self, method: str, *arguments: Any, limit_s: float = recorder.ANSWER_S) -> None:
+        """Calls a method of the study's recorder; see `trainers.recorder.call`."""
+        recorder.call(self._recorder, method, *arguments, limit_s=limit_s)
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's `value`, by rank, on every rank."""
@@ -84,7 +88,7 @@ class Worker:
             successors.ask(ray.train.get_context().get_local_world_size(), job.cpus_per_worker)
         nodes = self.gather(ray.get_runtime_context().get_node_id())
         if self.rank == 0:
-            ray.get(self.recorder.place.remote(job.trial_id, nodes))
+            self.call_recorder("place", job.trial_id, nodes)
         if self.matmul_peak_tflops is None:
             self._measure_peaks()
         source = data.source(job.recipe)
@@ -127,7 +131,7 @@ class Worker:
         sizes = self.meter.out_of_memory(error)
         self.meter.release()
         self.watchdog.rest()  # taking a failed group down may take a while, and is no hang
-        if isinstance(error, RungFailure):
+        if isinstance(error, (RungFailure, recorder.RecorderError)):  # the latter says nothing of the layout
             raise error
         if sizes is None:
             raise RungFailure(Outcome.FAILED, one_line(error), phase=self.phase, rank=self.rank) from error
@@ -154,7 +158,7 @@ class Worker:
                 nodes=tuple(nodes),
                 timed_s=self.job.timing.peak_s,
             )
-            ray.get(self.recorder.peak.remote(to_json(peak)))
+            self.call_recorder("peak", to_json(peak))
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -177,7 +181,7 @@ class Worker:
                 grad_norms=tuple(norms),
                 is_reference=not self.job.is_last,
             )
-            ray.get(self.recorder.gate.remote(to_json(curves)))
+            self.call_recorder("gate", to_json(curves))
 
     def _hopeless(self, measured: Measurement) -> bool:
         """Whether even perfect scaling of the rungs above stays below the incumbent. The same on every rank."""
@@ -209,26 +213,29 @@ class Worker:
         self.phase = "record"
         self.watchdog.beat("record", allowed_s=self.job.first_step_s)
         if self.rank == 0:
-            ray.get(self.recorder.measured.remote(self.job.trial_id, to_json(measurement), to_json(self.job.rungs)))
+            self._write(measurement)
         self.gather(None)
+
+    def _write(self, measurement: Measurement, limit_s: float = recorder.ANSWER_S) -> None:
+        rungs = to_json(self.job.rungs)
+        self.call_recorder("measured", self.job.trial_id, to_json(measurement), rungs, limit_s=limit_s)
 
     def _stand(self, phase: str, batch: BatchPoint | None, allowed_s: float) -> None:
         if self.rank == 0:
-            ray.get(self.recorder.stand.remote(self.job.trial_id, phase, batch and to_json(batch), allowed_s))
+            self.call_recorder("stand", self.job.trial_id, phase, batch and to_json(batch), allowed_s)
 
     def promise(self, work_s: float) -> None:
         """Puts off the trial's deadline: what comes next should take `work_s`."""
         if self.rank == 0:
             allowed_s = deadline_s(self.job, work_s, self.watchdog.allowance_s)
             # Waited for, since nothing may travel inside a timed window; not for long, since a rung can do without it.
-            ray.wait([self.recorder.promise.remote(self.job.trial_id, allowed_s)], timeout=5)
+            ray.wait([self._recorder.promise.remote(self.job.trial_id, allowed_s)], timeout=5)
 
     def _hung(self, where: str, waited_s: float) -> None:
         """Called by the watchdog's thread: writes the verdict, since this process is about to end."""
         reason = f"rank {self.rank} stood still for {waited_s:.0f} s at {where}"
         measurement = self.job.measurement(self.batch, Outcome.HUNG, phase=self.phase, rank=self.rank, reason=reason)
-        told = self.recorder.measured.remote(self.job.trial_id, to_json(measurement), to_json(self.job.rungs))
-        ray.get(told, timeout=10)
+        self._write(measurement, limit_s=10)
 
     def conditions(self) -> Any:
         """Device, versions and environment of this rank."""

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import ray
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
@@ -86,7 +85,7 @@ def run(worker: "Worker", engine: Engine, source: Source, batch: BatchPoint) -> 
             trace_mib=len(packed) / 2**20,
         )
         kept = packed if found.trace_mib <= MOST_TRACE_MIB else b""
-        ray.get(cast(Any, worker.recorder).profile.remote(to_json(found), kept))
+        worker.call_recorder("profile", to_json(found), kept)
     worker.gather(None)
 
 
