@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext, redirect_stdout
@@ -16,6 +17,7 @@ from platform.cluster import head, leftovers, preflight
 from platform.cluster.connection import CPU_WORKERS, connected
 from platform.cluster.nodes import Place
 from platform.errors import ClusterError, InputError
+from platform.loop import overdue
 from platform.loop.budget import Budget
 from platform.loop.jobs import Settings
 from platform.loop.loop import Loop
@@ -27,7 +29,7 @@ from platform.reports.text import plural
 from platform.session import checkout, ending, finished
 from platform.session.dry_run import print_dry_run
 from platform.session.request import Request, read_request, resumed
-from platform.signals import INTERRUPTED, interruptible
+from platform.signals import INTERRUPT_S, INTERRUPTED, ends_when_interrupted, interruptible, leave
 from platform.study.history import History
 from platform.study.study import Study, check_name, fresh_name
 from platform.subject.planning import Plan, same_devices
@@ -262,6 +264,7 @@ def _run(
         if measurement.id not in known:
             study.record(Measured(measurement=measurement))
     loop: Loop | None = None
+    closing = threading.Lock()
     code, why, fault, left_out, out = 0, "", "", "", sys.stdout
 
     def end(code: int, why: str) -> None:
@@ -272,16 +275,28 @@ def _run(
         if code != ClusterError.exit_code:  # it is raised, or said by `lost`, with how to go on
             say(ending.how_it_ended(last, study.path))
 
-    def lost(said: str) -> None:
-        """Ends the process: calls into Ray block from now on, until Ray ends it without a word."""
+    def cut_short(code: int, why: str, last_words: str) -> None:
+        """Ends the process from another thread: the main one is stuck in a call into Ray."""
+        if not closing.acquire(blocking=False):  # the session's end is written already
+            return
         try:
-            end(ClusterError.exit_code, said)
+            end(code, why)
             with redirect_stdout(out):  # Tune's own words are kept from it just now
                 tell()
-            say(f"cluster fault: {said}; {ending.kept(study)}")
+            say(last_words)
         finally:
             out.flush()
-            os._exit(ClusterError.exit_code)
+            os._exit(code)
+
+    def lost(why: str) -> None:
+        cut_short(ClusterError.exit_code, why, f"cluster fault: {why}; {ending.kept(study)}")
+
+    def interrupted() -> None:
+        cut_short(
+            INTERRUPTED, "", "Ray did not answer after the interrupt: what is left of it goes with the next session."
+        )
+        time.sleep(INTERRUPT_S)
+        leave()
 
     if mirror is not None:
         mirror.start(once=lambda: loop is not None and loop.running)
@@ -292,7 +307,13 @@ def _run(
         leftovers.note(study.path, tune.own(is_local=place.is_local, scratch=scratch))
         if left and (said := tune.sweep(left)):
             say(said)
-        with head.watched(place.head, lost), tune.recorder(study.journal) as name:
+        state = scratch / "recorder.json"
+        with (
+            ends_when_interrupted(interrupted),
+            head.watched(place.head, lost),
+            head.watched(place.raylet, lost, head.RAYLET),
+            tune.recorder(study.journal, state) as name,
+        ):
             loop = Loop(
                 study=study,
                 candidates=subject.plan.candidates,
@@ -313,7 +334,11 @@ def _run(
                 spent_s=time.monotonic() - began_s,
                 shared_s=place_s,
             )
-            with sampled(study.path), followed(*study.follow(), loop.spending, total=len(subject.plan.candidates)):
+            with (
+                sampled(study.path),
+                followed(*study.follow(), loop.spending, total=len(subject.plan.candidates)),
+                overdue.starts(loop.running_id, state, lost),
+            ):
                 tune.run(loop, driver_ip=place.driver_ip, scratch=scratch)
         why, left_out = loop.why_ended, loop.left_out
         if loop.fault:
@@ -325,5 +350,6 @@ def _run(
     if not code:
         code, fault = ending.verdict(study.follow()[1])
         why = fault or why
+    closing.acquire()
     end(code, why)
     return code, fault
