@@ -14,9 +14,9 @@ import psutil
 
 from platform.cluster import waiting
 from platform.cluster.nodes import Place, ask, place_of
-from platform.errors import ClusterError, InputError
-from platform.reports.progress import say
-from platform.signals import ends_when_interrupted
+from platform.common.errors import ClusterError, InputError
+from platform.common.say import say
+from platform.common.signals import ends_when_interrupted
 from trainers.node import error_of
 
 ANSWER_S = 20

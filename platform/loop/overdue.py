@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
-from platform.reports.text import duration
+from platform.common.text import duration
 
 START_S = 600.0
 """What a trial may take to its workers' first word: twice what its own process gives them (`trainers.trial.START_S`),

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from platform.common.errors import InputError
 from platform.cost_model.columns import CHECKPOINTING, ENGINES, LOGIT_BYTES, Array, Columns
 from platform.cost_model.enumeration import UNDIVIDED, Axes, enumerate_points
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.memory import PHASES, peak_parts
 from platform.cost_model.predict import Prediction, predict
-from platform.errors import InputError
 from search_spaces.space import Space
 from trainers.layout import STAGES, Layout
 from trainers.recipe import Recipe

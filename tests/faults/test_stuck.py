@@ -116,7 +116,7 @@ class TestSearch:
 
 DEAD_LOCK = """
 import ctypes
-from platform import signals
+from platform.common import signals
 
 signals.INTERRUPT_S = 1.0
 libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)

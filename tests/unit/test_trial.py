@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 import ray
+import ray.tune
 from ray.exceptions import ActorDiedError, GetTimeoutError, OutOfMemoryError
 from ray.train import WorkerGroupError
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
