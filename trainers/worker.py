@@ -237,7 +237,7 @@ class Worker:
         """Called by the watchdog's thread: writes the verdict, since this process is about to end."""
         reason = f"rank {self.rank} stood still for {waited_s:.0f} s at {where}"
         measurement = self.job.measurement(self.batch, Outcome.HUNG, phase=self.phase, rank=self.rank, reason=reason)
-        self._write(measurement, limit_s=10)
+        self._write(measurement, limit_s=30)
 
     def conditions(self) -> Any:
         """Device, versions and environment of this rank."""

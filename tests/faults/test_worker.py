@@ -1,5 +1,6 @@
 """One search in which nearly every trial is hurt in another way, for real: what is said, recorded, kept and left."""
 
+import contextlib
 import dataclasses
 import datetime
 import os
@@ -132,9 +133,18 @@ def _hurt(session: Session, points: Sequence[str], group: MemoryGroup | None) ->
             victims[name] = group.run_out(session.family())
 
         def offer_tune(_: psutil.Process) -> None:
+            """Ray offers all processes that it starts alike."""
             (process,) = session.workers([TUNE])
-            Path(f"/proc/{process.pid}/oom_score_adj").write_text("1000")
+            before: dict[Path, str] = {}
+            for each in session.family():
+                offer = Path(f"/proc/{each.pid}/oom_score_adj")
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one that ends just now
+                    before[offer] = offer.read_text()
+                    offer.write_text("1000" if each == process else "0")
             run_out("memory of Tune's process")
+            for offer, score in before.items():
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    offer.write_text(score)
 
         to_come.append(("memory of the host", RungStart, in_a_step(lambda _: run_out("memory of the host"))))
         to_come.append(("memory of Tune's process", RungStart, in_a_step(offer_tune)))
