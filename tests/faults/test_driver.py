@@ -92,7 +92,7 @@ class TestCutShort:
         assert isinstance(first[-1], End) and first[-1].exit_code == 130 and first[-1].gpu_s > 0
         assert "go on with: python -m platform.search --resume cut" in cut.sessions[0].err
         assert "Traceback" not in cut.sessions[0].err
-        assert "Fastest for tiny" in cut.sessions[0].out, "what was measured is shown"
+        assert "tried for tiny" in cut.sessions[0].out, "what was measured is shown"
 
     def test_the_kill_left_no_last_line(self, cut: Cut) -> None:
         _, second, third = sessions_of(cut.lines())
@@ -133,7 +133,7 @@ class TestCutShort:
     def test_the_last_session_shows_all_of_it(self, cut: Cut) -> None:
         out = cut.sessions[2].out
         count = sum(not each.repeat for each in cut.measured)
-        assert len(re.findall(r" (ok|ok \*|slow)$", out, re.MULTILINE)) == count and "Fastest for tiny" in out
+        assert len(re.findall(r" (ok|ok \*|slow)$", out, re.MULTILINE)) == count and "tried for tiny" in out
 
     def test_what_the_killed_driver_left_is_swept_and_said(self, cut: Cut) -> None:
         assert cut.swept and not cut.left

@@ -196,7 +196,7 @@ class TestTheStudy:
         last = hurt.lines()[-1]
         assert isinstance(last, End) and last.exit_code == 0
         assert "Traceback" not in ended.err
-        assert "Fastest for tiny" in ended.out
+        assert "tried for tiny" in ended.out
 
     def test_every_layout_has_its_verdict_and_nothing_was_measured_twice(self, hurt: Hurt) -> None:
         assert {_name(each.recipe.id, each.layout.id) for each in hurt.measured} == {
