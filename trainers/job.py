@@ -92,6 +92,9 @@ class Job:
     stop_at_unix_s: float | None = None
     """No rung starts after this moment."""
     commit: str = "unknown"
+    engine_source: str = ""
+    """Of an engine outside this project, the `trainers.engines.source_hash` that the study began with: workers must
+    have the same."""
     timing: Timing = Timing()
     hang_floor_s: float = 60.0
     """A trial is hung after max(this, 10 x its slowest micro-step) without a micro-step."""
@@ -124,7 +127,8 @@ def gate_batch(job: Job) -> BatchPoint:
     if left or not each:
         raise ValueError(f"{gate.sequences} sequences do not go over {job.layout.data_parallel} data-parallel ranks")
     most = job.rungs[0].micro_batch if job.rungs else job.gate_micro_batch
-    if each > 1 and job.recipe.global_batch > most * job.layout.data_parallel:
+    recipe = job.recipe
+    if each > 1 and (recipe.grad_accum > 1 or recipe.global_batch > most * job.layout.data_parallel):
         most = min(most, each // 2)
     micro_batch = max(size for size in range(1, min(most, each) + 1) if each % size == 0)
     return BatchPoint(micro_batch=micro_batch, grad_accum=each // micro_batch)

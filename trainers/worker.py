@@ -92,6 +92,12 @@ class Worker:
         source = data.source(job.recipe)
         loading_s = time.perf_counter()
         engines.load(job.layout.engine)  # its imports are no part of the memory that the model takes
+        if job.engine_source and (source_here := engines.source_hash(job.layout.engine)) != job.engine_source:
+            reason = (
+                f"engine {job.layout.engine} has source {source_here} on rank {self.rank} and {job.engine_source} where"
+                " the search was started: give all nodes the same"
+            )
+            raise RungFailure(Outcome.FAILED, reason, phase="init", rank=self.rank)
         import_s = time.perf_counter() - loading_s
         self.meter.start(job.cap_gib)
         engine = engines.create(job.recipe, job.layout, self.device)
@@ -100,7 +106,8 @@ class Worker:
         if job.gate is not None:
             self._run_gate(context, engine, job.gate)
         if job.profile is not None:
-            self._profile(context, engine, job.profile)
+            points = source.of_batch(job.profile.global_batch(job.layout))
+            self._profile(context, engine, points, job.profile)
         known = list(job.known_memory)
         for number, batch in enumerate(job.rungs):
             late = any(self.gather(job.stop_at_unix_s is not None and time.time() > job.stop_at_unix_s))
@@ -108,7 +115,8 @@ class Worker:
                 break
             self.batch = batch
             self._stand("rung", batch, deadline_s(job, job.first_step_s, self.watchdog.allowance_s))
-            measured = Rung(context, engine, source, batch).measure(started if number == 0 else {})
+            rung = Rung(context, engine, source.of_batch(batch.global_batch(job.layout)), batch)
+            measured = rung.measure(started if number == 0 else {})
             self._record(measured)
             if measured.outcome not in TIMED or self._hopeless(measured):
                 break
@@ -167,9 +175,9 @@ class Worker:
         if self.rank == 0:
             self._call_recorder("gate", to_json(curves))
 
-    def _profile(self, context: Context, engine: Engine, batch: BatchPoint) -> None:
+    def _profile(self, context: Context, engine: Engine, source: data.Source, batch: BatchPoint) -> None:
         self._stand("profile", None, 2 * deadline_s(self.job, self.job.first_step_s, self.watchdog.allowance_s))
-        found = profiling.run(context, engine, data.source(self.job.recipe), batch)
+        found = profiling.run(context, engine, source, batch)
         if found is not None:
             profile, trace = found
             self._call_recorder("profile", to_json(profile), trace)

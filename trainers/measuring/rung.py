@@ -150,7 +150,8 @@ class Rung:
         if best is None or len(windows) < max(3, self._c.job.timing.min_windows):
             return ""
         full_s = [window.full_s(self._batch, accum) for window in windows]
-        bound = upper_bound_tokens_per_s(self._c.job.recipe.tokens_per_step, full_s)
+        tokens = self._batch.global_batch(self._c.job.layout) * self._c.job.recipe.seq_len
+        bound = upper_bound_tokens_per_s(tokens, full_s)
         if bound >= best:
             return ""
         return f"stopped after {len(windows)} windows: {bound:,.0f} tokens/s at most, the best so far has {best:,.0f}"
