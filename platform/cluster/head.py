@@ -6,7 +6,7 @@ Without either, every call into Ray waits, for ever or until Ray ends the proces
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, cast
 
 from trainers.node import error_of
@@ -22,34 +22,35 @@ _ANSWER_S = 5.0
 
 
 @contextlib.contextmanager
-def watched(address: str, lost: Callable[[str], None], what: str = HEAD) -> Generator[None]:
-    """Calls `lost`, in a thread of its own and once, with a sentence when `what` at HOST:PORT is gone.
+def watched(head: str, raylet: str, lost: Callable[[str], None]) -> Generator[None]:
+    """Calls `lost`, in a thread of its own and once, with a sentence when either of these HOST:PORT is gone.
 
-    What Ray raises meanwhile is kept back until it answers again: `lost` is to say the cause.
+    What Ray raises meanwhile is kept back until both answer again: `lost` is to say the cause.
     """
-    over = threading.Event()
-    threading.Thread(target=_watch, args=(address, what, lost, over), name="watch", daemon=True).start()
+    addresses, over = {HEAD: head, RAYLET: raylet}, threading.Event()
+    threading.Thread(target=_watch, args=(addresses, lost, over), name="watch", daemon=True).start()
     try:
         yield
     except Exception:
-        while _error_of(address):
+        while any(map(_error_of, addresses.values())):
             time.sleep(_POLL_S)
         raise
     finally:
         over.set()
 
 
-def _watch(address: str, what: str, lost: Callable[[str], None], over: threading.Event) -> None:
-    answered_s = time.monotonic()
+def _watch(addresses: Mapping[str, str], lost: Callable[[str], None], over: threading.Event) -> None:
+    answered_s = dict.fromkeys(addresses, time.monotonic())
     while not over.wait(_POLL_S):
-        error = _error_of(address)
-        if error is None:
-            answered_s = time.monotonic()
-            continue
-        away_s = time.monotonic() - answered_s
-        if away_s > (REFUSED_S if isinstance(error, ConnectionRefusedError) else SILENT_S) and not over.is_set():
-            lost(f"{what} at {address} has not answered for {away_s:.0f} s ({error.strerror or error})")
-            return
+        for what, address in addresses.items():  # the head first: without it a raylet ends too
+            error = _error_of(address)
+            if error is None:
+                answered_s[what] = time.monotonic()
+                continue
+            away_s = time.monotonic() - answered_s[what]
+            if away_s > (REFUSED_S if isinstance(error, ConnectionRefusedError) else SILENT_S) and not over.is_set():
+                lost(f"{what} at {address} has not answered for {away_s:.0f} s ({error.strerror or error})")
+                return
 
 
 def _error_of(address: str) -> OSError | None:

@@ -103,8 +103,7 @@ class Run:
         state = scratch / "recorder.json"
         with (
             ends_when_interrupted(self._stuck),
-            head.watched(place.head, self._lost),
-            head.watched(place.raylet, self._lost, head.RAYLET),
+            head.watched(place.head, place.raylet, self._lost),
             tune.recorder(study.journal, state) as recorder,
         ):
             loop = self._loop = self._make_loop(recorder)

@@ -50,7 +50,8 @@ def serve() -> Iterator[Server]:
 def test_a_head_that_answers_is_left_alone(port: int, serve: Server) -> None:
     said: list[str] = []
     serve(port)
-    with head.watched(f"127.0.0.1:{port}", said.append):
+    address = f"127.0.0.1:{port}"
+    with head.watched(address, address, said.append):
         time.sleep(2)
     assert not said
 
@@ -58,7 +59,7 @@ def test_a_head_that_answers_is_left_alone(port: int, serve: Server) -> None:
 def test_a_head_whose_port_is_closed_is_gone_once(port: int, serve: Server) -> None:
     said: list[str] = []
     address, called, server = f"127.0.0.1:{port}", threading.Event(), serve(port)
-    with head.watched(address, lambda why: (said.append(why), called.set())[0]):
+    with head.watched(address, address, lambda why: (said.append(why), called.set())[0]):
         time.sleep(0.3)
         server.stop(None).wait()
         assert called.wait(10)
@@ -67,13 +68,14 @@ def test_a_head_whose_port_is_closed_is_gone_once(port: int, serve: Server) -> N
     assert said[0].endswith("(Connection refused)")
 
 
-def test_a_raylet_that_is_stopped_is_gone_too() -> None:
+def test_a_raylet_that_is_stopped_is_gone_too(port: int, serve: Server) -> None:
     """The kernel accepts connections to a process that does nothing."""
     said: list[str] = []
     called = threading.Event()
+    serve(port)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        with head.watched(address, lambda why: (said.append(why), called.set())[0], head.RAYLET):
+        with head.watched(f"127.0.0.1:{port}", address, lambda why: (said.append(why), called.set())[0]):
             assert called.wait(20)
     assert said[0].startswith(f"Ray's own process on this machine (raylet) at {address} has not answered for ")
 
@@ -86,7 +88,8 @@ def test_what_is_raised_meanwhile_waits_for_the_cause(port: int, serve: Server) 
         time.sleep(0.3)
         serve(port)
 
-    with pytest.raises(RuntimeError, match="of Ray"), head.watched(f"127.0.0.1:{port}", lambda why: None):
+    address = f"127.0.0.1:{port}"
+    with pytest.raises(RuntimeError, match="of Ray"), head.watched(address, address, lambda why: None):
         threading.Thread(target=again, daemon=True).start()
         raise RuntimeError("of Ray")
     assert time.monotonic() - began_s >= 0.3

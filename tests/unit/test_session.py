@@ -241,7 +241,7 @@ class TestEnd:
             calls[0]("the head is gone")
 
         with pytest.raises(SystemExit) as exited:
-            run(play, lambda address, lost, *what: calls.append(lost))
+            run(play, lambda head, raylet, lost: calls.append(lost))
         assert exited.value.code == ClusterError.exit_code
         history = read(tmp_path / "made-up")[0]
         assert history.end is not None and history.end.exit_code == ClusterError.exit_code
