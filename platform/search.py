@@ -1,6 +1,7 @@
 """`python -m platform.search SPACE`: measures which layout trains the space's model fastest here.
 
-Exit codes: 0 found, 1 nothing fits, 2 bad input, 3 the cluster is at fault, 130 interrupted and resumable.
+Exit codes: 0 found, 1 nothing fits, 2 bad input, 3 the cluster is at fault, 4 not resolved (the machine was disturbed
+and no winner is named; --resume runs the contenders again), 130 interrupted and resumable.
 """
 
 import argparse

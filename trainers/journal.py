@@ -99,6 +99,33 @@ def _arguments(name: str, value: Any) -> tuple[str, ...]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedLayout:
+    """One layout that a session may try, with the prediction of its best rung. None where nothing is predicted."""
+
+    recipe: str
+    """The recipe's id."""
+    layout: Layout
+    micro_batches: tuple[int, ...]
+    micro_batch: int | None = None
+    """The rung that the prediction is of."""
+    tokens_per_s: float | None = None
+    """Over all devices."""
+    step_time_s: float | None = None
+    peak_gib: float | None = None
+    """Most allocated, on one device."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Planned:
+    """What a session may try, written at its start; the last line counts."""
+
+    kind: ClassVar[str] = "planned"
+    at: str = ""
+    layouts: tuple[PlannedLayout, ...]
+    """The one that is predicted to be the fastest first, of each recipe."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Peak:
     """The matrix-product peak measured on the study's devices, on all of them at once."""
 
@@ -257,7 +284,7 @@ class End:
     journals of older versions."""
 
 
-Line = StudyHeader | Peak | TrialStart | RungStart | Measured | GateCurves | Profile | TrialEnd | Resume | End
+Line = StudyHeader | Planned | Peak | TrialStart | RungStart | Measured | GateCurves | Profile | TrialEnd | Resume | End
 
 _KINDS: dict[str, type[Line]] = {kind.kind: kind for kind in get_args(Line)}
 

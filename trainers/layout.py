@@ -138,6 +138,13 @@ class Layout:
         """Ranks that see different sequences."""
         return self.dp_replicate * self.dp_shard
 
+    def data_parallel_rank(self, rank: int) -> int:
+        """The data-parallel coordinate of global `rank`: ranks that share it see the same sequences.
+
+        Data-parallel axes are the outermost (`AXES`), as in the mesh that engines make.
+        """
+        return rank // (self.world_size // self.data_parallel)
+
     @property
     def world_size(self) -> int:
         """Devices the layout takes: the product of its degrees."""

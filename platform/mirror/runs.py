@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from platform.finals.ranking import winners
+from platform.finals.contenders import named_winners
 from platform.mirror.fields import as_text, figures_of, gate_of, id_of, name_of, params_of, series_of, tags_of
 from platform.mirror.system_metrics import Sample
 from platform.mirror.uri import sqlite_path
@@ -184,7 +184,7 @@ class Runs:
         be compared.
         """
         recipes = self._header.recipes
-        best = winners(history.measurements).get(recipes[0].id) if recipes else None
+        best = named_winners(history.measurements).get(recipes[0].id) if recipes else None
         if best is not None:
             metric, at_ms = self._ml.entities.Metric, _milliseconds(at)
             tags, errors = gate_of(best, history)
@@ -193,6 +193,10 @@ class Runs:
             plain = self._metrics(best, at_ms, series=False)
             plain += [metric(name, value, at_ms, 0) for name, value in errors.items()]
             self._client.log_batch(self.parent_id, metrics=plain, tags=made)
+        else:  # a study may have had one before a resumed session
+            known = self._client.get_run(self.parent_id).data.tags
+            for name in {"winner", "winner_measurement_id"} & known.keys():
+                self._client.delete_tag(self.parent_id, name)
         self._client.set_terminated(self.parent_id, status, end_time=_milliseconds(at))
 
     def table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:

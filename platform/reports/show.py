@@ -10,6 +10,7 @@ from pathlib import Path
 
 from platform.reports.accumulations import render_accumulations
 from platform.reports.batches import render_batches
+from platform.reports.coverage import coverages
 from platform.reports.forecast import forecaster_of
 from platform.reports.lessons import lessons
 from platform.reports.profile_table import render_profiles
@@ -42,6 +43,7 @@ def show(history: History, files: Sequence[Path], *, as_object: bool) -> None:
         price_per_gpu_h=header.price_per_gpu_h,
         width=width,
         color=color,
+        tried=coverages(history, history.measurements),
     )
     print(told, end="")
     print(render_batches(history.measurements, width=width, color=color), end="")

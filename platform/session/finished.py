@@ -2,6 +2,7 @@
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from platform.cluster.nodes import Place
+from platform.common.errors import NOT_RESOLVED
 from platform.loop.budget import Budget
 from platform.loop.jobs import Settings
 from platform.loop.loop import Loop
@@ -22,7 +23,7 @@ def why_over(study: Study, request: Request) -> str:
     """
     _, history = study.follow()
     header, end = history.header, history.end
-    ended = end is not None and end.tried_all and end.exit_code in (0, 1)
+    ended = end is not None and end.tried_all and end.exit_code in (0, 1, NOT_RESOLVED)
     if header is None or not ended or (study.path.parent / kept.FOLDER).exists():
         return ""
     subject = subject_of(request, Place(cluster=header.cluster, cpus_per_worker=1.0, driver_ip=""), probe=None)

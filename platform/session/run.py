@@ -23,6 +23,7 @@ from platform.mirror.system_metrics import sampled
 from platform.reports.progress import followed
 from platform.session import ending
 from platform.study.study import Study
+from platform.subject.planned import planned
 from platform.subject.subject import Subject
 from trainers.journal import End, Measured
 
@@ -59,7 +60,7 @@ class Run:
 
         Returns its exit code, and what every trial failed with ("" for nothing).
         """
-        self._record_skipped()
+        self._record_plan()
         if self._mirror is not None:
             self._mirror.start(once=lambda: self._loop is not None and self._loop.running)
         code, why, fault, left_out, scratch = 0, "", "", "", leftovers.scratch_folder()
@@ -78,7 +79,8 @@ class Run:
         self._record_end(code, why, left_out)
         return code, fault
 
-    def _record_skipped(self) -> None:
+    def _record_plan(self) -> None:
+        self._study.record(planned(self._subject.plan))
         known = {measurement.id for measurement in self._study.follow()[1].measurements}
         for measurement in self._subject.plan.skipped:
             if measurement.id not in known:

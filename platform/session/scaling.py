@@ -8,15 +8,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from platform.common.errors import ClusterError, InputError, one_line
+from platform.common.errors import NOT_RESOLVED, ClusterError, InputError, one_line
 from platform.common.say import say
 from platform.common.signals import INTERRUPTED, interruptible
 from platform.common.text import plural
 from platform.probing import kept
 from platform.reports.scaling import show
 from platform.reports.show import table_width
-from platform.reports.summary import winners
 from platform.session import ending, session
+from platform.session.replanned import with_plan
 from platform.study.history import History
 from platform.study.several import Several, is_several, member, read_several, write_several
 from platform.study.study import Study, fresh_name, is_study, read
@@ -68,10 +68,9 @@ def search(options: SearchOptions) -> int:
             except ClusterError as error:
                 fault = one_line(error)
                 break
+            code = _together(code, ended)
             if ended == INTERRUPTED:
-                code = ended
                 break
-            code = min(code, ended)
     if options.dry_run:
         return code
     if any(is_study(studies / member(name, count)) for count in several.counts):
@@ -84,7 +83,8 @@ def search(options: SearchOptions) -> int:
 
 
 def report(studies: Path, name: str, *, as_object: bool) -> int:
-    """Compares what the journals of `name` have so far; 0 where some number of devices has a winner, else 1.
+    """Compares what the journals of `name` have so far; returns 0 where some number of devices has a winner, else 1; 4
+    where on some number it is not resolved which layout is the fastest.
 
     Raises:
         InputError: a journal or the folder cannot be used.
@@ -94,12 +94,20 @@ def report(studies: Path, name: str, *, as_object: bool) -> int:
     for count in several.counts:
         path = studies / member(name, count)
         if is_study(path):
-            histories.append(read(path)[0])
+            histories.append(with_plan(read(path)[0]))
     if not histories:
         raise InputError(f"nothing of {name} was measured yet")
     show(studies / name, histories, as_object=as_object, width=table_width())
     say(f"To see it again: {ending.how_to('python -m platform.report', studies / name)}")
-    return 0 if any(winners(history.measurements) for history in histories) else 1
+    code = 1
+    for history in histories:
+        code = _together(code, ending.shown_verdict(history))
+    return code
+
+
+def _together(code: int, other: int) -> int:
+    """The exit code of several studies: an interruption before all else, then what is not resolved, then a winner."""
+    return next(each for each in (INTERRUPTED, NOT_RESOLVED, 0, 1) if each in (code, other))
 
 
 def _which(options: SearchOptions) -> tuple[str, Several]:
