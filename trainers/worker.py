@@ -166,9 +166,8 @@ class Worker:
 
     def _profile(self, context: Context, engine: Engine, batch: BatchPoint) -> None:
         self._stand("profile", None, 2 * deadline_s(self.job, self.job.first_step_s, self.watchdog.allowance_s))
-        found = profiling.run(
-            context, engine, data.source(self.job.measurement(batch, Outcome.OK).trained_recipe), batch
-        )
+        source = data.source(self.job.recipe).of_batch(batch.global_batch(self.job.layout))
+        found = profiling.run(context, engine, source, batch)
         if found is not None:
             profile, trace = found
             ray.get(cast(Any, self.recorder).profile.remote(to_json(profile), trace))
