@@ -14,6 +14,8 @@ Compression = Literal[
     "none", "bf16", "powersgd_1", "powersgd_2", "powersgd_4", "powersgd_8", "powersgd_16", "powersgd_32"
 ]
 
+DataOrder = Literal["file", "shuffled"]
+
 STREAM = "stream"
 """The value of `Recipe.data` that means the seeded, learnable stream."""
 INCLUDED = "included"
@@ -53,6 +55,8 @@ class Recipe:
     data: str = STREAM
     """STREAM, INCLUDED, or the path of a Parquet file or folder with a column of token ids."""
     seed: int = 0
+    data_order: DataOrder = dataclasses.field(default="file", metadata={"later": True})
+    """Order of a file's sequences in an epoch: as they lie there, or "shuffled" by (seed, epoch)."""
 
     def __post_init__(self) -> None:
         for field, names in (
@@ -60,6 +64,7 @@ class Recipe:
             ("compute_precision", Precision),
             ("state_precision", StatePrecision),
             ("compression", Compression),
+            ("data_order", DataOrder),
         ):
             if getattr(self, field) not in get_args(names):
                 raise ValueError(f"{field} must be one of {', '.join(get_args(names))}, got {getattr(self, field)!r}")
