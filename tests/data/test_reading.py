@@ -72,7 +72,8 @@ def test_an_epoch_is_shuffled_by_its_seed_and_number(folder: Path) -> None:
 
 
 def test_the_shuffled_order_stays_the_same_from_version_to_version(folder: Path) -> None:
-    assert _epoch(_source(folder, seed=7), 2)[:12] == []
+    first = _epoch(_source(folder, seed=7), 2)[:12]
+    assert first == [218, 166, 191, 49, 131, 84, 217, 95, 189, 93, 94, 216]
 
 
 def test_the_order_does_not_depend_on_files_and_row_groups(folder: Path, tmp_path: Path) -> None:
