@@ -33,6 +33,7 @@ class Footer:
     """What a file holds."""
 
     column: str
+    num_rows: int
     group_tokens: tuple[int, ...]
     """Tokens in each row group."""
     lowest_id: int
@@ -92,12 +93,13 @@ def read_footer(path: Path) -> Footer:
                 bounds.append((known.min, known.max))
             else:
                 tokens.append(0)
-                for block in _group_blocks(parquet, column, number, path):
+                for block in group_blocks(parquet, column, number, path):
                     tokens[-1] += len(block.ids)
                     if len(block.ids):
                         bounds.append((int(block.ids.min()), int(block.ids.max())))
     return Footer(
         column=column,
+        num_rows=metadata.num_rows,
         group_tokens=tuple(tokens),
         lowest_id=min((low for low, _ in bounds), default=0),
         highest_id=max((high for _, high in bounds), default=0),
@@ -113,7 +115,7 @@ def blocks(path: Path, footer: Footer, first_group: int) -> Generator[Tokens]:
     with open_parquet(path) as parquet:
         for number in range(first_group, len(footer.group_tokens)):
             num_tokens = 0
-            for block in _group_blocks(parquet, footer.column, number, path):
+            for block in group_blocks(parquet, footer.column, number, path):
                 num_tokens += len(block.ids)
                 yield block
             if num_tokens != footer.group_tokens[number]:
@@ -123,7 +125,12 @@ def blocks(path: Path, footer: Footer, first_group: int) -> Generator[Tokens]:
                 )
 
 
-def _group_blocks(parquet: pq.ParquetFile, column: str, number: int, path: Path) -> Generator[Tokens]:
+def group_blocks(parquet: pq.ParquetFile, column: str, number: int, path: Path) -> Generator[Tokens]:
+    """The tokens of row group `number`, about a million at a time, each document in one block.
+
+    Raises:
+        ValueError: it cannot be read, or holds no token ids.
+    """
     where = f"column {column} of {path}"
     group = parquet.metadata.row_group(number)
     leaves = (group.column(leaf) for leaf in range(group.num_columns))
@@ -146,5 +153,8 @@ def _tokens(column: pa.Array, where: str) -> Tokens:
     if column.null_count:
         raise ValueError(f"{where} has empty places among its token ids")
     if column.type not in _KEPT_TYPES:
-        column = column.cast(pa.int32())
+        try:
+            column = column.cast(pa.int32())
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"{where} holds what cannot be a token id: {error}") from error
     return Tokens(ids=column.to_numpy(zero_copy_only=False), document_starts=offsets[:-1][np.diff(offsets) > 0])
