@@ -18,7 +18,6 @@ from pathlib import Path
 from platform.errors import ClusterError, InputError, Parser, one_line
 from platform.preparing.run import Request, prepare
 from platform.reports.progress import say
-from platform.reports.text import plural
 from platform.signals import INTERRUPTED, exit_with, interruptible
 from trainers.codec import to_json
 
@@ -61,8 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps(to_json(index), indent=2))
     else:
         print(
-            f"{request.out} holds {index.tokens:,} tokens in {plural(index.documents, 'document')}, vocabulary"
-            f" {index.vocab_size:,}: --data {request.out}"
+            f"{request.out} holds {index.tokens:,} tokens of a vocabulary of {index.vocab_size:,}, documents:"
+            f" {index.documents:,}. To train on it: --data {request.out}"
         )
     return 0
 

@@ -170,11 +170,12 @@ def _make(shards: Sequence[Shard], settings: Settings, num_workers: int) -> None
             while pending:
                 done, pending = wait(pending, timeout=progress.interval_s, return_when=FIRST_EXCEPTION)
                 _raise_first(done)
+                if pending and not multiprocessing.active_children():
+                    raise MemoryError  # the pool's own thread had none left to notice that
                 progress.show(shared.input_bytes.value, shared.tokens.value, len(shards) - len(pending))
-    except BrokenProcessPool as error:
-        raise ClusterError(
-            "a worker process was killed, perhaps for want of memory: the same command goes on, --workers takes fewer"
-        ) from error
+    except (BrokenProcessPool, MemoryError) as error:
+        what = "ran out of memory" if isinstance(error, MemoryError) else "was killed, perhaps for want of memory"
+        raise ClusterError(f"a worker process {what}: the same command goes on, --workers takes fewer") from error
     finally:
         shared.stop.set()
         pool.shutdown(cancel_futures=True)

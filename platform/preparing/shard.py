@@ -130,11 +130,16 @@ class _Writer:
     def _flush(self) -> None:
         if not self._num_tokens:
             return
-        ids = np.concatenate(self._ids).astype(self._id_type, copy=False)
+        ids = _as_arrow(np.concatenate(self._ids).astype(self._id_type, copy=False))
         ends = np.cumsum(np.concatenate(self._lengths))
-        lists = pa.ListArray.from_arrays(np.concatenate(([0], ends)).astype(np.int32), pa.array(ids))
+        lists = pa.ListArray.from_arrays(_as_arrow(np.concatenate(([0], ends)).astype(np.int32)), ids)
         self._file.write_table(pa.table([lists], schema=self._schema), row_group_size=len(lists))
         self._ids, self._lengths, self._num_tokens = [], [], 0
+
+
+def _as_arrow(values: npt.NDArray[Any]) -> pa.Array:
+    # `pa.array` would import pandas, to see whether it was given something of it.
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 
 def _no_text(_: object) -> list[npt.NDArray[Any]]:

@@ -176,4 +176,4 @@ def test_a_finished_folder_is_left_as_it_is(run: Run, tmp_path: Path, capsys: py
     before = contents(run(tmp_path / "a.txt"))
     capsys.readouterr()
     assert contents(run(tmp_path / "a.txt")) == before
-    assert "4 tokens in 1 document, vocabulary 256" in capsys.readouterr().out
+    assert "4 tokens of a vocabulary of 256, documents: 1." in capsys.readouterr().out
