@@ -44,7 +44,7 @@ def documents(piece: Piece, *, encode: Encode, text_key: str, separator: bytes |
                 yield from _encoded(_lines(piece, path, text_key), encode)
             case "text":
                 yield from _encoded(_texts(piece, path, separator), encode)
-    except InputError:
+    except (InputError, MemoryError):
         raise
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or one_line(error)}") from error

@@ -139,6 +139,8 @@ def group_blocks(parquet: pq.ParquetFile, column: str, number: int, path: Path) 
     try:
         for batch in parquet.iter_batches(rows, row_groups=[number], columns=[column], use_threads=False):
             yield _tokens(batch.column(0), where)
+    except MemoryError:
+        raise
     except (OSError, pa.ArrowException) as error:
         raise ValueError(f"cannot read {where}: {error}") from error
 
@@ -147,8 +149,9 @@ def _tokens(column: pa.Array, where: str) -> Tokens:
     """The ids of the column's rows, and where those lists begin that are not empty."""
     offsets = np.arange(len(column) + 1) if is_list(column.type) else np.zeros(0, np.int64)
     while is_list(column.type):
-        lengths = pc.fill_null(pc.call_function("list_value_length", [column]), 0).to_numpy(zero_copy_only=False)
-        offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))[offsets]
+        # A missing list has NaN here; `pc.fill_null` would do, but imports pandas.
+        lengths = np.nan_to_num(pc.call_function("list_value_length", [column]).to_numpy(zero_copy_only=False))
+        offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)[offsets]
         column = column.flatten()
     if column.null_count:
         raise ValueError(f"{where} has empty places among its token ids")
