@@ -149,9 +149,8 @@ def _tokens(column: pa.Array, where: str) -> Tokens:
     """The ids of the column's rows, and where those lists begin that are not empty."""
     offsets = np.arange(len(column) + 1) if is_list(column.type) else np.zeros(0, np.int64)
     while is_list(column.type):
-        # A missing list has NaN here; `pc.fill_null` would do, but imports pandas.
-        lengths = np.nan_to_num(pc.call_function("list_value_length", [column]).to_numpy(zero_copy_only=False))
-        offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)[offsets]
+        lengths = _as_numpy(pc.call_function("list_value_length", [column]))
+        offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))[offsets]
         column = column.flatten()
     if column.null_count:
         raise ValueError(f"{where} has empty places among its token ids")
@@ -160,4 +159,15 @@ def _tokens(column: pa.Array, where: str) -> Tokens:
             column = column.cast(pa.int32())
         except pa.ArrowInvalid as error:
             raise ValueError(f"{where} holds what cannot be a token id: {error}") from error
-    return Tokens(ids=column.to_numpy(zero_copy_only=False), document_starts=offsets[:-1][np.diff(offsets) > 0])
+    return Tokens(ids=_as_numpy(column), document_starts=offsets[:-1][np.diff(offsets) > 0])
+
+
+def _as_numpy(column: pa.Array) -> npt.NDArray[Any]:
+    """Integers, 0 in place of a null."""
+    if column.null_count:
+        return pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
+    if not len(column):
+        return np.zeros(0, str(column.type))
+    # `to_numpy` would do, and would import pandas.
+    kind = np.dtype(str(column.type))
+    return np.frombuffer(column.buffers()[1], kind, len(column), column.offset * kind.itemsize)
