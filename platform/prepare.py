@@ -15,10 +15,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from platform.errors import ClusterError, InputError, Parser, one_line
+from platform.common.errors import ClusterError, InputError, Parser, one_line
+from platform.common.say import say
+from platform.common.signals import INTERRUPTED, exit_with, interruptible
 from platform.preparing.run import Request, prepare
-from platform.reports.progress import say
-from platform.signals import INTERRUPTED, exit_with, interruptible
 from trainers.codec import to_json
 
 

@@ -89,9 +89,13 @@ class Job:
     """None where the study has not measured it yet: then rank 0 does."""
     datasheet_peak_tflops: float | None = None
     """Of a device, in the recipe's compute precision; None where the catalogue does not have it."""
-    stop_at_unix_s: float | None = None
-    """No rung starts after this moment."""
+    stop_at_s: float | None = None
+    """No rung starts after this moment of the monotonic clock of the driver's node, where the recorder is: it tells the
+    workers how long that is."""
     commit: str = "unknown"
+    engine_source: str = ""
+    """Of an engine outside this project, the `trainers.engines.source_hash` that the study began with: workers must
+    have the same."""
     timing: Timing = Timing()
     hang_floor_s: float = 60.0
     """A trial is hung after max(this, 10 x its slowest micro-step) without a micro-step."""
@@ -124,7 +128,8 @@ def gate_batch(job: Job) -> BatchPoint:
     if left or not each:
         raise ValueError(f"{gate.sequences} sequences do not go over {job.layout.data_parallel} data-parallel ranks")
     most = job.rungs[0].micro_batch if job.rungs else job.gate_micro_batch
-    if each > 1 and job.recipe.global_batch > most * job.layout.data_parallel:
+    recipe = job.recipe
+    if each > 1 and (recipe.grad_accum > 1 or recipe.global_batch > most * job.layout.data_parallel):
         most = min(most, each // 2)
     micro_batch = max(size for size in range(1, min(most, each) + 1) if each % size == 0)
     return BatchPoint(micro_batch=micro_batch, grad_accum=each // micro_batch)

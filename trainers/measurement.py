@@ -137,6 +137,14 @@ class Measurement:
     """Mean power of all devices together in each timed window."""
     held_back: tuple[str, ...] = ()
     """What NVML says lowered a device's clock in each timed window, such as "power cap"; "" for nothing."""
+    others_busy_pct: tuple[float, ...] = ()
+    """Share of the processors that processes other than the trial's took in each timed window, on the busiest node."""
+    steal_pct: tuple[float, ...] = ()
+    """Share of the processors that the hypervisor gave to other machines in each timed window."""
+    cpu_clock_mhz: tuple[float, ...] = ()
+    """Mean clock of the slowest node's processors after each timed window; empty where it cannot be read."""
+    load_average: float | None = None
+    """One-minute load average of the busiest node after the last window."""
 
     losses: tuple[float, ...] = ()
     """Mean loss over the global batch, a step each, warm-up included."""
@@ -149,6 +157,18 @@ class Measurement:
     def id(self) -> str:
         """Hash of recipe, layout, batch point and repeat: what was measured, not what came out."""
         return identity_of(self.recipe, self.layout, self.batch, self.repeat)
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences in one optimizer step, over all ranks."""
+        return self.batch.global_batch(self.layout)
+
+    @property
+    def trained_recipe(self) -> Recipe:
+        """What the point trains: the recipe at the point's global batch. Points of one recipe with a fixed
+        accumulation compete for speed, yet those of different global batches train different recipes.
+        """
+        return self.recipe.of_batch(self.global_batch) if self.recipe.grad_accum else self.recipe
 
     @property
     def num_devices(self) -> int:

@@ -5,15 +5,15 @@ import math
 from collections.abc import Sequence
 
 from platform.cost_model.hardware import datasheet_tflops
+from platform.cost_model.ordering import known_columns
 from platform.cost_model.predict import predict
 from platform.finals.ranking import winner
 from platform.finals.trial import FinalTrial, Rules
 from platform.study.history import History
-from platform.subject.ordering import known_columns
 from search_spaces.space import Candidate
 from trainers.cluster import Cluster
 from trainers.job import Job, MemoryPoint, Timing
-from trainers.layout import BatchPoint
+from trainers.layout import BatchPoint, divides
 from trainers.measurement import TIMED, Measurement, Outcome
 from trainers.measuring.ladder import misfits, with_headroom_gib
 
@@ -51,10 +51,10 @@ def make_job(
     *,
     history: History,
     settings: Settings,
-    stop_at_unix_s: float | None,
+    stop_at_s: float | None,
 ) -> Job:
     """The trial of `candidate` that climbs `rungs`: one of the search, or the `final` one; it ends at
-    `stop_at_unix_s` (None: whenever it does).
+    `stop_at_s` by the driver's monotonic clock (None: whenever it does).
     """
     repeat = final.repeat if final else 0
     # Where every point is asked for, none is cut short.
@@ -71,6 +71,7 @@ def make_job(
         recorder=settings.recorder,
         recipe=candidate.recipe,
         layout=candidate.layout,
+        engine_source=history.header.engines.get(candidate.layout.engine, "") if history.header else "",
         rungs=rungs,
         cluster=settings.cluster,
         cpus_per_worker=settings.cpus_per_worker,
@@ -86,7 +87,7 @@ def make_job(
         cap_gib=settings.cap_gib,
         matmul_peak_tflops=history.peak_tflops(candidate.recipe.compute_precision),
         datasheet_peak_tflops=datasheet_tflops(settings.cluster, candidate.recipe.compute_precision),
-        stop_at_unix_s=stop_at_unix_s,
+        stop_at_s=stop_at_s,
         commit=settings.commit,
         timing=settings.timing,
         hang_floor_s=settings.hang_floor_s,
@@ -102,7 +103,7 @@ def roomy(candidate: Candidate, history: History, settings: Settings) -> int:
     search of GPT-2 took on an H200. Too large a one would cost its whole trial.
     """
     recipe, layout = candidate.recipe, candidate.layout
-    even = tuple(n for n in ROOMY if recipe.global_batch % (n * layout.data_parallel) == 0)
+    even = tuple(n for n in ROOMY if divides(recipe, layout, n))
     foreseen = foreseen_gib(dataclasses.replace(candidate, micro_batches=even), settings.cluster, settings.cap_gib)
     measured = history.measured(candidate.key)
     ran = {each.batch.micro_batch for each in measured if each.outcome in TIMED}

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from platform.common.errors import InputError
 from platform.cost_model.enumeration import enumerate_points
 from platform.cost_model.hardware import MOST_DEVICES, ClusterSpec
 from platform.cost_model.memory import MemoryParts, peak_parts
 from platform.cost_model.predict import predict
-from platform.errors import InputError
 from platform.plans.layouts import Planned, axes_of, best_plan, fused_attention, layout_at, with_whole_batch
 from search_spaces.space import Space
 from trainers.recipe import Recipe

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from platform.errors import InputError, one_line
+from platform.common.errors import InputError, one_line
 from platform.preparing.inputs import MAX_DOCUMENT_BYTES, Piece, too_long
 from platform.preparing.megatron import Pair
 from platform.preparing.tokenizer import Encode

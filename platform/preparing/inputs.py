@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.preparing import megatron
 from trainers.data.footer import COLUMNS, is_list, open_parquet
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 from trainers.data.footer import Tokens
 
 MAGIC = b"MMIDIDX\x00\x00"

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from platform.reports.progress import say
-from platform.reports.text import duration, figure
+from platform.common.say import say
+from platform.common.text import duration, figure
 
 _LINE_EVERY_S = 10.0
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from platform.errors import ClusterError, InputError
+from platform.common.errors import ClusterError, InputError
 from platform.preparing import inputs
 from platform.preparing.inputs import InputFile, Shard
 from platform.preparing.progress import Progress

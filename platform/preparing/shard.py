@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.preparing.documents import documents
 from platform.preparing.inputs import Shard
 from platform.preparing.tokenizer import Encode, Tokenizer

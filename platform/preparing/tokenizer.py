@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from platform.errors import InputError, one_line
+from platform.common.errors import InputError, one_line
 
 BYTES = "bytes"
 

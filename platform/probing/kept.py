@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from platform.cluster.nodes import Place
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.study.replace import replacing
 from trainers.cluster import Cluster
 from trainers.codec import from_json, to_json
@@ -61,5 +61,5 @@ def read(path: Path) -> Probe:
         return from_json(Probe, json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise InputError(f"the probe {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} holds no probe ({error}): make a new one with `python -m platform.probe`") from error

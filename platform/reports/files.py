@@ -5,13 +5,12 @@
 
 import dataclasses
 import json
-import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from platform.errors import InputError
-from platform.finals.ranking import winners
+from platform.common.errors import InputError
+from platform.finals.contenders import named_winners
 from platform.reports.pictures import draw
 from platform.reports.table import to_rows, write_csv
 from platform.study.history import History, by_recipe
@@ -19,7 +18,7 @@ from platform.study.journal import JOURNAL
 from platform.study.parquet import PARQUET, write_parquet
 from platform.study.replace import replacing
 from trainers.codec import from_json, to_json
-from trainers.engines.ds_config import ds_config
+from trainers.engines.deepspeed.config import ds_config
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement
 from trainers.recipe import Recipe
@@ -58,28 +57,15 @@ def read_layout(path: Path) -> LayoutFile:
         raise InputError(f"the layout file {path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise InputError(f"the layout file {path} is not JSON: {error}") from error
+    except RecursionError as error:
+        raise InputError(f"the layout file {path} is nested too deeply to be one") from error
     if not isinstance(data, Mapping) or not isinstance(data.get("layout"), Mapping):  # type: ignore[reportUnknownMemberType]
         raise InputError(f'the layout file {path} must hold an object with "layout", as the search writes it')
     parts: dict[str, Any] = {key: data[key] for key in ("layout", "recipe", "batch") if data.get(key) is not None}  # type: ignore[reportUnknownMemberType]
     try:
-        _check_numbers(LayoutFile, parts)
         return from_json(LayoutFile, parts)
     except ValueError as error:
         raise InputError(f"the layout file {path} is not valid: {error}") from error
-
-
-def _check_numbers(kind: type, data: Mapping[str, Any]) -> None:
-    """Refuses what is no whole number where one is wanted: a file written by hand may hold 1.5, "2" or true.
-
-    Raises:
-        ValueError: there is one.
-    """
-    for name, hint in typing.get_type_hints(kind).items():
-        inner = next((each for each in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(each)), None)
-        if name in data and inner is not None and isinstance(data[name], Mapping):
-            _check_numbers(typing.cast(type, inner), data[name])
-        elif name in data and hint is int and type(data[name]) is not int:
-            raise ValueError(f"{name} must be a whole number, got {data[name]!r}")
 
 
 def write_results(folder: Path, history: History) -> list[Path]:
@@ -97,7 +83,7 @@ def write_results(folder: Path, history: History) -> list[Path]:
     )
     write_csv(table, rows)
     write_parquet(parquet, history.measurements)
-    best = winners(history.measurements)
+    best = named_winners(history.measurements)
     groups = by_recipe(history.measurements)
     pictures: list[Path] = []
     for number, recipe in enumerate(header.recipes):
@@ -112,7 +98,9 @@ def _suffix(number: int, recipe: Recipe) -> str:
 
 
 def _write_winners(folder: Path, recipes: Sequence[Recipe], best: Mapping[str, Measurement]) -> list[Path]:
-    """`layout.json` of each recipe that has a winner, and `ds_config.json` where DeepSpeed won."""
+    """`layout.json` of each recipe that has a winner, and `ds_config.json` where DeepSpeed won; those of an
+    earlier winner are removed.
+    """
     written: list[Path] = []
     for number, recipe in enumerate(recipes):
         suffix = _suffix(number, recipe)
@@ -121,10 +109,10 @@ def _write_winners(folder: Path, recipes: Sequence[Recipe], best: Mapping[str, M
         if won is None:
             layout.unlink(missing_ok=True)
         else:
-            parts = {"recipe": to_json(won.recipe), "layout": to_json(won.layout), "batch": to_json(won.batch)}
+            parts = {"recipe": to_json(won.trained_recipe), "layout": to_json(won.layout), "batch": to_json(won.batch)}
             written.append(_write(layout, {"measurement": won.id, **parts}))
         if won is not None and won.layout.engine == "deepspeed":
-            written.append(_write(config, ds_config(won.recipe, won.layout, won.batch)))
+            written.append(_write(config, ds_config(won.trained_recipe, won.layout, won.batch)))
         else:
             config.unlink(missing_ok=True)
     return written

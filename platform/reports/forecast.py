@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from platform.common.text import figure
 from platform.cost_model.calibration import calibrate
+from platform.cost_model.ordering import known_columns
 from platform.cost_model.predict import Prediction, predict
-from platform.reports.text import figure
-from platform.subject.ordering import known_columns
 from search_spaces.space import Candidate
 from trainers.cluster import Cluster
 from trainers.journal import StudyHeader
@@ -48,7 +48,7 @@ class Forecaster:
             return ()
         said: list[str] = []
         for row, each in enumerate(measurements):
-            expected = each.recipe.tokens_per_step / float(prediction.step.total_s[row])
+            expected = each.global_batch * each.recipe.seq_len / float(prediction.step.total_s[row])
             off = expected / each.tokens_per_s - 1 if each.tokens_per_s else None
             apart = "" if off is None else f" ({abs(off):.1%} too {'fast' if off > 0 else 'slow'})"
             memory = figure(float(prediction.memory.allocated_gib[row]))

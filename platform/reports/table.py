@@ -9,9 +9,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.study.replace import replacing
 from trainers.cluster import Cluster
+from trainers.engines import rules_of
 from trainers.layout import Layout
 from trainers.measurement import Measurement, Outcome
 
@@ -127,7 +128,7 @@ def _row(measurement: Measurement, cluster: Cluster, source: str, path: str) -> 
         strategy=strategy(layout),
         micro_batch=measurement.batch.micro_batch,
         grad_accum=measurement.batch.grad_accum,
-        global_batch=recipe.global_batch,
+        global_batch=measurement.global_batch,
         activation_ckpt=layout.checkpointing,
         precision=recipe.compute_precision,
         # What sdpa and flex run inside depends on mask and device: not stated here, `attention` names the choice.
@@ -141,7 +142,7 @@ def _row(measurement: Measurement, cluster: Cluster, source: str, path: str) -> 
         status=_STATUS[measurement.outcome],
         derived=";".join(derived) if measurement.step_time_derived else None,
         notes="; ".join(_notes(measurement)) or None,
-        recipe=recipe.id,
+        recipe=measurement.trained_recipe.id,
         engine=layout.engine,
         optimizer=recipe.optimizer,
         state_precision=recipe.state_precision,
@@ -165,13 +166,7 @@ def strategy(layout: Layout) -> str:
     Nothing sharded is "ddp" whatever the engine; FSDP2 that keeps its parameters after the forward pass shards
     gradients and states only, which is "zero2".
     """
-    if layout.engine == "deepspeed":
-        return f"zero{layout.zero_stage}" if layout.zero_stage else "ddp"
-    if layout.engine == "ddp":
-        return "ddp"
-    if layout.dp_replicate > 1 and layout.dp_shard > 1:
-        return "hsdp"
-    return "fsdp" if layout.zero_stage == 3 else "zero2"
+    return rules_of(layout.engine).strategy(layout)
 
 
 def _notes(measurement: Measurement) -> Iterable[str]:

@@ -5,6 +5,7 @@ import datetime
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
+from platform.common.errors import NOT_RESOLVED
 from search_spaces.space import Candidate
 from trainers.journal import (
     End,
@@ -12,6 +13,7 @@ from trainers.journal import (
     Line,
     Measured,
     Peak,
+    Planned,
     Profile,
     Resume,
     RungStart,
@@ -19,6 +21,7 @@ from trainers.journal import (
     TrialEnd,
     TrialStart,
 )
+from trainers.layout import divides
 from trainers.measurement import ENDS_LADDER, TIMED, Measurement, Outcome
 
 
@@ -27,7 +30,9 @@ class History:
 
     def __init__(self, entries: Iterable[Line] = ()) -> None:
         self.header: StudyHeader | None = None
-        """None until the study's first line was read."""
+        """None until the study's first line was read, or a resumption that repeats it."""
+        self.planned: Planned | None = None
+        """What the last session may try; None in journals of older versions."""
         self.peaks: list[Peak] = []
         self.gates: list[GateCurves] = []
         """Curves of the numerics gate, in the journal's order."""
@@ -74,7 +79,7 @@ class History:
 
     def _add(self, entry: Line) -> None:
         at = datetime.datetime.fromisoformat(entry.at)
-        if isinstance(entry, (StudyHeader, Resume)):
+        if isinstance(entry, (StudyHeader, Resume)) or not self.sessions:  # its first line may be damaged
             if self.sessions and self.end is None:
                 self._close_session()
             self.sessions += 1
@@ -84,6 +89,8 @@ class History:
         match entry:
             case StudyHeader():
                 self.header = self.header or entry
+            case Planned():
+                self.planned = entry
             case Peak():
                 self.peaks.append(entry)
             case GateCurves():
@@ -119,10 +126,11 @@ class History:
             case End():
                 self._close_session()
                 self.end = entry
-                if entry.left_out or entry.exit_code in (0, 1):  # one that was interrupted says nothing of them
+                # A session that was interrupted says nothing of them.
+                if entry.left_out or entry.exit_code in (0, 1, NOT_RESOLVED):
                     self.left_out = entry.left_out
             case Resume():
-                pass
+                self.header = self.header or entry.study
 
     def _count(self, trial_id: str) -> None:
         if trial_id[1:].isdecimal():
@@ -294,8 +302,7 @@ def _between(candidate: Candidate, known: Sequence[Measurement]) -> Sequence[int
     first = min(refused, default=None)
     if largest is None or first is None or not candidate.refine:
         return ()
-    share, left = divmod(candidate.recipe.global_batch, candidate.layout.data_parallel)
-    return [each for each in range(largest + 1, first) if not left and share % each == 0]
+    return [each for each in range(largest + 1, first) if divides(candidate.recipe, candidate.layout, each)]
 
 
 def by_recipe(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:

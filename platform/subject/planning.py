@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from platform.cost_model.columns import Columns
 from platform.cost_model.memory import lower_bound
+from platform.cost_model.ordering import likely_best_first
 from platform.finals.trial import Rules
-from platform.subject.ordering import likely_best_first
 from search_spaces.space import Candidate, Rejected
 from trainers.cluster import Cluster
 from trainers.failures import size
@@ -109,7 +109,7 @@ def same_devices(one: Cluster, other: Cluster) -> bool:
 
 
 def _skip(recipe: Recipe, layout: Layout, micro_batch: int, reason: str, cap_gib: float | None) -> Measurement:
-    accum = max(1, recipe.global_batch // (micro_batch * layout.data_parallel))
+    accum = recipe.grad_accum or max(1, recipe.global_batch // (micro_batch * layout.data_parallel))
     batch = BatchPoint(micro_batch=micro_batch, grad_accum=accum)
     return Measurement(
         recipe=recipe, layout=layout, batch=batch, outcome=Outcome.SKIPPED, reason=reason, cap_gib=cap_gib

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import platform.prepare as prepare
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.preparing import inputs
 from platform.preparing.documents import documents
 from platform.preparing.tokenizer import BYTES, Tokenizer

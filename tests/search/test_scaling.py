@@ -17,11 +17,13 @@ import pytest
 
 from platform.cluster.connection import Place
 from platform.cluster.leftovers import Note
-from platform.errors import ClusterError
+from platform.common.errors import NOT_RESOLVED, ClusterError
+from platform.common.signals import INTERRUPTED
 from platform.loop import tune
 from platform.loop.loop import Loop
+from platform.report import main as report
 from platform.search import main
-from platform.session import scaling, session
+from platform.session import run, scaling, session
 from platform.study.study import read
 from tests.search.backend import CLUSTER, Backend, Clock, result
 from tests.search.session import write_space
@@ -97,7 +99,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
     monkeypatch.setattr(tune, "recorder", no_recorder)
     monkeypatch.setattr(tune, "own", lambda **_: Note())
     monkeypatch.setattr(tune, "run", made.run)
-    monkeypatch.setattr(session.head, "watched", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(run.head, "watched", lambda *_: contextlib.nullcontext())
     return made
 
 
@@ -148,7 +150,7 @@ def test_a_group_goes_on_with_what_is_missing_of_it(
 ) -> None:
     argv = (space, "--name", "s", "--gpus", "1,2", "--searcher", "sweep", "--price-per-gpu-h", str(PRICE))
     played.cut = 1
-    assert played.search(*argv) == session.INTERRUPTED
+    assert played.search(*argv) == INTERRUPTED
     said = capsys.readouterr()
     assert played.ran == [1] and [row["gpus"] for row in json.loads(said.out)["scaling"]] == [1]
     assert "Go on with all of them: python -m platform.search --resume s" in said.err
@@ -158,7 +160,7 @@ def test_a_group_goes_on_with_what_is_missing_of_it(
         assert f"a resumed study keeps {refused[0]}" in capsys.readouterr().err
 
     played.cut = 2
-    assert played.search("--resume", "s") == session.INTERRUPTED
+    assert played.search("--resume", "s") == INTERRUPTED
     assert played.ran == [1, 2], "the layout that was not run, then the number that was not begun"
     capsys.readouterr()
     played.cut = None
@@ -186,6 +188,30 @@ def test_what_a_further_session_of_one_number_needs_counts_ray_s_start(
         end = read(played.folder / "studies" / f"s-{count}gpu")[0].end
         said = re.fullmatch(r"the reference of the numerics gate \(about (\d+) s more\)", end.left_out if end else "")
         assert said and 1000 <= int(said[1]) < 2000
+
+
+def test_a_number_on_which_the_fastest_is_not_resolved_has_no_winner_and_the_exit_code_is_4(
+    played: Played, space: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    factors = itertools.cycle([0.3, 0.9, 0.5, 0.85, 0.4])
+
+    def disturbed(job: Job, batch: BatchPoint) -> Measurement:
+        run = Played.play(played, job, batch)
+        speed = run.tokens_per_s or 0.0
+        if job.layout.world_size == 2 and job.repeat:
+            speed *= next(factors)
+        return result(job, batch, speed, step_time_derived=not job.repeat)
+
+    monkeypatch.setattr(played, "play", disturbed)
+    assert played.search(space, "--name", "s", "--gpus", "1,2", "--searcher", "sweep") == NOT_RESOLVED
+    one, two = _said(capsys)["scaling"]
+    assert one["winner"] and one["layouts_tried"] == one["layouts_planned"] == 2
+    assert two["winner"] is None and two["reason"].startswith("not resolved between ")
+    assert report(["s", "--studies", str(played.folder / "studies"), "--no-mlflow"]) == NOT_RESOLVED
+    assert "the machine was disturbed" in " ".join(capsys.readouterr().out.split())
+    played.jobs.clear()
+    assert played.search("--resume", "s") in (0, NOT_RESOLVED)
+    assert played.jobs and all(job.repeat > 1 for job in played.jobs if job.rungs and job.layout.world_size == 2)
 
 
 def test_a_fault_before_anything_was_measured_is_told_as_such(

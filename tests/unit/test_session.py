@@ -2,9 +2,9 @@
 
 # pyright: reportPrivateUsage=false
 
-import argparse
 import contextlib
 import dataclasses
+import itertools
 import sys
 import time
 from collections.abc import Callable, Generator
@@ -14,28 +14,33 @@ from typing import Any, cast
 
 import pytest
 
+import platform.session.run as runs
 import search_spaces
 from platform.cluster.leftovers import Note
 from platform.cluster.nodes import Place
-from platform.errors import ClusterError, InputError
+from platform.common.errors import NOT_RESOLVED, ClusterError, InputError
+from platform.common.signals import INTERRUPTED
 from platform.finals.trial import Rules
 from platform.loop import tune
 from platform.loop.budget import Budget
 from platform.loop.loop import Loop
 from platform.reports.summary import verdicts
-from platform.search import main, parser
+from platform.search import main, parse
 from platform.session import ending, session
 from platform.session.dry_run import print_dry_run
+from platform.session.first_line import check_same
 from platform.study.history import History
 from platform.study.study import Study, read
+from platform.subject.options import SearchOptions
 from platform.subject.planning import TRIAL_S, Plan, make_plan
 from platform.subject.subject import Subject
 from tests.samples import header, measurement, profile
 from tests.search.backend import CLUSTER, LAYOUTS, RECIPE, Backend, Clock, Play, candidates, fast, out_of_memory, result
 from trainers.cluster import Cluster
-from trainers.job import Timing
+from trainers.job import Job, Timing
 from trainers.journal import End, Line, Measured, TrialEnd, TrialStart
-from trainers.measurement import Outcome
+from trainers.layout import BatchPoint
+from trainers.measurement import Measurement, Outcome
 
 ONE_NODE = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=8)
 TWO_NODES = dataclasses.replace(ONE_NODE, num_nodes=2, devices_per_node=4)
@@ -44,15 +49,15 @@ Run = Callable[..., tuple[int, str, History]]
 PLACE = Place(cluster=CLUSTER, cpus_per_worker=1.0, driver_ip="127.0.0.1")
 
 
-def _options(*argv: str) -> argparse.Namespace:
-    return parser().parse_args(argv)
+def _options(*argv: str) -> SearchOptions:
+    return parse(argv)
 
 
 def test_a_study_is_not_resumed_on_as_many_devices_laid_out_otherwise() -> None:
     history = History([header("made-up", at="2026-01-01T00:00:00+00:00", recipes=(RECIPE,), cluster=ONE_NODE)])
-    session._check_same(history, dataclasses.replace(_subject(), cluster=ONE_NODE))
+    check_same(history, dataclasses.replace(_subject(), cluster=ONE_NODE))
     with pytest.raises(InputError, match="start a new study"):
-        session._check_same(history, dataclasses.replace(_subject(), cluster=TWO_NODES))
+        check_same(history, dataclasses.replace(_subject(), cluster=TWO_NODES))
 
 
 def test_what_is_left_of_a_resumed_study_is_told_in_layouts_where_there_is_any() -> None:
@@ -154,8 +159,8 @@ class TestEnd:
                 monkeypatch.setattr(tune, "recorder", no_recorder)
                 monkeypatch.setattr(tune, "own", lambda **_: Note())
                 monkeypatch.setattr(tune, "run", lambda loop, **_: play(backend, loop))
-                monkeypatch.setattr(session.head, "watched", lambda *told: contextlib.nullcontext(watch(*told)))
-                code, fault = session._run(study, _subject(), PLACE, Budget(), time.monotonic())
+                monkeypatch.setattr(runs.head, "watched", lambda *told: contextlib.nullcontext(watch(*told)))
+                code, fault = runs.Run(study, _subject(), PLACE, Budget(), began_s=time.monotonic()).run()
                 return code, fault, read(study.path)[0]
 
         return ran
@@ -180,6 +185,36 @@ class TestEnd:
         assert fault == (failed if outcome is Outcome.FAILED else "")
         assert history.end.why == (fault or "every layout of the space was tried")
 
+    def test_what_is_planned_is_in_the_journal_before_the_first_trial(self, run: Run) -> None:
+        def play(backend: Backend, loop: Loop) -> None:
+            planned = read(backend.study.path)[0].planned
+            assert planned is not None and [each.layout for each in planned.layouts] == list(LAYOUTS)
+            assert backend.step(loop) is not None
+            raise KeyboardInterrupt
+
+        code, _, history = run(play)
+        assert code == INTERRUPTED
+        assert verdicts(history)[0].startswith("Fastest of 1 of 3 layouts tried for")
+
+    def test_a_machine_that_stays_disturbed_ends_it_with_code_4(
+        self, run: Run, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        factors = itertools.cycle([0.45, 0.9, 0.5, 0.85, 0.4])
+
+        def play(backend: Backend, loop: Loop) -> None:
+            def disturbed(job: Job, batch: BatchPoint) -> Measurement:
+                speed = fast(job, batch).tokens_per_s or 0.0
+                return result(job, batch, speed * next(factors) if job.repeat else speed, step_time_derived=True)
+
+            backend.play = disturbed
+            backend.run(loop)
+
+        code, _, history = run(play)
+        assert history.end is not None and history.end.exit_code == code == NOT_RESOLVED
+        assert "further runs of" in history.end.left_out
+        said = capsys.readouterr().err
+        assert "Not resolved which layout is the fastest" in said and "go on with: python -m platform.search" in said
+
     def test_it_says_which_final_runs_were_left_out(self, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
         def play(backend: Backend, loop: Loop) -> None:
             backend.play = lambda job, batch: result(job, batch, 1000.0 - 100.0 * LAYOUTS.index(job.layout))
@@ -199,7 +234,7 @@ class TestEnd:
     ) -> None:
         """By the end of the process, which the rest of it cannot be waited for."""
         calls: list[Callable[[str], None]] = []
-        monkeypatch.setattr(session.os, "_exit", sys.exit)
+        monkeypatch.setattr(runs.os, "_exit", sys.exit)
 
         def play(backend: Backend, loop: Loop) -> None:
             assert loop.next_job() is not None
@@ -221,7 +256,7 @@ class TestEnd:
             raise KeyboardInterrupt
 
         code, _, history = run(play)
-        assert history.end is not None and history.end.exit_code == code == session.INTERRUPTED
+        assert history.end is not None and history.end.exit_code == code == INTERRUPTED
         # The journal counts from the trial's line, the session from when that is on disk: a busy one takes its time.
         assert history.gpu_s > 2 * 0.29 and history.end.gpu_s > 2 * 0.29
         assert history.end.gpu_s == pytest.approx(history.gpu_s, abs=20)
@@ -241,9 +276,9 @@ class TestEnd:
         monkeypatch.setattr(sys, "meta_path", [CtrlC(), *sys.meta_path])
         with Study.create(tmp_path, "made-up") as study:
             study.record(header("made-up", recipes=(RECIPE,), cluster=CLUSTER))
-            code, _ = session._run(study, _subject(), PLACE, Budget(), time.monotonic())
+            code, _ = runs.Run(study, _subject(), PLACE, Budget(), began_s=time.monotonic()).run()
             history = read(study.path)[0]
-        assert history.end is not None and history.end.exit_code == code == session.INTERRUPTED
+        assert history.end is not None and history.end.exit_code == code == INTERRUPTED
         assert "Interrupted. What was measured is kept; go on with:" in capsys.readouterr().err
 
 

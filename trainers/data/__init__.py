@@ -31,6 +31,10 @@ class Source(Protocol):
         """Samples `indices` of the global batch of `step`, as int64 [len(indices), seq_len + 1]."""
         ...
 
+    def of_batch(self, global_batch: int) -> "Source":
+        """The same data in steps of that global batch."""
+        ...
+
 
 def source(recipe: Recipe) -> Source:
     """The data that `recipe` names. Only the Parquet files' footers are read here.

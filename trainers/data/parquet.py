@@ -1,6 +1,7 @@
 """Documents of Parquet files packed to the sequence length, read ahead in a thread."""
 
 import concurrent.futures
+import copy
 import functools
 from collections import OrderedDict
 from collections.abc import Generator, Sequence
@@ -53,6 +54,12 @@ class ParquetTokens:
         self._reader = concurrent.futures.ThreadPoolExecutor(1, "tokens")  # starts its thread at the first task
         self._order = functools.lru_cache(maxsize=3)(self._new_order)
         self._begun = functools.lru_cache(maxsize=2)(self._begin)
+
+    def of_batch(self, global_batch: int) -> "ParquetTokens":
+        """The same data in steps of that global batch, with one reader for both."""
+        other = copy.copy(self)
+        other._global_batch = global_batch
+        return other
 
     def position(self, step: int) -> Position:
         """Where the global batch of `step` begins."""

@@ -23,6 +23,9 @@ class Stream:
     def sequences(self, step: int, indices: Sequence[int]) -> npt.NDArray[np.int64]:
         return np.stack([self._sequence(step, index) for index in indices])
 
+    def of_batch(self, global_batch: int) -> "Stream":
+        return self
+
     def _sequence(self, step: int, index: int) -> npt.NDArray[np.int64]:
         rows = -(-self._length // _LAG)
         generator = np.random.Generator(np.random.PCG64([self._seed, step, index]))

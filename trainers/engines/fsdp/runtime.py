@@ -22,6 +22,7 @@ from trainers.engines._torch import (
     matmul_precision,
     state_dtype,
 )
+from trainers.layout import AXES
 from trainers.models import Model
 
 
@@ -79,10 +80,10 @@ class FsdpEngine(TorchEngine):
     def _make_scaler(self) -> torch.amp.GradScaler:
         return _ShardedScaler(self._device.type)
 
-    def micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
+    def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
         # Weights change with the step: until then nothing need be gathered anew that is whole between the two passes.
         self._module.set_reshard_after_backward(last, recurse=self._layout.zero_stage == 2)
-        return super().micro_step(tokens, last=last)
+        return super()._micro_step(tokens, last=last)
 
     @contextlib.contextmanager
     def _syncing(self, sync: bool) -> Generator[bool, None, None]:
@@ -93,11 +94,11 @@ class FsdpEngine(TorchEngine):
         yield all(group.reduce_grads for group in groups)
 
     @torch.no_grad()
-    def optimizer_step(self) -> torch.Tensor:
+    def _optimizer_step(self) -> torch.Tensor:
         for parameter, shard in zip(self._parameters, self._shards, strict=True):
             shard.data = parameter.to_local()  # FSDP2 may lay a shard out anew before the first pass
             shard.grad = None if parameter.grad is None else parameter.grad.to_local()
-        return super().optimizer_step()
+        return super()._optimizer_step()
 
     def _clear_gradients(self) -> None:
         super()._clear_gradients()
@@ -132,7 +133,7 @@ class FsdpEngine(TorchEngine):
         compute = "+".join(sorted(dtype_name(policy.param_dtype or torch.float32) for policy in policies))
         reduce = "+".join(sorted(dtype_name(policy.reduce_dtype or torch.float32) for policy in policies))
         mesh = self._module._get_fsdp_state()._fsdp_param_group.mesh_info.mesh  # parameters may be whole just now
-        sizes = (1, *mesh.shape) if mesh.ndim == 1 else tuple(mesh.shape)
+        degrees = dict.fromkeys(AXES, 1) | dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
         ahead = max((len(unit._get_fsdp_state()._states_to_forward_prefetch) for unit in self._units), default=0)
         away = {isinstance(group.offload_policy, CPUOffloadPolicy) for group in self._groups()}
         smaller = {0 if info in (None, group.mesh_info) else info.shard_mesh_size for info, group in between}
@@ -141,8 +142,7 @@ class FsdpEngine(TorchEngine):
             **super().in_effect(),
             "engine": "fsdp" if issubclass(kind, FSDPModule) else kind.__name__,
             "zero_stage": {frozenset({True}): 3, frozenset({False}): 2}.get(frozenset(reshard)),
-            "dp_replicate": sizes[0],
-            "dp_shard": sizes[1],
+            **degrees,
             "offload": {frozenset({True}): "all", frozenset({False}): "none"}.get(frozenset(away), "some units"),
             "units": len(list(self._groups())),
             "reshard": next(iter(smaller)) if len(smaller) == 1 else f"{len(smaller)} kinds",

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from platform.common.errors import InputError
 from platform.cost_model.columns import Columns
 from platform.cost_model.predict import predict
 from platform.cost_model.probed import found_cluster
 from platform.cost_model.values import from_points
-from platform.errors import InputError
 from search_spaces.space import Candidate
 from trainers.cluster import Cluster
+from trainers.engines import is_path
 from trainers.probed import Probe
 
 
@@ -31,8 +32,7 @@ def likely_best_first(
     rungs = np.array([len(each.micro_batches) for each in candidates])
     owner = np.repeat(np.arange(len(candidates)), rungs)
     prediction = predict(columns)
-    tokens = np.array([each.tokens_per_step for each in candidates])[owner]
-    expected = prediction.ok_probability * tokens / prediction.expected_s
+    expected = prediction.ok_probability * columns.tokens_per_step / prediction.expected_s
     best = np.zeros(len(candidates))
     np.maximum.at(best, owner, expected)
     order = np.argsort(-best, kind="stable")
@@ -43,8 +43,10 @@ def likely_best_first(
 def known_columns(
     candidates: Sequence[Candidate], cluster: Cluster, cap_gib: float | None, probe: Probe | None = None
 ) -> Columns | None:
-    """A row for each rung of each candidate, in order; None on CPUs and where the catalogue does not know the GPU."""
-    if cluster.device_kind != "cuda" or not candidates:
+    """A row for each rung of each candidate, in order; None on CPUs, where the catalogue does not know the GPU,
+    and where an engine is not this project's: nothing is known of its costs.
+    """
+    if cluster.device_kind != "cuda" or not candidates or any(is_path(each.layout.engine) for each in candidates):
         return None
     try:
         memory_gib = min(cluster.device_memory_gib, cap_gib or cluster.device_memory_gib)
