@@ -57,8 +57,8 @@ class Recipe:
     data: str = STREAM
     """STREAM, INCLUDED, or the path of a Parquet file or folder with a column of token ids."""
     seed: int = 0
-DataOrder = Literal["file", "shuffled"]
-
+    data_order: DataOrder = dataclasses.field(default="file", metadata={"later": True})
+    """Order of a file's sequences in an epoch: as they lie there, or "shuffled" by (seed, epoch)."""
     grad_accum: int = dataclasses.field(default=0, metadata={"later": True})
     """Micro-steps of an optimizer step where these are fixed: the global batch then follows from the micro-batch and
     the data-parallel ranks. 0: the micro-steps follow from `global_batch`."""
