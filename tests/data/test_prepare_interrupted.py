@@ -114,9 +114,10 @@ def test_a_full_disk_is_told(source: Path, undisturbed: dict[str, bytes], tmp_pa
 def test_two_runs_do_not_write_to_one_folder(source: Path, tmp_path: Path) -> None:
     first = _start(source, tmp_path / "out")
     _after(tmp_path / "out", 1)
+    os.killpg(first.pid, signal.SIGSTOP)  # it cannot come to its end meanwhile
     second = _start(source, tmp_path / "out")
     _, stderr = second.communicate(timeout=60)
-    os.killpg(first.pid, signal.SIGTERM)
+    os.killpg(first.pid, signal.SIGKILL)
     first.communicate()
     assert second.returncode == 2
     assert "another run of this command writes to" in stderr
