@@ -30,6 +30,7 @@ from platform.plans.asked import check
 from platform.plans.layouts import batch_hint, best_plan, with_whole_batch
 from platform.plans.max_model import largest_models
 from platform.plans.picture import draw_sizes
+from platform.plans.points import recipes_of
 from platform.plans.scaling import (
     against_devices,
     at_size,
@@ -216,7 +217,7 @@ def _layouts(
 ) -> int:
     told["recipes"] = []
     cap = options.device_memory_gib
-    plans = [best_plan(space, recipe, cluster, top=options.top, memory_cap_gib=cap) for recipe in space.recipes]
+    plans = [best_plan(space, recipe, cluster, top=options.top, memory_cap_gib=cap) for recipe in recipes_of(space)]
     if not any(plan.best for plan in plans):
         raise NothingFits(
             f"{space.recipe.model.name} fits no layout of {space.name} on {cluster.num_devices} x"

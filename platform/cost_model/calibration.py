@@ -90,7 +90,7 @@ def _coordinates(c: Columns) -> Array:
         np.log2(c.dp),
         np.log2(c.hidden),
         c.zero_stage,
-        c.checkpointing,
+        c.selective_checkpointing + 2 * c.full_checkpointing,
         2 * c.flash,
         2 * c.fused,
         np.log2(c.heads),

@@ -11,11 +11,8 @@ import numpy as np
 from platform.cost_model import offload
 from platform.cost_model.columns import (
     CHUNK_LOGITS,
-    COMPILE,
     DEEPSPEED,
     FSDP,
-    LOGIT_BYTES,
-    MEGATRON,
     Array,
     Columns,
     casts_softmax,
@@ -23,8 +20,6 @@ from platform.cost_model.columns import (
     is_autocast,
     widens_gelu,
 )
-
-__all__ = ["COMPILE", "LayerSeconds", "head_s", "layer_seconds", "matmul_s", "optimizer_s"]
 
 TILE_COLUMNS = 128
 """Columns of the tile that one unit computes (NVIDIA, "Matrix Multiplication Background User's Guide", section 4.1);
@@ -36,7 +31,7 @@ FLASH_HALF_LENGTH = 256
 
 # Element-wise passes of one block's forward pass, in reads and writes of one value; backward passes cost 1.8 times
 # that (each reads the gradient besides). Counted from Megatron-LM's fused kernels: a norm reads and writes (2 of them),
-# bias + dropout + residual reads two, writes one (2). The activation's own are `values.activation_passes`.
+# bias + dropout + residual reads two, writes one (2). The activation's own are `kernels.activation_passes`.
 FUSED_REPLICATED = 10.4
 FUSED_SHUFFLE = 2.0
 ROTARY_PASSES = 4.0
@@ -108,8 +103,7 @@ def _misalignment(c: Columns, width: Array) -> Array:
     odd = np.maximum(1 / ODD_SHARE, c.matmul_flops / ODD_FLOPS)
     even = np.maximum(1 / EVEN_SHARE, c.matmul_flops / EVEN_FLOPS)
     slower = np.where(width % 2 != 0, odd, np.where(width % 8 != 0, even, 1.0))
-    unpadded = (c.chunked_loss == 0) & (c.logit_bytes > LOGIT_BYTES["compiled"])
-    return np.where((c.compute_bytes == 2) & unpadded, slower, 1.0)
+    return np.where((c.compute_bytes == 2) & (c.pads_vocabulary == 0), slower, 1.0)
 
 
 def _backward_matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array:
@@ -154,7 +148,7 @@ def _attention_seconds(columns: Columns, tokens: Array) -> tuple[Array, Array]:
     # The second product is as deep as the sequence is long.
     deep_rate = sustained * seq / (seq + columns.half_depth)
     second = np.maximum(2 * scores * head_dim / deep_rate, score_bytes / bandwidth)
-    hand_fused = (columns.fused + (columns.engine == MEGATRON)) > 0
+    one_kernel = columns.fused_softmax > 0
     dropout = columns.dropout * DROPOUT_PASSES * score_bytes / bandwidth
     kernel = SOFTMAX_PASSES * score_bytes / bandwidth
     unfused, unfused_backward = (
@@ -162,9 +156,9 @@ def _attention_seconds(columns: Columns, tokens: Array) -> tuple[Array, Array]:
     )
     by_transformers = (columns.fused == 0) | (columns.compiled_calls > 0)
     copies = np.where(by_transformers, HEAD_COPIES * tokens * width * columns.compute_bytes / bandwidth, 0.0) + dropout
-    eager = product + second + copies + np.where(hand_fused, kernel, unfused)
+    eager = product + second + copies + np.where(one_kernel, kernel, unfused)
     eager_backward = (
-        2 * (product + second) + copies + np.where(hand_fused, kernel + score_bytes / bandwidth, unfused_backward)
+        2 * (product + second) + copies + np.where(one_kernel, kernel + score_bytes / bandwidth, unfused_backward)
     )
     is_flash = columns.flash > 0
     return np.where(is_flash, flash, eager), np.where(is_flash, 2.5 * flash, eager_backward)
@@ -232,9 +226,11 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     # Selective: Megatron-LM repeats the attention core (arXiv 2205.05198, section 5), as fused attention does anyway;
     # This project's engines keep what products and fused attention give, and repeat the rest (`engines/_kernels.py`).
     core = np.where(columns.flash > 0, 0.0, attention)
-    selective = core + np.where(columns.engine < 3, passes + (1 - columns.kept_checkpoints) * products, 0.0)
-    whole, full = whole * checkpointed_share(columns), columns.checkpointing == 2
-    is_selective = columns.checkpointing == 1
+    selective = core + np.where(
+        columns.repeats_core_alone == 0, passes + (1 - columns.kept_checkpoints) * products, 0.0
+    )
+    whole, full = whole * checkpointed_share(columns), columns.full_checkpointing > 0
+    is_selective = columns.selective_checkpointing > 0
     # Under a budget the compiler makes the cheapest values again first: an estimate, not measured yet.
     cheapest = (1 - columns.budget) ** 2 * forward
     attention_again = np.where(full, attention * checkpointed_share(columns), np.where(is_selective, core, 0.0))
@@ -263,7 +259,7 @@ def _weight_traffic_s(columns: Columns, parameters: Array) -> Array:
     c = columns
     several = c.grad_accum > 1
     is_fsdp, is_deepspeed = c.engine == FSDP, c.engine == DEEPSPEED
-    repeated = np.where(c.checkpointing == 2, checkpointed_share(c), 0.0)
+    repeated = np.where(c.full_checkpointing > 0, checkpointed_share(c), 0.0)
     sharded_sum = np.where(several, 3 * c.gradient_bytes / c.shard, 0.0)
     sums = np.where(several, 2 * c.gradient_bytes + c.compute_bytes, 0.0)
     cast = c.compute_bytes + c.gradient_bytes
@@ -312,4 +308,4 @@ def optimizer_s(columns: Columns, parameters: Array) -> Array:
     held = columns.state_bytes * (2 + columns.moments) + columns.state_bytes * (1 + columns.moments)
     traffic = parameters * (held + columns.state_bytes + columns.compute_bytes)
     on_device = traffic / (columns.bandwidth * BANDWIDTH_SHARE)
-    return np.where(columns.offload > 0, offload.optimizer_s(columns, parameters), on_device)
+    return np.where(columns.states_on_host > 0, offload.optimizer_s(columns, parameters), on_device)

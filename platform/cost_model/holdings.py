@@ -32,7 +32,7 @@ class PerParameter:
 def per_parameter(c: Columns) -> PerParameter:
     """Bytes by engine and stage. `c.shard` ranks share what the stage shards."""
     sb, cb, moments = c.state_bytes, c.compute_bytes, c.moments
-    on_device = np.where(c.offload > 0, 0.0, 1.0)
+    on_device = np.where(c.states_on_host > 0, 0.0, 1.0)
     accumulates = c.grad_accum > 1
     fsdp = c.engine == FSDP
     zero_1, zero_2, zero_3 = (np.where(c.zero_stage >= stage, c.shard, 1.0) for stage in (1, 2, 3))
@@ -40,7 +40,7 @@ def per_parameter(c: Columns) -> PerParameter:
 
     # Whole weights in the states' type, gradients beside them: DDP, and what computes as DDP does.
     whole = (c.engine == DDP) | is_autocast(c)
-    params = np.where(whole, sb, np.where(fsdp, 0.0, cb / zero_3)) * np.where(c.offload == 2, 0.0, 1.0)
+    params = np.where(whole, sb, np.where(fsdp, 0.0, cb / zero_3)) * np.where(c.parameters_on_host > 0, 0.0, 1.0)
     states = np.where(
         whole, sb * moments, np.where(fsdp, sb * (1 + moments) / c.shard, (masters + sb * moments) / zero_1)
     )
@@ -59,7 +59,7 @@ def per_parameter(c: Columns) -> PerParameter:
     away = np.where(
         c.zero_stage == 1, summed * accumulates, np.where((c.zero_stage == 2) & (summed > cb), summed / zero_2, 0.0)
     )
-    held = np.where((c.offload > 0) & (c.engine == DEEPSPEED), away, held)
+    held = np.where((c.states_on_host > 0) & (c.engine == DEEPSPEED), away, held)
     casts = (c.engine == DEEPSPEED) & (sb > cb) & ~whole
     # The step flattens this rank's gradients, stage 3 a sub-group at a time; sums in 16 bits are cast to fp32 as well.
     # fp32 sums of 16-bit products stand in one flat tensor from the start, that the optimizer takes as it is
@@ -102,9 +102,9 @@ def unit_copies(c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[tu
     # It reduces each gradient as it comes, and copies what it gathered for a module into place.
     largest = c.ffn * c.hidden / c.tp * cb
     # A compiled block casts its own weights and, unless it is checkpointed, saves the casts for its backward pass.
-    repeated = np.where(c.checkpointing == 2, checkpointed_share(c), np.where(c.checkpointing == 1, 1.0, 0.0))
+    repeated = np.where(c.full_checkpointing > 0, checkpointed_share(c), c.selective_checkpointing)
     autocast = np.where(is_autocast(c), cb * whole * np.where(c.fused > 0, 1 - repeated, 1.0), 0.0)
-    leaves = (c.engine == DEEPSPEED) & (c.checkpointing == 2) & (autocast > 0)
+    leaves = (c.engine == DEEPSPEED) & (c.full_checkpointing > 0) & (autocast > 0)
     passing = passing_bytes(c)
     later = np.where(c.shard > 1, 2 * cb, cb) + sb
     for root, logits in ranks:

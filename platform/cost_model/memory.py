@@ -34,7 +34,7 @@ EAGER_SCORE_BYTES = 4.0
 scores in their own type in its place and takes the softmax again."""
 FRAGMENTATION = 0.10
 """Reserved over allocated at the peak: blocks are rounded up and split (PyTorch's caching allocator). What of it cannot
-be given back is `values.ROUNDING`."""
+be given back is `features.ROUNDING`."""
 COMMUNICATOR_GIB = 0.6
 """Buffers of one NCCL communicator: send and receive buffers of three protocols, 9 MiB a
 channel and direction, some 30 channels (NCCL, `NCCL_BUFFSIZE` and `NCCL_LL128_BUFFSIZE`)."""
@@ -100,13 +100,13 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     )
     scores = np.where(c.flash > 0, 0.0, per_score * c.heads * c.seq_len / c.tp)
     # Selective checkpointing forgets the attention core, the scores above all.
-    kept_scores = np.where(c.checkpointing == 1, 0.0, scores)
+    kept_scores = np.where(c.selective_checkpointing > 0, 0.0, scores)
     transient = tokens * c.compute_bytes * (2 * c.ffn / c.tp + 2 * c.hidden)
-    transient = transient + np.where(c.checkpointing == 1, tokens * scores, 0.0)
+    transient = transient + np.where(c.selective_checkpointing > 0, tokens * scores, 0.0)
     # This project's selective checkpointing keeps a block's input and what its products and fused attention give.
     products = 4 * c.hidden + 2 * c.kv_width + (1 + c.gated) * c.ffn
     kept = np.where(
-        (c.checkpointing == 1) & (c.engine <= DEEPSPEED),
+        (c.selective_checkpointing > 0) & (c.repeats_core_alone == 0),
         residual * c.hidden / split + c.compute_bytes * products * c.kept_checkpoints / c.tp,
         replicated + sharded + kept_scores,
     )
@@ -121,7 +121,7 @@ def _instants(c: Columns) -> Iterator[tuple[int, int, Array, MemoryParts]]:
     stages = stages_of(c)
     everything, kept_input, transient = _block_bytes(c)
     saved = np.maximum(c.budget * everything, kept_input)
-    full = c.checkpointing == 2
+    full = c.full_checkpointing > 0
     share = np.where(full, checkpointed_share(c), 0.0)
     kept = share * kept_input * c.kept_checkpoints / c.checkpoint_blocks + (1 - share) * saved
     again = np.where(full, saved * c.checkpoint_blocks - kept_input, 0.0) + transient + everything - saved
@@ -230,7 +230,7 @@ def peak_memory(c: Columns) -> PeakMemory:
     outside = c.context_gib + COMMUNICATOR_GIB * num_groups(dp=c.dp, tp=c.tp, pp=c.pp, cp=c.cp)
     needed = allocated * (1 + c.rounding) + outside
     owned, _ = rank_parameters(c, stages_of(c))
-    whole_sums = (c.engine == FSDP) & (c.sync_every == 0) & (c.grad_accum > 1) & (c.offload == 0)
+    whole_sums = (c.engine == FSDP) & (c.sync_every == 0) & (c.grad_accum > 1) & (c.states_on_host == 0)
     return PeakMemory(
         allocated_gib=allocated,
         device_gib=np.maximum(best, cached) / GIB * (1 + FRAGMENTATION) + outside,

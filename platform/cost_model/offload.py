@@ -18,7 +18,7 @@ to new pageable memory and waits (`_fsdp_collectives.py`, `foreach_reduce`). One
 def parameters_s(c: Columns, parameters: Array) -> Array:
     """Seconds to bring `parameters` of a rank up: FSDP2's as they are stored, DeepSpeed's in the products' type."""
     stored = np.where(c.engine == FSDP, c.state_bytes, c.compute_bytes)
-    return np.where(c.offload == 2, parameters * stored / c.host_bandwidth, 0.0)
+    return np.where(c.parameters_on_host > 0, parameters * stored / c.host_bandwidth, 0.0)
 
 
 def gradients_s(c: Columns, owned: Array) -> Array:
@@ -29,8 +29,8 @@ def gradients_s(c: Columns, owned: Array) -> Array:
     """
     down = owned * c.gradient_bytes / c.host_bandwidth
     again = c.grad_accum - 1
-    zero_3 = (c.engine == DEEPSPEED) & (c.zero_stage == 3) & (c.offload > 0)
-    fsdp = (c.engine == FSDP) & (c.sync_every > 0) & (c.offload == 2)
+    zero_3 = (c.engine == DEEPSPEED) & (c.zero_stage == 3) & (c.states_on_host > 0)
+    fsdp = (c.engine == FSDP) & (c.sync_every > 0) & (c.parameters_on_host > 0)
     summed = np.where(fsdp, down + owned * c.gradient_bytes / HOST_SUMS, 0.0)
     return again * np.where(zero_3, 2 * down, summed)
 

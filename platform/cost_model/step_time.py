@@ -6,7 +6,7 @@ import numpy as np
 
 from platform.cost_model import offload
 from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwidth
-from platform.cost_model.columns import DDP, DEEPSPEED, FSDP, Array, Columns, checkpointed_share
+from platform.cost_model.columns import DDP, DEEPSPEED, FSDP, Array, Columns, Mask, checkpointed_share
 from platform.cost_model.compression import squeezing_s
 from platform.cost_model.compute import BANDWIDTH_SHARE, head_s, layer_seconds, optimizer_s
 from platform.cost_model.host import INSTRUCTIONS_S, host_layer_s, host_step_layer_s, host_step_s, together_s
@@ -73,7 +73,7 @@ def step_time(columns: Columns) -> StepTime:
     head_forward, head_backward = head_s(c)
     host_forward, host_backward, host_again = host_layer_s(c)
     stages = stages_of(c)
-    full = c.checkpointing == 2
+    full = c.full_checkpointing > 0
     tokens = c.micro_batch * c.seq_len / c.cp
     boundary = tokens * c.hidden * c.compute_bytes
     tensor = _tensor_s(c, boundary, full)
@@ -156,7 +156,7 @@ def _links(c: Columns) -> tuple[Array, Array, Array, Array]:
     return c.devices_per_node, c.intra_bandwidth, c.inter_bandwidth, c.group_bandwidth
 
 
-def _tensor_s(c: Columns, boundary: Array, full: Array) -> Array:
+def _tensor_s(c: Columns, boundary: Array, full: Mask) -> Array:
     """Tensor-parallel collectives of one block and micro-batch: two all-reduces of the residual a pass (Megatron-LM,
     arXiv 1909.08053, section 3); with sequence parallelism as much in gathers and scatters (arXiv 2205.05198, 4.2.2).
     They wait for compute and compute waits for them. Innermost in the mesh, so within a node while they fit.
@@ -262,15 +262,15 @@ def _data_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> Array:
     layers = blocks / per_layer
     # FSDP2 keeps a block gathered from its recomputation to its backward pass; ZeRO-3 releases each module after every
     # pass of it, so that recomputing loads it once more (arXiv 2104.07857, section 4.1).
-    again = np.where((c.engine == DEEPSPEED) & (c.checkpointing == 2), checkpointed_share(c), 0.0)
+    again = np.where((c.engine == DEEPSPEED) & (c.full_checkpointing > 0), checkpointed_share(c), 0.0)
     gathered = np.where(c.zero_stage == 3, (1.0 + again) * gather + second, gather / m)
     reduce_times = np.where((c.sync_every > 0) | (c.engine == DEEPSPEED), 1.0, 1.0 / m)
     talk = layers * (gathered + reduce_times * (scatter_unit + across))
     ends = (owned - blocks) * (2 * c.compute_bytes + c.gradient_bytes) / unit_bandwidth * (group - 1) / group
     hidden = np.minimum(talk, slot) * np.where(c.engine == DEEPSPEED, c.prefetch, 1 - OVERLAP_SLOWDOWN)
     exposed = talk - hidden + gather + scatter_unit
-    units_s = np.where((group > 1) | (c.offload == 2), m * exposed + ends, 0.0)
+    units_s = np.where((group > 1) | (c.parameters_on_host > 0), m * exposed + ends, 0.0)
 
     data = np.where((c.zero_stage >= 1) & (c.zero_stage <= 2), sharded, plain)
     data = np.where((c.engine == FSDP) | (c.zero_stage == 3), units_s, data)
-    return np.where((dp > 1) | (c.offload == 2), data, 0.0) + offload.gradients_s(c, owned / group)
+    return np.where((dp > 1) | (c.parameters_on_host > 0), data, 0.0) + offload.gradients_s(c, owned / group)

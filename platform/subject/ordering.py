@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from platform.cost_model.columns import Columns
+from platform.cost_model.features import from_points
 from platform.cost_model.predict import predict
 from platform.cost_model.probed import found_cluster
-from platform.cost_model.values import from_points
 from platform.errors import InputError
 from search_spaces.space import Candidate
 from trainers.cluster import Cluster

@@ -1,0 +1,294 @@
+"""Features: the one builder of the predictor's `Columns` from layouts, batch points, a model and a cluster.
+
+Layouts stay beside the rows that they give; nothing decodes a row back into a layout.
+"""
+
+import dataclasses
+import operator
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from platform.cost_model.columns import ENGINES, FIELDS, Array, Columns, Mask
+from platform.cost_model.compression import compression_values
+from platform.cost_model.hardware import PLAIN_SHARE, ClusterSpec
+from platform.cost_model.kernels import (
+    activation_passes,
+    checkpoint_distance,
+    compiled_calls,
+    flash_share,
+    inner_copies,
+    is_full_checkpointing,
+    logit_bytes,
+    loss_kind,
+    pads_vocabulary,
+)
+from platform.cost_model.offload import LINK_SHARE
+from trainers.layout import BatchPoint, Layout, activation_budget
+from trainers.recipe import Recipe
+from trainers.spec import ModelSpec
+
+ROUNDING = {"blocks": 0.06, "expandable": 0.02}
+"""Share of the allocated bytes that the allocator holds besides at the peak and cannot give back: tails of blocks in
+use, of fixed size or in expandable segments. This project's searches run with the latter: BLOOM 7b1 ran out of memory
+on an H200 with 138.0 to 138.5 of 139.8 GiB allocated and at most 0.2 GiB more reserved."""
+
+PREFETCH = {"2021": 0.0, "current": 0.6}
+"""ZeRO-3 gathered each parameter as its module came until DeepSpeed 0.6 (February 2022) rewrote the coordinator to
+fetch ahead in the order it traced, several at once (`partitioned_param_coordinator.py`). Today 39 % of what the links
+need is exposed, at micro-batches 1 and 2 of BLOOM 7b1 on four H200 (this project)."""
+
+AXES = tuple(field.name for field in dataclasses.fields(Layout))
+Value = str | float | Sequence[str] | npt.NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """What a recipe, or a published run, asks for besides its layout and batch."""
+
+    model: ModelSpec
+    modules: str
+    """The architecture whose modules of transformers run, "" where a stack brings its own."""
+    seq_len: int
+    precision: str
+    """Of the products."""
+    state_bytes: float
+    moments: float
+    """Optimizer states a parameter."""
+    compression: str = "none"
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> "Workload":
+        """The workload of `recipe`."""
+        return cls(
+            model=recipe.model,
+            modules=recipe.model.architecture,
+            seq_len=recipe.seq_len,
+            precision=recipe.compute_precision,
+            state_bytes=2.0 if recipe.state_precision == "bf16" else 4.0,
+            moments=2.0 if recipe.optimizer == "adamw" else 0.0,
+            compression=recipe.compression,
+        )
+
+    @property
+    def compute_bytes(self) -> float:
+        """Bytes of a value that enters a product."""
+        return 2.0 if self.precision in ("bf16", "fp16", "fp8") else 4.0
+
+
+class LayoutArrays:
+    """The values of layouts by axis, as arrays that broadcast: numbers, or words as places among the distinct ones."""
+
+    def __init__(self, values: Mapping[str, tuple[tuple[str, ...], npt.NDArray[np.int64]] | Array]) -> None:
+        self._values = values
+
+    @classmethod
+    def of(cls, layouts: Sequence[Mapping[str, Value]]) -> "LayoutArrays":
+        """One row a layout, each a mapping of all `AXES`."""
+        return cls({axis: _column([layout[axis] for layout in layouts]) for axis in AXES})
+
+    def numbers(self, axis: str) -> Array:
+        """The values of an axis of numbers."""
+        values = self._values[axis]
+        assert not isinstance(values, tuple), axis
+        return values
+
+    def of_words(self, function: Callable[..., float], *axes: str) -> Array:
+        """`function` of the words of `axes`: called once for each combination of distinct ones."""
+        columns = [self._values[axis] for axis in axes]
+        words = [column[0] for column in columns if isinstance(column, tuple)]
+        places = [column[1] for column in columns if isinstance(column, tuple)]
+        table = np.empty([len(each) for each in words])
+        for place in np.ndindex(table.shape):
+            table[place] = function(*(each[index] for each, index in zip(words, place, strict=True)))
+        return table[tuple(places)]
+
+
+def words(values: Sequence[str], places: npt.NDArray[np.int64]) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
+    """An axis of `LayoutArrays` whose values are `values` at `places`."""
+    return tuple(values), places
+
+
+def _column(values: Sequence[Value]) -> tuple[tuple[str, ...], npt.NDArray[np.int64]] | Array:
+    if not isinstance(values[0], str):
+        return np.array(values, dtype=np.float64)
+    distinct: dict[str, int] = {}
+    places = np.array([distinct.setdefault(str(value), len(distinct)) for value in values], dtype=np.int64)
+    return tuple(distinct), places
+
+
+def features(
+    work: Workload,
+    layouts: LayoutArrays,
+    cluster: ClusterSpec,
+    *,
+    micro_batch: Array,
+    grad_accum: Array,
+    stack: Mapping[str, Array | float] | None = None,
+) -> Columns:
+    """The rows of `layouts` at these batch points. `stack` has the features that a run's software states in place of
+    those of this project's engines; see `stacks`.
+    """
+    model, compute, state = work.model, work.compute_bytes, work.state_bytes
+    numbers, of_words = layouts.numbers, layouts.of_words
+    dp, cp, tp, stage = (
+        numbers("dp_replicate") * numbers("dp_shard"),
+        numbers("cp"),
+        numbers("tp"),
+        numbers("zero_stage"),
+    )
+    reshard, buckets = numbers("reshard"), numbers("bucket_mib")
+    fused = of_words(lambda word: word != "none", "compile")
+    values: dict[str, Array | Mask | float] = {
+        **_of_model(model),
+        **_of_cluster(cluster, work.precision),
+        **compression_values(model, work.compression),
+        "seq_len": work.seq_len,
+        "compute_bytes": compute,
+        "scales_loss": work.precision == "fp16",
+        "state_bytes": state,
+        "moments": work.moments,
+        # Every engine of this project reduces and sums in the states' type.
+        "gradient_bytes": state,
+        "engine": of_words(ENGINES.index, "engine"),
+        "zero_stage": stage,
+        "dp": dp,
+        "tp": tp,
+        "pp": numbers("pp"),
+        "cp": cp,
+        "shard": numbers("dp_shard") * cp,
+        "reshard": np.where(reshard > 0, reshard, numbers("dp_shard")) * cp,
+        "virtual_stages": 1.0,
+        "sequence_parallel": tp > 1,
+        "sync_every": of_words(lambda word: word == "every", "grad_sync"),
+        "full_checkpointing": of_words(is_full_checkpointing, "checkpointing"),
+        "selective_checkpointing": of_words(lambda word: word == "selective", "checkpointing"),
+        "checkpoint_every": of_words(checkpoint_distance, "checkpointing"),
+        "budget": of_words(activation_budget, "checkpointing"),
+        "checkpoint_blocks": 1.0,
+        "kept_checkpoints": 1.0,
+        "repeats_core_alone": 0.0,
+        "states_on_host": of_words(lambda word: word != "none", "offload"),
+        "parameters_on_host": of_words(lambda word: word == "all", "offload"),
+        "bucket_bytes": np.where(
+            buckets > 0,
+            buckets * 2.0**20,
+            of_words(lambda word: default_bucket_bytes(word, state, compute), "engine"),
+        ),
+        "overlaps": of_words(lambda word: word == "on", "overlap") * (stage < 3),
+        "prefetch": PREFETCH["current"] * of_words(lambda word: word != "off", "overlap"),
+        "blocks_ahead": numbers("prefetch"),
+        "reduces_whole": 1.0,
+        "flash": of_words(lambda word: flash_share(work.modules, word), "attention"),
+        "wide_softmax": work.modules != "gpt2",
+        "fused": fused,
+        "fused_softmax": fused,
+        "compiled_calls": of_words(lambda word: compiled_calls(word, model.num_layers), "compile"),
+        "inner_copies": of_words(lambda word: inner_copies(work.modules, word != "none"), "compile"),
+        **{
+            name: of_words(
+                lambda word, way=way: activation_passes(work.modules, model.gated, word != "none")[way], "compile"
+            )
+            for way, name in enumerate(("activation_forward", "activation_backward"))
+        },
+        "logit_bytes": of_words(lambda *kind: logit_bytes(loss_kind(*kind), compute), "loss", "compile"),
+        "pads_vocabulary": of_words(lambda *kind: pads_vocabulary(loss_kind(*kind)), "loss", "compile"),
+        "chunked_loss": of_words(lambda word: word == "chunked", "loss"),
+        "metric_losses": 0.0,
+        "dropout": 0.0,
+        "blocking": 0.0,
+        "rounding": ROUNDING["expandable"],
+        "micro_batch": micro_batch,
+        "grad_accum": grad_accum,
+        "global_batch": micro_batch * grad_accum * dp,
+    }
+    values |= stack or {}
+    return Columns(**{name: np.asarray(values[name], dtype=np.float64) for name in FIELDS})
+
+
+def from_points(points: Sequence[tuple[Recipe, Layout, BatchPoint]], cluster: ClusterSpec) -> Columns:
+    """A row for each (recipe, layout, batch point) on one cluster, in order."""
+    rows: dict[Recipe, list[int]] = {}
+    for row, (recipe, _, _) in enumerate(points):
+        rows.setdefault(recipe, []).append(row)
+    parts = [
+        features(
+            Workload.of(recipe),
+            LayoutArrays.of([dict(zip(AXES, _values_of(points[row][1]), strict=True)) for row in members]),
+            cluster,
+            micro_batch=np.array([points[row][2].micro_batch for row in members], dtype=np.float64),
+            grad_accum=np.array([points[row][2].grad_accum for row in members], dtype=np.float64),
+        )
+        for recipe, members in rows.items()
+    ]
+    return joined(parts).take(np.argsort(np.concatenate(list(rows.values())), kind="stable"))
+
+
+_values_of = operator.attrgetter(*AXES)
+
+
+def joined(parts: Sequence[Columns]) -> Columns:
+    """The rows of all `parts`, one after the other; every field has a value a row."""
+    return Columns(
+        **{
+            name: np.concatenate([np.broadcast_to(getattr(part, name), part.shape) for part in parts])
+            for name in FIELDS
+        }
+    )
+
+
+def default_bucket_bytes(engine: str, state_bytes: float, compute_bytes: float) -> float:
+    """Bytes of an engine's own gradient bucket: 25 MiB in DDP, 5e8 elements in DeepSpeed; FSDP reduces unit by unit."""
+    return {"ddp": 25 * 2.0**20, "fsdp": 0.0, "deepspeed": 5e8 * compute_bytes, "megatron": 4e7 * state_bytes}[engine]
+
+
+def _of_model(model: ModelSpec) -> dict[str, Array | float]:
+    return {
+        "layers": model.num_layers,
+        "hidden": model.hidden_size,
+        "kv_width": model.num_kv_heads * model.head_dim,
+        "heads": model.num_heads,
+        "ffn": model.ffn_size,
+        "gated": model.gated,
+        "rotary": model.position == "rotary",
+        "vocab": model.vocab_size,
+        "layer_parameters": model.parameters_per_layer,
+        "embedding_parameters": model.embedding_parameters,
+        "table_parameters": model.vocab_size * model.hidden_size,
+        "tied": bool(model.tied_embeddings),
+    }
+
+
+def _of_cluster(cluster: ClusterSpec, precision: str) -> dict[str, Array | float]:
+    """What a cluster gives to its rows, for products computed in `precision`."""
+    device = cluster.device
+    peak = device.peak_tflops(precision) * 1e12
+    # fp8 products also cast their operands and find their largest values: Transformer Engine reports 1.3 to 1.5 times
+    # bf16 where the peak is twice as high (docs.nvidia.com, Transformer Engine, "Performance Optimizations").
+    share = device.matmul_share * (0.75 if precision == "fp8" else 1.0)
+    if precision == "fp32":
+        share = PLAIN_SHARE
+    half_type = "fp16" if precision in ("fp16", "fp8") else "bf16"
+    half = device.peak_tflops(half_type) * device.scale(half_type) * 1e12
+    return {
+        "matmul_flops": peak * share * device.scale(precision),
+        # Products of the matrix units start and end slowly: they pass through shared memory in long pipelines.
+        "tile_rows": 128 if precision == "fp32" else 256,
+        "half_depth": 32 if precision == "fp32" else 128,
+        "plain_flops": device.peak_tflops("fp32") * device.scale("fp32") * 1e12 * device.matmul_share,
+        "peak_flops": peak,
+        "flash_flops": half * device.flash_share,
+        "bandwidth": device.bandwidth_gb_per_s * 1e9,
+        "host_bandwidth": device.host_gb_per_s * 1e9 * LINK_SHARE,
+        "units": device.units,
+        "capacity_gib": device.memory_gib,
+        "context_gib": device.context_gib,
+        "devices_per_node": cluster.devices_per_node,
+        "intra_bandwidth": cluster.intra_gb_per_s * 1e9,
+        "intra_latency": cluster.intra_latency_s,
+        "inter_bandwidth": cluster.inter_gb_per_s * 1e9,
+        "group_bandwidth": cluster.group_gb_per_s * 1e9,
+        "inter_latency": cluster.inter_latency_s,
+        "spread": cluster.spread,
+    }
