@@ -16,12 +16,12 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from platform.cost_model.ordering import known_columns
 from platform.loop.jobs import foreseen_gib, memory_points
 from platform.searchers.guided import Guided
 from platform.searchers.problem import Costs, Problem
 from platform.study.history import History
 from platform.study.journal import Tail
-from platform.subject.ordering import known_columns
 from search_spaces.space import Candidate
 from trainers.measurement import Measurement, Outcome
 from trainers.measuring.ladder import predict_gib, with_headroom_gib

@@ -16,11 +16,11 @@ from pathlib import Path
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from platform.cluster.nodes import Place
 from platform.cost_model.predict import predict
-from platform.search import parser
-from platform.session.request import read_request
+from platform.search import parse
 from platform.study.history import History, key_of
 from platform.study.journal import Tail
 from platform.subject.planning import TRIAL_S
+from platform.subject.request import read_request
 from platform.subject.subject import subject_of
 from search_spaces.space import Candidate
 from trainers.cluster import Cluster
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     if place == len(argv):
         journals.error("a space is wanted after the journals and --")
     cluster, recorded = _recorded(paths)
-    request = read_request(parser().parse_args(argv[place + 1 :]))
+    request = read_request(parse(argv[place + 1 :]))
     problem = subject_of(request, Place(cluster=cluster, cpus_per_worker=1.0, driver_ip=""), None).problem
     assert not problem.earlier, "--learn-from has no place here"
     assert problem.columns is not None, f"the cost model does not know {cluster.label}"

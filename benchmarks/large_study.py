@@ -26,17 +26,19 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+from platform.cluster import head
 from platform.cluster.leftovers import Note
 from platform.cluster.nodes import Place
+from platform.cost_model.ordering import known_columns
 from platform.cost_model.predict import predict
 from platform.loop import tune
 from platform.loop.loop import Loop
-from platform.search import parser
+from platform.search import parse
 from platform.session import session
-from platform.session.request import read_request
-from platform.subject.ordering import known_columns
+from platform.subject.request import read_request
 from platform.subject.subject import Subject, subject_of
 from trainers.cluster import Cluster
+from trainers.codec import to_json
 from trainers.journal import Line, Measured, RungStart, StudyHeader, TrialEnd, TrialStart, now, record, to_line
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Conditions, Measurement, Outcome
@@ -60,7 +62,7 @@ NO_MLFLOW = "http://127.0.0.1:9"
 
 def subject() -> Subject:
     """What the search of these options is on four H200."""
-    return subject_of(read_request(parser().parse_args(SPACE)), PLACE, None)
+    return subject_of(read_request(parse(SPACE)), PLACE, None)
 
 
 class Played:
@@ -137,7 +139,7 @@ def write_study(studies: Path, size: int) -> None:
     lines: list[Line] = [
         StudyHeader(
             name=NAME, space=on.space.name, recipes=on.recipes, cluster=on.cluster, tokens=on.request.tokens,
-            argv=on.request.argv, searcher="guided", at=now(),
+            options=to_json(on.request.options), searcher="guided", at=now(),
         )
     ]  # fmt: skip
     lines += [Measured(measurement=each, at=now()) for each in on.plan.skipped]
@@ -214,9 +216,9 @@ def resumed(studies: Path) -> Costs:
         yield "none"
 
     tune.run, tune.recorder = run, recorder
-    tune.own, session.head.watched = lambda **_: Note(), lambda *_: contextlib.nullcontext()  # there is no Ray
-    options = parser().parse_args(["--resume", NAME, "--studies", str(studies)])
-    session.search(options, parser(), place=PLACE)
+    tune.own, head.watched = lambda **_: Note(), lambda *_: contextlib.nullcontext()  # there is no Ray
+    options = parse(["--resume", NAME, "--studies", str(studies)])
+    session.search(options, place=PLACE)
     steady = sorted(cpu_s[WARM_TRIALS:])
     return Costs(
         resume_s=found["first"] - began_s,

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
+from platform.common.errors import InputError
 from platform.cost_model.columns import from_rows
 from platform.cost_model.predict import predict
 from platform.cost_model.rows import read_rows
 from platform.cost_model.scoring import merged
 from platform.cost_model.table import Run, interpret
-from platform.errors import InputError
 
 
 def residuals(path: Path) -> np.ndarray:

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from benchmarks.hosts import HostsError, RayHosts, hosts
 from benchmarks.slow_network_space import WORKERS
-from platform.reports.text import figure
-from platform.signals import interruptible
+from platform.common.signals import interruptible
+from platform.common.text import figure
 from platform.study.study import names, read
 from trainers.measurement import Measurement, Outcome
 

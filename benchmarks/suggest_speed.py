@@ -11,9 +11,9 @@ import os
 import time
 
 import search_spaces
+from platform.cost_model.ordering import known_columns
 from platform.searchers.guided import Guided
 from platform.searchers.problem import Problem
-from platform.subject.ordering import known_columns
 from search_spaces.space import Candidate
 from trainers.cluster import Cluster
 from trainers.layout import Layout

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from platform.cluster.connection import connected
-from platform.reports.text import plural
+from platform.common.text import plural
 from platform.study.history import History
 from platform.study.journal import Tail
 from trainers.journal import GateCurves, Line, Measured, Peak, Resume, RungStart, StudyHeader, TrialEnd, TrialStart

@@ -23,9 +23,10 @@ from rich.console import Console
 
 import search_spaces
 from platform.cluster import connection as clusters
+from platform.common.errors import ClusterError, InputError, NothingFits, Parser, one_line
+from platform.common.signals import exit_with
 from platform.cost_model.hardware import ClusterSpec, find_cluster, word_on
 from platform.cost_model.probed import found_cluster
-from platform.errors import ClusterError, InputError, NothingFits, Parser, one_line
 from platform.plans.asked import check
 from platform.plans.layouts import batch_hint, best_plan, with_whole_batch
 from platform.plans.max_model import largest_models
@@ -48,7 +49,6 @@ from platform.plans.show import (
     show_sizes,
 )
 from platform.probing import kept
-from platform.signals import exit_with
 from platform.study.folder import default_folder
 from search_spaces import reference
 from search_spaces.space import Space

@@ -22,13 +22,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from platform.common.errors import InputError, Parser
+from platform.common.signals import exit_with
 from platform.cost_model.rows import read_rows
 from platform.cost_model.scoring import merged
 from platform.cost_model.table import Run, interpret
-from platform.errors import InputError, Parser
 from platform.replaying.play import NAMES, Figures, Played, figures, make, play, to_json
 from platform.replaying.recorded import Cell, cells
-from platform.signals import exit_with
 
 LARGE = 20
 """Configurations from which on a cell says something of a search."""

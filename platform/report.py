@@ -1,7 +1,7 @@
 """`python -m platform.report NAME`: the table, the winner and the files of a study, finished, cut short or running.
 
 Made from the journal alone. Brings MLflow up to date where it was not reached. Exit codes: 0 there is a winner,
-1 nothing fits, 2 bad input.
+1 nothing fits, 2 bad input, 4 not resolved which layout is the fastest.
 """
 
 import argparse
@@ -9,16 +9,16 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from platform.errors import InputError, Parser, one_line
-from platform.finals.ranking import winners
+from platform.common.errors import InputError, Parser, one_line
+from platform.common.say import say
+from platform.common.signals import exit_with
 from platform.mirror.mirror import Mirror
 from platform.mirror.uri import check_uri, kept_uri
 from platform.reports.files import write_results
-from platform.reports.progress import say
 from platform.reports.show import show
 from platform.reports.table import to_rows, write_csv
 from platform.session import ending, scaling
-from platform.signals import exit_with
+from platform.session.replanned import with_plan
 from platform.study.folder import FOLDER_HELP, default_folder, located
 from platform.study.journal import describe_rejected
 from platform.study.several import is_several
@@ -62,6 +62,7 @@ def _report(options: argparse.Namespace) -> int:
     folder = find(studies, name)
     running = is_held(folder)
     history, rejected = read(folder, last=not running)
+    history = with_plan(history)
     assert history.header is not None
     uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or kept_uri(history.header.mlflow_uri, folder.parent))
     sentence = describe_rejected(folder, rejected)
@@ -84,7 +85,7 @@ def _report(options: argparse.Namespace) -> int:
     elif not options.no_mlflow:
         mirror = Mirror(folder, uri).start()
         say(mirror.close(_MIRROR_S) or f"MLflow is up to date: {mirror.look}")
-    return 0 if winners(history.measurements) else 1
+    return ending.shown_verdict(history)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """`python -m platform.search SPACE`: measures which layout trains the space's model fastest here.
 
-Exit codes: 0 found, 1 nothing fits, 2 bad input, 3 the cluster is at fault, 130 interrupted and resumable.
+Exit codes: 0 found, 1 nothing fits, 2 bad input, 3 the cluster is at fault, 4 not resolved (the machine was disturbed
+and no winner is named; --resume runs the contenders again), 130 interrupted and resumable.
 """
 
 import argparse
 import contextlib
+import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,10 +14,11 @@ from pathlib import Path
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 import search_spaces
 from platform.cluster.waiting import WAIT_S
-from platform.errors import ClusterError, InputError, Parser, one_line
-from platform.reports.progress import say
-from platform.signals import exit_with
+from platform.common.errors import ClusterError, InputError, Parser, one_line
+from platform.common.say import say
+from platform.common.signals import exit_with
 from platform.study.folder import FOLDER_HELP, default_folder, located
+from platform.subject.options import SearchOptions, StudyOptions
 
 
 def parser() -> argparse.ArgumentParser:
@@ -48,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     add("--gpu-s", type=_amount, metavar="S", help="stop after S device seconds")
     add("--device-memory-gib", type=_amount, metavar="N", help="let each device have no more than N GiB")
     counts = "measure on N devices of the cluster, or (1,2,4) on each of these numbers and draw days against them"
-    add("--gpus", type=_counts, metavar="N[,N]", help=counts)
+    add("--gpus", type=_counts, default=(), metavar="N[,N]", help=counts)
     add("--tokens", type=_amount, metavar="N", help="token budget that days are counted for (default: the space's)")
     price = "what one device costs an hour, in any currency: the cost of the token budget is told"
     add("--price-per-gpu-h", type=_amount, metavar="P", help=price)
@@ -69,10 +72,9 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    made = parser()
     try:
-        options = made.parse_args(argv)
-        if options.list:
+        given = parser().parse_args(argv)
+        if given.list:
             spaces = search_spaces.known()
             width = max(len(space.name) for space in spaces)
             for space in spaces:
@@ -81,15 +83,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Takes a second that `--list` and `--help` need not pay.
         from platform.session import scaling, session
 
-        if options.resume is not None:
-            options.studies, options.resume = located(Path(options.studies).expanduser(), options.resume)
-        return scaling.search(options, made) if scaling.is_asked(options) else session.search(options, made)
+        options = _options(given)
+        return scaling.search(options) if scaling.is_asked(options) else session.search(options)
     except InputError as error:
         say(f"error: {one_line(error)}")
         return InputError.exit_code
     except ClusterError as error:
         say(f"cluster fault: {one_line(error)}")
         return ClusterError.exit_code
+
+
+def parse(argv: Sequence[str]) -> SearchOptions:
+    """The options that these arguments mean.
+
+    Raises:
+        InputError: an argument is unknown, or a value is not one.
+    """
+    return _options(parser().parse_args(argv))
+
+
+def _options(given: argparse.Namespace) -> SearchOptions:
+    values = vars(given)
+    values["set"] = tuple(values["set"])
+    of_study = {field.name: values[field.name] for field in dataclasses.fields(StudyOptions)}
+    of_command = {each.name: values[each.name] for each in dataclasses.fields(SearchOptions) if each.name != "study"}
+    studies = Path(given.studies).expanduser()
+    if given.resume is not None:
+        studies, of_command["resume"] = located(studies, given.resume)
+    of_command["studies"] = studies.absolute()
+    return SearchOptions(study=StudyOptions(**of_study).with_absolute_paths(), **of_command)
 
 
 def _amount(text: str) -> float:
@@ -100,12 +122,12 @@ def _amount(text: str) -> float:
     raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
 
 
-def _counts(text: str) -> str:
-    """Numbers of devices as "1,2,4", ascending, each once."""
+def _counts(text: str) -> tuple[int, ...]:
+    """Numbers of devices, ascending, each once."""
     with contextlib.suppress(ValueError):
         values = sorted({int(part) for part in text.split(",")})
         if values[0] >= 1:
-            return ",".join(map(str, values))
+            return tuple(values)
     raise argparse.ArgumentTypeError(f"must be whole numbers of at least 1, as 4 or 1,2,4, got {text!r}")
 
 

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from platform.common.errors import InputError, Parser
+from platform.common.signals import exit_with
 from platform.cost_model.rows import read_rows
-from platform.errors import InputError, Parser
-from platform.signals import exit_with
 from platform.validating.report import to_json, validate
 from platform.validating.show import show, show_rows
 

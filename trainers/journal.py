@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, get_args
 import pydantic_core
 
 from trainers.cluster import Cluster
-from trainers.codec import UNLIKE, from_json, to_json
+from trainers.codec import UNLIKE, from_json, identity, to_json
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement
 from trainers.profiling.sums import Sums
@@ -57,16 +57,72 @@ class StudyHeader:
     """The limit given by --device-memory-gib."""
     seed: int = 0
     searcher: str = ""
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    """What the study was asked for, as `platform.subject.options.StudyOptions` has it."""
     argv: tuple[str, ...] = ()
+    """The same as arguments, in journals of schema 1."""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     commit: str = "unknown"
     mlflow_uri: str = ""
     """Where the study is mirrored to, without a password."""
+    study_id: str = ""
+    """What tells the study from any other of its name, "" in journals of schema 1: ask `id`."""
+
+    @property
+    def id(self) -> str:
+        """What tells the study from any other of its name."""
+        return self.study_id or identity((self.name, self.at, self.argv))
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What the study was asked for as a command's arguments, defaults too."""
+        return self.argv or tuple(
+            word
+            for name, value in self.options.items()
+            if value is not None and value is not False and value != []
+            for word in _arguments(name, value)
+        )
 
     @property
     def title(self) -> str:
         """Its name, what it searches for and on what, in one line."""
         return f"{self.name}: {self.recipes[0].label}, on {self.cluster.label_under(self.cap_gib)}"
+
+
+def _arguments(name: str, value: Any) -> tuple[str, ...]:
+    option = "--" + name.replace("_", "-")
+    if name == "space" or value is True:
+        return (str(value) if name == "space" else option,)
+    if name == "set":
+        return tuple(word for each in value for word in (option, str(each)))
+    return (option, ",".join(map(str, value)) if isinstance(value, list) else str(value))  # type: ignore[reportUnknownArgumentType]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedLayout:
+    """One layout that a session may try, with the prediction of its best rung. None where nothing is predicted."""
+
+    recipe: str
+    """The recipe's id."""
+    layout: Layout
+    micro_batches: tuple[int, ...]
+    micro_batch: int | None = None
+    """The rung that the prediction is of."""
+    tokens_per_s: float | None = None
+    """Over all devices."""
+    step_time_s: float | None = None
+    peak_gib: float | None = None
+    """Most allocated, on one device."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Planned:
+    """What a session may try, written at its start; the last line counts."""
+
+    kind: ClassVar[str] = "planned"
+    at: str = ""
+    layouts: tuple[PlannedLayout, ...]
+    """The one that is predicted to be the fastest first, of each recipe."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -228,7 +284,7 @@ class End:
     journals of older versions."""
 
 
-Line = StudyHeader | Peak | TrialStart | RungStart | Measured | GateCurves | Profile | TrialEnd | Resume | End
+Line = StudyHeader | Planned | Peak | TrialStart | RungStart | Measured | GateCurves | Profile | TrialEnd | Resume | End
 
 _KINDS: dict[str, type[Line]] = {kind.kind: kind for kind in get_args(Line)}
 

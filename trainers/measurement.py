@@ -137,6 +137,14 @@ class Measurement:
     """Mean power of all devices together in each timed window."""
     held_back: tuple[str, ...] = ()
     """What NVML says lowered a device's clock in each timed window, such as "power cap"; "" for nothing."""
+    others_busy_pct: tuple[float, ...] = ()
+    """Share of the processors that processes other than the trial's took in each timed window, on the busiest node."""
+    steal_pct: tuple[float, ...] = ()
+    """Share of the processors that the hypervisor gave to other machines in each timed window."""
+    cpu_clock_mhz: tuple[float, ...] = ()
+    """Mean clock of the slowest node's processors after each timed window; empty where it cannot be read."""
+    load_average: float | None = None
+    """One-minute load average of the busiest node after the last window."""
 
     losses: tuple[float, ...] = ()
     """Mean loss over the global batch, a step each, warm-up included."""

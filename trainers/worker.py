@@ -23,6 +23,7 @@ from trainers.layout import BatchPoint
 from trainers.measurement import TIMED, Measurement, Outcome
 from trainers.measuring import conditions, matmul_peak
 from trainers.measuring.device import Clock, CpuClock, CpuMeter, CudaClock, CudaMeter, Meter
+from trainers.measuring.host import HostSampler
 from trainers.measuring.ladder import best_above_tokens_per_s, deadline_s, misfits, with_headroom_gib
 from trainers.measuring.rung import Rung
 from trainers.measuring.sampling import CpuSampler, NvmlSampler, Sampler
@@ -57,6 +58,7 @@ class Worker:
         self.device = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
         self.meter: Meter = CudaMeter() if on_cuda else CpuMeter(job.cluster.device_memory_gib)
         self.sampler: Sampler = NvmlSampler() if on_cuda else CpuSampler()
+        self.host = HostSampler()
         # Small host-side agreements go over gloo, so that they take neither device memory nor device time.
         self.control = dist.new_group(backend="gloo") if on_cuda else dist.group.WORLD
         self.recorder = ray.get_actor(job.recorder)

@@ -13,8 +13,8 @@ import psutil
 
 from platform.cluster import waiting
 from platform.cluster.nodes import Place, ask, place_of
-from platform.errors import ClusterError, InputError
-from platform.reports.progress import say
+from platform.common.errors import ClusterError, InputError
+from platform.common.say import say
 from trainers.node import error_of
 
 ANSWER_S = 20

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from platform.reports.text import plural
+from platform.common.text import plural
 from platform.study.replace import replacing
 from trainers.codec import from_json, to_json
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 from trainers.cluster import Cluster
 
 ANSWER_S = 120.0

@@ -1,26 +1,18 @@
-"""Before the first trial: whether all nodes agree, are free and have room, and which of them to leave out as slow."""
+"""Before the first trial: checks that all nodes agree, are free and have room."""
 
-import dataclasses
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import platform.probe as probing  # pyright takes `from platform import` for the standard module
-from platform.cluster.nodes import Node, Place, place_of
-from platform.errors import ClusterError
-from platform.probing import kept
-from platform.probing.findings import lagging
-from platform.reports.progress import say
-from platform.reports.text import plural
+from platform.cluster.nodes import Node
+from platform.common.errors import ClusterError
+from platform.common.text import plural
 from trainers.node import free_mib, versions
 
 LEAST_FREE_MIB = 100.0
 """Of the disk under a study, and under each node's temporary folder."""
 MOST_OFF_S = 2.0
 """How far a node's clock may be from the driver's: budgets are kept by the clock of the workers' nodes."""
-SLOW = {"cuda": 0.10, "cpu": 0.40}
-"""A device this share below the median is slow. Equal GPUs differ by 2 to 5 %; CPU cores are shared with others."""
 
 
 def check(nodes: Sequence[Node], study: Path) -> None:
@@ -93,27 +85,3 @@ def _off(nodes: Sequence[Node]) -> Iterator[str]:
                 f"the clock of node {node.address} is {abs(node.clock_off_s):.1f} s {way} the driver's or more:"
                 " set both by the same server (chrony, ntpd)"
             )
-
-
-def without_slow(place: Place, studies: Path, cpu_workers: int) -> Place:
-    """`place` without the nodes that lag, by a probe of all devices and links, which is kept as `platform.probe` does.
-
-    Raises:
-        ClusterError: the probe failed, or too few nodes would be left.
-    """
-    probe = probing.measure(place, time.monotonic())
-    kept.keep(studies, probe)
-    slow = lagging(probe, SLOW[place.cluster.device_kind])
-    if not slow:
-        say(f"No device or node lags: {place.cluster.label}.")
-        return place
-    told = "; ".join(clause for _, clause in slow)
-    addresses = {probe.nodes[index] for index, _ in slow}
-    left = [node for node in place.nodes if node.address not in addresses]
-    if not left:
-        raise ClusterError(
-            f"{told}: --exclude-slow leaves out whole nodes, and none would be left; mend it, or search without"
-        )
-    say(f"Left out: {told}.")
-    fast = place_of(left, cpu_workers=cpu_workers, driver_ip=place.driver_ip, left_out=True)
-    return dataclasses.replace(fast, head=place.head, is_local=place.is_local)

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
-from platform.errors import ClusterError, InputError
-from platform.reports.progress import say
-from platform.reports.text import duration, plural
+from platform.common.errors import ClusterError, InputError
+from platform.common.say import say
+from platform.common.text import duration, plural
 
 WAIT_S = 20 * 60.0
 """What GPU nodes may take to come: a large cloud machine boots, pulls an image and sets itself up in 10 to 15 min."""

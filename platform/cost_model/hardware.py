@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 from trainers.cluster import Cluster
 
 LABEL_SHARE = 0.988

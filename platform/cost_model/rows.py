@@ -5,7 +5,7 @@ import csv
 import pathlib
 from collections.abc import Mapping
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 
 Row = Mapping[str, str]
 

@@ -4,13 +4,14 @@ import dataclasses
 import math
 from collections.abc import Collection, Sequence
 
+from platform.common.text import plural
 from platform.finals import gate as gates
 from platform.finals.closing import Closing, of_recipe
+from platform.finals.contenders import contenders, named_winner, unresolved
 from platform.finals.costs import UNLIMITED, Costs
 from platform.finals.ranking import points, winner
-from platform.finals.schedule import Run, repeats_left
+from platform.finals.schedule import Run, contenders_run, repeats_left
 from platform.finals.trial import FinalTrial, Rules
-from platform.reports.text import plural
 from platform.study.history import History
 from search_spaces.space import Candidate
 from trainers.measurement import Measurement, Outcome
@@ -27,6 +28,9 @@ MOST_UNGATED = 1 / 2
 """The same, of the last run alone."""
 MOST_OF_RUNS = 1 / 3
 """Share of a budget up to which a search leaves time for the finalists' runs too."""
+MOST_ROUNDS = 6
+"""Rounds of the contenders' runs in one session; another session has as many. The first intervals over pairs that are
+narrow enough to tell layouts 10 % apart come after three or four."""
 
 
 class Finals:
@@ -39,19 +43,26 @@ class Finals:
         self._recipes = tuple(dict.fromkeys(candidate.recipe for candidate in candidates))
         self._given: dict[tuple[object, ...], FinalTrial] = {}
         self._closing = Closing(candidates, rules, self._given)
+        self._rounds_before: dict[str, int] = {}
+        """By recipe id: the number of the last round before this session."""
 
     def next(self, history: History, left_s: float = math.inf, costs: Costs = UNLIMITED) -> FinalTrial | None:
         """The next trial, None when there is none. Gives the same again until `given` is told.
 
         A finalist is run again only where `left_s` are enough for that and for what the winners have to go through
         after it. A winner has its last run with the gate where they are enough for both and for the reference's, else
-        without it where they are enough for that.
+        without it where they are enough for that. Where the machine was disturbed, the contenders run in turn before
+        that, until it is resolved which of them is the fastest.
         """
         for recipe in self._recipes:
             runs = self._repeats_left(recipe, history)
             if runs and self._fits(runs[0], history, left_s, costs):
-                run, point = runs[0], runs[0].point
-                return FinalTrial(recipe=recipe, layout=point.layout, rungs=(point.batch,), repeat=run.repeat)
+                return _trial_of(runs[0])
+            if unresolved(of_recipe(recipe, history)):
+                run = self._contenders_run(recipe, history)
+                if run is not None and left_s >= costs.repeat_s(run.point):
+                    return _trial_of(run)
+                continue  # nobody knows yet whose last run and gate are worth their time
             if (trial := self._within(recipe, history, left_s, costs)) is not None:
                 return trial
         return None
@@ -70,6 +81,16 @@ class Finals:
             if trial.key not in self._given and not (closing and closing.gate):
                 return trial
         return None
+
+    def _contenders_run(self, recipe: Recipe, history: History) -> Run | None:
+        """The contenders' next run in this session, whatever time is left."""
+        found = contenders(of_recipe(recipe, history))
+        after = self.rules.repeats + 1  # the number of a last run
+        before = self._rounds_before.setdefault(
+            recipe.id, max((run.repeat for point in found for run in point.runs), default=0)
+        )
+        most = MOST_ROUNDS + max(0, before - after)
+        return contenders_run(found, after=after, most=most, tried=self._closing.tried(recipe))
 
     def reserve_s(self, history: History, costs: Costs, whole_s: float) -> float:
         """Seconds of a budget of `whole_s` that a search leaves to the final trials that would follow now; once some
@@ -112,6 +133,9 @@ class Finals:
             if runs := anew._repeats_left(recipe, history):
                 points = len({(run.point.layout.id, run.point.batch) for run in runs})
                 found.append(f"{plural(len(runs), 'run')} of {plural(points, 'finalist')}{of}")
+            if open_ := unresolved(of_recipe(recipe, history)):
+                found.append(f"further runs of {len(open_)} contenders{of}")
+                continue
             closing = anew._closing.next(recipe, history)
             if closing is None:
                 continue
@@ -165,7 +189,8 @@ class Finals:
 
     def _unprofiled(self, history: History) -> list[tuple[Recipe, Measurement]]:
         """Winners whose profile is asked for and missing."""
-        winners = [(recipe, winner(of_recipe(recipe, history))) for recipe in self._recipes if self.rules.profile]
+        recipes = self._recipes if self.rules.profile else ()
+        winners = [(recipe, named_winner(of_recipe(recipe, history))) for recipe in recipes]
         return [(recipe, best) for recipe, best in winners if best is not None and history.profile_of(best) is None]
 
     def _repeats_left(self, recipe: Recipe, history: History) -> list[Run]:
@@ -211,3 +236,8 @@ class Finals:
         """`Closing.need_s` of all recipes together, of `anew` what it would be with another winner."""
         needs = [self._closing.need_s(recipe, history, costs, anew=recipe in anew) for recipe in self._recipes]
         return sum(run_s for run_s, _ in needs), sum(gate_s for _, gate_s in needs)
+
+
+def _trial_of(run: Run) -> FinalTrial:
+    point = run.point
+    return FinalTrial(recipe=point.recipe, layout=point.layout, rungs=(point.batch,), repeat=run.repeat)

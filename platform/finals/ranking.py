@@ -13,6 +13,9 @@ from trainers.measuring.intervals import interval
 TIE_WIDTH = 0.03
 """Two points are tied only where the interval of their ratio is narrower than this."""
 
+DISTURBED = 0.10
+"""Share of a search's figure that runs in processes of their own may be away from it on a quiet machine."""
+
 Resolution = Literal["faster", "tie", "not resolved"]
 
 
@@ -54,6 +57,23 @@ class PointRuns:
         return interval(self.speeds) if len(self.speeds) > 1 else None
 
     @property
+    def search_tokens_per_s(self) -> float:
+        """The search's own figure; the median of the runs where there is none."""
+        return speed_of(self.search) if self.search else self.median_tokens_per_s or -math.inf
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether the machine was another one in the search than in the runs: their median lies further from the
+        search's figure than its interval over windows, and further than 10 %.
+        """
+        if self.search is None or not self.runs or not self.speeds or not speed_of(self.search) > 0:
+            return False
+        windows_s = self.search.windows_s
+        low_s, high_s = interval(windows_s) if len(windows_s) > 1 else (0.0, 0.0)
+        share = (high_s - low_s) / (low_s + high_s) if low_s + high_s else 0.0
+        return abs(statistics.median_low(self.speeds) / speed_of(self.search) - 1) > max(DISTURBED, share)
+
+    @property
     def all(self) -> tuple[Measurement, ...]:
         """The search's run, and those after it."""
         return (*((self.search,) if self.search else ()), *self.runs)
@@ -69,10 +89,15 @@ class PointRuns:
 
     @property
     def shown(self) -> Measurement:
-        """The run that stands for the point: the one of longest accumulation, the one in the middle among equals."""
+        """The run that stands for the point: the one of longest accumulation, the one in the middle among equals; the
+        one of median speed where the longest lies further from it than on a quiet machine.
+        """
         longest = max(run.measured_grad_accum for run in self.decisive)
         runs = [run for run in self.decisive if run.measured_grad_accum == longest]
         middle = statistics.median_low(speed_of(run) for run in runs)
+        median = self.median_tokens_per_s
+        if median is not None and abs(middle / median - 1) > DISTURBED:
+            return self.typical
         return next(run for run in runs if speed_of(run) == middle)
 
 
@@ -133,10 +158,21 @@ def ranked(measurements: Iterable[Measurement]) -> list[PointRuns]:
 
     The best of many single figures leans upwards, and a run again tells. So a point that was not run again stands
     behind those that were, unless the search measured it faster than each of them.
+
+    Where the machine was disturbed, the medians of two points may be of different times: of points that ran beside each
+    other the one that was faster there leads.
     """
     sure = by_speed(measurements)
     bar = max((speed_of(point.search) for point in sure if point.runs and point.search), default=-math.inf)
-    return sorted(sure, key=lambda point: not point.runs and (point.median_tokens_per_s or 0.0) <= bar)
+    order = sorted(sure, key=lambda point: not point.runs and (point.median_tokens_per_s or 0.0) <= bar)
+    if not any(point.disturbed for point in order):
+        return order
+    leader = order[0]
+    for point in order[1:]:
+        beside = compared(point, leader) if point.disturbed or leader.disturbed else None
+        if beside is not None and beside.resolution == "faster":
+            leader = point
+    return [leader, *(point for point in order if point is not leader)]
 
 
 def winner(measurements: Iterable[Measurement]) -> Measurement | None:
@@ -165,21 +201,26 @@ def winners(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
 def comparisons(measurements: Iterable[Measurement]) -> list[Comparison]:
     """The best point of one recipe beside each other that was run as often, the next best first.
 
-    Runs of one number are a pair: they stand beside each other in time. Empty where there are fewer than two pairs.
+    Empty where there are fewer than two pairs of runs.
     """
     order = ranked(measurements)
-    found: list[Comparison] = []
-    for other in order[1:]:
-        best_by, other_by = ({run.repeat: speed_of(run) for run in point.runs} for point in (order[0], other))
-        shared = sorted(best_by.keys() & other_by.keys())
-        if len(shared) < 2:
-            continue
-        logs = [math.log(best_by[number] / other_by[number]) for number in shared]
-        low, high = (math.exp(end) for end in interval(logs))
-        if low > 1:
-            resolution: Resolution = "faster"
-        else:
-            resolution = "tie" if high - low < TIE_WIDTH else "not resolved"
-        ratio = math.exp(statistics.fmean(logs))
-        found.append(Comparison(other=other.shown, ratio=ratio, low=low, high=high, resolution=resolution))
-    return found
+    return [found for other in order[1:] if (found := compared(order[0], other)) is not None]
+
+
+def compared(best: PointRuns, other: PointRuns) -> Comparison | None:
+    """One point beside another one; None where there are fewer than two pairs of runs.
+
+    Runs of one number are a pair: they stand beside each other in time.
+    """
+    best_by, other_by = ({run.repeat: speed_of(run) for run in point.runs} for point in (best, other))
+    shared = sorted(best_by.keys() & other_by.keys())
+    if len(shared) < 2:
+        return None
+    logs = [math.log(best_by[number] / other_by[number]) for number in shared]
+    low, high = (math.exp(end) for end in interval(logs))
+    if low > 1:
+        resolution: Resolution = "faster"
+    else:
+        resolution = "tie" if high - low < TIE_WIDTH else "not resolved"
+    ratio = math.exp(statistics.fmean(logs))
+    return Comparison(other=other.shown, ratio=ratio, low=low, high=high, resolution=resolution)

@@ -46,12 +46,29 @@ def repeats_left(
     return found
 
 
+def contenders_run(found: Sequence[PointRuns], *, after: int, most: int, tried: Tried = frozenset()) -> Run | None:
+    """The next run of the contenders, which run in turn: one round of runs for each number above `after`, the first
+    that not all of them had; None after `most` rounds.
+
+    One that joins late begins with the round of the others, since runs of one number stand beside each other in time.
+    """
+    rounds = [run.repeat for point in found for run in point.runs if run.repeat > after]
+    first = max(rounds, default=after + 1)
+    for repeat in range(first, after + most + 1):
+        for point in found if repeat % 2 else reversed(found):
+            of = point.search or point.shown
+            had = any(run.repeat == repeat for run in point.runs)
+            if not had and (of.layout.id, of.batch, repeat) not in tried:
+                return Run(point=of, repeat=repeat)
+    return None
+
+
 def last_run(best: PointRuns | None, *, repeats: int, tried: Tried = frozenset()) -> Run | None:
     """The last run of the point that leads, where it has had none; it follows its `repeats`."""
     if best is None or best.search is None:
         return None
     search, last = best.search, repeats + 1
-    had = any(run.repeat >= last for run in best.runs) or (search.layout.id, search.batch, last) in tried
+    had = any(run.repeat == last for run in best.runs) or (search.layout.id, search.batch, last) in tried
     return None if had else Run(point=search, repeat=last, is_last=True)
 
 

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable
 
-from platform.reports.text import plural
+from platform.common.text import plural
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,11 +5,11 @@ import math
 from collections.abc import Sequence
 
 from platform.cost_model.hardware import datasheet_tflops
+from platform.cost_model.ordering import known_columns
 from platform.cost_model.predict import predict
 from platform.finals.ranking import winner
 from platform.finals.trial import FinalTrial, Rules
 from platform.study.history import History
-from platform.subject.ordering import known_columns
 from search_spaces.space import Candidate
 from trainers.cluster import Cluster
 from trainers.job import Job, MemoryPoint, Timing

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from platform.finals.costs import Costs
 from platform.finals.course import Finals
@@ -18,7 +18,7 @@ from platform.study.history import key_of
 from platform.study.study import Study
 from search_spaces.space import Candidate
 from trainers.job import Job
-from trainers.journal import Measured, TrialEnd, TrialStart, TrialState
+from trainers.journal import Measured, TrialEnd, TrialStart, TrialState, now
 from trainers.layout import BatchPoint
 from trainers.measurement import ENDS_LADDER, Measurement, Outcome
 
@@ -67,6 +67,8 @@ class Loop:
         those that final runs wait for."""
         self._asked: Candidate | None = None
         """What the searcher gave last."""
+        self._unwritten: list[Measured] = []
+        """Settled without a trial: `history` has them already, the journal gets them with the next line."""
         self.fault = ""
         """What is wrong with the cluster, where that ended the session."""
         for candidate in candidates:
@@ -86,9 +88,15 @@ class Loop:
         first_s = self._begin_s + self.history.first_start_s - self.history.start_s  # nothing is warm then
         return self._finals.left_out(self.history, self._costs, first_s)
 
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether something was settled that the journal does not have yet."""
+        return bool(self._unwritten)
+
     def next_job(self) -> Job | None:
         """The next trial, written to the journal as started; None when the search is over (`why_ended` says why)."""
         job = self.upcoming()
+        self._write()
         if job is None:
             return None
         key = f"{job.recipe.id}-{job.layout.id}"
@@ -109,13 +117,11 @@ class Loop:
         return job
 
     def upcoming(self) -> Job | None:
-        """What `next_job` gives; no trial is begun by it. Rungs that it finds hopeless are recorded as skipped, and
-        points of a layout that failed its numerics gate, in this session or one that was cut right then, as failed.
+        """What `next_job` gives; begins no trial and writes nothing. Hopeless rungs are settled as skipped, and points
+        of a layout that failed its numerics gate, in this session or one that was cut right then, as failed.
         """
         self.refresh()
-        for measurement in self._finals.barred(self.history) if self._finals else ():
-            self.study.record(Measured(measurement=measurement))
-        self.refresh()
+        self._settle(self._finals.barred(self.history) if self._finals else ())
         if self.fault:
             return None
         job = None
@@ -167,6 +173,7 @@ class Loop:
             self._blame_suspects()
         self.fault = policy.fault(self._ends)
         self.why_ended = self.fault or self.why_ended
+        self._write()
         missing = follows is Next.AGAIN or state == "interrupted" or any(key_of(each) == key for each in self._suspects)
         self.study.record(
             TrialEnd(
@@ -242,9 +249,7 @@ class Loop:
             candidate = self._candidates.get(key_of(best)) if best else None
             if candidate is not None:
                 held = self._searcher.held_back(candidate)
-                for each in outgrown(self._job(candidate, _points(candidate, held)), self.history, self.settings):
-                    self.study.record(Measured(measurement=each))
-                self.refresh()
+                self._settle(outgrown(self._job(candidate, _points(candidate, held)), self.history, self.settings))
                 known = self.history.measured(candidate.key)
                 skipped = {each.batch.micro_batch for each in known if each.outcome is Outcome.SKIPPED}
                 tried = {each.batch.micro_batch for each in known}.union(held) - skipped
@@ -308,7 +313,7 @@ class Loop:
             return
         failed = given_up(job, batch, reason)
         if job.repeat:  # a final run: the point itself ran before
-            self.study.record(Measured(measurement=failed))
+            self._settle([failed])
             return
         self._suspects.append(failed)
         candidate = self._candidates.get(key_of(failed))
@@ -316,9 +321,19 @@ class Loop:
             self._searcher.update(candidate, (*self.history.measured(candidate.key), failed))
 
     def _blame_suspects(self) -> None:
-        for each in self._suspects:
-            self.study.record(Measured(measurement=each))
+        self._settle(self._suspects)
         self._suspects.clear()
+
+    def _settle(self, measurements: Iterable[Measurement]) -> None:
+        """Takes in what follows from what was measured."""
+        entries = [Measured(measurement=each, at=now()) for each in measurements]
+        self.history.extend(entries)
+        self._unwritten += entries
+
+    def _write(self) -> None:
+        for entry in self._unwritten:
+            self.study.record(entry)
+        self._unwritten.clear()
         self.refresh()
 
 

@@ -16,9 +16,9 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from platform.cluster.leftovers import Note
-from platform.errors import ClusterError
+from platform.common.errors import ClusterError
+from platform.common.text import plural
 from platform.loop.loop import Loop
-from platform.reports.text import plural
 from trainers.codec import to_json
 from trainers.node import error_of
 from trainers.recorder import Recorder

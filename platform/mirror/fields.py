@@ -6,8 +6,8 @@ Made for the pages that compare runs.
 import math
 from typing import Any
 
+from platform.common.text import degrees, sharding
 from platform.finals.gate import verdict_on
-from platform.reports.text import degrees, sharding
 from platform.study.history import History
 from trainers.codec import identity, to_json
 from trainers.journal import GateCurves

@@ -7,13 +7,15 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from platform.common.errors import NOT_RESOLVED
+from platform.common.signals import INTERRUPTED
+from platform.common.text import plural
 from platform.mirror.fields import id_of
 from platform.mirror.runs import Runs
 from platform.mirror.system_metrics import Samples
 from platform.mirror.uri import check_uri, default_uri, shown_uri, ui_command
 from platform.reports.rows import tables
 from platform.reports.summary import verdicts
-from platform.reports.text import plural
 from platform.study.history import History
 from platform.study.journal import JOURNAL, Tail
 from trainers.journal import GateCurves, Line, Measured, RungStart, now
@@ -181,7 +183,8 @@ class Mirror:
         if end is None:
             status, at = "KILLED", self._history.last_at or now()
         else:
-            status = {0: "FINISHED", 1: "FINISHED", 130: "KILLED"}.get(end.exit_code, "FAILED")
+            status = "FINISHED" if end.exit_code in (0, 1, NOT_RESOLVED) else "FAILED"
+            status = "KILLED" if end.exit_code == INTERRUPTED else status
             at = end.at
         if self._troubled:
             runs.tidy()

@@ -16,12 +16,11 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from platform.finals.ranking import winners
+from platform.finals.contenders import named_winners
 from platform.mirror.fields import as_text, figures_of, gate_of, id_of, name_of, params_of, series_of, tags_of
 from platform.mirror.system_metrics import Sample
 from platform.mirror.uri import sqlite_path
 from platform.study.history import History
-from trainers.codec import identity
 from trainers.journal import GateCurves, StudyHeader
 from trainers.measurement import Measurement, Outcome
 
@@ -73,11 +72,10 @@ class Runs:
 
     def _parent(self) -> str:
         header = self._header
-        study_id = identity((header.name, header.at, header.argv))
-        found = self._client.search_runs([self.experiment_id], f"tags.study_id = '{study_id}'", max_results=1)
+        found = self._client.search_runs([self.experiment_id], f"tags.study_id = '{header.id}'", max_results=1)
         if found:
             return found[0].info.run_id
-        tags = {"study_id": study_id, "study": header.name, "miniature": _yes(header.miniature)}
+        tags = {"study_id": header.id, "study": header.name, "miniature": _yes(header.miniature)}
         run = self._client.create_run(
             self.experiment_id,
             start_time=_milliseconds(header.at),
@@ -93,7 +91,7 @@ class Runs:
             "commit": header.commit,
             "cluster": header.cluster.label,
             "num_devices": header.cluster.num_devices,
-            "argv": " ".join(header.argv),
+            "argv": " ".join(header.arguments),
             "recipes": "; ".join(recipe.label for recipe in header.recipes),
         }
         self._log(run.info.run_id, params=params)
@@ -186,7 +184,7 @@ class Runs:
         be compared.
         """
         recipes = self._header.recipes
-        best = winners(history.measurements).get(recipes[0].id) if recipes else None
+        best = named_winners(history.measurements).get(recipes[0].id) if recipes else None
         if best is not None:
             metric, at_ms = self._ml.entities.Metric, _milliseconds(at)
             tags, errors = gate_of(best, history)
@@ -195,6 +193,10 @@ class Runs:
             plain = self._metrics(best, at_ms, series=False)
             plain += [metric(name, value, at_ms, 0) for name, value in errors.items()]
             self._client.log_batch(self.parent_id, metrics=plain, tags=made)
+        else:  # a study may have had one before a resumed session
+            known = self._client.get_run(self.parent_id).data.tags
+            for name in {"winner", "winner_measurement_id"} & known.keys():
+                self._client.delete_tag(self.parent_id, name)
         self._client.set_terminated(self.parent_id, status, end_time=_milliseconds(at))
 
     def table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -4,7 +4,7 @@ import shlex
 import urllib.parse
 from pathlib import Path
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 _SERVERS = ("http", "https")

@@ -2,7 +2,7 @@
 
 import argparse
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.plans.picture import check_path
 
 _LARGEST = {"top": 1e6, "micro_batch": 1e6, "tokens": 1e18, "device_memory_gib": 1e6, "price_per_gpu_h": 1e6}

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from platform.common.errors import InputError
 from platform.cost_model.columns import Columns, Mask
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.memory import PHASES, peak_parts
 from platform.cost_model.predict import Prediction, predict
-from platform.errors import InputError
 from platform.plans.points import UNDIVIDED, Points, points_of
 from search_spaces.space import Space
 from trainers.layout import Layout

@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 
+from platform.common.errors import InputError
 from platform.cost_model.hardware import ClusterSpec
-from platform.errors import InputError
 from platform.plans.layouts import Planned
 from platform.plans.scaling import AtSize, at_size
 from search_spaces.space import Space

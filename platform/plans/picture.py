@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from platform.common.errors import InputError
 from platform.cost_model.hardware import ClusterSpec
-from platform.errors import InputError
 from platform.plans.layouts import DAY_S, Planned
 from platform.plans.scaling import AtSize
 from platform.reports.days_picture import Days, draw_days

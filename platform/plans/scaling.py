@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from platform.common.errors import InputError
 from platform.cost_model.hardware import MOST_DEVICES, ClusterSpec
 from platform.cost_model.memory import MemoryParts, peak_parts
 from platform.cost_model.predict import predict
-from platform.errors import InputError
 from platform.plans.layouts import Planned, best_plan, with_whole_batch
 from platform.plans.points import points_of
 from search_spaces.space import Space

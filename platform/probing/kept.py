@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from platform.cluster.nodes import Place
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.study.replace import replacing
 from trainers.cluster import Cluster
 from trainers.codec import from_json, to_json

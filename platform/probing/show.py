@@ -8,9 +8,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from platform.common.errors import InputError
+from platform.common.text import figure
 from platform.cost_model.hardware import ClusterSpec, from_cluster
-from platform.errors import InputError
-from platform.plans.show import figure
 from platform.probing.findings import LAGS, laggards
 from trainers.codec import to_json
 from trainers.probed import Collective, Probe, Scope

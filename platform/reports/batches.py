@@ -10,10 +10,11 @@ from typing import Any
 from rich.table import Table, box
 from rich.text import Text
 
+from platform.common.text import figure, plural
+from platform.finals.contenders import named_winner
 from platform.finals.ranking import winner
 from platform.reports.points import one_a_point
 from platform.reports.terminal import STYLES, as_text, console
-from platform.reports.text import figure, plural
 from trainers.layout import Layout
 from trainers.measurement import Measurement, Outcome
 from trainers.recipe import Recipe
@@ -58,7 +59,7 @@ def side_by_side(measurements: Sequence[Measurement]) -> list[Batches]:
 
 def _batches(family: Sequence[Measurement], sizes: tuple[int, ...]) -> Batches:
     of = {size: [each for each in family if each.recipe.global_batch == size] for size in sizes}
-    won = {size: winner(group) for size, group in of.items()}
+    won = {size: named_winner(group) for size, group in of.items()}
     rows: list[tuple[Layout, dict[int, Measurement]]] = []
     for layout in {each.layout.id: each.layout for each in family}.values():
         tried = {size: [each for each in group if each.layout.id == layout.id] for size, group in of.items()}

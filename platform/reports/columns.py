@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
+from platform.common import text
 from platform.finals.ranking import PointRuns
-from platform.reports import text
 from platform.reports.summary import cost_of, days_of
 from trainers.cluster import Cluster
 from trainers.measurement import Measurement, Outcome

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from platform.errors import InputError
-from platform.reports.text import figure
+from platform.common.errors import InputError
+from platform.common.text import figure
 
 _LINE, _BAND = "#1f5f99", "#cfe2f3"
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from platform.errors import InputError
-from platform.finals.ranking import winners
+from platform.common.errors import InputError
+from platform.finals.contenders import named_winners
 from platform.reports.pictures import draw
 from platform.reports.table import to_rows, write_csv
 from platform.study.history import History, by_recipe
@@ -97,7 +97,7 @@ def write_results(folder: Path, history: History) -> list[Path]:
     )
     write_csv(table, rows)
     write_parquet(parquet, history.measurements)
-    best = winners(history.measurements)
+    best = named_winners(history.measurements)
     groups = by_recipe(history.measurements)
     pictures: list[Path] = []
     for number, recipe in enumerate(header.recipes):
@@ -112,7 +112,9 @@ def _suffix(number: int, recipe: Recipe) -> str:
 
 
 def _write_winners(folder: Path, recipes: Sequence[Recipe], best: Mapping[str, Measurement]) -> list[Path]:
-    """`layout.json` of each recipe that has a winner, and `ds_config.json` where DeepSpeed won."""
+    """`layout.json` of each recipe that has a winner, and `ds_config.json` where DeepSpeed won; those of an
+    earlier winner are removed.
+    """
     written: list[Path] = []
     for number, recipe in enumerate(recipes):
         suffix = _suffix(number, recipe)

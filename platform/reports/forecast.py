@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from platform.common.text import figure
 from platform.cost_model.calibration import calibrate
+from platform.cost_model.ordering import known_columns
 from platform.cost_model.predict import Prediction, predict
-from platform.reports.text import figure
-from platform.subject.ordering import known_columns
 from search_spaces.space import Candidate
 from trainers.cluster import Cluster
 from trainers.journal import StudyHeader

@@ -6,10 +6,11 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from platform.common.text import count, figure, plural
 from platform.cost_model.step_time import StepTime
+from platform.finals.contenders import named_winner
 from platform.finals.ranking import speed_of, winner
 from platform.reports.forecast import Forecaster
-from platform.reports.text import count, figure, plural
 from platform.study.history import History, by_recipe
 from trainers.layout import Layout
 from trainers.measurement import TIMED, Measurement, Outcome
@@ -32,7 +33,7 @@ AXES = (*(field.name for field in dataclasses.fields(Layout)), "micro_batch")
 def lessons(history: History, forecaster: Forecaster) -> list[str]:
     """Sentences, for each recipe with a winner; then what the search cost."""
     assert history.header is not None
-    groups = [(best, group) for group in by_recipe(history.measurements).values() if (best := winner(group))]
+    groups = [(best, group) for group in by_recipe(history.measurements).values() if (best := named_winner(group))]
     miniature = history.header.miniature
     cost = f"The search cost {figure(history.gpu_s / DAY_S)} {history.header.cluster.device_word}-days"
     told = [[*axes_worth(group), *why_it_won(best, group, forecaster)] for best, group in groups]

@@ -10,9 +10,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from platform.common.text import figure
 from platform.reports.progress import Progress, best_point, spent
 from platform.reports.terminal import STYLES
-from platform.reports.text import figure
 from trainers.measurement import Measurement, Outcome
 
 _LABEL = 9

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from platform.finals.ranking import winner
+from platform.common.text import figure, plural
+from platform.finals.contenders import named_winner
 from platform.reports.points import one_a_point
-from platform.reports.text import figure, plural
 from platform.study.replace import replacing
 from trainers.cluster import Cluster
 from trainers.layout import Layout
@@ -58,7 +58,7 @@ def draw(measurements: Sequence[Measurement], cluster: Cluster, folder: Path, su
     rows = _rows(points)
     shown = {layout.id for layout in rows}
     cells = [each for each in points if each.layout.id in shown]
-    best = winner(measurements)
+    best = named_winner(measurements)
     recipe = points[0].recipe
     mark = f"MINIATURE of {recipe.model.miniature_of}: " if points[0].miniature else ""
     of_what = f"{mark}{recipe.label}\non {cluster.label_under(points[0].cap_gib)}"

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from platform.cost_model.step_time import StepTime
-from platform.finals.ranking import winner
+from platform.finals.contenders import named_winner
 from platform.reports.forecast import forecaster_of
 from platform.study.history import History, by_recipe
 from trainers.codec import to_json
@@ -56,7 +56,7 @@ def parts_of(profile: Profile, predicted: StepTime | None = None) -> list[Part]:
 def profiled(history: History) -> Iterator[tuple[Measurement, Profile]]:
     """Each recipe's winner that was profiled, with its profile."""
     for group in by_recipe(history.measurements).values():
-        best = winner(group)
+        best = named_winner(group)
         found = None if best is None else history.profile_of(best)
         if best is not None and found is not None:
             yield best, found

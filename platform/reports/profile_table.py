@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from rich.table import Table, box
 
+from platform.common.text import figure
 from platform.cost_model.step_time import StepTime
 from platform.reports.profile import Part, parts_of, predicted_step, profiled
 from platform.reports.terminal import as_text, console
-from platform.reports.text import figure
 from platform.study.history import History
 from trainers.journal import Profile
 from trainers.measurement import Measurement

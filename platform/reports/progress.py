@@ -6,17 +6,17 @@ All of it goes to standard error.
 import contextlib
 import dataclasses
 import math
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
 from typing import Any, Protocol
 
+from platform.common.say import say
+from platform.common.text import duration, figure, plural
 from platform.finals.ranking import winners
 from platform.reports.forecast import forecaster_of
 from platform.reports.summary import lag
-from platform.reports.text import duration, figure, plural
 from platform.study.history import History
 from platform.study.journal import Tail
 from trainers.journal import Line, Measured, Peak, RungStart, TrialEnd, TrialStart
@@ -140,11 +140,6 @@ def _outcomes(outcomes: Counter[Outcome]) -> str:
         return "nothing measured yet"
     each = ", ".join(f"{outcomes[outcome]} {outcome.value}" for outcome in Outcome if outcomes[outcome])
     return f"{plural(tried, 'measurement')}: {each}"
-
-
-def say(text: str) -> None:
-    """One line on standard error: standard output is for results."""
-    print(text, file=sys.stderr, flush=True)
 
 
 class Budgeted(Protocol):

@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from platform.common.text import degrees, options, sharding
 from platform.finals import gate as gates
 from platform.finals.ranking import PointRuns, points
 from platform.reports.batches import batch_rows
+from platform.reports.coverage import coverage
 from platform.reports.profile import profile_rows
 from platform.reports.summary import days_of
-from platform.reports.text import degrees, options, sharding
 from platform.study.history import History, by_recipe
 from trainers.measurement import Measurement, Outcome
 
@@ -16,8 +17,8 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def tables(history: History) -> dict[str, Rows]:
-    """File name -> rows: what was measured, a row a point, best first; each run of those run again; what was never
-    run; numerics gates; recipes that differ in their batch; where the
+    """File name -> rows: what was measured, a row a point, best first; each run of those run again; layouts not
+    tried, and what is known not to run; numerics gates; recipes that differ in their batch; where the
     winners' steps go.
     """
     assert history.header is not None
@@ -29,6 +30,7 @@ def tables(history: History) -> dict[str, Rows]:
     made: dict[str, Rows] = {
         "measurements.json": [_of_point(each, tokens) for each in found],
         "runs.json": [_measured(run, tokens) for each in found if each.runs for run in each.all],
+        "not_tried.json": _not_tried(history),
         "skipped.json": [_skipped(each) for each in left],
         "gates.json": _gates(history),
         "global_batches.json": batch_rows(history.measurements),
@@ -61,6 +63,24 @@ def _gates(history: History) -> Rows:
             }
         )
     return rows
+
+
+def _not_tried(history: History) -> Rows:
+    """A row for each layout that was planned and not tried, with what was predicted of it."""
+    assert history.header is not None
+    found = [(recipe, coverage(history, recipe)) for recipe in history.header.recipes]
+    return [
+        {
+            "layout": each.layout.label,
+            "micro_batch": each.micro_batch,
+            "predicted_tokens_per_s": each.tokens_per_s,
+            "predicted_step_time_s": each.step_time_s,
+            "predicted_gib": each.peak_gib,
+            "recipe": recipe.id,
+        }
+        for recipe, of in found
+        for each in (of.not_tried if of else ())
+    ]
 
 
 def _point(measurement: Measurement) -> dict[str, Any]:

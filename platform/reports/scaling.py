@@ -13,11 +13,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from platform.common.text import count, figure
 from platform.finals import gate as gates
+from platform.finals.contenders import named_winner, unresolved
 from platform.finals.ranking import ranked
+from platform.reports.coverage import Coverage, coverage
 from platform.reports.days_picture import Days, draw_days
-from platform.reports.summary import as_json, cost_of, days_of, finite, measurement_json, nearest, tried, winner
-from platform.reports.text import count, figure
+from platform.reports.summary import as_json, cost_of, days_of, finite, measurement_json, nearest, tried
 from platform.study.history import History
 from platform.study.replace import replacing
 from trainers.journal import StudyHeader
@@ -40,6 +42,8 @@ class Row:
     """The winner there; None where nothing fits, or nothing was measured yet."""
     reason: str = ""
     """Why there is none."""
+    tried: Coverage | None = None
+    """How many of the layouts were tried; None where the journal does not say what was planned."""
     efficiency: float | None = None
     """Tokens/s a device over that on the fewest devices that have a winner."""
     runs: int = 0
@@ -75,9 +79,12 @@ def rows(histories: Sequence[History]) -> list[Row]:
         header = _header(history)
         for recipe in header.recipes:
             group = tried(history, recipe)
-            best = winner(group)
+            best = named_winner(group)
             near = None if best else nearest(group, header.cluster)
             reason = "" if best else "nothing was measured" if near is None else near.reason or near.outcome.value
+            if still_open := unresolved(group):
+                labels = " and ".join(each.shown.layout.label for each in still_open)
+                reason = f"not resolved between {labels}: the machine was disturbed"
             verdict = best and gates.verdict_on(best.layout, best.recipe, history.gates)
             row = Row(
                 study=header.name,
@@ -87,6 +94,7 @@ def rows(histories: Sequence[History]) -> list[Row]:
                 price_per_gpu_h=header.price_per_gpu_h,
                 best=best,
                 reason=reason,
+                tried=coverage(history, recipe),
                 runs=len(ranked(group)[0].runs) if best else 0,
                 gate="" if verdict is None else "passed" if verdict.passed else "failed",
             )
@@ -154,6 +162,9 @@ def _columns(first: Row, device: str) -> dict[str, Callable[[Row], str]]:
         f"days for {count(first.tokens)}": lambda row: told(row.days, row),
         f"{device}-days": lambda row: told(row.device_days, row),
     }
+    tried: dict[str, Callable[[Row], str]] = {
+        "layouts tried": lambda row: f"{row.tried.num_tried} of {row.tried.num_layouts}" if row.tried else "-"
+    }
     cost: dict[str, Callable[[Row], str]] = {"cost": lambda row: told(row.cost, row)}
     return {
         f"{device}s": lambda row: str(row.num_devices),
@@ -161,6 +172,7 @@ def _columns(first: Row, device: str) -> dict[str, Callable[[Row], str]]:
         "tokens/s": lambda row: told(row.tokens_per_s, row),
         f"tokens/s/{device}": lambda row: told(row.tokens_per_s and row.tokens_per_s / row.num_devices, row),
         "efficiency": lambda row: "-" if row.efficiency is None else f"{row.efficiency:.0%}",
+        **(tried if first.tried else {}),
         "runs": lambda row: str(row.runs or "-"),
         "gate": lambda row: row.gate or "-",
         **(cost if planned and first.price_per_gpu_h is not None else {}),
@@ -182,6 +194,8 @@ def to_object(found: Sequence[Row], histories: Iterable[History]) -> dict[str, A
                     "gpu_days": row.device_days,
                     "efficiency": row.efficiency,
                     "runs": row.runs,
+                    "layouts_tried": row.tried and row.tried.num_tried,
+                    "layouts_planned": row.tried and row.tried.num_layouts,
                     "gate": row.gate or None,
                     "cost": row.cost,
                     "reason": row.reason,

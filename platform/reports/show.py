@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from platform.reports.batches import render_batches
+from platform.reports.coverage import coverages
 from platform.reports.forecast import forecaster_of
 from platform.reports.lessons import lessons
 from platform.reports.profile_table import render_profiles
@@ -41,6 +42,7 @@ def show(history: History, files: Sequence[Path], *, as_object: bool) -> None:
         price_per_gpu_h=header.price_per_gpu_h,
         width=width,
         color=color,
+        tried=coverages(history, history.measurements),
     )
     print(told, end="")
     print(render_batches(history.measurements, width=width, color=color), end="")

@@ -5,11 +5,14 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from platform.common.text import count, figure
 from platform.finals import gate as gates
 from platform.finals.closing import has_curves
-from platform.finals.ranking import PointRuns, comparisons, points, ranked, speed_of, winner, winners
+from platform.finals.contenders import named_winner, named_winners, unresolved
+from platform.finals.ranking import PointRuns, comparisons, points, ranked, speed_of
+from platform.reports.coverage import Coverage, coverage, coverage_json
+from platform.reports.disturbance import disturbance_sentences, unresolved_json, unresolved_sentence
 from platform.reports.profile import profile_json
-from platform.reports.text import count, figure
 from platform.study.history import History, by_recipe
 from trainers.cluster import Cluster
 from trainers.codec import to_json
@@ -46,9 +49,11 @@ def cost_of(measurement: Measurement, tokens: float, price_per_gpu_h: float | No
     return None if days is None or price_per_gpu_h is None else days * 24 * measurement.num_devices * price_per_gpu_h
 
 
-def winner_sentence(best: Measurement, *, tokens: float, price_per_gpu_h: float | None = None) -> str:
+def winner_sentence(
+    best: Measurement, *, tokens: float, price_per_gpu_h: float | None = None, of: Coverage | None = None
+) -> str:
     """The winner in one sentence; `tokens` is the budget that days, and with a price their cost, are counted for, but
-    for a miniature.
+    for a miniature. `of` says how many layouts were tried.
     """
     assert best.tokens_per_s is not None
     tilde = "~" if best.step_time_derived else ""
@@ -65,8 +70,9 @@ def winner_sentence(best: Measurement, *, tokens: float, price_per_gpu_h: float 
     budget += "" if paid is None else f", which cost {figure(paid)} at {price_per_gpu_h:g} a device-hour"
     mark = f"miniature of {best.recipe.model.miniature_of}, " if best.miniature else ""
     devices = f"{best.num_devices} device{'' if best.num_devices == 1 else 's'}"
+    among = f"of {of.words} tried " if of else ""
     return (
-        f"Fastest for {mark}{best.recipe.label}: {best.layout.label} on {devices},"
+        f"Fastest {among}for {mark}{best.recipe.label}: {best.layout.label} on {devices},"
         f" micro-batch {best.batch.micro_batch} x {best.batch.grad_accum} accumulated:"
         f" {tilde}{figure(best.tokens_per_s)} tokens/s ({', '.join(shares)}){memory}{budget}."
     )
@@ -117,17 +123,20 @@ def tried(history: History, recipe: Recipe) -> list[Measurement]:
 
 
 def verdicts(history: History) -> list[str]:
-    """One sentence for each recipe: its winner, or what came nearest."""
+    """For each recipe its winner with what that rests on, what is not resolved, or what came nearest."""
     assert history.header is not None
     sentences: list[str] = []
     for recipe in history.header.recipes:
         group = tried(history, recipe)
-        best = winner(group)
-        if best is None:
+        best, still_open = named_winner(group), unresolved(group)
+        if still_open:
+            sentences.append(unresolved_sentence(still_open, recipe))
+        elif best is None:
             sentences.append(nearest_sentence(recipe, group, history.header.cluster))
         else:
             price = history.header.price_per_gpu_h
-            sentences.append(winner_sentence(best, tokens=history.header.tokens, price_per_gpu_h=price))
+            of = coverage(history, recipe)
+            sentences.append(winner_sentence(best, tokens=history.header.tokens, price_per_gpu_h=price, of=of))
             sentences += evidence(best, group, history)
     if history.end is not None and history.end.left_out:
         sentences.append(f"Final runs left out: {history.end.left_out}; --resume runs them.")
@@ -145,6 +154,7 @@ def evidence(best: Measurement, group: Sequence[Measurement], history: History) 
             f" 95 % interval {figure(ends[0])} to {figure(ends[1])}."
         )
     found += [comparison.sentence for comparison in comparisons(group)[:2]]
+    found += disturbance_sentences(group)
     verdict = gates.verdict_on(best.layout, best.recipe, history.gates)
     if verdict is not None:
         found.append(verdict.sentence)
@@ -180,10 +190,11 @@ def as_json(history: History) -> dict[str, Any]:
 
     `recipe`, `winner`, `tie` and so on are those of the space's first recipe; `recipes` has them for each. `tie` holds
     the ids of the points tied with the winner, null where none was run several times in fresh processes beside it.
+    `winner` is null too where `unresolved` holds points between which the fastest is not resolved.
     """
     assert history.header is not None
     header, measurements = history.header, history.measurements
-    best = winners(measurements)
+    best = named_winners(measurements)
     groups = by_recipe(measurements)
 
     def told(each: Measurement) -> dict[str, Any]:
@@ -193,12 +204,15 @@ def as_json(history: History) -> dict[str, Any]:
         {
             "recipe": _recipe_json(recipe),
             "winner": told(best[recipe.id]) if recipe.id in best else None,
+            "unresolved": unresolved_json(groups.get(recipe.id, [])),
+            **coverage_json(coverage(history, recipe)),
             **_evidence_json(best.get(recipe.id), groups.get(recipe.id, []), history),
             "profile": profile_json(history, best.get(recipe.id)),
         }
         for recipe in header.recipes
     ]
-    nothing = {"recipe": None, "winner": None, **_evidence_json(None, [], history), "profile": None}
+    nothing = {"recipe": None, "winner": None, "unresolved": None, **coverage_json(None)}
+    nothing |= {**_evidence_json(None, [], history), "profile": None}
     first = each_recipe[0] if each_recipe else nothing
     tried = [each for each in measurements if each.outcome is not Outcome.SKIPPED]
     left = [each for each in measurements if each.outcome is Outcome.SKIPPED]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.study.replace import replacing
 from trainers.cluster import Cluster
 from trainers.layout import Layout

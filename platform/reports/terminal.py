@@ -1,16 +1,18 @@
 """The table a person reads: best first, what failed after it with its reason, fitted to the terminal's width."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.measure import Measurement as Extent
 from rich.table import Table, box
 from rich.text import Text
 
+from platform.common import text
+from platform.finals.contenders import unresolved
 from platform.finals.ranking import PointRuns, points, ranked
-from platform.reports import text
 from platform.reports.columns import Column, columns_of, flat, narrow, outcome
+from platform.reports.coverage import Coverage, not_tried_lines
 from platform.reports.summary import shortfall_gib
 from platform.study.history import by_recipe
 from trainers.cluster import Cluster
@@ -39,16 +41,17 @@ def render(
     width: int,
     price_per_gpu_h: float | None = None,
     color: bool = False,
+    tried: Mapping[str, Coverage] | None = None,
 ) -> str:
     """One table for each recipe, at most `width` columns wide; `tokens` is the budget that days are counted for, with
-    a price their cost too, but for a miniature.
+    a price their cost too, but for a miniature. `tried` is how much of each recipe was tried, by its id.
     """
     screen, stream = console(width=width, color=color)
     for group in by_recipe(measurements).values():
         found = points(group)
         runs = {each.typical.id: each for each in found if each.runs}
         columns = columns_of(cluster, None if group[0].miniature else tokens, price_per_gpu_h, runs)
-        _render_recipe(screen, found, cluster, columns)
+        _render_recipe(screen, found, cluster, columns, (tried or {}).get(group[0].recipe.id))
     return as_text(stream)
 
 
@@ -73,8 +76,11 @@ def as_text(stream: io.StringIO) -> str:
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
-def _render_recipe(console: Console, found: Sequence[PointRuns], cluster: Cluster, columns: list[Column]) -> None:
-    first = next(iter(ranked(run for point in found for run in point.all)), None)
+def _render_recipe(
+    console: Console, found: Sequence[PointRuns], cluster: Cluster, columns: list[Column], tried: Coverage | None
+) -> None:
+    runs = [run for point in found for run in point.all]
+    first = None if unresolved(runs) else next(iter(ranked(runs)), None)
     best = first and first.typical
     group = [point.typical for point in found]
     ran = [each for each in group if each.tokens_per_s is not None]
@@ -109,7 +115,8 @@ def _render_recipe(console: Console, found: Sequence[PointRuns], cluster: Cluste
         again.sort(key=lambda point: -(point.median_tokens_per_s or 0.0))
         console.print(_runs(again, narrow=console.width < _NARROW))
     console.print()
-    for line in (*_skipped_lines(skipped), *_notes(ran, best, gone, [flat(column.title) for column in columns])):
+    lines = [*not_tried_lines(tried), *_skipped_lines(skipped)]
+    for line in (*lines, *_notes(ran, best, gone, [flat(column.title) for column in columns])):
         console.print(line)
     console.print()
 
@@ -258,7 +265,7 @@ def _skipped_lines(skipped: Sequence[Measurement]) -> list[str]:
     for row in skipped:
         reasons.setdefault(" ".join(row.reason.split()), []).append(row)
     layouts = len({row.layout.id for row in skipped})
-    lines = [f"Never run: {text.plural(len(skipped), 'batch point')} of {text.plural(layouts, 'layout')}."]
+    lines = [f"Skipped: {text.plural(len(skipped), 'batch point')} of {text.plural(layouts, 'layout')}."]
     for reason, rows in list(reasons.items())[:_MOST_SKIPPED]:
         more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
         lines.append(f"  {rows[0].layout.label}, MBS {rows[0].batch.micro_batch}{more}: {reason}")

@@ -2,8 +2,8 @@
 
 import dataclasses
 
+from platform.common.text import duration, plural
 from platform.loop.budget import Budget
-from platform.reports.text import duration, plural
 from platform.study.history import History
 from platform.subject.planning import num_rungs
 from platform.subject.subject import Subject

@@ -3,14 +3,15 @@
 import shlex
 from pathlib import Path
 
-from platform.errors import ClusterError, one_line
+from platform.common.errors import NOT_RESOLVED, ClusterError, one_line
+from platform.common.say import say
+from platform.common.signals import INTERRUPTED
+from platform.common.text import duration
+from platform.finals.contenders import any_unresolved, named_winners
 from platform.finals.ranking import winners
 from platform.mirror.mirror import Mirror
 from platform.reports.files import write_results
-from platform.reports.progress import say
 from platform.reports.show import show
-from platform.reports.text import duration
-from platform.signals import INTERRUPTED
 from platform.study.folder import default_folder
 from platform.study.history import History
 from platform.study.study import Study
@@ -43,6 +44,9 @@ def how_it_ended(end: End | None, path: Path) -> str:
         return f"Interrupted. What was measured is kept; go on with: {how_to(RESUME, path)}"
     if not end.why:
         return f"Ended with exit code {end.exit_code}."
+    if end.exit_code == NOT_RESOLVED:
+        open_order = f"Not resolved which layout is the fastest, since the machine was disturbed ({end.why})"
+        return one_line(f"{open_order}; go on with: {how_to(RESUME, path)}")
     return one_line(f"cluster fault: {end.why}" if end.exit_code == ClusterError.exit_code else f"Ended: {end.why}.")
 
 
@@ -58,7 +62,7 @@ def kept(study: Study) -> str:
 
 def not_profiled(history: History) -> str:
     """Why a winner has no profile; "" where each has one, and where there is no winner."""
-    if all(history.profile_of(best) is not None for best in winners(history.measurements).values()):
+    if all(history.profile_of(best) is not None for best in named_winners(history.measurements).values()):
         return ""
     return f"The winner was not profiled: {_why_not_profiled(history)}. --resume with --profile tries again."
 
@@ -80,8 +84,19 @@ def how_to(command: str, path: Path) -> str:
     return f"{command} {path.name}{where}"
 
 
+def shown_verdict(history: History) -> int:
+    """The exit code of a report: 0 where some recipe has a winner, 4 where it is not resolved, else 1."""
+    if any_unresolved(history.measurements):
+        return NOT_RESOLVED
+    return 0 if winners(history.measurements) else 1
+
+
 def verdict(history: History) -> tuple[int, str]:
-    """0 where some recipe has a winner, 1 where nothing fits, 3 and why where every trial failed on its own account."""
+    """0 where some recipe has a winner, 1 where nothing fits, 3 and why where every trial failed on its own account, 4
+    where of some recipe it is not resolved which layout is the fastest.
+    """
+    if any_unresolved(history.measurements):
+        return NOT_RESOLVED, ""
     if winners(history.measurements):
         return 0, ""
     tried = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]

@@ -2,18 +2,19 @@
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from platform.cluster.nodes import Place
+from platform.common.errors import NOT_RESOLVED
 from platform.loop.budget import Budget
 from platform.loop.jobs import Settings
 from platform.loop.loop import Loop
 from platform.probing import kept
-from platform.session.request import Request
 from platform.study.study import Study
+from platform.subject.request import Request
 from platform.subject.subject import subject_of
 
 
 def why_over(study: Study, request: Request) -> str:
-    """On which devices, those that the study ran on, a session of any budget would run nothing, and why; "" where it
-    would run something.
+    """On which devices, those that the study ran on, a session of any budget would neither run nor record anything,
+    and why; "" where it would. Writes nothing.
 
     Also "" where the last session did not end by itself, and beside probes, which are found by what nodes say.
 
@@ -22,7 +23,7 @@ def why_over(study: Study, request: Request) -> str:
     """
     _, history = study.follow()
     header, end = history.header, history.end
-    ended = end is not None and end.tried_all and end.exit_code in (0, 1)
+    ended = end is not None and end.tried_all and end.exit_code in (0, 1, NOT_RESOLVED)
     if header is None or not ended or (study.path.parent / kept.FOLDER).exists():
         return ""
     subject = subject_of(request, Place(cluster=header.cluster, cpus_per_worker=1.0, driver_ip=""), probe=None)
@@ -41,4 +42,6 @@ def why_over(study: Study, request: Request) -> str:
             rules=subject.rules,
         ),
     )
-    return "" if loop.upcoming() else f"on {subject.cluster.label}: {loop.why_ended}"
+    if loop.upcoming() or loop.has_unwritten:
+        return ""
+    return f"on {subject.cluster.label}: {loop.why_ended}"

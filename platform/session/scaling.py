@@ -3,35 +3,37 @@
 Each number is an ordinary study; they share one connection to Ray.
 """
 
-import argparse
+import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from platform.errors import ClusterError, InputError, one_line
+from platform.common.errors import NOT_RESOLVED, ClusterError, InputError, one_line
+from platform.common.say import say
+from platform.common.signals import INTERRUPTED, interruptible
+from platform.common.text import plural
 from platform.probing import kept
-from platform.reports.progress import say
 from platform.reports.scaling import show
 from platform.reports.show import table_width
-from platform.reports.summary import winners
-from platform.reports.text import plural
 from platform.session import ending, session
-from platform.session.request import Request, kept_arguments, read_request, resumed
-from platform.signals import interruptible
+from platform.session.replanned import with_plan
 from platform.study.history import History
 from platform.study.several import Several, is_several, member, read_several, write_several
 from platform.study.study import Study, fresh_name, is_study, read
+from platform.subject.options import SearchOptions, StudyOptions, read_options
+from platform.subject.request import read_request, resumed
 from platform.subject.subject import subject_of
+from trainers.codec import to_json
 
 
-def is_asked(options: argparse.Namespace) -> bool:
+def is_asked(options: SearchOptions) -> bool:
     """Whether the options mean several numbers of devices: anew, or to go on with them."""
     if options.resume is not None:
-        return is_several(Path(options.studies).expanduser() / options.resume)
-    return options.gpus is not None and "," in options.gpus
+        return is_several(options.studies / options.resume)
+    return len(options.study.gpus) > 1
 
 
-def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+def search(options: SearchOptions) -> int:
     """Runs or goes on with a study for each number of devices, then compares them; returns the exit code.
 
     Raises:
@@ -39,9 +41,10 @@ def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         ClusterError: the cluster is at fault.
     """
     began_s = time.monotonic()
-    studies = Path(options.studies).expanduser().absolute()
-    name, several = _which(options, parser, studies)
-    each = {count: _options(options, parser, several, studies, name, count) for count in several.counts}
+    studies = options.studies
+    name, several = _which(options)
+    begun_with = read_options(several.options, several.argv)
+    each = {count: _options(options, begun_with, name, count) for count in several.counts}
     requests = {count: read_request(each[count]) for count in several.counts}
     first = requests[several.counts[0]]
     code, fault, gpu_s = 1, "", 0.0
@@ -60,20 +63,19 @@ def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             say(f"On {plural(count, 'device')} ({number + 1} of {len(several.counts)}):")
             part = _with_budget(each[count], several.counts[number:], time.monotonic() - began_s, gpu_s)
             try:
-                ended = session.search(part, parser, place=place, place_s=place_s, shown=not options.json)
+                ended = session.search(part, place=place, place_s=place_s, shown=not options.json)
                 gpu_s += _last_gpu_s(studies / member(name, count))
             except ClusterError as error:
                 fault = one_line(error)
                 break
-            if ended == session.INTERRUPTED:
-                code = ended
+            code = _together(code, ended)
+            if ended == INTERRUPTED:
                 break
-            code = min(code, ended)
     if options.dry_run:
         return code
     if any(is_study(studies / member(name, count)) for count in several.counts):
         report(studies, name, as_object=options.json)
-    if fault or code == session.INTERRUPTED:
+    if fault or code == INTERRUPTED:
         say(f"Go on with all of them: {ending.how_to(ending.RESUME, studies / name)}")
     if fault:
         raise ClusterError(fault)
@@ -81,7 +83,8 @@ def search(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
 
 def report(studies: Path, name: str, *, as_object: bool) -> int:
-    """Compares what the journals of `name` have so far; 0 where some number of devices has a winner, else 1.
+    """Compares what the journals of `name` have so far; returns 0 where some number of devices has a winner, else 1; 4
+    where on some number it is not resolved which layout is the fastest.
 
     Raises:
         InputError: a journal or the folder cannot be used.
@@ -91,61 +94,58 @@ def report(studies: Path, name: str, *, as_object: bool) -> int:
     for count in several.counts:
         path = studies / member(name, count)
         if is_study(path):
-            histories.append(read(path)[0])
+            histories.append(with_plan(read(path)[0]))
     if not histories:
         raise InputError(f"nothing of {name} was measured yet")
     show(studies / name, histories, as_object=as_object, width=table_width())
     say(f"To see it again: {ending.how_to('python -m platform.report', studies / name)}")
-    return 0 if any(winners(history.measurements) for history in histories) else 1
+    code = 1
+    for history in histories:
+        code = _together(code, ending.shown_verdict(history))
+    return code
 
 
-def _which(options: argparse.Namespace, parser: argparse.ArgumentParser, studies: Path) -> tuple[str, Several]:
+def _together(code: int, other: int) -> int:
+    """The exit code of several studies: an interruption before all else, then what is not resolved, then a winner."""
+    return next(each for each in (INTERRUPTED, NOT_RESOLVED, 0, 1) if each in (code, other))
+
+
+def _which(options: SearchOptions) -> tuple[str, Several]:
     """The common name of the studies, and what they have in common."""
+    studies, counts = options.studies, options.study.gpus
     if options.resume is not None:
         if options.name is not None and options.name != options.resume:
             raise InputError(f"--resume {options.resume} goes on under its own name: leave out --name")
-        several = read_several(studies / options.resume)
-        resumed(options, several.argv, parser)  # refuses what they keep as it was
-        return options.resume, several
-    counts = tuple(int(count) for count in options.gpus.split(","))
-    name = options.name or fresh_name(studies, _first_request(options, counts).space.name)
+        return options.resume, read_several(studies / options.resume)
+    first = dataclasses.replace(options, study=dataclasses.replace(options.study, gpus=counts[:1]))
+    name = options.name or fresh_name(studies, read_request(first).space.name)
     for each in (name, *(member(name, count) for count in counts)):
         Study.check_free(studies, each)
-    return name, Several(counts=counts, argv=kept_arguments(options))
+    return name, Several(counts=counts, options=to_json(options.study))
 
 
-def _first_request(options: argparse.Namespace, counts: Sequence[int]) -> Request:
-    return read_request(argparse.Namespace(**{**vars(options), "gpus": str(counts[0])}))
-
-
-def _options(
-    options: argparse.Namespace,
-    parser: argparse.ArgumentParser,
-    several: Several,
-    studies: Path,
-    name: str,
-    count: int,
-) -> argparse.Namespace:
+def _options(options: SearchOptions, begun_with: StudyOptions, name: str, count: int) -> SearchOptions:
     """Those of the study on `count` devices, which is a new one where it has no journal yet."""
     own = member(name, count)
-    given = vars(resumed(options, several.argv, parser)) if options.resume is not None else vars(options)
-    where = {"name": None, "resume": own} if is_study(studies / own) else {"name": own, "resume": None}
-    return argparse.Namespace(**{**given, "gpus": str(count), **where})
+    given = options if options.resume is None else resumed(options, begun_with)
+    study = dataclasses.replace(given.study, gpus=(count,))
+    if is_study(options.studies / own):
+        return dataclasses.replace(given, study=study, name=None, resume=own)
+    return dataclasses.replace(given, study=study, name=own, resume=None)
 
 
-def _with_budget(
-    options: argparse.Namespace, counts: Sequence[int], spent_s: float, spent_gpu_s: float
-) -> argparse.Namespace:
+def _with_budget(options: SearchOptions, counts: Sequence[int], spent_s: float, spent_gpu_s: float) -> SearchOptions:
     """`options` with the share of the first of `counts` in the time and device seconds that are left for them all.
 
     Each gets the same time, so device seconds by its devices: what an early end leaves goes to those that follow.
     """
-    changed = {**vars(options), "exclude_slow": False}  # it is done once for all of them
-    if options.time_budget_s is not None:
-        changed["time_budget_s"] = max(1.0, options.time_budget_s - spent_s) / len(counts)
-    if options.gpu_s is not None:
-        changed["gpu_s"] = max(1.0, options.gpu_s - spent_gpu_s) * counts[0] / sum(counts)
-    return argparse.Namespace(**changed)
+    time_s, gpu_s = options.time_budget_s, options.gpu_s
+    return dataclasses.replace(
+        options,
+        exclude_slow=False,  # it is done once for all of them
+        time_budget_s=None if time_s is None else max(1.0, time_s - spent_s) / len(counts),
+        gpu_s=None if gpu_s is None else max(1.0, gpu_s - spent_gpu_s) * counts[0] / sum(counts),
+    )
 
 
 def _last_gpu_s(study: Path) -> float:

@@ -1,50 +1,41 @@
 """One session of a study, from the options to the exit code."""
 
-import argparse
 import functools
 import gc
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, nullcontext, redirect_stdout
-from pathlib import Path
+from contextlib import contextmanager, nullcontext
 
 import platform.searchers as searchers
-from platform.cluster import head, leftovers, preflight
+from platform.cluster import leftovers, preflight
 from platform.cluster.connection import CPU_WORKERS, connected
 from platform.cluster.nodes import Place
-from platform.errors import ClusterError, InputError
+from platform.common.errors import ClusterError
+from platform.common.say import say
+from platform.common.signals import interruptible
+from platform.common.text import plural
 from platform.loop.budget import Budget
-from platform.loop.jobs import Settings
-from platform.loop.loop import Loop
-from platform.mirror.mirror import Mirror, check_uri, default_uri, shown_uri
-from platform.mirror.system_metrics import sampled
-from platform.probing import kept
-from platform.reports.progress import followed, say
-from platform.reports.text import plural
-from platform.session import checkout, ending, finished
+from platform.mirror.mirror import Mirror, check_uri, default_uri
+from platform.probing import kept, slow_nodes
+from platform.session import ending, finished
 from platform.session.dry_run import print_dry_run
-from platform.session.request import Request, read_request, resumed
-from platform.signals import INTERRUPTED, interruptible
+from platform.session.first_line import check_same, header_of
+from platform.session.opening import Opened, opened
+from platform.session.run import Run
 from platform.study.history import History
-from platform.study.study import Study, check_name, fresh_name
-from platform.subject.planning import Plan, same_devices
+from platform.study.study import Study
+from platform.subject.options import SearchOptions
+from platform.subject.planning import Plan
+from platform.subject.request import Request
 from platform.subject.subject import Subject, subject_of
 from search_spaces.space import Space
-from trainers.journal import End, Measured, Resume, StudyHeader
+from trainers.journal import Resume
 from trainers.measurement import Outcome
 
 
-def search(
-    options: argparse.Namespace,
-    parser: argparse.ArgumentParser,
-    *,
-    place: Place | None = None,
-    place_s: float = 0.0,
-    shown: bool = True,
-) -> int:
+def search(options: SearchOptions, *, place: Place | None = None, place_s: float = 0.0, shown: bool = True) -> int:
     """Searches a new study or goes on with one; returns the exit code.
 
     On the cluster of `place` where that is given, which took `place_s` to connect to, else on one that it connects to
@@ -56,76 +47,79 @@ def search(
     """
     began_s = time.monotonic()
     gc.set_threshold(50_000, 20, 20)  # by default a large study's values, which stay, are looked through all the time
-    studies = Path(options.studies).expanduser().absolute()
-    uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(studies))
-    study, history, left = None, History(), None
-    try:
-        if options.resume is not None:
-            if options.name is not None and options.name != options.resume:
-                raise InputError(f"--resume {options.resume} goes on under its own name: leave out --name")
-            study, history, said = Study.resume(studies, options.resume)
-            if said:
-                say(said)
-            if (left := leftovers.noted(study.path)) and (said := leftovers.sweep(left)):
-                say(said)
-            assert history.header is not None
-            options = resumed(options, history.header.argv, parser)
-            if "--learn-from" in history.header.argv and options.learn_from is None:
-                say("The study that it learned from is gone: it goes on with what it measured itself.")
-        elif options.name is not None:
-            check_name(options.name)
-        request = read_request(options)
-        if study is None and not options.dry_run:
-            study = Study.create(studies, options.name or fresh_name(studies, request.space.name))
-        if study is not None:
-            if place is None and not left and (why := finished.why_over(study, request)):
-                say(f"{_kept(history)} nothing is left to run {why}.")
-                if options.dry_run:
-                    return 0
-                mirror, tell = _telling(study, uri, options, shown=shown)
-                mirror.start()
-                tell()
-                return ending.verdict(history)[0]
+    uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(options.studies))
+    with opened(options) as opening:
+        study, request, options = opening.study, opening.request, opening.options
+        if study and place is None and not opening.left and (why := finished.why_over(study, request)):
+            return _show_finished(opening, study, uri, why, shown=shown)
+        if study:
             searchers.preload(request.searcher)
         # The signal last: Ray sets handlers of its own when it connects.
         with nullcontext(place) if place else connection(options, request) as place, interruptible():
-            if study is not None:
+            if study:
                 preflight.check(place.nodes, study.path)
             place = fast_part(options, request, place)
-            subject = subject_of(request, place, kept.find(studies, place))
-            if subject.space.name != request.space.name:
-                say(_of_miniature(request.space, subject.space))
-            for sentence in subject.knowledge.sentences:
-                say(sentence)
-            if history.header is not None:
-                _check_same(history, subject)
-                say(_found_again(history, subject.plan))
+            subject = _subject(opening, place)
+            budget = _budget(options, subject.space)
             if study is None or options.dry_run:
-                print_dry_run(subject, _budget(options, subject.space), history)
+                print_dry_run(subject, budget, opening.history)
                 return 0
-            if history.header is not None:
+            if opening.is_resumed:
                 study.record(Resume(argv=tuple(sys.argv[1:])))
             else:
-                study.record(_header(study.name, subject, searcher=request.searcher, uri=uri))
+                study.record(header_of(study.name, subject, searcher=request.searcher, uri=uri))
             if not finished.why_over(study, request):
                 _start_workers(subject, place)
-            mirror, tell = _telling(study, uri, options, shown=shown)
-            budget = _budget(options, subject.space)
-            code, fault = _run(
-                study, subject, place, budget, began_s, place_s=place_s, left=left, mirror=mirror, tell=tell
-            )
+            mirror, show = _shown_by(study, uri, options, shown=shown)
+            code, fault = Run(
+                study,
+                subject,
+                place,
+                budget,
+                began_s=began_s,
+                place_s=place_s,
+                left=opening.left,
+                mirror=mirror,
+                show=show,
+            ).run()
         leftovers.forget(study.path)
-        tell()
+        show()
         if fault:
             raise ClusterError(fault)
         return code
-    finally:
-        if study is not None:
-            study.close()
+
+
+def _show_finished(opening: Opened, study: Study, uri: str, why: str, *, shown: bool) -> int:
+    """Shows the result of a study of which nothing is left to run; the exit code."""
+    say(f"{_kept(opening.history)} nothing is left to run {why}.")
+    if opening.options.dry_run:
+        return 0
+    mirror, show = _shown_by(study, uri, opening.options, shown=shown)
+    mirror.start()
+    show()
+    return ending.verdict(opening.history)[0]
+
+
+def _subject(opening: Opened, place: Place) -> Subject:
+    """What the session searches on the cluster of `place`.
+
+    Raises:
+        InputError: nothing of it can run there, or a resumed study ran on something else.
+    """
+    request, history = opening.request, opening.history
+    subject = subject_of(request, place, kept.find(opening.options.studies, place))
+    if subject.space.name != request.space.name:
+        say(_of_miniature(request.space, subject.space))
+    for sentence in subject.knowledge.sentences:
+        say(sentence)
+    if opening.is_resumed:
+        check_same(history, subject)
+        say(_found_again(history, subject.plan))
+    return subject
 
 
 @contextmanager
-def connection(options: argparse.Namespace, request: Request, num_devices: int | None = None) -> Generator[Place]:
+def connection(options: SearchOptions, request: Request, num_devices: int | None = None) -> Generator[Place]:
     """The cluster that the options name, with `num_devices` at least (default: those that the request wants)."""
     with connected(
         options.address,
@@ -138,7 +132,7 @@ def connection(options: argparse.Namespace, request: Request, num_devices: int |
         yield place
 
 
-def fast_part(options: argparse.Namespace, request: Request, place: Place) -> Place:
+def fast_part(options: SearchOptions, request: Request, place: Place) -> Place:
     """`place` without its slow nodes, where the options ask for that.
 
     Raises:
@@ -146,7 +140,7 @@ def fast_part(options: argparse.Namespace, request: Request, place: Place) -> Pl
     """
     if not options.exclude_slow or options.dry_run:
         return place
-    return preflight.without_slow(place, Path(options.studies).expanduser().absolute(), _cpu_workers(request))
+    return slow_nodes.without_slow(place, options.studies, _cpu_workers(request))
 
 
 def _cpu_workers(request: Request) -> int:
@@ -162,48 +156,6 @@ def _of_miniature(space: Space, miniature: Space) -> str:
     )
 
 
-def _header(name: str, subject: Subject, *, searcher: str, uri: str) -> StudyHeader:
-    return StudyHeader(
-        name=name,
-        space=subject.space.name,
-        recipes=subject.recipes,
-        cluster=subject.cluster,
-        tokens=subject.request.tokens,
-        price_per_gpu_h=subject.request.price_per_gpu_h,
-        miniature=subject.miniature,
-        cap_gib=subject.cap_gib,
-        seed=subject.request.seed,
-        searcher=searcher,
-        argv=subject.request.argv,
-        versions=checkout.versions(),
-        commit=checkout.commit(),
-        mlflow_uri=shown_uri(uri),
-    )
-
-
-def _check_same(history: History, subject: Subject) -> None:
-    """Figures of unlike devices must not stand in one table, nor those of a recipe or a layout that a file which was
-    named had not begun with: the journal keeps its path alone.
-    """
-    assert history.header is not None
-    was, now = history.header.cluster, subject.cluster
-    if not same_devices(was, now):
-        raise InputError(f"the study ran on {was.label}, here is {now.label}: start a new study")
-    begun = {recipe.id for recipe in history.header.recipes}
-    if new := next((recipe for recipe in subject.recipes if recipe.id not in begun), None):
-        raise InputError(
-            f"what the study names gives another recipe now than it began with ({new.label}): undo that change, or"
-            " start a new study"
-        )
-    layouts = {each.layout for each in (*subject.plan.candidates, *subject.plan.skipped)}
-    other = next((each.layout for each in history.measurements if each.layout not in layouts), None)
-    if subject.request.fixed is not None and other is not None:
-        raise InputError(
-            f"the study's layout file no longer holds what it measured ({other.label}): undo that change, or start a"
-            " new study"
-        )
-
-
 def _found_again(history: History, plan: Plan) -> str:
     left = sum(bool(history.missing(candidate)) for candidate in plan.candidates)
     what = f"something is left to run of {plural(left, 'layout')}" if left else "every layout was tried"
@@ -215,14 +167,14 @@ def _kept(history: History) -> str:
     return f"Kept {plural(measured, 'measurement')} that the journal has;"
 
 
-def _telling(study: Study, uri: str, options: argparse.Namespace, *, shown: bool) -> tuple[Mirror, Callable[[], None]]:
+def _shown_by(study: Study, uri: str, options: SearchOptions, *, shown: bool) -> tuple[Mirror, Callable[[], None]]:
     """The study's mirror, which is not started yet, and what shows its result at the end."""
     mirror = Mirror(study.path, uri, study.from_start())
     as_object = options.json if shown else None
     return mirror, functools.partial(ending.tell, study, mirror, as_object=as_object, profile=options.profile)
 
 
-def _budget(options: argparse.Namespace, space: Space) -> Budget:
+def _budget(options: SearchOptions, space: Space) -> Budget:
     """What the user gave; where that is nothing, the space's own."""
     given = Budget(max_trials=options.max_trials, time_s=options.time_budget_s, gpu_s=options.gpu_s)
     if given == Budget() and space.time_budget_s is not None:
@@ -237,93 +189,3 @@ def _start_workers(subject: Subject, place: Place) -> None:
     if subject.cluster.num_nodes == len(place.nodes):
         workers_of = {node.id: subject.cluster.devices_per_node for node in place.nodes}
         successors.ask_first(workers_of, place.cpus_per_worker)
-
-
-def _run(
-    study: Study,
-    subject: Subject,
-    place: Place,
-    budget: Budget,
-    began_s: float,
-    *,
-    place_s: float = 0.0,
-    left: leftovers.Note | None = None,
-    mirror: Mirror | None = None,
-    tell: Callable[[], None] = lambda: None,
-) -> tuple[int, str]:
-    """Searches, and writes how the session ended: its exit code, and what every trial failed with ("" for nothing).
-
-    Another session would take `place_s` more to begin. What an earlier driver `left` on the cluster is swept first; the
-    `mirror` starts with the first trial. `tell` shows what was measured where this function does not return: the
-    process ends in it when the cluster's head is gone.
-    """
-    known = {measurement.id for measurement in study.follow()[1].measurements}
-    for measurement in subject.plan.skipped:
-        if measurement.id not in known:
-            study.record(Measured(measurement=measurement))
-    loop: Loop | None = None
-    code, why, fault, left_out, out = 0, "", "", "", sys.stdout
-
-    def end(code: int, why: str) -> None:
-        gpu_s, tried_all = (loop.spending.gpu_s, loop.tried_all) if loop is not None else (0.0, False)
-        wall_s = time.monotonic() - began_s
-        last = End(exit_code=code, wall_s=wall_s, gpu_s=gpu_s, left_out=left_out, tried_all=tried_all, why=why)
-        study.record(last)
-        if code != ClusterError.exit_code:  # it is raised, or said by `lost`, with how to go on
-            say(ending.how_it_ended(last, study.path))
-
-    def lost(said: str) -> None:
-        """Ends the process: calls into Ray block from now on, until Ray ends it without a word."""
-        try:
-            end(ClusterError.exit_code, said)
-            with redirect_stdout(out):  # Tune's own words are kept from it just now
-                tell()
-            say(f"cluster fault: {said}; {ending.kept(study)}")
-        finally:
-            out.flush()
-            os._exit(ClusterError.exit_code)
-
-    if mirror is not None:
-        mirror.start(once=lambda: loop is not None and loop.running)
-    scratch = leftovers.scratch_folder()
-    try:
-        from platform.loop import tune  # imports Ray, which reads at import the settings that `connected` made
-
-        leftovers.note(study.path, tune.own(is_local=place.is_local, scratch=scratch))
-        if left and (said := tune.sweep(left)):
-            say(said)
-        with head.watched(place.head, lost), tune.recorder(study.journal) as name:
-            loop = Loop(
-                study=study,
-                candidates=subject.plan.candidates,
-                searcher=searchers.create(subject.request.searcher, subject.problem),
-                budget=budget,
-                settings=Settings(
-                    cluster=subject.cluster,
-                    cpus_per_worker=place.cpus_per_worker,
-                    recorder=name,
-                    commit=checkout.commit(),
-                    nodes=tuple(node.id for node in place.nodes) if place.left_out else (),
-                    cap_gib=subject.cap_gib,
-                    timing=subject.timing,
-                    rules=subject.rules,
-                    hang_floor_s=subject.space.hang_floor_s,
-                    first_step_s=subject.space.first_step_s,
-                ),
-                spent_s=time.monotonic() - began_s,
-                shared_s=place_s,
-            )
-            with sampled(study.path), followed(*study.follow(), loop.spending, total=len(subject.plan.candidates)):
-                tune.run(loop, driver_ip=place.driver_ip, scratch=scratch)
-        why, left_out = loop.why_ended, loop.left_out
-        if loop.fault:
-            code, fault = ClusterError.exit_code, f"{loop.fault}; {ending.kept(study)}"
-    except KeyboardInterrupt:
-        code = INTERRUPTED
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    if not code:
-        code, fault = ending.verdict(study.follow()[1])
-        why = fault or why
-    end(code, why)
-    return code, fault

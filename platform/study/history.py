@@ -5,6 +5,7 @@ import datetime
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
+from platform.common.errors import NOT_RESOLVED
 from search_spaces.space import Candidate
 from trainers.journal import (
     End,
@@ -12,6 +13,7 @@ from trainers.journal import (
     Line,
     Measured,
     Peak,
+    Planned,
     Profile,
     Resume,
     RungStart,
@@ -28,6 +30,8 @@ class History:
     def __init__(self, entries: Iterable[Line] = ()) -> None:
         self.header: StudyHeader | None = None
         """None until the study's first line was read."""
+        self.planned: Planned | None = None
+        """What the last session may try; None in journals of older versions."""
         self.peaks: list[Peak] = []
         self.gates: list[GateCurves] = []
         """Curves of the numerics gate, in the journal's order."""
@@ -84,6 +88,8 @@ class History:
         match entry:
             case StudyHeader():
                 self.header = self.header or entry
+            case Planned():
+                self.planned = entry
             case Peak():
                 self.peaks.append(entry)
             case GateCurves():
@@ -119,7 +125,8 @@ class History:
             case End():
                 self._close_session()
                 self.end = entry
-                if entry.left_out or entry.exit_code in (0, 1):  # one that was interrupted says nothing of them
+                # A session that was interrupted says nothing of them.
+                if entry.left_out or entry.exit_code in (0, 1, NOT_RESOLVED):
                     self.left_out = entry.left_out
             case Resume():
                 pass

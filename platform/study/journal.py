@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 from trainers.journal import JournalError, Line, NewerSchemaError, from_line, now
 
 JOURNAL = "journal.jsonl"

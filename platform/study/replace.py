@@ -5,7 +5,7 @@ import os
 from collections.abc import Generator
 from pathlib import Path
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 
 
 @contextlib.contextmanager

@@ -6,9 +6,11 @@ holds what they have in common, `scaling.json`, and what is made of them.
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.study.replace import replacing
 from trainers.codec import from_json, to_json
 
@@ -21,8 +23,10 @@ class Several:
 
     counts: tuple[int, ...]
     """Numbers of devices, ascending."""
-    argv: tuple[str, ...]
-    """The options that make the studies what they are, as arguments."""
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    """The options that make the studies what they are, as `platform.subject.options.StudyOptions` has them."""
+    argv: tuple[str, ...] = ()
+    """The same as arguments, in files of the first versions."""
 
 
 def member(name: str, count: int) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from platform.errors import ClusterError, InputError
+from platform.common.errors import ClusterError, InputError
 from platform.study.history import History
 from platform.study.journal import JOURNAL, Rejected, Tail, set_aside
 from platform.study.several import SCALING, is_several

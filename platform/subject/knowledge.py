@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from platform.errors import InputError
-from platform.reports.text import plural
+from platform.common.errors import InputError
+from platform.common.text import plural
 from platform.searchers.problem import Earlier
 from platform.study.history import History, key_of
 from platform.study.journal import JOURNAL, Tail

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from platform.cost_model.columns import Columns
 from platform.cost_model.memory import lower_bound
+from platform.cost_model.ordering import likely_best_first
 from platform.finals.trial import Rules
-from platform.subject.ordering import likely_best_first
 from search_spaces.space import Candidate, Rejected
 from trainers.cluster import Cluster
 from trainers.failures import size

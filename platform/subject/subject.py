@@ -4,15 +4,15 @@ import dataclasses
 import math
 
 from platform.cluster.nodes import Place
-from platform.errors import InputError
+from platform.common import checkout
+from platform.common.errors import InputError
+from platform.cost_model.ordering import known_columns
 from platform.finals.schedule import FINALISTS
 from platform.finals.trial import Rules
 from platform.searchers.problem import Costs, Problem
-from platform.session import checkout
-from platform.session.request import Request
 from platform.subject.knowledge import Knowledge, what_holds
-from platform.subject.ordering import known_columns
 from platform.subject.planning import TRIAL_S, Plan, make_plan, part_of
+from platform.subject.request import Request
 from search_spaces.space import Candidate, Space
 from trainers.cluster import Cluster
 from trainers.job import GateSize, Timing

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from platform.common.errors import InputError
 from platform.cost_model.rows import Row
 from platform.cost_model.scoring import Scored, Scores, cells_of, constant_mfu, merged, score_table, scores
 from platform.cost_model.table import CELL, Run, interpret
-from platform.errors import InputError
 
 JSON_KEYS = (
     "rows_scored",

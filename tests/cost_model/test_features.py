@@ -12,12 +12,12 @@ from benchmarks.cost_model_speed import Axes, make_grid
 from platform.cost_model.columns import FIELDS, Columns
 from platform.cost_model.features import AXES, from_points
 from platform.cost_model.hardware import ClusterSpec, find_cluster
+from platform.cost_model.ordering import known_columns
 from platform.cost_model.predict import predict
 from platform.cost_model.probed import found_cluster
 from platform.plan import main
 from platform.plans.layouts import best_plan
 from platform.plans.points import points_of, recipes_of
-from platform.subject.ordering import known_columns
 from search_spaces.space import Space
 from tests.cost_model.points import BLOOM_7B1, GPT2, GPT_39B, point
 from trainers.cluster import Cluster

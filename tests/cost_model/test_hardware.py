@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from platform.common.errors import InputError
 from platform.cost_model import hardware
 from platform.cost_model.hardware import (
     datasheet_tflops,
@@ -16,7 +17,6 @@ from platform.cost_model.hardware import (
     from_cluster,
     word_on,
 )
-from platform.errors import InputError
 from trainers.cluster import Cluster
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import search_spaces
+from platform.common.errors import InputError
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.predict import expected_s
-from platform.errors import InputError
 from platform.plan import main
 from platform.plans.layouts import best_plan
 from platform.plans.max_model import grown

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from platform.errors import ClusterError
+from platform.common.errors import ClusterError
 from platform.study.study import Study
 from tests.disks import small_disk
 from tests.samples import header

@@ -133,8 +133,8 @@ class TestCutShort:
 
 HUNG_UP = """
 import sys, time
-from platform.reports.progress import say
-from platform.signals import interruptible
+from platform.common.say import say
+from platform.common.signals import interruptible
 
 with interruptible():
     try:

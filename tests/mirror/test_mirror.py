@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.mirror.mirror import Mirror, default_uri
 from platform.mirror.runs import Runs
 from platform.mirror.system_metrics import SAMPLES

@@ -80,15 +80,15 @@ def test_bare_pytest_and_python_m_pytest_find_our_modules() -> None:
 def test_the_pth_finds_our_modules_from_any_folder_and_under_safe_path(tmp_path: Path) -> None:
     venv.create(tmp_path / "env", with_pip=False, symlinks=True)
     python = str(tmp_path / "env" / "bin" / "python")
-    before = subprocess.run([python, "-P", "-c", "import platform.errors"], cwd=ROOT, capture_output=True)
+    before = subprocess.run([python, "-P", "-c", "import platform.common.errors"], cwd=ROOT, capture_output=True)
     assert before.returncode != 0
     _run([python, str(ROOT / "scripts" / "install_pth.py")], cwd=tmp_path)
-    report = "import platform, platform.errors as s; print(platform.python_version(), s.__file__)"
+    report = "import platform, platform.common.errors as s; print(platform.python_version(), s.__file__)"
     for options in (["-P"], []):
         version, file = _run([python, *options, "-c", report], cwd=tmp_path).split()
         assert version == ".".join(map(str, sys.version_info[:3]))
-        assert Path(file) == ROOT / "platform" / "errors.py"
-        assert _run([python, *options, "-m", "platform.errors"], cwd=tmp_path) == ""
+        assert Path(file) == ROOT / "platform" / "common" / "errors.py"
+        assert _run([python, *options, "-m", "platform.common.errors"], cwd=tmp_path) == ""
         assert _run([python, *options, "-m", "platform"], cwd=tmp_path).strip()
 
 

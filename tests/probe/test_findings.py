@@ -9,14 +9,14 @@ from rich.console import Console
 
 import search_spaces
 from platform.cluster.nodes import Place
+from platform.common.errors import InputError
 from platform.cost_model.hardware import from_cluster
+from platform.cost_model.ordering import likely_best_first
 from platform.cost_model.probed import with_probe
-from platform.errors import InputError
 from platform.plan import main
 from platform.probing import kept
 from platform.probing.findings import laggards
 from platform.probing.show import show, to_object
-from platform.subject.ordering import likely_best_first
 from tests.probe.samples import H200S, collectives, device, probe
 from trainers.codec import from_json, to_json
 from trainers.probed import Collective, Probe

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from platform.probe import BUDGET_S, main
+from platform.probe import main
+from platform.probing.run import BUDGET_S
 from tests.search.session import ROOT
 from trainers.probed import OPERATIONS
 

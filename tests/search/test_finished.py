@@ -1,5 +1,6 @@
 """That nothing is left to run, told from the journal alone. `test_search.py` resumes a real study so."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,21 +11,22 @@ from platform.loop.budget import Budget
 from platform.loop.jobs import Settings
 from platform.loop.loop import Loop
 from platform.probing import kept
-from platform.search import parser
+from platform.search import parse
 from platform.session.finished import why_over
-from platform.session.request import Request, read_request
 from platform.study.study import Study
+from platform.subject.request import Request, read_request
 from platform.subject.subject import subject_of
 from tests.samples import header
 from tests.search.backend import CLUSTER, Backend, Clock
 from tests.search.session import write_space
+from trainers.job import Job
 from trainers.journal import End
 
 PLACE = Place(cluster=CLUSTER, cpus_per_worker=1.0, driver_ip="127.0.0.1")
 
 
 def _request(space: Path, *argv: str) -> Request:
-    return read_request(parser().parse_args([str(space), *argv]))
+    return read_request(parse([str(space), *argv]))
 
 
 @pytest.fixture
@@ -33,8 +35,13 @@ def space(tmp_path: Path) -> Path:
     return write_space(tmp_path / "pair.py", axes={"checkpointing": ("none", "full"), "engine": ("ddp",)})
 
 
-def _session(study: Study, request: Request, max_trials: int | None = None) -> None:
-    """One session of the study, to its last line."""
+def _session(
+    study: Study,
+    request: Request,
+    max_trials: int | None = None,
+    losses: Callable[[Job], tuple[float, ...]] = lambda job: (2.0, 1.0),
+) -> None:
+    """One session of the study, to its last line; its gates give these `losses`."""
     subject = subject_of(request, PLACE, None)
     if study.follow()[1].header is None:
         study.record(header(study.name, recipes=subject.recipes, cluster=subject.cluster))
@@ -48,7 +55,9 @@ def _session(study: Study, request: Request, max_trials: int | None = None) -> N
             timing=subject.timing, rules=subject.rules,
         ),
     )  # fmt: skip
-    Backend(study, Clock()).run(loop)
+    backend = Backend(study, Clock())
+    backend.losses = losses
+    backend.run(loop)
     study.record(End(exit_code=0, wall_s=1.0, gpu_s=2.0, left_out=loop.left_out, tried_all=loop.tried_all))
 
 
@@ -77,6 +86,23 @@ def test_it_is_not_where_a_session_would_run_something(tmp_path: Path, space: Pa
         assert why_over(study, _request(space, "--searcher", "sweep")) == "", "the space has grown"
 
 
+def test_a_point_that_its_gate_bars_is_left_to_be_recorded_and_asking_writes_nothing(
+    tmp_path: Path, space: Path
+) -> None:
+    """A session that was cut between the gate's curves and the verdict on them."""
+    request = _request(space, "--searcher", "sweep")
+    with Study.create(tmp_path / "studies", "made-up") as study:
+        _session(study, request, losses=lambda job: (2.0, 1.0) if job.is_last else (2.0, 3.0))
+        lines = study.journal.read_bytes().splitlines(keepends=True)
+        uncut = [line for line in lines if b'"phase":"gate"' not in line]
+        assert len(uncut) < len(lines)
+        study.journal.write_bytes(b"".join(uncut))
+    study, *_ = Study.resume(tmp_path / "studies", "made-up")
+    with study:
+        assert why_over(study, request) == ""
+        assert study.journal.read_bytes() == b"".join(uncut)
+
+
 def test_it_is_not_told_where_a_probe_may_change_what_is_tried(tmp_path: Path, space: Path) -> None:
     request = _request(space, "--searcher", "sweep")
     with Study.create(tmp_path / "studies", "made-up") as study:
@@ -94,5 +120,5 @@ def test_a_space_named_by_its_folder_is_found_again_from_anywhere(
         (folder / "config.json").write_text(
             '{"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 512, "n_positions": 128}'
         )
-    assert _request(Path("mine")).argv[0] == str(tmp_path / "mine")
-    assert _request(Path("gpt2")).argv[0] == "gpt2", "the built-in one comes first"
+    assert _request(Path("mine")).options.space == str(tmp_path / "mine")
+    assert _request(Path("gpt2")).options.space == "gpt2", "the built-in one comes first"

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from platform.cost_model.ordering import known_columns, likely_best_first
 from platform.replay import read_cells
 from platform.searchers.guidance import regression  # pyright takes `from platform import` otherwise
 from platform.searchers.guidance.points import make_points
@@ -19,7 +20,6 @@ from platform.searchers.guidance.regression import TIME, learn
 from platform.searchers.guidance.worth import expected_saving, rungs_worth_it
 from platform.searchers.guided import Guided, _short
 from platform.searchers.problem import Costs, Earlier, Problem
-from platform.subject.ordering import known_columns, likely_best_first
 from search_spaces import load
 from search_spaces.space import Candidate
 from tests.samples import layout, measurement, oom

@@ -17,11 +17,12 @@ import pytest
 
 from platform.cluster.connection import Place
 from platform.cluster.leftovers import Note
-from platform.errors import ClusterError
+from platform.common.errors import ClusterError
+from platform.common.signals import INTERRUPTED
 from platform.loop import tune
 from platform.loop.loop import Loop
 from platform.search import main
-from platform.session import scaling, session
+from platform.session import run, scaling, session
 from platform.study.study import read
 from tests.search.backend import CLUSTER, Backend, Clock, result
 from tests.search.session import write_space
@@ -97,7 +98,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
     monkeypatch.setattr(tune, "recorder", no_recorder)
     monkeypatch.setattr(tune, "own", lambda **_: Note())
     monkeypatch.setattr(tune, "run", made.run)
-    monkeypatch.setattr(session.head, "watched", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(run.head, "watched", lambda *_: contextlib.nullcontext())
     return made
 
 
@@ -148,7 +149,7 @@ def test_a_group_goes_on_with_what_is_missing_of_it(
 ) -> None:
     argv = (space, "--name", "s", "--gpus", "1,2", "--searcher", "sweep", "--price-per-gpu-h", str(PRICE))
     played.cut = 1
-    assert played.search(*argv) == session.INTERRUPTED
+    assert played.search(*argv) == INTERRUPTED
     said = capsys.readouterr()
     assert played.ran == [1] and [row["gpus"] for row in json.loads(said.out)["scaling"]] == [1]
     assert "Go on with all of them: python -m platform.search --resume s" in said.err
@@ -158,7 +159,7 @@ def test_a_group_goes_on_with_what_is_missing_of_it(
         assert f"a resumed study keeps {refused[0]}" in capsys.readouterr().err
 
     played.cut = 2
-    assert played.search("--resume", "s") == session.INTERRUPTED
+    assert played.search("--resume", "s") == INTERRUPTED
     assert played.ran == [1, 2], "the layout that was not run, then the number that was not begun"
     capsys.readouterr()
     played.cut = None

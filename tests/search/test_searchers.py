@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 import pytest
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
+from platform.cost_model.ordering import known_columns
 from platform.searchers import Searcher
 from platform.searchers.optuna import OptunaSearcher
 from platform.searchers.problem import Problem
 from platform.searchers.sweep import Shuffle, Sweep
-from platform.subject.ordering import known_columns
 from search_spaces.space import Candidate
 from tests.samples import layout, measurement, oom
 from tests.search.backend import OTHER, RECIPE, candidates

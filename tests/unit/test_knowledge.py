@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.study.study import Study
 from platform.subject.knowledge import Knowledge, Old, read_old, what_holds
 from search_spaces import load

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.mirror.uri import check_uri, default_uri, shown_uri, sqlite_path, ui_command
 
 

@@ -10,7 +10,7 @@ import pytest
 import trainers.node as node
 from platform.cluster.nodes import Node, place_of
 from platform.cluster.preflight import check, remarks
-from platform.errors import ClusterError, InputError
+from platform.common.errors import ClusterError, InputError
 from tests.disks import small_disk
 
 FACTS = node.facts(gpu=False)

@@ -46,7 +46,7 @@ def test_a_finished_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         "40,000",
         "ok *",
         "asked 4.00 GiB",
-        "Never run: 1 batch point",
+        "Skipped: 1 batch point",
         "Fastest for bloom-7b1",
         "layout.json",
     ):

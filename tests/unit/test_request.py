@@ -11,12 +11,14 @@ import pytest
 import platform.searchers as searchers
 import search_spaces
 from platform.cluster.nodes import Place
-from platform.errors import InputError
-from platform.search import parser
-from platform.session import checkout, session
-from platform.session.request import read_request, resumed
+from platform.common import checkout
+from platform.common.errors import InputError
+from platform.search import parse
+from platform.session.first_line import check_same, header_of
 from platform.study.history import History
 from platform.study.study import Study
+from platform.subject.options import StudyOptions
+from platform.subject.request import read_request, resumed
 from platform.subject.subject import Subject, subject_of
 from search_spaces.space import Space
 from tests.samples import header, measurement
@@ -44,7 +46,7 @@ def _subject(folder: Path, cluster: Cluster, recipe: Recipe | None, *argv: str, 
     if recipe is not None:
         parts |= {"recipe": to_json(recipe), "batch": to_json(BatchPoint.of(recipe, on, 1))}
     path.write_text(json.dumps(parts))
-    request = read_request(parser().parse_args([*argv, "--layout", str(path)]))
+    request = read_request(parse([*argv, "--layout", str(path)]))
     return subject_of(request, Place(cluster=cluster, cpus_per_worker=1.0, driver_ip="127.0.0.1"), None)
 
 
@@ -56,7 +58,7 @@ def test_the_file_s_recipe_runs_and_says_whether_it_is_a_miniature(
 ) -> None:
     subject = _subject(tmp_path, cluster, recipe, *argv)
     assert subject.recipes == (recipe,)
-    header = session._header("made-up", subject, searcher="sweep", uri="")
+    header = header_of("made-up", subject, searcher="sweep", uri="")
     assert header.miniature == (recipe.model.miniature_of is not None)
     assert "cannot be measured here" not in capsys.readouterr().err, "nothing stands in for a file's own recipe"
 
@@ -67,7 +69,7 @@ def test_a_layout_alone_runs_the_space_s_recipe_or_its_miniature_s(
 ) -> None:
     subject = _subject(tmp_path, cluster, None, "bloom7b", "--set", "seq_len=128,256")
     assert [(each.model.name, each.seq_len) for each in subject.recipes] == [(model, 128), (model, 256)]
-    header = session._header("made-up", subject, searcher="sweep", uri="")
+    header = header_of("made-up", subject, searcher="sweep", uri="")
     assert header.miniature == (cluster is CPU)
 
 
@@ -85,7 +87,7 @@ def test_a_layout_alone_takes_the_micro_batches_of_named_points(tmp_path: Path) 
     """Such a space has no ladder of its own."""
     path = tmp_path / "layout.json"
     path.write_text(json.dumps({"layout": to_json(Layout(engine="ddp", attention="sdpa"))}))
-    request = read_request(parser().parse_args(["gpt2_zero", "--layout", str(path)]))
+    request = read_request(parse(["gpt2_zero", "--layout", str(path)]))
     (candidate,), rejected = request.on(request.space, 1)
     assert candidate.micro_batches == (32,) and not rejected
 
@@ -93,15 +95,15 @@ def test_a_layout_alone_takes_the_micro_batches_of_named_points(tmp_path: Path) 
 def test_a_study_goes_on_only_with_the_recipe_and_the_layout_that_its_file_began_with(tmp_path: Path) -> None:
     at, recipe = "2026-01-01T00:00:00+00:00", BLOOM.recipe
     subject = _subject(tmp_path, GPU, recipe)
-    begun = dataclasses.replace(session._header("made-up", subject, searcher="sweep", uri=""), at=at)
+    begun = dataclasses.replace(header_of("made-up", subject, searcher="sweep", uri=""), at=at)
     history = History([begun, Measured(at=at, measurement=measurement(on=ON_TWO, recipe=recipe))])
-    session._check_same(history, subject)
+    check_same(history, subject)
     slower = dataclasses.replace(recipe, learning_rate=2 * recipe.learning_rate)
     with pytest.raises(InputError, match=r"gives another recipe now than it began with \(bloom-7b1"):
-        session._check_same(history, _subject(tmp_path, GPU, slower))
+        check_same(history, _subject(tmp_path, GPU, slower))
     other = dataclasses.replace(ON_TWO, checkpointing="full")
     with pytest.raises(InputError, match=r"layout file no longer holds what it measured \(FSDP2 stage 3"):
-        session._check_same(history, _subject(tmp_path, GPU, recipe, on=other))
+        check_same(history, _subject(tmp_path, GPU, recipe, on=other))
 
 
 class TestLearning:
@@ -119,7 +121,7 @@ class TestLearning:
         return tmp_path / "studies"
 
     def test_the_old_measurements_reach_the_searcher_s_problem(self, studies: Path) -> None:
-        options = parser().parse_args(["bloom7b", "--studies", str(studies), "--learn-from", "old-1"])
+        options = parse(["bloom7b", "--studies", str(studies), "--learn-from", "old-1"])
         subject = subject_of(read_request(options), Place(cluster=CPU, cpus_per_worker=1.0, driver_ip="::1"), None)
         (earlier,) = subject.problem.earlier
         assert earlier.candidate.layout == ON_TWO and earlier.candidate.micro_batches == (1,)
@@ -129,14 +131,14 @@ class TestLearning:
         monkeypatch.chdir(studies)
         for text, keeps in (("old-1", "old-1"), ("./old-1", str(studies / "old-1"))):
             argv = ["bloom7b", "--studies", str(studies), "--learn-from", text]
-            kept = read_request(parser().parse_args(argv)).argv
-            assert kept[kept.index("--learn-from") + 1] == keeps
-            again = resumed(parser().parse_args(["--resume", "new", "--studies", str(studies)]), kept, parser())
-            assert again.learn_from == keeps
+            kept = read_request(parse(argv)).options
+            assert kept.learn_from == keeps
+            again = resumed(parse(["--resume", "new", "--studies", str(studies)]), kept)
+            assert again.study == kept
 
     def test_a_resumed_study_goes_on_without_what_is_gone(self, studies: Path) -> None:
-        options = parser().parse_args(["--resume", "new", "--studies", str(studies)])
-        assert resumed(options, ["bloom7b", "--learn-from", "gone-1"], parser()).learn_from is None
+        options = parse(["--resume", "new", "--studies", str(studies)])
+        assert resumed(options, StudyOptions(space="bloom7b", learn_from="gone-1")).study.learn_from is None
 
 
 def test_all_measures_every_named_point_whatever_the_searcher_thinks_of_it(tmp_path: Path) -> None:
@@ -144,7 +146,7 @@ def test_all_measures_every_named_point_whatever_the_searcher_thinks_of_it(tmp_p
     h200s = Cluster(
         device_kind="cuda", device="NVIDIA H200", device_memory_gib=140.0, capability=(9, 0), devices_per_node=4
     )
-    request = read_request(parser().parse_args(["bloom7b_kinds", "--all"]))
+    request = read_request(parse(["bloom7b_kinds", "--all"]))
     subject = subject_of(request, Place(cluster=h200s, cpus_per_worker=1.0, driver_ip="127.0.0.1"), None)
     searcher = searchers.create(request.searcher, subject.problem)
     seen: list[str] = []
@@ -153,4 +155,4 @@ def test_all_measures_every_named_point_whatever_the_searcher_thinks_of_it(tmp_p
         searcher.update(each, [measurement(recipe=each.recipe, on=each.layout, micro_batch=2, tokens_per_s=1e4)])
     assert len(seen) == len(subject.plan.candidates) == 22
     with pytest.raises(InputError, match="--all leaves out none: give one of them"):
-        read_request(parser().parse_args(["bloom7b_kinds", "--all", "--learn-from", str(tmp_path)]))
+        read_request(parse(["bloom7b_kinds", "--all", "--learn-from", str(tmp_path)]))

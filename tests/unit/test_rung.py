@@ -120,7 +120,7 @@ def job(timing: Timing, **fields: Any) -> Any:
 def timed(monkeypatch: Any, made: Any, overflows: list[int] | None = None) -> Any:
     """What is timed of a rung whose n-th window left out so many optimizer steps."""
     made._w.meter.alloc_retries = lambda: 0
-    made._w.sampler = SimpleNamespace(start=lambda: None, stop=lambda: None)
+    made._w.sampler = made._w.host = SimpleNamespace(start=lambda: None, stop=lambda: None)
     if overflows is None:
         made._engine.num_skipped_steps = lambda: 0
         return made._windows(2, 1)
@@ -185,11 +185,12 @@ def test_utilization_is_that_of_the_timed_steps_alone(monkeypatch: Any) -> None:
     told: list[str] = []
     state = Sampled(utilization_pct=50.0)
     made._w.sampler = SimpleNamespace(start=lambda: told.append("start"), stop=lambda: told.append("stop") or state)
+    made._w.host = SimpleNamespace(start=lambda: None, stop=lambda: None)
     monkeypatch.setattr(made, "_tokens", lambda step, micro_step: told.append("tokens"))
     sampled: list[Any] = []
     made._run(1, 1, sampled=sampled)
     made._run(1, 1, sampled=sampled)
-    assert told == ["tokens", "start", "stop"] * 2 and sampled == [state, state]
+    assert told == ["tokens", "start", "stop"] * 2 and sampled == [state, None, state, None]
 
 
 class Slowing(Clock):

@@ -1,14 +1,16 @@
 """How several numbers of devices share the budgets of one command."""
 
-import argparse
+import dataclasses
 
 import pytest
 
+from platform.search import parse
 from platform.session import scaling
+from platform.subject.options import SearchOptions
 
 
-def _share(counts: list[int], spent_s: float, spent_gpu_s: float, **given: float | None) -> argparse.Namespace:
-    options = argparse.Namespace(**{"time_budget_s": None, "gpu_s": None, **given})
+def _share(counts: list[int], spent_s: float, spent_gpu_s: float, **given: float) -> SearchOptions:
+    options = dataclasses.replace(parse(["gpt2"]), **given)
     share = scaling._with_budget  # pyright: ignore[reportPrivateUsage]
     return share(options, counts, spent_s, spent_gpu_s)
 
@@ -22,7 +24,7 @@ def test_each_number_gets_the_same_share_of_the_time_that_is_left() -> None:
 def test_device_seconds_go_by_the_devices() -> None:
     shares: list[float] = []
     for counts in ([1, 2, 4], [2, 4], [4]):
-        shares.append(_share(counts, 0, sum(shares), gpu_s=700).gpu_s)
+        shares.append(_share(counts, 0, sum(shares), gpu_s=700).gpu_s or 0.0)
     assert shares == pytest.approx([100, 200, 400])
 
 

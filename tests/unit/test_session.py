@@ -2,7 +2,6 @@
 
 # pyright: reportPrivateUsage=false
 
-import argparse
 import contextlib
 import dataclasses
 import sys
@@ -14,20 +13,24 @@ from typing import Any, cast
 
 import pytest
 
+import platform.session.run as runs
 import search_spaces
 from platform.cluster.leftovers import Note
 from platform.cluster.nodes import Place
-from platform.errors import ClusterError, InputError
+from platform.common.errors import ClusterError, InputError
+from platform.common.signals import INTERRUPTED
 from platform.finals.trial import Rules
 from platform.loop import tune
 from platform.loop.budget import Budget
 from platform.loop.loop import Loop
 from platform.reports.summary import verdicts
-from platform.search import main, parser
+from platform.search import main, parse
 from platform.session import ending, session
 from platform.session.dry_run import print_dry_run
+from platform.session.first_line import check_same
 from platform.study.history import History
 from platform.study.study import Study, read
+from platform.subject.options import SearchOptions
 from platform.subject.planning import TRIAL_S, Plan, make_plan
 from platform.subject.subject import Subject
 from tests.samples import header, measurement, profile
@@ -44,15 +47,15 @@ Run = Callable[..., tuple[int, str, History]]
 PLACE = Place(cluster=CLUSTER, cpus_per_worker=1.0, driver_ip="127.0.0.1")
 
 
-def _options(*argv: str) -> argparse.Namespace:
-    return parser().parse_args(argv)
+def _options(*argv: str) -> SearchOptions:
+    return parse(argv)
 
 
 def test_a_study_is_not_resumed_on_as_many_devices_laid_out_otherwise() -> None:
     history = History([header("made-up", at="2026-01-01T00:00:00+00:00", recipes=(RECIPE,), cluster=ONE_NODE)])
-    session._check_same(history, dataclasses.replace(_subject(), cluster=ONE_NODE))
+    check_same(history, dataclasses.replace(_subject(), cluster=ONE_NODE))
     with pytest.raises(InputError, match="start a new study"):
-        session._check_same(history, dataclasses.replace(_subject(), cluster=TWO_NODES))
+        check_same(history, dataclasses.replace(_subject(), cluster=TWO_NODES))
 
 
 def test_what_is_left_of_a_resumed_study_is_told_in_layouts_where_there_is_any() -> None:
@@ -154,8 +157,8 @@ class TestEnd:
                 monkeypatch.setattr(tune, "recorder", no_recorder)
                 monkeypatch.setattr(tune, "own", lambda **_: Note())
                 monkeypatch.setattr(tune, "run", lambda loop, **_: play(backend, loop))
-                monkeypatch.setattr(session.head, "watched", lambda *told: contextlib.nullcontext(watch(*told)))
-                code, fault = session._run(study, _subject(), PLACE, Budget(), time.monotonic())
+                monkeypatch.setattr(runs.head, "watched", lambda *told: contextlib.nullcontext(watch(*told)))
+                code, fault = runs.Run(study, _subject(), PLACE, Budget(), began_s=time.monotonic()).run()
                 return code, fault, read(study.path)[0]
 
         return ran
@@ -199,7 +202,7 @@ class TestEnd:
     ) -> None:
         """By the end of the process, which the rest of it cannot be waited for."""
         calls: list[Callable[[str], None]] = []
-        monkeypatch.setattr(session.os, "_exit", sys.exit)
+        monkeypatch.setattr(runs.os, "_exit", sys.exit)
 
         def play(backend: Backend, loop: Loop) -> None:
             assert loop.next_job() is not None
@@ -221,7 +224,7 @@ class TestEnd:
             raise KeyboardInterrupt
 
         code, _, history = run(play)
-        assert history.end is not None and history.end.exit_code == code == session.INTERRUPTED
+        assert history.end is not None and history.end.exit_code == code == INTERRUPTED
         # The journal counts from the trial's line, the session from when that is on disk: a busy one takes its time.
         assert history.gpu_s > 2 * 0.29 and history.end.gpu_s > 2 * 0.29
         assert history.end.gpu_s == pytest.approx(history.gpu_s, abs=20)
@@ -241,9 +244,9 @@ class TestEnd:
         monkeypatch.setattr(sys, "meta_path", [CtrlC(), *sys.meta_path])
         with Study.create(tmp_path, "made-up") as study:
             study.record(header("made-up", recipes=(RECIPE,), cluster=CLUSTER))
-            code, _ = session._run(study, _subject(), PLACE, Budget(), time.monotonic())
+            code, _ = runs.Run(study, _subject(), PLACE, Budget(), began_s=time.monotonic()).run()
             history = read(study.path)[0]
-        assert history.end is not None and history.end.exit_code == code == session.INTERRUPTED
+        assert history.end is not None and history.end.exit_code == code == INTERRUPTED
         assert "Interrupted. What was measured is kept; go on with:" in capsys.readouterr().err
 
 

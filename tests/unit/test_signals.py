@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from platform.signals import READER_LEFT, UNWRITTEN
+from platform.common.signals import READER_LEFT, UNWRITTEN
 
 TABLE = "tests/cost_model/tables/megatron_ten_rows.csv"
 ROOT = Path(__file__).parents[2]
@@ -77,7 +77,7 @@ def test_output_to_a_full_disk_is_told_in_a_sentence(command: str) -> None:
 
 def test_another_pipe_that_breaks_is_an_error() -> None:
     """Such as a socket's: only the readers of the output may leave."""
-    program = "import conftest\nfrom platform.signals import exit_with\n"
+    program = "import conftest\nfrom platform.common.signals import exit_with\n"
     program += "def main(): raise BrokenPipeError('a socket')\nexit_with(main)"
     run = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, timeout=300, check=False, capture_output=True, text=True

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from platform.cluster.waiting import Awaited, awaited, gpu_types, wait
-from platform.errors import ClusterError, InputError
+from platform.common.errors import ClusterError, InputError
 from platform.study.folder import default_folder, in_a_copy
 
 HEAD = {"resources": {"CPU": 8}}

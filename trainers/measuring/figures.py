@@ -9,6 +9,7 @@ from typing import Any
 from trainers.job import Job
 from trainers.layout import BatchPoint
 from trainers.measurement import Outcome
+from trainers.measuring.host import HostSampled
 from trainers.measuring.ladder import step_time_s, with_headroom_gib
 from trainers.measuring.sampling import Sampled
 
@@ -24,6 +25,8 @@ class Window:
     optimizer_s: float
     sampled: tuple[Sampled | None, ...] = ()
     """Of each rank's device."""
+    hosts: tuple[HostSampled | None, ...] = ()
+    """Of each rank's node."""
 
     def full_s(self, batch: BatchPoint, accum: int) -> float:
         """Seconds of a step at the batch point's own accumulation, where `accum` micro-steps were timed."""

@@ -16,6 +16,7 @@ from trainers.kernels.compiled import num_compilations
 from trainers.layout import BatchPoint
 from trainers.measurement import Measurement, Outcome
 from trainers.measuring.figures import Timed, Window, device_fields, judge, memory_fields, speed_fields
+from trainers.measuring.host import HostSampled, host_fields
 from trainers.measuring.ladder import SHORT_ACCUM, largest_accumulation, upper_bound_tokens_per_s
 from trainers.measuring.sampling import Sampled
 
@@ -140,6 +141,7 @@ class Rung:
                         last_micro_s=slowest[3],
                         optimizer_s=slowest[4],
                         sampled=tuple(rank[5] for rank in ranks),
+                        hosts=tuple(rank[6] for rank in ranks),
                     )
                 )
             spent_s += slowest[0] * per_window
@@ -174,11 +176,12 @@ class Rung:
         *,
         watch_s: float | None = None,
         phases: bool = False,
-        sampled: list[Sampled | None] | None = None,
+        sampled: list[Sampled | HostSampled | None] | None = None,
     ) -> Steps:
         """Runs steps between two device events; tokens are on the device before the first.
 
-        `sampled` takes the device's state in just these steps: between windows a device waits for its tokens.
+        `sampled` takes the state of the device and of its node in just these steps: between windows a device waits for
+        its tokens.
         """
         w = self._w
         w.promise(steps * accum * self._micro_s if watch_s is None else watch_s)
@@ -190,6 +193,7 @@ class Rung:
         w.meter.reset_peak()
         if sampled is not None:
             w.sampler.start()
+            w.host.start()
         clock.mark()
         for s in range(steps):
             w.phase = "forward_backward"
@@ -207,7 +211,7 @@ class Rung:
         w.watchdog.beat("the end of a window", allowed_s=watch_s, pending=steps * accum)
         spans = clock.finish()
         if sampled is not None:
-            sampled.append(w.sampler.stop())
+            sampled += [w.sampler.stop(), w.host.stop()]
         if not phases:
             # A window's peak is not told apart by phase; it can only have been in the one that was the larger before.
             larger = max(("forward_backward", "optimizer"), key=self._peaks.__getitem__)
@@ -274,5 +278,6 @@ class Rung:
             **speed_fields(job, batch, timed.windows, accum, w.matmul_peak_tflops),
             **memory_fields(memory),
             **device_fields(timed.windows),
+            **host_fields([window.hosts for window in timed.windows]),
             **how,
         )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.reports.files import LayoutFile, read_layout, write_results
 from platform.reports.table import read_csv
 from platform.study.history import History

@@ -106,7 +106,8 @@ FOLLOWING = """
 import conftest
 import sys, time
 from pathlib import Path
-from platform.reports.progress import followed, say
+from platform.common.say import say
+from platform.reports.progress import followed
 from tests.samples import RECIPE, header, layout, measurement
 from tests.unit.reports.test_progress import _Budget, begun
 from trainers.cluster import Cluster

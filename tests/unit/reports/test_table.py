@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.reports.table import HEADER, NUM_PUBLISHED, Row, read_csv, strategy, to_rows, write_csv
 from tests.samples import CLUSTER, RECIPE, layout, measurement, miniature, oom, skipped
 from trainers.layout import Layout

@@ -44,7 +44,7 @@ def test_it_fits_and_says_what_matters(width: int) -> None:
     for words in (
         "3 allocator retries",
         "said [bold]no[/bold]",
-        "Never run: 9 batch points of 9 layouts.",
+        "Skipped: 9 batch points of 9 layouts.",
         "prefetch 2",
         "~ derived",
     ):
@@ -135,7 +135,7 @@ def test_a_miniature_is_marked() -> None:
 
 def test_nothing_but_failures_and_nothing_at_all() -> None:
     assert "oom" in _render(oom(), width=80)
-    assert "Never run: 1 batch point of 1 layout." in _render(skipped(), width=80)
+    assert "Skipped: 1 batch point of 1 layout." in _render(skipped(), width=80)
     assert _render(width=80).strip() == ""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.study.journal import REJECTED, Tail, set_aside
 from tests.samples import RECIPE, header, layout, measurement, profile
 from trainers.journal import (

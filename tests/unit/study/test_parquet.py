@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.study.parquet import read_parquet, write_parquet
 from tests.samples import layout, measurement, miniature, oom, skipped
 from trainers.layout import Layout

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.study import history as histories
 from platform.study import journal
 from platform.study.folder import located

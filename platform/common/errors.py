@@ -3,6 +3,9 @@
 import argparse
 from typing import Any, NoReturn
 
+NOT_RESOLVED = 4
+"""Exit code where the machine was disturbed and it is not resolved which of several layouts is the fastest."""
+
 
 class InputError(ValueError):
     """A user's mistake: its text is one sentence, what is wrong and what to do. Commands end with exit code 2."""

@@ -1,17 +1,17 @@
 """What the user asked for, made whole: the options of a new study, or those that a resumed one began with."""
 
-import argparse
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import search_spaces
 import search_spaces.changes as changes
-from platform.errors import InputError
+from platform.common.errors import InputError
 from platform.reports.files import LayoutFile, read_layout
-from platform.study.folder import is_path, located
+from platform.study.folder import located
 from platform.study.study import find
 from platform.subject import knowledge
+from platform.subject.options import SearchOptions, StudyOptions
 from search_spaces.degrees import refilled
 from search_spaces.space import Candidate, Rejected, Space
 from trainers import data
@@ -20,23 +20,6 @@ from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
 from trainers.support import standing_refusal
 
-KEPT = (
-    "space",
-    "set",
-    "layout",
-    "learn_from",
-    "searcher",
-    "seed",
-    "repeats",
-    "steps",
-    "all",
-    "device_memory_gib",
-    "gpus",
-    "tokens",
-    "price_per_gpu_h",
-    "data",
-)
-"""Options that make a study what it is: a resumed one keeps those it began with."""
 _COUNTS = (1, 2, 4, 8, 16)
 """Devices on which it is looked whether anything runs, where nobody says how many there will be."""
 
@@ -67,8 +50,8 @@ class Request:
     price_per_gpu_h: float | None
     profile: bool
     """Whether the winner is profiled at the end; not kept: a study may be resumed for it."""
-    argv: tuple[str, ...]
-    """The kept options as arguments, paths absolute, for the journal."""
+    options: StudyOptions
+    """What all of this was read from, for the journal."""
 
     @property
     def wanted_devices(self) -> int | None:
@@ -98,59 +81,70 @@ class Request:
             raise InputError(str(error)) from error
 
 
-def read_request(options: argparse.Namespace) -> Request:
+def read_request(options: SearchOptions) -> Request:
     """The request of a new study.
 
     Raises:
         InputError: no such space, axis, value, file or data; one sentence.
     """
+    study = options.study
     if options.profile and options.dry_run:
         raise InputError("--profile profiles the winner's run, and --dry-run runs nothing: leave out one of them")
     if options.json and options.dry_run:
         raise InputError("--json prints what a search found, and --dry-run runs nothing: leave out one of them")
-    fixed = read_layout(Path(options.layout).expanduser()) if options.layout else None
+    fixed = read_layout(Path(study.layout)) if study.layout else None
     try:
-        space = None if options.space is None else search_spaces.load(options.space)
-        if fixed is not None:
-            _check_changes(fixed, options)
-        if fixed is not None and fixed.recipe is not None:
-            space = _space_of(fixed, fixed.recipe, space, options.layout)
-        elif space is None:
-            raise InputError("name a space to search (--list prints them), as in: python -m platform.search bloom7b")
-        else:
-            space = space.with_changes(options.set)
-        if options.all and not space.points:
-            raise InputError(f"--all measures named points, and space {space.name} has none: leave it out")
-        if options.data is not None and any(change.axis == "data" for change in changes.parse(options.set)):
-            raise InputError(f"--data {options.data} and --set data name the data twice: leave out one of them")
-        if options.data is not None:
-            path = str(Path(options.data).expanduser().absolute())
-            space = _every_recipe(space, lambda recipe: dataclasses.replace(recipe, data=path))
+        space = _space(study, fixed)
         for recipe in space.recipes:
             data.source(recipe)
     except ValueError as error:
         raise InputError(str(error)) from error
     request = Request(
         space=space,
-        changes=tuple(options.set),
+        changes=study.set,
         fixed=fixed,
         old=_old(options, space),
         # The guided search ends when no further point is worth its cost, and leaves out what must run out of memory.
-        searcher="sweep" if options.all and options.searcher == "guided" else options.searcher,
-        seed=options.seed,
-        cap_gib=options.device_memory_gib,
-        num_devices=int(options.gpus) if options.gpus else None,
-        tokens=options.tokens or space.tokens,
-        repeats=options.repeats,
-        steps=options.steps,
-        every_point=options.all,
-        price_per_gpu_h=options.price_per_gpu_h,
+        searcher="sweep" if study.all and study.searcher == "guided" else study.searcher,
+        seed=study.seed,
+        cap_gib=study.device_memory_gib,
+        num_devices=study.gpus[0] if study.gpus else None,
+        tokens=study.tokens or space.tokens,
+        repeats=study.repeats,
+        steps=study.steps,
+        every_point=study.all,
+        price_per_gpu_h=study.price_per_gpu_h,
         profile=options.profile,
-        argv=kept_arguments(options),
+        options=study,
     )
     if options.resume is None:
         _check_runs(request)
     return request
+
+
+def _space(study: StudyOptions, fixed: LayoutFile | None) -> Space:
+    """The space that the options name, with the changes that they ask for.
+
+    Raises:
+        ValueError: there is no such space, axis, value or point.
+    """
+    space = None if study.space is None else search_spaces.load(study.space)
+    if fixed is not None:
+        _check_changes(fixed, study)
+    if fixed is not None and fixed.recipe is not None:
+        space = _space_of(fixed, fixed.recipe, space, str(study.layout))
+    elif space is None:
+        raise InputError("name a space to search (--list prints them), as in: python -m platform.search bloom7b")
+    else:
+        space = space.with_changes(study.set)
+    if study.all and not space.points:
+        raise InputError(f"--all measures named points, and space {space.name} has none: leave it out")
+    path = study.data
+    if path is None:
+        return space
+    if any(change.axis == "data" for change in changes.parse(study.set)):
+        raise InputError(f"--data {path} and --set data name the data twice: leave out one of them")
+    return _every_recipe(space, lambda recipe: dataclasses.replace(recipe, data=path))
 
 
 def _check_runs(request: Request) -> None:
@@ -177,50 +171,43 @@ def _check_runs(request: Request) -> None:
         raise InputError(f"nothing of space {request.space.name} can run: {reasons[0]}")
 
 
-def resumed(options: argparse.Namespace, argv: Sequence[str], parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The options with which the study began (`argv`), with the budgets and the address of now.
+def resumed(options: SearchOptions, kept: StudyOptions) -> SearchOptions:
+    """The options with which the study began (`kept`), with the budgets and the address of now.
 
     A study that it learned from and that is gone is left out.
 
     Raises:
         InputError: an option is given that a resumed study keeps as it was.
     """
-    given = [name for name in KEPT if getattr(options, name) != parser.get_default(name)]
-    first = parser.parse_args(list(argv))
-    changed = [name for name in given if getattr(options, name) != getattr(first, name)]
-    if changed:
-        names = ", ".join("the space" if name == "space" else "--" + name.replace("_", "-") for name in changed)
-        raise InputError(f"a resumed study keeps {names}: leave it out, or start a new study")
-    if first.learn_from is not None:
+    if changed := options.study.differences(kept):
+        raise InputError(f"a resumed study keeps {', '.join(changed)}: leave it out, or start a new study")
+    if kept.learn_from is not None:
         try:
-            find(*located(_studies(options), first.learn_from))
+            find(*located(options.studies, kept.learn_from))
         except InputError:
-            first.learn_from = None
-    return argparse.Namespace(**{**vars(options), **{name: getattr(first, name) for name in KEPT}})
+            kept = dataclasses.replace(kept, learn_from=None)
+    return dataclasses.replace(options, study=kept)
 
 
-def _studies(options: argparse.Namespace) -> Path:
-    return Path(options.studies).expanduser().absolute()
-
-
-def _old(options: argparse.Namespace, space: Space) -> knowledge.Old | None:
+def _old(options: SearchOptions, space: Space) -> knowledge.Old | None:
     """The study of `--learn-from`.
 
     Raises:
         InputError: it cannot be used, or the searcher learns nothing from it.
     """
-    if options.learn_from is None:
+    study = options.study
+    if study.learn_from is None:
         return None
-    if options.searcher != "guided":
+    if study.searcher != "guided":
         raise InputError(
-            f"--learn-from teaches the guided searcher alone, got --searcher {options.searcher}: leave out one of them"
+            f"--learn-from teaches the guided searcher alone, got --searcher {study.searcher}: leave out one of them"
         )
-    if options.all:
+    if study.all:
         raise InputError("--learn-from tells which points to leave out, and --all leaves out none: give one of them")
-    return knowledge.read_old(find(*located(_studies(options), options.learn_from)), space)
+    return knowledge.read_old(find(*located(options.studies, study.learn_from)), space)
 
 
-def _check_changes(fixed: LayoutFile, options: argparse.Namespace) -> None:
+def _check_changes(fixed: LayoutFile, options: StudyOptions) -> None:
     """Refuse a `--set` that the layout file overrules, since it would change nothing.
 
     Raises:
@@ -283,26 +270,3 @@ def _every_recipe(space: Space, change: Callable[[Recipe], Recipe]) -> Space:
         further_recipes=tuple(change(recipe) for recipe in space.further_recipes),
         miniature=None if space.miniature is None else _every_recipe(space.miniature, change),
     )
-
-
-def kept_arguments(options: argparse.Namespace) -> tuple[str, ...]:
-    """The options in `KEPT` that are given, as arguments, paths absolute."""
-    found: list[str] = []
-    named = (*search_spaces.names(), *search_spaces.reference.names())  # before any file or folder of that name
-    for name in KEPT:
-        value = getattr(options, name)
-        if value is None or value == []:
-            continue
-        if (
-            name in ("layout", "data")
-            or (name == "learn_from" and is_path(value))
-            or (name == "space" and value not in named and Path(value).expanduser().exists())
-        ):
-            value = str(Path(value).expanduser().absolute())
-        option = [] if name == "space" else ["--" + name.replace("_", "-")]
-        if isinstance(value, bool):
-            found += option if value else []
-            continue
-        for each in value if isinstance(value, list) else [value]:
-            found += [*option, str(each)]
-    return tuple(found)

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from platform.common.errors import InputError
 from platform.cost_model.columns import Columns
 from platform.cost_model.features import from_points
 from platform.cost_model.predict import predict
 from platform.cost_model.probed import found_cluster
-from platform.errors import InputError
 from search_spaces.space import Candidate
 from trainers.cluster import Cluster
 from trainers.probed import Probe

@@ -1,0 +1,70 @@
+"""One row a peer: when it came within 5 % and 2 % of the best that any peer measured, and what that cost."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Score:
+    """What a peer's trials add up to. Seconds are wall seconds since its process started: device seconds on one GPU."""
+
+    peer: str
+    seed: int
+    best_tokens_per_s: float | None
+    within_5_pct_s: float | None
+    within_2_pct_s: float | None
+    """None where it never came so close."""
+    trials: int
+    ooms: int
+    overhead_s: float | None
+    """Mean seconds between the ends of two trials; None for fewer than two."""
+    best: Any
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """A peer's trials in order; none where it wrote nothing."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def score(runs: dict[tuple[str, int], list[dict[str, Any]]]) -> list[Score]:
+    """The table of all runs by peer and seed."""
+    known = max((each["tokens_per_s"] or 0.0 for trials in runs.values() for each in trials), default=0.0)
+    return [_score(peer, seed, trials, known) for (peer, seed), trials in runs.items()]
+
+
+def _score(peer: str, seed: int, trials: list[dict[str, Any]], known: float) -> Score:
+    timed = [each for each in trials if each["tokens_per_s"]]
+    best = max(timed, key=lambda each: each["tokens_per_s"], default=None)
+
+    def reached(share: float) -> float | None:
+        return next((each["at_s"] for each in timed if each["tokens_per_s"] >= share * known), None)
+
+    ends = [each["at_s"] for each in trials]
+    return Score(
+        peer=peer,
+        seed=seed,
+        best_tokens_per_s=best and best["tokens_per_s"],
+        within_5_pct_s=reached(0.95),
+        within_2_pct_s=reached(0.98),
+        trials=len(trials),
+        ooms=sum(each["outcome"] == "oom" for each in trials),
+        overhead_s=(ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else None,
+        best=best and best["choice"],
+    )
+
+
+def table(scores: list[Score]) -> str:
+    """A Markdown table."""
+    rows = [
+        "| peer | seed | best tokens/s | s to within 5 % | to 2 % | trials | out of memory | s a trial | its best |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for each in scores:
+        figures = [each.best_tokens_per_s, each.within_5_pct_s, each.within_2_pct_s]
+        cells = ["-" if value is None else f"{value:,.0f}" for value in figures]
+        seconds = "-" if each.overhead_s is None else f"{each.overhead_s:.1f}"
+        rest = [str(each.trials), str(each.ooms), seconds, json.dumps(each.best)]
+        rows.append(f"| {' | '.join([each.peer, str(each.seed), *cells, *rest])} |")
+    return "\n".join(rows)

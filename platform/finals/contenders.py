@@ -1,0 +1,70 @@
+"""Which points may each be the fastest where the machine was disturbed, and whether their order is resolved."""
+
+from collections.abc import Iterable, Sequence
+
+from platform.finals.ranking import DISTURBED, PointRuns, compared, ranked
+from platform.study.history import by_recipe
+from trainers.measurement import Measurement
+
+MOST = 3
+"""Contenders at most, as many as finalists."""
+
+
+def contenders(measurements: Iterable[Measurement]) -> list[PointRuns]:
+    """The points of one recipe that may each be the fastest because the machine was disturbed, the leader first; empty
+    where it was not.
+
+    Beside the leader these are the points that the search measured at most 10 % slower than it, and those of which the
+    search's figure alone is known and is more than 10 % above the leader's median.
+    """
+    order = ranked(measurements)
+    if not order:
+        return []
+    leader, others = order[0], sorted(order[1:], key=lambda point: -point.search_tokens_per_s)
+    close = (1 - DISTURBED) * leader.search_tokens_per_s
+    found = [leader, *[each for each in others if _far_ahead(each, leader) or each.search_tokens_per_s >= close]][:MOST]
+    if len(found) > 1 and any(each.disturbed or _far_ahead(each, leader) for each in found):
+        return found
+    return []
+
+
+def unresolved(measurements: Iterable[Measurement]) -> list[PointRuns]:
+    """The leader of one recipe and the contenders that it is neither faster than nor tied with; empty where there are
+    none, so that the leader is the winner.
+    """
+    found = contenders(measurements)
+    if not found:
+        return []
+    leader, *others = found
+    still_open = [each for each in others if not _is_resolved(leader, each)]
+    return [leader, *still_open] if still_open else []
+
+
+def named_winners(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
+    """Each recipe's winner by recipe id; a recipe is left out where nothing ran, or where it is not resolved what is
+    the fastest.
+    """
+    found = {recipe_id: named_winner(group) for recipe_id, group in by_recipe(measurements).items()}
+    return {recipe_id: best for recipe_id, best in found.items() if best is not None}
+
+
+def named_winner(measurements: Sequence[Measurement]) -> Measurement | None:
+    """The winner of one recipe; None where nothing ran, or where it is not resolved what is the fastest."""
+    order = ranked(measurements)
+    return order[0].shown if order and not unresolved(measurements) else None
+
+
+def any_unresolved(measurements: Sequence[Measurement]) -> bool:
+    """Whether of some recipe it is not resolved what is the fastest."""
+    return any(unresolved(group) for group in by_recipe(measurements).values())
+
+
+def _far_ahead(point: PointRuns, leader: PointRuns) -> bool:
+    """Whether the point was not run again, and its figure is far above what the leader's runs gave."""
+    median = leader.median_tokens_per_s
+    return bool(leader.runs) and not point.runs and point.search_tokens_per_s > (1 + DISTURBED) * (median or 0.0)
+
+
+def _is_resolved(leader: PointRuns, other: PointRuns) -> bool:
+    found = compared(leader, other)
+    return found is not None and found.resolution != "not resolved"

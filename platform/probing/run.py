@@ -1,0 +1,77 @@
+"""Probes every device and link of a cluster through Ray Train."""
+
+import dataclasses
+import datetime
+import tempfile
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from platform.cluster.nodes import Place
+from platform.common.errors import ClusterError
+from platform.probing import kept
+from trainers.codec import from_json, to_json
+from trainers.probed import Probe
+
+BUDGET_S = 52.0
+"""Seconds after the command's start at which workers begin nothing new: what is in flight and the end take the rest of
+the minute."""
+COLLECTIVE_TIMEOUT_S = 60
+"""A link that is down shows as this."""
+
+
+def measure(place: Place, began_s: float) -> Probe:
+    """Probes every device of `place`; `began_s` is when the command began, by `time.monotonic`.
+
+    Raises:
+        ClusterError: the workers did not start, or one of them failed.
+    """
+    found = _run(place, until_unix_s=time.time() + BUDGET_S - (time.monotonic() - began_s))
+    probe = from_json(
+        Probe,
+        {
+            **found,
+            "fingerprint": kept.fingerprint(place.cluster, place.software),
+            "cluster": to_json(place.cluster),
+            "software": dict(place.software),
+        },
+    )
+    finished = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return dataclasses.replace(probe, seconds=round(time.monotonic() - began_s, 1), finished=finished)
+
+
+def _run(place: Place, until_unix_s: float) -> Mapping[str, Any]:
+    import ray.train  # reads at import the settings that `connected` made
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    from trainers import probe as workers
+
+    with tempfile.TemporaryDirectory(prefix="probe-") as scratch:
+        trainer = TorchTrainer(
+            workers.train,
+            train_loop_config={"until_unix_s": until_unix_s},
+            torch_config=TorchConfig(backend="nccl" if place.has_gpus else "gloo", timeout_s=COLLECTIVE_TIMEOUT_S),
+            scaling_config=ray.train.ScalingConfig(
+                num_workers=place.cluster.num_devices,
+                use_gpu=place.has_gpus,
+                resources_per_worker={"CPU": place.cpus_per_worker, **({"GPU": 1} if place.has_gpus else {})},
+            ),
+            run_config=ray.train.RunConfig(
+                name="probe",
+                storage_path=scratch,
+                failure_config=ray.train.FailureConfig(max_failures=0, controller_failure_limit=0),
+                logging_config=ray.train.LoggingConfig(log_level="ERROR"),
+            ),
+        )
+        try:
+            found = trainer.fit().return_value
+        except Exception as error:  # whatever it was, the cluster did not carry the probe through
+            failures: Mapping[int, BaseException] = getattr(error, "worker_failures", None) or {}
+            said = "; ".join(f"rank {rank}: {_first_line(failure)}" for rank, failure in sorted(failures.items()))
+            raise ClusterError(f"the probe failed: {said or _first_line(error)}") from error
+    assert isinstance(found, Mapping)  # rank 0 always returns its findings
+    return found
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

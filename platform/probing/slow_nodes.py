@@ -1,0 +1,39 @@
+"""Leaves slow nodes out of a search (`--exclude-slow`), by a probe of all devices and links."""
+
+import dataclasses
+import time
+from pathlib import Path
+
+from platform.cluster.nodes import Place, place_of
+from platform.common.errors import ClusterError
+from platform.common.say import say
+from platform.probing import kept
+from platform.probing.findings import lagging
+from platform.probing.run import measure
+
+SLOW = {"cuda": 0.10, "cpu": 0.40}
+"""A device this share below the median is slow. Equal GPUs differ by 2 to 5 %; CPU cores are shared with others."""
+
+
+def without_slow(place: Place, studies: Path, cpu_workers: int) -> Place:
+    """`place` without the nodes that lag, by a probe of all devices and links, which is kept as `platform.probe` does.
+
+    Raises:
+        ClusterError: the probe failed, or too few nodes would be left.
+    """
+    probe = measure(place, time.monotonic())
+    kept.keep(studies, probe)
+    slow = lagging(probe, SLOW[place.cluster.device_kind])
+    if not slow:
+        say(f"No device or node lags: {place.cluster.label}.")
+        return place
+    told = "; ".join(clause for _, clause in slow)
+    addresses = {probe.nodes[index] for index, _ in slow}
+    left = [node for node in place.nodes if node.address not in addresses]
+    if not left:
+        raise ClusterError(
+            f"{told}: --exclude-slow leaves out whole nodes, and none would be left; mend it, or search without"
+        )
+    say(f"Left out: {told}.")
+    fast = place_of(left, cpu_workers=cpu_workers, driver_ip=place.driver_ip, left_out=True)
+    return dataclasses.replace(fast, head=place.head, is_local=place.is_local)

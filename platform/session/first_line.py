@@ -1,0 +1,59 @@
+"""The first line of a study's journal, and whether a study that began with one may go on here."""
+
+import uuid
+
+from platform.common import checkout
+from platform.common.errors import InputError
+from platform.mirror.mirror import shown_uri
+from platform.study.history import History
+from platform.subject.planning import same_devices
+from platform.subject.subject import Subject
+from trainers.codec import to_json
+from trainers.journal import StudyHeader
+
+
+def header_of(name: str, subject: Subject, *, searcher: str, uri: str) -> StudyHeader:
+    """The first line of a new study."""
+    return StudyHeader(
+        name=name,
+        space=subject.space.name,
+        recipes=subject.recipes,
+        cluster=subject.cluster,
+        tokens=subject.request.tokens,
+        price_per_gpu_h=subject.request.price_per_gpu_h,
+        miniature=subject.miniature,
+        cap_gib=subject.cap_gib,
+        seed=subject.request.seed,
+        searcher=searcher,
+        options=to_json(subject.request.options),
+        versions=checkout.versions(),
+        commit=checkout.commit(),
+        mlflow_uri=shown_uri(uri),
+        study_id=uuid.uuid4().hex[:12],
+    )
+
+
+def check_same(history: History, subject: Subject) -> None:
+    """Refuses to mix figures of unlike devices, of a recipe or of a layout that the study did not begin with: the
+    journal has only the path of a file that was named.
+
+    Raises:
+        InputError: the devices, a recipe or the layout file differ.
+    """
+    assert history.header is not None
+    was, now = history.header.cluster, subject.cluster
+    if not same_devices(was, now):
+        raise InputError(f"the study ran on {was.label}, here is {now.label}: start a new study")
+    begun = {recipe.id for recipe in history.header.recipes}
+    if new := next((recipe for recipe in subject.recipes if recipe.id not in begun), None):
+        raise InputError(
+            f"what the study names gives another recipe now than it began with ({new.label}): undo that change, or"
+            " start a new study"
+        )
+    layouts = {each.layout for each in (*subject.plan.candidates, *subject.plan.skipped)}
+    other = next((each.layout for each in history.measurements if each.layout not in layouts), None)
+    if subject.request.fixed is not None and other is not None:
+        raise InputError(
+            f"the study's layout file no longer holds what it measured ({other.label}): undo that change, or start a"
+            " new study"
+        )

@@ -1,0 +1,41 @@
+"""The plan of a study whose journal, of an older version, does not hold it."""
+
+import dataclasses
+from pathlib import Path
+
+import search_spaces
+from platform.cluster.nodes import Place
+from platform.common.errors import InputError
+from platform.study.history import History
+from platform.subject.options import SearchOptions, options_of
+from platform.subject.planned import planned
+from platform.subject.request import read_request
+from platform.subject.subject import subject_of
+from trainers.journal import Planned, StudyHeader
+
+
+def with_plan(history: History) -> History:
+    """The history with what its study plans; itself where the journal says that, or where it cannot be known.
+
+    Planned anew are built-in spaces alone: a space file is code, and may be somebody else's.
+    """
+    if history.planned is None and history.header is not None:
+        history.planned = _planned(history.header)
+    return history
+
+
+def _planned(header: StudyHeader) -> Planned | None:
+    try:
+        kept = options_of(header)
+        if kept.space not in (*search_spaces.names(), *search_spaces.reference.names()) or kept.layout or kept.data:
+            return None
+        # What an old study taught changes the order alone. As a resumed one: it ran once, whatever would run now.
+        options = SearchOptions(
+            study=dataclasses.replace(kept, learn_from=None), studies=Path(), wait_for_gpus=0.0, resume=header.name
+        )
+        place = Place(cluster=header.cluster, cpus_per_worker=1.0, driver_ip="")
+        subject = subject_of(read_request(options), place, probe=None)
+    except InputError:  # the space has changed since
+        return None
+    same = {recipe.id for recipe in header.recipes} == {recipe.id for recipe in subject.recipes}
+    return planned(subject.plan) if same else None

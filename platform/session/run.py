@@ -1,0 +1,149 @@
+"""The trials of one session, from its first line in the journal to its last."""
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
+from platform.cluster import head, leftovers
+from platform.cluster.nodes import Place
+from platform.common import checkout
+from platform.common.errors import ClusterError
+from platform.common.say import say
+from platform.common.signals import INTERRUPTED
+from platform.loop.budget import Budget
+from platform.loop.jobs import Settings
+from platform.loop.loop import Loop
+from platform.mirror.mirror import Mirror
+from platform.mirror.system_metrics import sampled
+from platform.reports.progress import followed
+from platform.session import ending
+from platform.study.study import Study
+from platform.subject.planned import planned
+from platform.subject.subject import Subject
+from trainers.journal import End, Measured
+
+
+class Run:
+    """The trials of one session. Call `run` once."""
+
+    def __init__(
+        self,
+        study: Study,
+        subject: Subject,
+        place: Place,
+        budget: Budget,
+        *,
+        began_s: float,
+        place_s: float = 0.0,
+        left: leftovers.Note | None = None,
+        mirror: Mirror | None = None,
+        show: Callable[[], None] = lambda: None,
+    ) -> None:
+        """The session began at `began_s`, and another one would take `place_s` more to begin.
+
+        What an earlier driver `left` on the cluster is swept first; the `mirror` starts with the first trial. `show`
+        shows what was measured where `run` does not return: the process ends in it when the cluster's head is gone.
+        """
+        self._study, self._subject, self._place, self._budget = study, subject, place, budget
+        self._began_s, self._place_s, self._left = began_s, place_s, left
+        self._mirror, self._show = mirror, show
+        self._loop: Loop | None = None
+        self._stdout = sys.stdout
+
+    def run(self) -> tuple[int, str]:
+        """Searches, and writes how the session ended.
+
+        Returns its exit code, and what every trial failed with ("" for nothing).
+        """
+        self._record_plan()
+        if self._mirror is not None:
+            self._mirror.start(once=lambda: self._loop is not None and self._loop.running)
+        code, why, fault, left_out, scratch = 0, "", "", "", leftovers.scratch_folder()
+        try:
+            loop = self._search(scratch)
+            why, left_out = loop.why_ended, loop.left_out
+            if loop.fault:
+                code, fault = ClusterError.exit_code, f"{loop.fault}; {ending.kept(self._study)}"
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        if not code:
+            code, fault = ending.verdict(self._study.follow()[1])
+            why = fault or why
+        self._record_end(code, why, left_out)
+        return code, fault
+
+    def _record_plan(self) -> None:
+        self._study.record(planned(self._subject.plan))
+        known = {measurement.id for measurement in self._study.follow()[1].measurements}
+        for measurement in self._subject.plan.skipped:
+            if measurement.id not in known:
+                self._study.record(Measured(measurement=measurement))
+
+    def _search(self, scratch: Path) -> Loop:
+        from platform.loop import tune  # imports Ray, which reads at import the settings that `connected` made
+
+        study, place = self._study, self._place
+        leftovers.note(study.path, tune.own(is_local=place.is_local, scratch=scratch))
+        if self._left and (remark := tune.sweep(self._left)):
+            say(remark)
+        with head.watched(place.head, self._lost), tune.recorder(study.journal) as recorder:
+            loop = self._loop = self._make_loop(recorder)
+            num_layouts = len(self._subject.plan.candidates)
+            with sampled(study.path), followed(*study.follow(), loop.spending, total=num_layouts):
+                tune.run(loop, driver_ip=place.driver_ip, scratch=scratch)
+        return loop
+
+    def _make_loop(self, recorder: str) -> Loop:
+        subject, place = self._subject, self._place
+        return Loop(
+            study=self._study,
+            candidates=subject.plan.candidates,
+            searcher=searchers.create(subject.request.searcher, subject.problem),
+            budget=self._budget,
+            settings=Settings(
+                cluster=subject.cluster,
+                cpus_per_worker=place.cpus_per_worker,
+                recorder=recorder,
+                commit=checkout.commit(),
+                nodes=tuple(node.id for node in place.nodes) if place.left_out else (),
+                cap_gib=subject.cap_gib,
+                timing=subject.timing,
+                rules=subject.rules,
+                hang_floor_s=subject.space.hang_floor_s,
+                first_step_s=subject.space.first_step_s,
+            ),
+            spent_s=time.monotonic() - self._began_s,
+            shared_s=self._place_s,
+        )
+
+    def _record_end(self, code: int, why: str, left_out: str = "") -> None:
+        loop = self._loop
+        end = End(
+            exit_code=code,
+            wall_s=time.monotonic() - self._began_s,
+            gpu_s=loop.spending.gpu_s if loop else 0.0,
+            left_out=left_out,
+            tried_all=loop.tried_all if loop else False,
+            why=why,
+        )
+        self._study.record(end)
+        if code != ClusterError.exit_code:  # it is raised, or told by `_lost`, with how to go on
+            say(ending.how_it_ended(end, self._study.path))
+
+    def _lost(self, why: str) -> None:
+        """Ends the process: calls into Ray block from now on, until Ray ends it without a word."""
+        try:
+            self._record_end(ClusterError.exit_code, why)
+            with redirect_stdout(self._stdout):  # Tune's output is kept from it just now
+                self._show()
+            say(f"cluster fault: {why}; {ending.kept(self._study)}")
+        finally:
+            self._stdout.flush()
+            os._exit(ClusterError.exit_code)

@@ -1,0 +1,144 @@
+"""The options of `platform.search` as frozen values: those that a study keeps for good, and those of one command."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import search_spaces
+from platform.common.errors import InputError
+from platform.study.folder import is_path
+from trainers.codec import from_json
+from trainers.journal import StudyHeader
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StudyOptions:
+    """What makes a study what it is: a resumed one keeps all of these. Fields are named as their options are."""
+
+    space: str | None = None
+    """A space's name, or the absolute path of its file; None where a layout file says it all."""
+    set: tuple[str, ...] = ()
+    layout: str | None = None
+    learn_from: str | None = None
+    searcher: str = "guided"
+    seed: int = 0
+    repeats: int | None = None
+    steps: int | None = None
+    all: bool = False
+    device_memory_gib: float | None = None
+    gpus: tuple[int, ...] = ()
+    """Numbers of devices, ascending; none for what the space or the cluster says."""
+    tokens: float | None = None
+    price_per_gpu_h: float | None = None
+    data: str | None = None
+
+    def with_absolute_paths(self) -> "StudyOptions":
+        """The same, to be understood from any working folder."""
+        space, old = self.space, self.learn_from
+        named = (*search_spaces.names(), *search_spaces.reference.names())  # before any file or folder of that name
+        if space is not None and space not in named and Path(space).expanduser().exists():
+            space = _absolute(space)
+        if old is not None and is_path(old):
+            old = _absolute(old)
+        layout, data = (each and _absolute(each) for each in (self.layout, self.data))
+        return dataclasses.replace(self, space=space, learn_from=old, layout=layout, data=data)
+
+    def differences(self, kept: "StudyOptions") -> list[str]:
+        """Options that are given here and were not given so for the study that `kept` these, as a user types them."""
+        default = StudyOptions()
+        names = (field.name for field in dataclasses.fields(self))
+        changed = [name for name in names if getattr(self, name) not in (getattr(default, name), getattr(kept, name))]
+        return ["the space" if name == "space" else "--" + name.replace("_", "-") for name in changed]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SearchOptions:
+    """All options of one command. Fields are named as their options are."""
+
+    study: StudyOptions = dataclasses.field(default_factory=StudyOptions)
+    max_trials: int | None = None
+    time_budget_s: float | None = None
+    gpu_s: float | None = None
+    profile: bool = False
+    address: str | None = None
+    wait_for_gpus: float
+    """Seconds."""
+    exclude_slow: bool = False
+    studies: Path
+    """The folder of studies, absolute."""
+    name: str | None = None
+    resume: str | None = None
+    """The study in `studies` to go on with."""
+    dry_run: bool = False
+    json: bool = False
+
+
+def options_of(header: StudyHeader) -> StudyOptions:
+    """The options with which the study of this first line began.
+
+    Raises:
+        InputError: this version does not know one of them.
+    """
+    return read_options(header.options, header.argv)
+
+
+def read_options(stored: Mapping[str, Any], argv: Sequence[str]) -> StudyOptions:
+    """The options that a file has `stored`; files of the first versions have arguments (`argv`) in place of them.
+
+    Raises:
+        InputError: this version does not know one of them.
+    """
+    try:
+        return from_json(StudyOptions, stored) if stored else _of_arguments(argv)
+    except ValueError as error:
+        raise InputError(f"the study was begun with options that this version cannot read: {error}") from error
+
+
+def _of_arguments(argv: Sequence[str]) -> StudyOptions:
+    """The options that journals of schema 1 keep: a space, then names, each but a flag's followed by its value.
+
+    Raises:
+        ValueError: an unknown option, or a value that is none of its.
+    """
+    given: dict[str, Any] = {}
+    rest = iter(argv)
+    for word in rest:
+        name = word.removeprefix("--").replace("-", "_")
+        if not word.startswith("--"):
+            given["space"] = word
+        elif name in _FLAGS:
+            given[name] = True
+        elif name not in _VALUES:
+            raise ValueError(f"there is no option {word}")
+        elif (value := next(rest, None)) is None:
+            raise ValueError(f"{word} has no value")
+        else:
+            given[name] = (*given.get(name, ()), value) if name == "set" else _VALUES[name](value)
+    given.pop("profile", None)  # what a study keeps no more
+    return StudyOptions(**given)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
+
+
+_FLAGS = ("all", "profile")
+_VALUES: Mapping[str, Callable[[str], Any]] = {
+    "set": str,
+    "layout": str,
+    "learn_from": str,
+    "searcher": str,
+    "seed": int,
+    "repeats": int,
+    "steps": int,
+    "device_memory_gib": float,
+    "gpus": _counts,
+    "tokens": float,
+    "price_per_gpu_h": float,
+    "data": str,
+}
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
