@@ -15,8 +15,6 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
-ENGINES = ("ddp", "fsdp", "deepspeed", "megatron")
-DDP, FSDP, DEEPSPEED, MEGATRON = range(len(ENGINES))
 CHUNK_LOGITS = 2.0**30
 """Logits of a chunk in `trainers/kernels/head.py`, which imports torch."""
 
@@ -43,7 +41,7 @@ class Columns:
     global_batch: Array
 
     engine: Array
-    """Index into `ENGINES`; "megatron" stands for published runs of Megatron-LM, whose kernels are fused by hand."""
+    """Place in `engines.ENGINES`: which one it is and nothing more."""
     zero_stage: Array
     shard: Array
     """Ranks that share one copy of what the stage shards, those of context parallelism among them."""
@@ -179,35 +177,9 @@ class Columns:
         return Columns(**picked)
 
 
-def wraps_optimizer(c: Columns) -> Mask:
-    """Rows of DeepSpeed whose optimizer is its own, with a hook on each gradient: all but stage 0 that sums in the
-    states' type, which then steps torch's (in published runs it holds 16-bit weights beside the masters).
-    """
-    plain = (c.zero_stage == 0) & (c.pp == 1) & (c.gradient_bytes >= c.state_bytes)
-    return (c.engine == DEEPSPEED) & ~plain
-
-
-def is_autocast(c: Columns) -> Mask:
-    """Rows whose weights stay in the states' type and are cast for each product: DDP, and DeepSpeed as plain."""
-    plain = (c.engine == DEEPSPEED) & ~wraps_optimizer(c)
-    return (c.compute_bytes < c.state_bytes) & ((c.engine == DDP) | plain)
-
-
 def checkpointed_share(c: Columns) -> Array:
     """Share of the blocks that a full checkpoint holds."""
     return np.ceil(c.layers / c.checkpoint_every) / c.layers
-
-
-def casts_softmax(c: Columns) -> Mask:
-    """Rows whose eager attention casts scores to fp32 for the softmax and back; autocast does so everywhere."""
-    return (c.compute_bytes < 4) & ((c.wide_softmax > 0) | is_autocast(c))
-
-
-def widens_gelu(c: Columns) -> Mask:
-    """Rows whose eager GELU is computed in fp32: GPT-2's takes a power, which autocast does in fp32, and all that
-    follows is (torch.amp, "CUDA Ops that can autocast to float32"; transformers, `NewGELUActivation`).
-    """
-    return is_autocast(c) & (c.wide_softmax == 0) & (c.fused == 0) & (c.gated == 0)
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Columns))

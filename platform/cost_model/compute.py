@@ -9,23 +9,13 @@ import dataclasses
 import numpy as np
 
 from platform.cost_model import offload
-from platform.cost_model.columns import (
-    CHUNK_LOGITS,
-    DEEPSPEED,
-    FSDP,
-    Array,
-    Columns,
-    casts_softmax,
-    checkpointed_share,
-    is_autocast,
-    widens_gelu,
-)
+from platform.cost_model.columns import CHUNK_LOGITS, Array, Columns, Mask, checkpointed_share
+from platform.cost_model.engines import costs_of
+from platform.cost_model.hardware import BANDWIDTH_SHARE
 
 TILE_COLUMNS = 128
 """Columns of the tile that one unit computes (NVIDIA, "Matrix Multiplication Background User's Guide", section 4.1);
 its rows, and the depth at which a tile's start and end cost as much as its products, are `Columns`."""
-BANDWIDTH_SHARE = 0.85
-"""Of the datasheet's memory bandwidth, sustained: 4.29 of 4.8 TB/s copied on an H200; STREAM on A100 gives 85-90 %."""
 FLASH_HALF_LENGTH = 256
 """Sequence length at which fused attention reaches half its rate (FlashAttention-2, arXiv 2307.08691, figure 4)."""
 
@@ -173,7 +163,7 @@ def _eager_traffic(c: Columns) -> tuple[tuple[Array, Array], tuple[Array, Array]
     fp32, and one before it where the mask made none. Backward: the softmax's kernel reads gradient and output; both
     casts; the scale's pass (`modeling_bloom.py`, `modeling_gpt2.py`, `modeling_llama.py`; ATen's `SoftMax.cu`).
     """
-    half, casts, promotes = c.compute_bytes, casts_softmax(c), is_autocast(c)
+    half, casts, promotes = c.compute_bytes, casts_softmax(c), costs_of(c).autocasts(c)
     wide = np.where(casts, 4.0, half)
     cast = np.where(casts, half + wide, 0.0)
     scales = np.where((c.wide_softmax == 0) | (c.rotary > 0), 2.0, 0.0)
@@ -211,17 +201,18 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     replicated = FUSED_REPLICATED * h / np.where(columns.sequence_parallel > 0, tp, 1.0)
     rotation = ROTARY_PASSES * columns.rotary * (h + columns.kv_width) / tp
     is_fused = columns.fused > 0
-    wide = np.where(is_autocast(columns), np.where(is_fused, AUTOCAST_FACTOR["fused"], AUTOCAST_FACTOR["eager"]), 1.0)
+    wide = np.where(
+        costs_of(columns).autocasts(columns),
+        np.where(is_fused, AUTOCAST_FACTOR["fused"], AUTOCAST_FACTOR["eager"]),
+        1.0,
+    )
     values = (replicated * wide + FUSED_SHUFFLE * qkv + rotation) * np.where(is_fused, 1.0, EAGER_FACTOR)
     per_value = tokens * columns.compute_bytes / (columns.bandwidth * BANDWIDTH_SHARE)
     gelu, gelu_backward = (np.where(widens_gelu(columns), factor, 1.0) for factor in WIDE_GELU)
     passes = (values + inner * columns.activation_forward * gelu) * per_value
     passes_backward = (BACKWARD_FACTOR * values + inner * columns.activation_backward * gelu_backward) * per_value
     forward = products + attention + passes
-    # PyTorch's checkpoint stops when the last saved tensor is there: the last product's output is not needed
-    # (torch.utils.checkpoint.set_checkpoint_early_stop). Megatron-LM and DeepSpeed's pipeline run the whole block.
-    modern = (columns.engine == DEEPSPEED) & (columns.tp * columns.pp == 1) & (columns.flash > 0)
-    stops_early = (columns.engine < DEEPSPEED) | modern
+    stops_early = costs_of(columns).stops_early(columns)
     whole = forward - np.where(stops_early, matmul_s(columns, tokens, h, inner), 0.0)
     # Selective: Megatron-LM repeats the attention core (arXiv 2205.05198, section 5), as fused attention does anyway;
     # This project's engines keep what products and fused attention give, and repeat the rest (`engines/_kernels.py`).
@@ -245,35 +236,22 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     )
 
 
-def _weight_traffic_s(columns: Columns, parameters: Array) -> Array:
-    """Seconds that `parameters` of one rank and their gradients cost besides the products, a micro-batch.
-
-    Sums: the new gradient is read, the sum read and written (none where a step has one micro-batch). FSDP copies what
-    it gathered into place, for each pass at stage 3, and casts gradients for the reduction (arXiv 2304.11277, section
-    4.2); then it adds up this rank's part alone. DeepSpeed:
-    `BF16_Optimizer` casts a gradient before it adds it (`update_hp_grads`); stages 2 and 3 copy it to the bucket and
-    divide it there, then add this rank's part (`stage_1_and_2.py`, `average_tensor`); stage 3 concatenates what it
-    gathered, and gradients before their reduction (`AllGatherCoalescedHandle`, `reduce_scatter_coalesced`). Autocast
-    casts each fp32 weight for each pass.
-    """
-    c = columns
-    several = c.grad_accum > 1
-    is_fsdp, is_deepspeed = c.engine == FSDP, c.engine == DEEPSPEED
+def _weight_traffic_s(c: Columns, parameters: Array) -> Array:
+    """Seconds that `parameters` of one rank and their gradients cost besides the products, a micro-batch."""
     repeated = np.where(c.full_checkpointing > 0, checkpointed_share(c), 0.0)
-    sharded_sum = np.where(several, 3 * c.gradient_bytes / c.shard, 0.0)
-    sums = np.where(several, 2 * c.gradient_bytes + c.compute_bytes, 0.0)
-    cast = c.compute_bytes + c.gradient_bytes
-    sums = np.where(is_fsdp & (c.sync_every > 0) & (c.shard > 1), cast + sharded_sum, sums)
-    whole_sums = is_deepspeed & (c.zero_stage == 1) & (c.gradient_bytes > c.compute_bytes)
-    sums = np.where(whole_sums, cast + 3 * c.gradient_bytes, sums)
-    bucketed = cast + 2 * c.gradient_bytes + sharded_sum
-    sums = np.where(is_deepspeed & (c.zero_stage == 2), bucketed, sums)
-    gathered = np.where(c.shard > 1, 2 * c.compute_bytes * (2 + repeated), 0.0)
-    sums = np.where(is_deepspeed & (c.zero_stage == 3), bucketed + 2 * c.gradient_bytes + gathered, sums)
-    passes = np.where(c.zero_stage == 3, 2.0, 1 / c.grad_accum)
-    copies = np.where(is_fsdp & (c.shard > 1), 2 * c.compute_bytes * passes, 0.0)
-    casts = np.where(is_autocast(c), (c.state_bytes + c.compute_bytes) * (1 + repeated), 0.0)
-    return parameters * (sums + copies + casts) / (c.bandwidth * BANDWIDTH_SHARE)
+    return parameters * costs_of(c).weight_traffic(c, repeated) / (c.bandwidth * BANDWIDTH_SHARE)
+
+
+def casts_softmax(c: Columns) -> Mask:
+    """Rows whose eager attention casts scores to fp32 for the softmax and back; autocast does so everywhere."""
+    return (c.compute_bytes < 4) & ((c.wide_softmax > 0) | costs_of(c).autocasts(c))
+
+
+def widens_gelu(c: Columns) -> Mask:
+    """Rows whose eager GELU is computed in fp32: GPT-2's takes a power, which autocast does in fp32, and all that
+    follows is (torch.amp, "CUDA Ops that can autocast to float32"; transformers, `NewGELUActivation`).
+    """
+    return costs_of(c).autocasts(c) & (c.wide_softmax == 0) & (c.fused == 0) & (c.gated == 0)
 
 
 def head_s(columns: Columns) -> tuple[Array, Array]:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from platform.cost_model.columns import ENGINES, FIELDS, Array, Columns, Mask
+from platform.cost_model.columns import FIELDS, Array, Columns, Mask
 from platform.cost_model.compression import compression_values
+from platform.cost_model.engines import ENGINES, costs
 from platform.cost_model.hardware import PLAIN_SHARE, ClusterSpec
 from platform.cost_model.kernels import (
     activation_passes,
@@ -174,7 +175,7 @@ def features(
         "bucket_bytes": np.where(
             buckets > 0,
             buckets * 2.0**20,
-            of_words(lambda word: default_bucket_bytes(word, state, compute), "engine"),
+            of_words(lambda word: _bucket_bytes(word, work), "engine"),
         ),
         "overlaps": of_words(lambda word: word == "on", "overlap") * (stage < 3),
         "prefetch": PREFETCH["current"] * of_words(lambda word: word != "off", "overlap"),
@@ -238,9 +239,10 @@ def joined(parts: Sequence[Columns]) -> Columns:
     )
 
 
-def default_bucket_bytes(engine: str, state_bytes: float, compute_bytes: float) -> float:
-    """Bytes of an engine's own gradient bucket: 25 MiB in DDP, 5e8 elements in DeepSpeed; FSDP reduces unit by unit."""
-    return {"ddp": 25 * 2.0**20, "fsdp": 0.0, "deepspeed": 5e8 * compute_bytes, "megatron": 4e7 * state_bytes}[engine]
+def _bucket_bytes(engine: str, work: Workload) -> float:
+    known = costs(engine)
+    assert known is not None, engine
+    return known.bucket_bytes(work.state_bytes, work.compute_bytes)
 
 
 def _of_model(model: ModelSpec) -> dict[str, Array | float]:

@@ -7,7 +7,7 @@ import math
 import re
 from typing import get_args
 
-from platform.cost_model.columns import ENGINES
+from platform.cost_model.engines import ENGINES
 from platform.cost_model.features import PREFETCH, ROUNDING, Workload
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.kernels import activation_passes, inner_copies, logit_bytes, loss_kind, pads_vocabulary

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from platform.cost_model.calibration import calibrate
-from platform.cost_model.columns import ENGINES
+from platform.cost_model.engines import ENGINES
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.predict import predict

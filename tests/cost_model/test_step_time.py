@@ -6,25 +6,19 @@ import numpy as np
 import pytest
 
 from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwidth
-from platform.cost_model.columns import ENGINES, Columns
+from platform.cost_model.columns import Columns
 from platform.cost_model.compute import UNIT_VALUES, head_s, layer_seconds, matmul_s
+from platform.cost_model.engines import ENGINES
+from platform.cost_model.engines.deepspeed import GRADIENT_HOST_S, INSTRUCTIONS_S
+from platform.cost_model.engines.fsdp import COLLECTIVE_HOST_S, SHARD_STEP_S
 from platform.cost_model.features import PREFETCH
 from platform.cost_model.hardware import find_device
-from platform.cost_model.host import (
-    CHECKPOINT_HOST_S,
-    COLLECTIVE_HOST_S,
-    COMPILED_CALL_S,
-    GRADIENT_HOST_S,
-    INSTRUCTIONS_S,
-    SHARD_STEP_S,
-    host_layer_s,
-    pace_share,
-    together_s,
-)
+from platform.cost_model.host import CHECKPOINT_HOST_S, COMPILED_CALL_S, host_layer_s, pace_share, together_s
 from platform.cost_model.kernels import LOGIT_BYTES
+from platform.cost_model.mesh import stages_of
 from platform.cost_model.rows import read_rows
 from platform.cost_model.scoring import merged, score_table, scores
-from platform.cost_model.step_time import StepTime, stages_of, step_time
+from platform.cost_model.step_time import StepTime, step_time
 from platform.cost_model.table import interpret
 from tests.cost_model.points import GPT2, GPT_39B, TABLES, fsdp, point
 from trainers.layout import Compile, Layout

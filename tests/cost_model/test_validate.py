@@ -12,7 +12,7 @@ import pytest
 import search_spaces
 from benchmarks import leave_one_table_out
 from platform.common.errors import InputError
-from platform.cost_model.columns import ENGINES
+from platform.cost_model.engines import ENGINES
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.rows import read_rows
