@@ -23,6 +23,7 @@ import search_spaces
 from benchmarks import ranks
 from trainers import engines
 from trainers.data import source
+from trainers.engines.step import Unmarked
 from trainers.layout import Layout, Offload
 from trainers.measuring.device import CpuMeter, CudaMeter, Meter
 from trainers.recipe import Recipe
@@ -82,7 +83,6 @@ def _measure(recipe: Recipe, layout: Layout, device: torch.device) -> tuple[floa
     meter.reset_peak()
     engine = engines.create(recipe, layout, device)
     peak = meter.peak_allocated_gib()
-    engine.set_grad_accum(2)
     tokens = torch.from_numpy(source(recipe).sequences(0, range(1))).to(device)
     places: collections.Counter[str] = collections.Counter()
 
@@ -93,9 +93,7 @@ def _measure(recipe: Recipe, layout: Layout, device: torch.device) -> tuple[floa
             places[f"{ours.filename}:{ours.lineno} through {stack[-1].filename}:{stack[-1].lineno}"] += 1
 
     def step() -> None:
-        engine.micro_step(tokens, last=False)
-        engine.micro_step(tokens, last=True)
-        engine.optimizer_step()
+        engine.step([tokens] * 2, Unmarked())
 
     step()
     with warnings.catch_warnings():

@@ -10,7 +10,6 @@ after. What a trial does between windows (agreeing with the other ranks, telling
 import argparse
 import os
 import time
-from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -20,8 +19,11 @@ import search_spaces
 from benchmarks.pairs import alternate
 from trainers import data, engines
 from trainers.cluster import Cluster
+from trainers.engines.step import Unmarked
 from trainers.job import Job
 from trainers.layout import BatchPoint
+from trainers.measuring import conditions
+from trainers.measuring.context import Context
 from trainers.measuring.device import CpuClock, CpuMeter, CudaClock, CudaMeter
 from trainers.measuring.rung import Rung
 from trainers.measuring.sampling import CpuSampler, NvmlSampler
@@ -65,23 +67,23 @@ def _compare(job: Job, device: torch.device, pairs: int, window_s: float) -> Any
     engine = engines.create(job.recipe, job.layout, device)
     batch, on_cuda = job.rungs[0], device.type == "cuda"
     accum = batch.grad_accum
-    engine.set_grad_accum(accum)
-    # All that a window touches of a worker; what goes to the driver is between windows.
-    worker = SimpleNamespace(
+    # What goes to the driver is between windows.
+    context = Context(
         job=job,
         device=device,
         rank=0,
-        world=1,
-        phase="",
         meter=CudaMeter() if on_cuda else CpuMeter(1.0),
         sampler=NvmlSampler() if on_cuda else CpuSampler(),
         clock=CudaClock if on_cuda else CpuClock,
         watchdog=Watchdog(floor_s=600, on_hang=lambda where, waited_s: None),
-        gather=lambda value: [value],  # type: ignore[reportUnknownLambdaType]
-        promise=lambda work_s: None,  # type: ignore[reportUnknownLambdaType]
+        gather=lambda value: [value],
+        enter=lambda phase: None,
+        promise=lambda work_s: None,
+        conditions=lambda: conditions.here(job.cluster, "unknown"),
+        matmul_peak_tflops=None,
     )
     source = data.source(job.recipe)
-    rung = cast(Any, Rung(cast(Any, worker), engine, source, batch))
+    rung = cast(Any, Rung(context, engine, source, batch))
     warm = rung._run(3, accum)
     steps = max(1, round(window_s / (warm.total_s / 3)))
     tokens = [rung._tokens(0, k) for k in range(accum)]
@@ -110,9 +112,7 @@ def _compare(job: Job, device: torch.device, pairs: int, window_s: float) -> Any
 
 def _steps(engine: engines.Engine, tokens: list[torch.Tensor], steps: int) -> None:
     for _ in range(steps):
-        for k, each in enumerate(tokens):
-            engine.micro_step(each, last=k == len(tokens) - 1)
-        engine.optimizer_step()
+        engine.step(tokens, Unmarked())
 
 
 if __name__ == "__main__":

@@ -104,15 +104,14 @@ def _ours(candidate: Candidate, pipe: Connection) -> None:
     import torch
 
     from trainers import engines
+    from trainers.engines.step import Unmarked
 
     _join_group()
     tokens = _tokens(candidate)
     engine = engines.create(candidate.recipe, candidate.layout, torch.device("cuda", 0))
-    engine.set_grad_accum(1)
 
     def step() -> None:
-        engine.micro_step(tokens, last=True)
-        engine.optimizer_step()
+        engine.step([tokens], Unmarked())
 
     _serve(pipe, step)
 

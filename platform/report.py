@@ -19,7 +19,7 @@ from platform.reports.show import show
 from platform.reports.table import to_rows, write_csv
 from platform.session import ending, scaling
 from platform.session.replanned import with_plan
-from platform.study.folder import FOLDER_HELP, default_folder, located
+from platform.study.folder import FOLDER_HELP, default_folder, located, user_path
 from platform.study.journal import describe_rejected
 from platform.study.several import is_several
 from platform.study.study import find, is_held, read
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    studies, name = located(options.studies.expanduser().absolute(), options.name)
+    studies, name = located(user_path(options.studies).absolute(), options.name)
     if is_several(studies / name):
         if options.csv is not None:
             raise InputError(f"{name} is several studies: give one's name with --csv, or take its scaling.csv")

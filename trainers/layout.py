@@ -4,8 +4,8 @@ import dataclasses
 import functools
 from typing import Literal, get_args
 
-from trainers.codec import identity
-from trainers.recipe import Recipe
+from trainers.codec import identity, shortened
+from trainers.recipe import LARGEST_BATCH, Recipe
 
 EngineName = Literal["ddp", "fsdp", "deepspeed"]
 GradSync = Literal["every", "last"]
@@ -16,6 +16,8 @@ Overlap = Literal["default", "on", "off"]
 Loss = Literal["plain", "chunked"]
 Compile = Literal["none", "block", "model"]
 
+LARGEST = 10**6
+"""Of a degree and of a bucket's MiB: a larger one is a slip of the keyboard."""
 AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
 """Mesh axes, outermost first."""
 _NAMES = {
@@ -82,6 +84,9 @@ class Layout:
         for axis in AXES:
             if getattr(self, axis) < 1:
                 raise ValueError(f"{axis} must be at least 1, got {getattr(self, axis)}")
+        for field in (*AXES, "bucket_mib", "prefetch", "reshard"):
+            if getattr(self, field) > LARGEST:
+                raise ValueError(f"{field} must be at most 10^6, got {shortened(getattr(self, field))}")
         for field in ("bucket_mib", "prefetch", "reshard"):
             if getattr(self, field) < 0:
                 raise ValueError(f"{field} must not be negative, got {getattr(self, field)}")
@@ -132,6 +137,13 @@ class Layout:
     def data_parallel(self) -> int:
         """Ranks that see different sequences."""
         return self.dp_replicate * self.dp_shard
+
+    def data_parallel_rank(self, rank: int) -> int:
+        """The data-parallel coordinate of global `rank`: ranks that share it see the same sequences.
+
+        Data-parallel axes are the outermost (`AXES`), as in the mesh that engines make.
+        """
+        return rank // (self.world_size // self.data_parallel)
 
     @property
     def world_size(self) -> int:
@@ -203,14 +215,19 @@ class BatchPoint:
         for field in ("micro_batch", "grad_accum"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
+            if getattr(self, field) > LARGEST_BATCH:
+                raise ValueError(f"{field} must be at most 10^12, got {shortened(getattr(self, field))}")
 
     @classmethod
     def of(cls, recipe: Recipe, layout: Layout, micro_batch: int) -> "BatchPoint":
-        """The point of `recipe` on `layout` at `micro_batch`: grad_accum follows from the global batch.
+        """The point of `recipe` on `layout` at `micro_batch`: grad_accum follows from the global batch, unless the
+        recipe fixes it.
 
         Raises:
             ValueError: micro_batch x data-parallel size does not divide the global batch.
         """
+        if recipe.grad_accum:
+            return cls(micro_batch=micro_batch, grad_accum=recipe.grad_accum)
         per_micro_step = micro_batch * layout.data_parallel
         if micro_batch < 1 or recipe.global_batch % per_micro_step:
             raise ValueError(
@@ -218,6 +235,15 @@ class BatchPoint:
                 f" x {layout.data_parallel} data-parallel ranks"
             )
         return cls(micro_batch=micro_batch, grad_accum=recipe.global_batch // per_micro_step)
+
+    def global_batch(self, layout: Layout) -> int:
+        """Sequences in one optimizer step on `layout`, over all ranks."""
+        return self.micro_batch * self.grad_accum * layout.data_parallel
+
+
+def divides(recipe: Recipe, layout: Layout, micro_batch: int) -> bool:
+    """Whether `micro_batch` x data-parallel ranks divide the recipe's global batch, or the accumulation is fixed."""
+    return not recipe.global_batch % (micro_batch * layout.data_parallel)
 
 
 # Asked for at every measurement of a study, which has ten thousand of them over some thousand layouts.

@@ -11,8 +11,9 @@ EXIT_CODE = 86
 class Watchdog:
     """Ends the process `allowed` seconds after the last beat.
 
-    Allowed are max(`floor_s`, 10 x the slowest micro-step seen), plus the time of micro-steps handed to the device
-    and not yet waited for. It never touches the device, so a hung collective cannot hang it.
+    Allowed are max(`floor_s`, 10 x the slowest phase seen), plus the time of phases handed to the device and not yet
+    waited for. A phase is a micro-step, or a whole schedule where an engine interleaves its micro-steps. It never
+    touches the device, so a hung collective cannot hang it.
     """
 
     def __init__(self, *, floor_s: float, on_hang: Callable[[str, float], None]) -> None:
@@ -27,12 +28,12 @@ class Watchdog:
 
     @property
     def allowance_s(self) -> float:
-        """Seconds without a micro-step after which the trial counts as hung."""
+        """Seconds without a beat after which the trial counts as hung."""
         return max(self._floor_s, 10 * self._slowest_s)
 
-    def saw(self, micro_step_s: float) -> None:
-        """Takes note of how long a micro-step took."""
-        self._slowest_s = max(self._slowest_s, micro_step_s)
+    def saw(self, phase_s: float) -> None:
+        """Takes note of how long a phase took."""
+        self._slowest_s = max(self._slowest_s, phase_s)
 
     def beat(self, where: str, *, allowed_s: float | None = None, pending: int = 0) -> None:
         """Says where the worker is; the next beat must come in `allowed_s`, or the allowance where that is None."""

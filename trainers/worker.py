@@ -1,11 +1,10 @@
 """The train function of one rank: builds the engine, then climbs the ladder, a durable measurement a rung."""
 
-import dataclasses
 import math
 import statistics
 import time
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import ray
 import ray.train
@@ -18,11 +17,12 @@ from trainers.codec import from_json, to_json
 from trainers.engines import Engine
 from trainers.failures import RungFailure, one_line, size
 from trainers.job import GateSize, Job, MemoryPoint, gate_batch
-from trainers.journal import GateCurves, Peak
+from trainers.journal import Peak
 from trainers.layout import BatchPoint
 from trainers.measurement import TIMED, Measurement, Outcome
-from trainers.measuring import conditions, matmul_peak
-from trainers.measuring.device import Clock, CpuClock, CpuMeter, CudaClock, CudaMeter, Meter
+from trainers.measuring import conditions, gate, matmul_peak
+from trainers.measuring.context import Context
+from trainers.measuring.device import CpuClock, CpuMeter, CudaClock, CudaMeter, Meter
 from trainers.measuring.host import HostSampler
 from trainers.measuring.ladder import best_above_tokens_per_s, deadline_s, misfits, with_headroom_gib
 from trainers.measuring.rung import Rung
@@ -67,10 +67,6 @@ class Worker:
         self.batch: BatchPoint = job.rungs[0] if job.rungs else job.profile or gate_batch(job)
         self.matmul_peak_tflops = job.matmul_peak_tflops
 
-    def clock(self) -> Clock:
-        """A new clock of this device's kind."""
-        return CudaClock() if self.device.type == "cuda" else CpuClock()
-
     def gather(self, value: Any) -> list[Any]:
         """Every rank's `value`, by rank, on every rank."""
         found: list[Any] = [None] * self.world
@@ -96,11 +92,12 @@ class Worker:
         self.meter.start(job.cap_gib)
         engine = engines.create(job.recipe, job.layout, self.device)
         started = {"startup_s": time.perf_counter() - self.started_s, "import_s": import_s}
+        context = self._context()
         if job.gate is not None:
-            self._run_gate(engine, job.gate)
+            self._run_gate(context, engine, job.gate)
         if job.profile is not None:
-            self._stand("profile", None, 2 * deadline_s(job, job.first_step_s, self.watchdog.allowance_s))
-            profiling.run(self, engine, source, job.profile)
+            points = source.of_batch(job.profile.global_batch(job.layout))
+            self._profile(context, engine, points, job.profile)
         known = list(job.known_memory)
         for number, batch in enumerate(job.rungs):
             late = any(self.gather(job.stop_at_unix_s is not None and time.time() > job.stop_at_unix_s))
@@ -108,7 +105,8 @@ class Worker:
                 break
             self.batch = batch
             self._stand("rung", batch, deadline_s(job, job.first_step_s, self.watchdog.allowance_s))
-            measured = Rung(self, engine, source, batch).measure(started if number == 0 else {})
+            rung = Rung(context, engine, source.of_batch(batch.global_batch(job.layout)), batch)
+            measured = rung.measure(started if number == 0 else {})
             self._record(measured)
             if measured.outcome not in TIMED or self._hopeless(measured):
                 break
@@ -160,26 +158,20 @@ class Worker:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _run_gate(self, engine: Engine, gate: GateSize) -> None:
-        """Trains on the gate's own stream from the first weights on, and records loss and gradient norm a step."""
+    def _run_gate(self, context: Context, engine: Engine, size: GateSize) -> None:
         self.batch = batch = gate_batch(self.job)
         self._stand("gate", None, deadline_s(self.job, self.job.first_step_s, self.watchdog.allowance_s))
-        recipe = dataclasses.replace(self.job.recipe, data=data.STREAM, global_batch=gate.sequences)
-        rates = [recipe.learning_rate * gate.rate * (step + 1) / gate.steps for step in range(gate.steps)]
-        losses, norms = Rung(self, engine, data.source(recipe), batch).curves(rates)
-        engine.set_learning_rate(recipe.learning_rate)
+        curves = gate.curves_of(context, engine, size, batch)
         if self.rank == 0:
-            curves = GateCurves(
-                trial_id=self.job.trial_id,
-                recipe=self.job.recipe,
-                layout=self.job.layout,
-                steps=gate.steps,
-                sequences=gate.sequences,
-                losses=tuple(losses),
-                grad_norms=tuple(norms),
-                is_reference=not self.job.is_last,
-            )
             ray.get(self.recorder.gate.remote(to_json(curves)))
+
+    def _profile(self, context: Context, engine: Engine, source: data.Source, batch: BatchPoint) -> None:
+        self._stand("profile", None, 2 * deadline_s(self.job, self.job.first_step_s, self.watchdog.allowance_s))
+        found = profiling.run(context, engine, source, batch)
+        if found is not None:
+            profile, trace = found
+            ray.get(cast(Any, self.recorder).profile.remote(to_json(profile), trace))
+        self.gather(None)
 
     def _hopeless(self, measured: Measurement) -> bool:
         """Whether even perfect scaling of the rungs above stays below the incumbent. The same on every rank."""
@@ -218,7 +210,28 @@ class Worker:
         if self.rank == 0:
             ray.get(self.recorder.stand.remote(self.job.trial_id, phase, batch and to_json(batch), allowed_s))
 
-    def promise(self, work_s: float) -> None:
+    def _context(self) -> Context:
+        """What measures on this rank; once the peak of the devices is known."""
+        return Context(
+            job=self.job,
+            rank=self.rank,
+            device=self.device,
+            meter=self.meter,
+            sampler=self.sampler,
+            host=self.host,
+            watchdog=self.watchdog,
+            clock=CudaClock if self.device.type == "cuda" else CpuClock,
+            gather=self.gather,
+            enter=self._enter,
+            promise=self._promise,
+            conditions=lambda: conditions.here(self.job.cluster, self.job.commit),
+            matmul_peak_tflops=self.matmul_peak_tflops,
+        )
+
+    def _enter(self, phase: str) -> None:
+        self.phase = phase
+
+    def _promise(self, work_s: float) -> None:
         """Puts off the trial's deadline: what comes next should take `work_s`."""
         if self.rank == 0:
             allowed_s = deadline_s(self.job, work_s, self.watchdog.allowance_s)
@@ -231,7 +244,3 @@ class Worker:
         measurement = self.job.measurement(self.batch, Outcome.HUNG, phase=self.phase, rank=self.rank, reason=reason)
         told = self.recorder.measured.remote(self.job.trial_id, to_json(measurement), to_json(self.job.rungs))
         ray.get(told, timeout=10)
-
-    def conditions(self) -> Any:
-        """Device, versions and environment of this rank."""
-        return conditions.here(self.job.cluster, self.job.commit)

@@ -7,6 +7,7 @@ import numpy as np
 
 from platform.common.errors import InputError
 from platform.cost_model.columns import Columns
+from platform.cost_model.engines import costs
 from platform.cost_model.features import from_points
 from platform.cost_model.predict import predict
 from platform.cost_model.probed import found_cluster
@@ -31,8 +32,7 @@ def likely_best_first(
     rungs = np.array([len(each.micro_batches) for each in candidates])
     owner = np.repeat(np.arange(len(candidates)), rungs)
     prediction = predict(columns)
-    tokens = np.array([each.tokens_per_step for each in candidates])[owner]
-    expected = prediction.ok_probability * tokens / prediction.expected_s
+    expected = prediction.ok_probability * columns.tokens_per_step / prediction.expected_s
     best = np.zeros(len(candidates))
     np.maximum.at(best, owner, expected)
     order = np.argsort(-best, kind="stable")
@@ -43,8 +43,11 @@ def likely_best_first(
 def known_columns(
     candidates: Sequence[Candidate], cluster: Cluster, cap_gib: float | None, probe: Probe | None = None
 ) -> Columns | None:
-    """A row for each rung of each candidate, in order; None on CPUs and where the catalogue does not know the GPU."""
+    """A row for each rung of each candidate, in order; None on CPUs, and where the catalogue does not know the GPU or
+    the cost model an engine."""
     if cluster.device_kind != "cuda" or not candidates:
+        return None
+    if any(costs(each.layout.engine) is None for each in candidates):
         return None
     try:
         memory_gib = min(cluster.device_memory_gib, cap_gib or cluster.device_memory_gib)

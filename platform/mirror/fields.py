@@ -151,6 +151,7 @@ def _measured(measurement: Measurement) -> dict[str, Any]:
     return {
         "outcome": measurement.outcome.value,
         **to_json(measurement.batch),
+        "global_batch": measurement.global_batch,
         "num_devices": measurement.num_devices,
         "repeat": measurement.repeat,
         "measured_grad_accum": measurement.measured_grad_accum,

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from platform.common.errors import InputError
-from platform.cost_model.columns import Columns, Mask
+from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.memory import PHASES, peak_parts
 from platform.cost_model.predict import Prediction, predict
@@ -121,7 +121,8 @@ def best_plan(
         skipped.append(("predicted out of memory", int((~runs).sum())))
     if (runs & ~fits).any():
         skipped.append(("predicted to thrash: the allocator's pools exceed the device", int((runs & ~fits).sum())))
-    rows = _fastest_rows(points.layouts, prediction, fits)
+    tokens = columns.tokens_per_step
+    rows = _fastest_rows(points.layouts, prediction.expected_s / tokens, fits)
     return Plan(
         recipe=recipe,
         cluster=cluster,
@@ -135,10 +136,10 @@ def best_plan(
     )
 
 
-def _fastest_rows(layouts: Sequence[Layout], prediction: Prediction, fits: Mask) -> Rows:
-    """The fitting row of each layout with the least expected time, the least of all first."""
+def _fastest_rows(layouts: Sequence[Layout], seconds_per_token: Array, fits: Mask) -> Rows:
+    """The fitting row of each layout with the least expected time of a token, the least of all first."""
     fitting = np.flatnonzero(fits)
-    by_time = fitting[np.argsort(prediction.expected_s[fitting], kind="stable")]
+    by_time = fitting[np.argsort(seconds_per_token[fitting], kind="stable")]
     fastest: dict[Layout, int] = {}
     for row in by_time:
         fastest.setdefault(layouts[row], int(row))
@@ -161,7 +162,8 @@ def _planned(points: Points, cluster: ClusterSpec, prediction: Prediction, row: 
     total = float(prediction.step.total_s[row])
     seconds, winner = _seconds(prediction, row), _seconds(prediction, best)
     loses_by = "" if row == best else max(PARTS, key=lambda part: seconds[part] - winner[part])
-    tokens = recipe.tokens_per_step
+    # A recipe of a fixed accumulation has another global batch at each micro-batch.
+    tokens = batch.micro_batch * batch.grad_accum * points.layouts[row].data_parallel * recipe.seq_len
     flops = recipe.model.flops_per_token(recipe.seq_len, "6n_causal") * tokens
     peak = cluster.device.peak_tflops(recipe.compute_precision) * 1e12 * cluster.num_devices
     return Planned(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from platform.cost_model.columns import Columns
+from platform.cost_model.engines import costs
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import ClusterSpec
 from search_spaces.degrees import fill
@@ -61,6 +62,8 @@ def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec) -> Points:
         fresh = [micro_batch for micro_batch in micro_batches if (layout, micro_batch) not in seen]
         seen.update((layout, micro_batch) for micro_batch in fresh)
         reason = _reason_against(recipe, layout, cluster) or refuses(_data_parallel_part(layout))
+        if costs(layout.engine) is None:
+            reason = f"the cost model does not know engine {layout.engine}"
         for micro_batch in fresh:
             try:
                 batch = BatchPoint.of(recipe, layout, micro_batch)

@@ -5,7 +5,9 @@ the model's waits for the device.
 import ctypes
 import dataclasses
 import gc
+import itertools
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import trainers
 from tests.contract.cases import BLOOM, GPT2, recipe
 from trainers import engines
 from trainers.data import source
+from trainers.engines.step import Phase, Unmarked
 from trainers.layout import Layout
 from trainers.measuring.device import CpuMeter
 from trainers.spec import ModelSpec
@@ -48,13 +51,10 @@ def waits(model: ModelSpec, layout: Layout) -> list[str]:
     """
     half = recipe(model, "bf16")
     engine = engines.create(half, layout, torch.device("cpu"))
-    engine.set_grad_accum(2)
     tokens = torch.from_numpy(source(half).sequences(0, range(2)))
     with _Reads() as reads:
         for _ in range(2):
-            engine.micro_step(tokens, last=False)
-            engine.micro_step(tokens, last=True)
-            engine.optimizer_step()
+            engine.step([tokens] * 2, Unmarked())
     engine.close()
     return reads.watched
 
@@ -77,17 +77,25 @@ class _Reads(TorchDispatchMode):
 
 def gathers(layout: Layout) -> list[int]:
     """Units of a model of two blocks that FSDP2 gathers in each of a step's three micro-steps."""
-    found: list[int] = []
     engine = engines.create(recipe(GPT2, "bf16"), layout, torch.device("cpu"))
-    engine.set_grad_accum(3)
     tokens = torch.from_numpy(source(recipe(GPT2)).sequences(0, range(2)))
-    for k in range(3):
-        with _Calls(torch.ops.fsdp.all_gather_copy_in.default) as seen:
-            engine.micro_step(tokens, last=k == 2)
-        found.append(len(seen.arguments))
-        assert engine.in_effect()["dp_shard"] == layout.dp_shard  # told between micro-steps too, of whole parameters
+    with _Calls(torch.ops.fsdp.all_gather_copy_in.default) as seen:
+        starts = _Starts(seen, lambda: engine.in_effect()["dp_shard"] == layout.dp_shard)
+        engine.step([tokens] * 3, starts)
     engine.close()
-    return found
+    return [after - before for before, after in itertools.pairwise(starts.calls)]
+
+
+class _Starts:
+    """Marks that count the calls before each phase, and look whether degrees can be read back then."""
+
+    def __init__(self, seen: "_Calls", holds: Callable[[], bool]) -> None:
+        self._seen, self._holds = seen, holds
+        self.calls: list[int] = []
+
+    def begin(self, phase: Phase) -> None:
+        self.calls.append(len(self._seen.arguments))
+        assert self._holds(), f"degrees are misread before a {phase}, where parameters may be whole"
 
 
 def factors(layout: Layout) -> list[tuple[torch.dtype, torch.dtype]]:
@@ -97,11 +105,11 @@ def factors(layout: Layout) -> list[tuple[torch.dtype, torch.dtype]]:
     """
     pure = recipe(GPT2, "bf16", states="bf16")
     engine = engines.create(pure, layout, torch.device("cpu"))
-    engine.micro_step(torch.from_numpy(source(pure).sequences(0, range(2))), last=True)
     with _Calls(torch.ops.aten._foreach_mul_.Tensor) as seen:
-        engine.optimizer_step()
+        starts = _Starts(seen, lambda: True)
+        engine.step([torch.from_numpy(source(pure).sequences(0, range(2)))], starts)
     engine.close()
-    return [(tensors[0].dtype, factor.dtype) for tensors, factor in seen.arguments]
+    return [(tensors[0].dtype, factor.dtype) for tensors, factor in seen.arguments[starts.calls[-1] :]]
 
 
 class _Calls(TorchDispatchMode):

@@ -20,7 +20,9 @@ from transformers.models.bloom import modeling_bloom as bloom_library
 from tests.contract.cases import Case
 from tests.contract.reference import Run, learning_rate_at, probe
 from trainers import data, engines
+from trainers.engines.step import Phase
 from trainers.kernels import compiled, head
+from trainers.measuring.steps import losses_of
 
 
 def run_cases(cases: list[Case], world_size: int) -> list[dict[str, Any]]:
@@ -103,25 +105,21 @@ def _run(case: Case) -> dict[str, Any]:
         eager = torch.compiler.set_stance("force_eager") if case.layout.compile != "none" else contextlib.nullcontext()
         with eager:
             logits = engine.logits(probe(recipe))
-        unsynced = case.fault == "missing sync"
-        if unsynced and case.layout.engine == "deepspeed":
-            cast(Any, engine)._engine.enable_backward_allreduce, unsynced = False, False
+        _plant_in_step(case, cast(Any, engine))
         losses, norms = [], []
         for step in range(case.steps):
-            loss, batch = torch.zeros(()), case.batch_at(step)
-            if step == 0 or batch != case.batch_at(step - 1):
-                engine.set_grad_accum(1 if case.fault == "not divided by grad_accum" else batch.grad_accum)
-            for k in range(batch.grad_accum):
-                last = k == batch.grad_accum - 1
-                if case.fault == "dropped micro-batch" and not last:
-                    continue
-                indices = data.sample_indices(batch, data_parallel=world_size, rank=rank, micro_step=k)
-                tokens = torch.from_numpy(source.sequences(step, indices))
-                loss += engine.micro_step(tokens, last=last and not unsynced) / batch.grad_accum
+            batch = case.batch_at(step)
+            coordinate = case.layout.data_parallel_rank(rank)
+            taken = [
+                data.sample_indices(batch, data_parallel=case.layout.data_parallel, rank=coordinate, micro_step=k)
+                for k in range(batch.grad_accum)
+            ]
             engine.set_learning_rate(learning_rate_at(step, recipe))
-            norms.append(engine.optimizer_step().item())
-            dist.all_reduce(loss)
-            losses.append(loss.item() / world_size)
+            marks = Noted()
+            result = engine.step([torch.from_numpy(source.sequences(step, indices)) for indices in taken], marks)
+            assert tuple(marks.phases) == result.phases, f"marked {marks.phases}, the step says {result.phases}"
+            norms.append(result.grad_norm.item())
+            losses += losses_of([result], _gather)
         wrong = engines.mismatches(
             engine.in_effect(), recipe, case.layout, grad_accum=case.batch_at(case.steps - 1).grad_accum
         )
@@ -130,9 +128,39 @@ def _run(case: Case) -> dict[str, Any]:
     return {"run": Run(weights, logits, losses, norms), "mismatches": wrong, "digests": digests}
 
 
+class Noted:
+    """Marks that are remembered."""
+
+    def __init__(self) -> None:
+        self.phases: list[Phase] = []
+
+    def begin(self, phase: Phase) -> None:
+        self.phases.append(phase)
+
+
+def _gather(value: Any) -> list[Any]:
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return found
+
+
+def _plant_in_step(case: Case, engine: Any) -> None:
+    """Breaks the engine's steps in the way that the case's fault names, if that is one of these."""
+    if case.fault == "missing sync" and case.layout.engine == "deepspeed":
+        engine._engine.enable_backward_allreduce = False
+        return
+    micro_step, set_grad_accum = engine._micro_step, engine._set_grad_accum
+    if case.fault == "missing sync":
+        engine._micro_step = lambda tokens, *, last: micro_step(tokens, last=False)
+    if case.fault == "dropped micro-batch":
+        engine._micro_step = lambda tokens, *, last: micro_step(tokens, last=True) if last else torch.zeros(())
+    if case.fault == "not divided by grad_accum":
+        engine._set_grad_accum = lambda grad_accum: set_grad_accum(1)
+
+
 @contextlib.contextmanager
 def _planted(fault: str) -> Generator[None, None, None]:
-    """Breaks the model or its gradients in the way that `fault` names; the other faults are planted in the loop."""
+    """Breaks the model or its gradients in the way that `fault` names; see `_plant_in_step` for those of a step."""
     modeling_bloom = cast(Any, bloom_library)
     causal_mask, attention = modeling_bloom.create_causal_mask, modeling_bloom.BloomAttention.forward
     tensor = cast(Any, torch.Tensor)

@@ -14,6 +14,7 @@ from tests.contract.cases import BLOOM, recipe
 from trainers import engines
 from trainers.data import source
 from trainers.engines import deepspeed
+from trainers.engines.step import Phase, Unmarked
 from trainers.layout import Layout
 from trainers.recipe import Recipe
 
@@ -52,7 +53,7 @@ def _keep_parameters(engine: Any) -> None:
 
 
 def _grad_accum(engine: Any) -> None:
-    engine.set_grad_accum(3)
+    engine._set_grad_accum(3)
 
 
 def _clip_threshold(engine: Any) -> None:
@@ -117,7 +118,6 @@ def mismatches_of(names: list[str]) -> dict[str, list[str]]:
             engine = engines.create(wanted, layout, torch.device("cpu"))
         finally:
             deepspeed.engine_config = honest
-        engine.set_grad_accum(1)
         tamper(engine)
         found[name] = engines.mismatches(engine.in_effect(), wanted, layout, grad_accum=1)
         engine.close()
@@ -139,15 +139,15 @@ def overflows(layouts: list[Layout]) -> list[dict[str, Any]]:
     for layout in layouts:
         half = recipe(BLOOM, "fp16")
         engine: Any = engines.create(half, layout, torch.device("cpu"))
-        engine.set_grad_accum(1)
         tokens = torch.from_numpy(source(half).sequences(0, range(8)))
         losses, norms, skipped, kept = [], [], [], []
         for step in range(4):
             if step in (1, 2):
                 _set_loss_scale(engine, 2.0**100 if step == 1 else 2.0**10)
             before = {name: weight.clone() for name, weight in engine.named_full_weights()}
-            losses.append(engine.micro_step(tokens, last=True).item())
-            norms.append(engine.optimizer_step().item())
+            result = engine.step([tokens], Unmarked())
+            losses.append((result.loss_sum / result.num_tokens).item())
+            norms.append(result.grad_norm.item())
             skipped.append(engine.num_skipped_steps())
             kept.append(all(torch.equal(before[name], weight) for name, weight in engine.named_full_weights()))
         wrong = engines.mismatches(engine.in_effect(), half, layout, grad_accum=1)
@@ -161,11 +161,19 @@ def overflows(layouts: list[Layout]) -> list[dict[str, Any]]:
 def _kept_by_an_overflow_in_one_shard(engine: Any, tokens: torch.Tensor) -> bool:
     """Whether all ranks keep their weights where a gradient overflows in rank 0's shard alone."""
     before = {name: weight.clone() for name, weight in engine.named_full_weights()}
-    engine.micro_step(tokens, last=True)
-    if dist.get_rank() == 0:
-        next(engine.model.module.parameters()).grad.to_local().view(-1)[0] = torch.inf
-    engine.optimizer_step()
+    engine.step([tokens], _Overflow(engine))
     return all(torch.equal(before[name], weight) for name, weight in engine.named_full_weights())
+
+
+class _Overflow:
+    """Marks that spoil a gradient in rank 0's shard where the optimizer step begins."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def begin(self, phase: Phase) -> None:
+        if phase is Phase.OPTIMIZER_STEP and dist.get_rank() == 0:
+            next(self._engine.model.module.parameters()).grad.to_local().view(-1)[0] = torch.inf
 
 
 def _set_loss_scale(engine: Any, scale: float) -> None:

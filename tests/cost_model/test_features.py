@@ -9,16 +9,19 @@ import pytest
 
 import search_spaces
 from benchmarks.cost_model_speed import Axes, make_grid
+from platform.cost_model import engines
 from platform.cost_model.columns import FIELDS, Columns
 from platform.cost_model.features import AXES, from_points
 from platform.cost_model.hardware import ClusterSpec, find_cluster
+from platform.cost_model.lower_bound import lower_bound_gib
 from platform.cost_model.ordering import known_columns
 from platform.cost_model.predict import predict
 from platform.cost_model.probed import found_cluster
 from platform.plan import main
 from platform.plans.layouts import best_plan
 from platform.plans.points import points_of, recipes_of
-from search_spaces.space import Space
+from platform.subject.planning import make_plan
+from search_spaces.space import Candidate, Space
 from tests.cost_model.points import BLOOM_7B1, GPT2, GPT_39B, point
 from trainers.cluster import Cluster
 from trainers.layout import STAGES, BatchPoint, Layout
@@ -249,3 +252,23 @@ def test_a_grid_has_the_rows_of_its_layouts() -> None:
         )
         batch = BatchPoint.of(recipe, layout, int(grid.columns.micro_batch[place]))
         assert values_of(columns, row) == values_of(from_points([(recipe, layout, batch)], cluster), 0), layout
+
+
+def test_an_engine_that_the_model_does_not_know_is_neither_predicted_nor_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layout, recipe = Layout(engine="ddp"), Recipe(model=GPT_39B, seq_len=2048, global_batch=8)
+    cluster = Cluster(
+        device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=1, capability=(9, 0)
+    )
+    candidate = Candidate(recipe=recipe, layout=layout, micro_batches=(1,))
+    batch = BatchPoint(micro_batch=1, grad_accum=8)
+    assert lower_bound_gib(recipe, layout, batch) > 139.8 and known_columns([candidate], cluster, None) is not None
+    monkeypatch.delitem(engines._COSTS, "ddp")  # pyright: ignore[reportPrivateUsage]
+    assert lower_bound_gib(recipe, layout, batch) == 0
+    assert known_columns([candidate], cluster, None) is None
+    assert [each.micro_batches for each in make_plan([candidate], (), cluster, None).candidates] == [(1,)]
+    space = search_spaces.load("gpt2")
+    plan = best_plan(space, space.recipe, find_cluster("8xH100"), top=1000)
+    assert {each.layout.engine for each in plan.best} == {"fsdp", "deepspeed"}
+    assert "the cost model does not know engine ddp" in dict(plan.skipped)

@@ -35,3 +35,10 @@ def test_a_later_field_changes_no_identity_but_its_own() -> None:
     ids = {FSDP.id, dataclasses.replace(FSDP, reshard=2).id, dataclasses.replace(FSDP, dp_shard=2).id}
     ids |= {ZERO_2.id, dataclasses.replace(ZERO_2, overlap="on").id, dataclasses.replace(ZERO_2, overlap="off").id}
     assert len(ids) == 6
+
+
+def test_ranks_of_one_data_parallel_coordinate_see_the_same_sequences() -> None:
+    """Data-parallel axes are outermost: neighbours share a tensor-parallel group first."""
+    layout = Layout(engine="fsdp", zero_stage=3, dp_replicate=2, dp_shard=2, tp=2)
+    assert [layout.data_parallel_rank(rank) for rank in range(layout.world_size)] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [FSDP.data_parallel_rank(rank) for rank in range(4)] == [0, 1, 2, 3]

@@ -1,21 +1,26 @@
 # pyright: reportPrivateUsage=false
 """The arithmetic of a rung that needs no process group: which phase a peak belongs to, which windows count."""
 
+import dataclasses
 import itertools
 import math
 import statistics
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
 
 from tests.samples import RECIPE, layout
+from trainers.engines.step import Marks, Phase, StepResult
 from trainers.job import Timing
 from trainers.layout import BatchPoint
 from trainers.measurement import Outcome
 from trainers.measuring.figures import Timed, Window, device_fields, judge, quartiles, speed_fields
-from trainers.measuring.rung import Rung
+from trainers.measuring.rung import Rung, short_accum
 from trainers.measuring.sampling import Sampled
+from trainers.measuring.steps import losses_of, timed_steps
 
 
 class Clock:
@@ -53,23 +58,51 @@ class Engine:
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
 
-    def micro_step(self, tokens: object, *, last: bool) -> float:
-        self.meter.peak = max(self.meter.peak, 1.0)
-        return 1.0
+    marks_micro_steps = True
 
-    def optimizer_step(self) -> float:
+    def step(self, micro_batches: Sequence[Any], marks: Marks) -> StepResult:
+        for _ in micro_batches:
+            marks.begin(Phase.MICRO_STEP)
+            self.meter.peak = max(self.meter.peak, 1.0)
+        marks.begin(Phase.OPTIMIZER_STEP)
         self.meter.peak = max(self.meter.peak, 5.0)
-        return 1.0
+        return result(len(micro_batches))
 
 
-def rung(monkeypatch: Any) -> Any:
+class Scheduled(Engine):
+    """Interleaves its micro-steps."""
+
+    marks_micro_steps = False
+
+    def step(self, micro_batches: Sequence[Any], marks: Marks) -> StepResult:
+        marks.begin(Phase.SCHEDULE)
+        marks.begin(Phase.OPTIMIZER_STEP)
+        return result(0)
+
+
+def result(num_micro_steps: int, *, loss: float = 1.0, num_tokens: int = 1, norm: float = 1.0) -> StepResult:
+    """A step's result by hand, of a schedule where there are no micro-steps."""
+    return StepResult(
+        loss_sum=torch.tensor(loss * num_tokens),
+        num_tokens=torch.tensor(num_tokens),
+        grad_norm=torch.tensor(norm),
+        phases=(*([Phase.MICRO_STEP] * num_micro_steps or [Phase.SCHEDULE]), Phase.OPTIMIZER_STEP),
+    )
+
+
+def rung(monkeypatch: Any, kind: type[Engine] = Engine, grad_accum: int = 2) -> Any:
     meter = Meter()
-    dog = SimpleNamespace(beat=lambda *_, **__: None, saw=lambda _: None)
-    worker = SimpleNamespace(
-        meter=meter, clock=Clock, watchdog=dog, gather=lambda value: [value], phase="", promise=lambda _: None
+    dog = SimpleNamespace(beat=lambda *_, **__: None, saw=lambda _: None, allowance_s=60.0)
+    context = SimpleNamespace(
+        meter=meter,
+        clock=Clock,
+        watchdog=dog,
+        gather=lambda value: [value],
+        enter=lambda _: None,
+        promise=lambda _: None,
     )
     made: Any = Rung(
-        cast(Any, worker), cast(Any, Engine(meter)), cast(Any, None), BatchPoint(micro_batch=1, grad_accum=2)
+        cast(Any, context), cast(Any, kind(meter)), cast(Any, None), BatchPoint(micro_batch=1, grad_accum=grad_accum)
     )
     monkeypatch.setattr(made, "_tokens", lambda step, micro_step: None)
     return made
@@ -87,8 +120,8 @@ def test_slow_micro_steps_put_off_the_trial_s_deadline(monkeypatch: Any) -> None
     """At 300 s a micro-step a rung takes an hour, and each part of it must be allowed for before it begins."""
     made = rung(monkeypatch)
     promised: list[float] = []
-    made._w.promise = promised.append
-    made._w.clock = lambda: Clock(300.0)
+    made._c.promise = promised.append
+    made._c.clock = lambda: Clock(300.0)
     made._run(1, 2, watch_s=300.0, phases=True)  # nothing is known of the first step
     for steps in (1, 1, 3):
         made._run(steps, 2)
@@ -113,14 +146,15 @@ MEMORY = [{"reserved": 1.0, "outside": 0.0, "limit": 4.0}]
 
 def job(timing: Timing, **fields: Any) -> Any:
     """What a rung asks of its job."""
-    known = {"is_last": False, "incumbent_tokens_per_s": None, "recipe": SimpleNamespace(tokens_per_step=100)}
+    known = {"is_last": False, "incumbent_tokens_per_s": None, "recipe": SimpleNamespace(seq_len=50)}
+    known["layout"] = SimpleNamespace(data_parallel=1)
     return SimpleNamespace(timing=timing, **{**known, **fields})
 
 
 def timed(monkeypatch: Any, made: Any, overflows: list[int] | None = None) -> Any:
     """What is timed of a rung whose n-th window left out so many optimizer steps."""
-    made._w.meter.alloc_retries = lambda: 0
-    made._w.sampler = made._w.host = SimpleNamespace(start=lambda: None, stop=lambda: None)
+    made._c.meter.alloc_retries = lambda: 0
+    made._c.sampler = made._c.host = SimpleNamespace(start=lambda: None, stop=lambda: None)
     if overflows is None:
         made._engine.num_skipped_steps = lambda: 0
         return made._windows(2, 1)
@@ -133,7 +167,7 @@ def timed(monkeypatch: Any, made: Any, overflows: list[int] | None = None) -> An
 def judged(monkeypatch: Any, overflows: list[int]) -> tuple[Any, Any, Outcome, str]:
     """Good and void windows, and what is made of them."""
     made = rung(monkeypatch)
-    made._w.job = job(Timing(rung_s=0.0))
+    made._c.job = job(Timing(rung_s=0.0))
     found = timed(monkeypatch, made, overflows)
     return found.windows, found.void, *judge(found, [1.0], MEMORY, 3)
 
@@ -148,7 +182,7 @@ def test_a_rung_of_void_windows_is_no_result(monkeypatch: Any) -> None:
 
 def test_a_window_in_which_something_was_compiled_is_void(monkeypatch: Any) -> None:
     made = rung(monkeypatch)
-    made._w.job = job(Timing(rung_s=0.0))
+    made._c.job = job(Timing(rung_s=0.0))
     graphs = iter([4, 4, 4, 5, 5, 5, 5, 5])  # before and after each window
     monkeypatch.setattr("trainers.measuring.rung.num_compilations", lambda: next(graphs))
     found = timed(monkeypatch, made)
@@ -163,8 +197,9 @@ def test_void_windows_beside_enough_good_ones_are_left_out(monkeypatch: Any) -> 
 @pytest.mark.parametrize("norm", [math.inf, math.nan])
 def test_a_gradient_norm_of_a_step_left_out_is_no_divergence(monkeypatch: Any, norm: float) -> None:
     made = rung(monkeypatch)
-    made._engine.optimizer_step = lambda: norm
-    made._w.job = job(Timing())
+    step = made._engine.step
+    made._engine.step = lambda *given: dataclasses.replace(step(*given), grad_norm=torch.tensor(norm))
+    made._c.job = job(Timing())
     made._run(1, 1, phases=True)
     found = Timed(windows=[window(0.2)] * 3, void=["overflow"], retries=0)
     assert judge(found, made._losses, MEMORY, 3) == (Outcome.OK, "")
@@ -184,8 +219,8 @@ def test_utilization_is_that_of_the_timed_steps_alone(monkeypatch: Any) -> None:
     made = rung(monkeypatch)
     told: list[str] = []
     state = Sampled(utilization_pct=50.0)
-    made._w.sampler = SimpleNamespace(start=lambda: told.append("start"), stop=lambda: told.append("stop") or state)
-    made._w.host = SimpleNamespace(start=lambda: None, stop=lambda: None)
+    made._c.sampler = SimpleNamespace(start=lambda: told.append("start"), stop=lambda: told.append("stop") or state)
+    made._c.host = SimpleNamespace(start=lambda: None, stop=lambda: None)
     monkeypatch.setattr(made, "_tokens", lambda step, micro_step: told.append("tokens"))
     sampled: list[Any] = []
     made._run(1, 1, sampled=sampled)
@@ -209,8 +244,8 @@ def test_a_rung_that_cannot_reach_the_incumbent_is_stopped_after_three_windows(
 ) -> None:
     """A step takes about 0.3 s, so a hundred tokens a step are at most 332 a second, interval and all."""
     made = rung(monkeypatch)
-    made._w.clock = Slowing
-    made._w.job = job(Timing(), incumbent_tokens_per_s=incumbent)
+    made._c.clock = Slowing
+    made._c.job = job(Timing(), incumbent_tokens_per_s=incumbent)
     found = timed(monkeypatch, made)
     assert len(found.windows) == windows
     outcome, reason = judge(found, [1.0], MEMORY, 3)
@@ -220,10 +255,10 @@ def test_a_rung_that_cannot_reach_the_incumbent_is_stopped_after_three_windows(
 
 def test_steps_asked_for_are_timed_and_a_winner_s_last_run_is_long(monkeypatch: Any) -> None:
     made = rung(monkeypatch)
-    made._w.job = job(Timing(steps=20))
+    made._c.job = job(Timing(steps=20))
     assert made._steps_per_window(0.3) == 2
     assert len(timed(monkeypatch, made).windows) == 20, "windows of one step here"
-    made._w.job = job(Timing(winner_s=30.0), is_last=True)
+    made._c.job = job(Timing(winner_s=30.0), is_last=True)
     assert made._steps_per_window(0.3) == 13, "an eighth of 30 s"
     assert len(timed(monkeypatch, made).windows) == pytest.approx(100, abs=1), "30 s in steps of 0.3 s"
 
@@ -249,3 +284,53 @@ def test_a_rate_is_told_as_a_share_of_both_peaks(datasheet: float | None) -> Non
         assert fields["datasheet_peak_tflops"] is None and fields["share_of_datasheet_peak"] is None
     else:
         assert fields["model_tflops_per_gpu"] == pytest.approx(989.4 * fields["share_of_datasheet_peak"])
+
+
+def test_a_schedule_is_timed_whole_and_the_watchdog_waits_for_all_of_it(monkeypatch: Any) -> None:
+    """Eight micro-steps of 300 s: nothing but the first step's own limit is known of the first one."""
+    made = rung(monkeypatch, Scheduled, grad_accum=8)
+    allowed: list[float] = []
+    seen: list[float] = []
+    made._c.watchdog = SimpleNamespace(
+        beat=lambda where, *, allowed_s, pending: allowed.append(allowed_s), saw=seen.append, allowance_s=60.0
+    )
+    made._c.clock = lambda: Clock(2400.0)
+    assert short_accum(made._engine, made._batch) == 8
+    assert short_accum(cast(Any, Engine(Meter())), made._batch) == 3
+    done = made._run(1, 8, watch_s=300.0, phases=True)
+    assert (done.first_micro_s, done.middle_micro_s, done.last_micro_s) == (None, None, None)
+    assert (done.longest_beat_s, done.optimizer_s, seen) == (2400.0, 2400.0, [2400.0])
+    made._run(1, 8)
+    assert allowed == [2400.0, 2400.0, 48000.0, 48000.0]
+    assert (made._peaks["forward_backward"], made._peaks["optimizer"]) == (0.0, 0.0)
+    fields = speed_fields(
+        cast(Any, SimpleNamespace(recipe=RECIPE, layout=layout(), datasheet_peak_tflops=None)),
+        BatchPoint(micro_batch=1, grad_accum=8),
+        [dataclasses.replace(window(2.0), first_micro_s=None, middle_micro_s=None, last_micro_s=None)],
+        8,
+        700.0,
+    )
+    assert fields["last_micro_step_s"] is None and fields["step_time_s"] == 2.0
+
+
+def test_the_loss_is_that_of_the_ranks_that_computed_one_weighted_by_tokens() -> None:
+    """As in a pipeline, of which the last stage alone has a loss."""
+    own = [result(1, loss=3.0, num_tokens=10), result(1, loss=1.0, num_tokens=30)]
+    other = [(20.0, 10), (0.0, 0)]
+    assert losses_of(own, lambda value: [value, other, [(math.nan, 0), (0.0, 0)]]) == [2.5, 1.0]
+    with pytest.raises(ValueError, match="gives its loss on one rank at least"):
+        losses_of([result(1, num_tokens=0)], lambda value: [value])
+    assert math.isnan(losses_of([result(1, loss=math.nan)], lambda value: [value])[0])
+
+
+@pytest.mark.parametrize(
+    ("spans", "phases", "sentence"),
+    [
+        (3, [(Phase.MICRO_STEP, Phase.OPTIMIZER_STEP)], "got 3 marked phases in 1 steps"),
+        (2, [(Phase.MICRO_STEP, Phase.MICRO_STEP)], "ends with its one optimizer step"),
+        (5, [(Phase.MICRO_STEP, Phase.OPTIMIZER_STEP), (Phase.SCHEDULE,) * 2 + (Phase.OPTIMIZER_STEP,)], "the same"),
+    ],
+)
+def test_an_engine_whose_marks_belie_its_step_is_refused(spans: int, phases: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        timed_steps([0.1] * spans, phases)

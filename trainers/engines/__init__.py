@@ -1,10 +1,11 @@
 """The engines behind one interface. A new one is one file, one line in `_REGISTRY`, one line in the contract test."""
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trainers import lean
+from trainers.engines.step import Marks, StepResult
 from trainers.layout import Layout
 from trainers.recipe import Recipe
 
@@ -23,8 +24,7 @@ _REGISTRY = {
 class Engine(Protocol):
     """One model laid out on the ranks of the default process group, ready to train.
 
-    Made by `create` on every rank at once. A step is `grad_accum` calls of `micro_step`, the last one with
-    `last=True`, then one `optimizer_step`. No method but `close`, `in_effect`, `num_skipped_steps` and
+    Made by `create` on every rank at once. No method but `close`, `in_effect`, `num_skipped_steps` and
     `named_full_weights` syncs the host with the device unless the engine's library does so itself.
     """
 
@@ -37,21 +37,18 @@ class Engine(Protocol):
         """The model as it was built: its modules are those that run."""
         ...
 
-    def set_grad_accum(self, grad_accum: int) -> None:
-        """Fixes the micro-steps of the coming steps; callable between steps, as often as wanted."""
+    @property
+    def marks_micro_steps(self) -> bool:
+        """Whether a step marks each of its micro-steps. Where not, its schedule interleaves them and is timed whole."""
         ...
 
-    def micro_step(self, tokens: "torch.Tensor", *, last: bool) -> "torch.Tensor":
-        """Forward and backward of one micro-batch.
+    def step(self, micro_batches: "Sequence[torch.Tensor]", marks: Marks) -> StepResult:
+        """One optimizer step over this rank's micro-batches; marks the phases as they begin.
 
-        `tokens` is int64 [micro_batch, seq_len + 1] on the device. Gradients of its mean loss, divided by
-        `grad_accum` and averaged over data-parallel ranks, are added. Returns this rank's mean loss, a detached
-        0-dim fp32 tensor on the device.
+        Each of `micro_batches` is int64 [micro_batch, seq_len + 1] on the device, the same on all ranks that share a
+        data-parallel coordinate. The gradient is that of the mean loss over all micro-batches and data-parallel ranks,
+        clipped. The result is this rank's alone: no collective is added for it, the caller combines ranks.
         """
-        ...
-
-    def optimizer_step(self) -> "torch.Tensor":
-        """Clips, steps, clears gradients. Returns the global gradient norm before clipping, 0-dim fp32."""
         ...
 
     def set_learning_rate(self, learning_rate: float) -> None:
@@ -63,7 +60,7 @@ class Engine(Protocol):
         ...
 
     def logits(self, tokens: "torch.Tensor") -> "torch.Tensor":
-        """What the model says to int64 [batch, seq_len] tokens: [batch, seq_len, vocab], no gradient; a collective."""
+        """Logits [batch, seq_len, vocab] of int64 [batch, seq_len] tokens, without gradient; a collective."""
         ...
 
     def in_effect(self) -> Mapping[str, Any]:

@@ -1,15 +1,16 @@
-"""What engines share: matrix-product precision, optimizers; the step of the torch engines."""
+"""What engines share: matrix-product precision, optimizers, steps that accumulate; and what the torch engines do."""
 
 import abc
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from trainers.engines._kernels import kernels_in_effect, prepare
+from trainers.engines.step import Marks, Phase, StepResult
 from trainers.kernels.head import loss_of
 from trainers.layout import Layout
 from trainers.models import Model, build
@@ -126,7 +127,61 @@ def plain_name(name: str) -> str:
     return name.replace("_checkpoint_wrapped_module.", "").removeprefix("module.")
 
 
-class TorchEngine(abc.ABC):
+class AccumulatingEngine(abc.ABC):
+    """Steps of micro-steps one after another, whose gradients are summed. See `trainers.engines.Engine`."""
+
+    _grad_accum = 1
+    _skipped: torch.Tensor
+
+    def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
+        set_matmul_precision(recipe)
+        set_host_threads(layout, device)
+        self._recipe, self._layout, self._device = recipe, layout, device
+        self._model = build(recipe.model, attention=layout.attention)
+        self._units: tuple[Any, ...] = prepare(self._model, layout)
+        self._skipped = torch.zeros((), dtype=torch.int64, device=device)
+
+    @abc.abstractmethod
+    def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
+        """Adds the gradient of the mean loss divided by `_grad_accum`; returns the mean loss, detached, fp32."""
+
+    @abc.abstractmethod
+    def _optimizer_step(self) -> torch.Tensor:
+        """Clips, steps, clears gradients; returns the global gradient norm before clipping, 0-dim fp32."""
+
+    @property
+    def model(self) -> Model:
+        return self._model
+
+    @property
+    def marks_micro_steps(self) -> bool:
+        return True
+
+    def _set_grad_accum(self, grad_accum: int) -> None:
+        """Takes the number of micro-steps of the coming steps; called where it changes."""
+        self._grad_accum = grad_accum
+
+    def step(self, micro_batches: Sequence[torch.Tensor], marks: Marks) -> StepResult:
+        if len(micro_batches) != self._grad_accum:
+            self._set_grad_accum(len(micro_batches))
+        losses: list[torch.Tensor] = []
+        for k, tokens in enumerate(micro_batches):
+            marks.begin(Phase.MICRO_STEP)
+            losses.append(self._micro_step(tokens, last=k == len(micro_batches) - 1))
+        marks.begin(Phase.OPTIMIZER_STEP)
+        norm = self._optimizer_step()
+        # Micro-batches are of one size: the sum of their means is all that the step computes for its result.
+        sequences, length = micro_batches[0].shape
+        each = sequences * (length - 1)
+        return StepResult(
+            loss_sum=torch.stack(losses).sum() * each,
+            num_tokens=torch.full((), each * len(losses), dtype=torch.int64, device=norm.device),
+            grad_norm=norm,
+            phases=(*(Phase.MICRO_STEP for _ in losses), Phase.OPTIMIZER_STEP),
+        )
+
+
+class TorchEngine(AccumulatingEngine):
     """The step that `ddp` and `fsdp` share: scaling, clipping, the optimizer. See `trainers.engines.Engine`.
 
     With states in bf16 ("pure bf16") there is no fp32 copy of anything: weights, gradients, AdamW's moments and the
@@ -140,18 +195,12 @@ class TorchEngine(abc.ABC):
     _module: Any
 
     def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
-        set_matmul_precision(recipe)
-        set_host_threads(layout, device)
-        self._recipe, self._layout, self._device = recipe, layout, device
-        self._grad_accum = 1
+        super().__init__(recipe, layout, device)
         self._syncs: list[bool] = []
         self._last_syncs: list[bool] = []
-        self._model = build(recipe.model, attention=layout.attention)
-        self._units: tuple[Any, ...] = prepare(self._model, layout)
         self._module = self._lay_out(self._model)
         self._optimizer = make_optimizer(self._stepped(), recipe)
         self._scaler = self._make_scaler() if recipe.compute_precision == "fp16" else None
-        self._skipped = torch.zeros((), dtype=torch.int64, device=device)
 
     @abc.abstractmethod
     def _lay_out(self, model: Model) -> nn.Module:
@@ -169,10 +218,6 @@ class TorchEngine(abc.ABC):
     def _whole(self, tensor: torch.Tensor) -> torch.Tensor:
         """The full tensor behind a local or sharded one."""
 
-    @property
-    def model(self) -> Model:
-        return self._model
-
     def _stepped(self) -> list[nn.Parameter]:
         """What the optimizer steps."""
         return list(self._module.parameters())
@@ -180,11 +225,7 @@ class TorchEngine(abc.ABC):
     def _make_scaler(self) -> torch.amp.GradScaler:
         return torch.amp.GradScaler(self._device.type)
 
-    def set_grad_accum(self, grad_accum: int) -> None:
-        self._grad_accum = grad_accum
-        self._syncs, self._last_syncs = [], []
-
-    def micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
+    def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
         with self._syncing(last or self._layout.grad_sync == "every") as synced:
             self._syncs.append(synced)
             with self._computing():
@@ -193,7 +234,7 @@ class TorchEngine(abc.ABC):
             (scaled if self._scaler is None else self._scaler.scale(scaled)).backward()
         return loss.detach()
 
-    def optimizer_step(self) -> torch.Tensor:
+    def _optimizer_step(self) -> torch.Tensor:
         if self._scaler is not None:
             self._scaler.unscale_(self._optimizer)
         norm = self._clip(self._recipe.grad_clip or float("inf"))
@@ -231,7 +272,7 @@ class TorchEngine(abc.ABC):
         return {
             "engine": self._layout.engine,
             "world_size": torch.distributed.get_world_size(),
-            "grad_accum": len(self._last_syncs) or self._grad_accum,
+            "grad_accum": len(self._last_syncs) or None,
             "grad_sync": ("every" if all(self._last_syncs) else "last") if several else None,
             "product_sums": product_sums(),
             **kernels_in_effect(self._model, self._units),

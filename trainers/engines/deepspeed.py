@@ -38,8 +38,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainers import weights
-from trainers.engines._kernels import kernels_in_effect, prepare
+from trainers.engines._kernels import kernels_in_effect
 from trainers.engines._torch import (
+    AccumulatingEngine,
     dtype_name,
     half_dtype,
     make_optimizer,
@@ -47,14 +48,12 @@ from trainers.engines._torch import (
     optimizer_in_effect,
     plain_name,
     product_sums,
-    set_host_threads,
-    set_matmul_precision,
     state_dtype,
 )
 from trainers.engines.ds_config import engine_config
 from trainers.kernels.head import loss_of
 from trainers.layout import Layout
-from trainers.models import Model, build
+from trainers.models import Model
 from trainers.recipe import Recipe
 
 if not torch.cuda.is_available():
@@ -86,7 +85,7 @@ if not torch.cuda.is_available():
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
-class DeepSpeedEngine:
+class DeepSpeedEngine(AccumulatingEngine):
     """One ZeRO stage. See the module's docstring, and `trainers.engines.Engine`.
 
     The process needs LOCAL_RANK (Ray Train sets it). After stage 3 the interpreter aborts at its exit unless
@@ -94,13 +93,10 @@ class DeepSpeedEngine:
     """
 
     def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
-        set_matmul_precision(recipe)
-        set_host_threads(layout, device)
-        self._recipe, self._layout, self._device = recipe, layout, device
+        super().__init__(recipe, layout, device)
         self._linear = F.linear  # stage 3 replaces it for the whole process
         config = engine_config(recipe, layout)
-        model = build(recipe.model, attention=layout.attention)
-        self._model, self._units = model, prepare(model, layout)
+        model = self._model
         self._fill(model, config)
         initialize: Any = deepspeed.initialize
         engine, *_ = initialize(
@@ -111,7 +107,6 @@ class DeepSpeedEngine:
         )
         self._engine: Any = engine
         self._set_masters()
-        self._skipped = torch.zeros((), dtype=torch.int64, device=device)
 
     def _fill(self, model: Model, config: dict[str, Any]) -> None:
         recipe, layout = self._recipe, self._layout
@@ -134,23 +129,18 @@ class DeepSpeedEngine:
             value = weights.draw(plain_name(name), shape, seed=self._recipe.seed, std=std, device=self._device)
             safe_set_full_fp32_param(parameter, value)
 
-    @property
-    def model(self) -> Model:
-        return self._model
-
-    def set_grad_accum(self, grad_accum: int) -> None:
+    def _set_grad_accum(self, grad_accum: int) -> None:
+        super()._set_grad_accum(grad_accum)
         self._engine.set_train_batch_size(grad_accum * self._engine.dp_world_size)
 
-    def micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
+    def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
         self._engine.set_gradient_accumulation_boundary(last)
         loss = loss_of(self._engine, self._model.head, tokens)
         self._engine.backward(loss)
         return loss.detach()
 
-    def optimizer_step(self) -> torch.Tensor:
+    def _optimizer_step(self) -> torch.Tensor:
         engine = self._engine
-        if not engine.is_gradient_accumulation_boundary():
-            raise RuntimeError("DeepSpeed takes no optimizer step: the micro-step before it was not marked as the last")
         skipped = engine.skipped_steps
         norm = self._clip() if self._layout.zero_stage == 0 else None
         engine.step()

@@ -79,10 +79,10 @@ class FsdpEngine(TorchEngine):
     def _make_scaler(self) -> torch.amp.GradScaler:
         return _ShardedScaler(self._device.type)
 
-    def micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
+    def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
         # Weights change with the step: until then nothing need be gathered anew that is whole between the two passes.
         self._module.set_reshard_after_backward(last, recurse=self._layout.zero_stage == 2)
-        return super().micro_step(tokens, last=last)
+        return super()._micro_step(tokens, last=last)
 
     @contextlib.contextmanager
     def _syncing(self, sync: bool) -> Generator[bool, None, None]:
@@ -93,11 +93,11 @@ class FsdpEngine(TorchEngine):
         yield all(group.reduce_grads for group in groups)
 
     @torch.no_grad()
-    def optimizer_step(self) -> torch.Tensor:
+    def _optimizer_step(self) -> torch.Tensor:
         for parameter, shard in zip(self._parameters, self._shards, strict=True):
             shard.data = parameter.to_local()  # FSDP2 may lay a shard out anew before the first pass
             shard.grad = None if parameter.grad is None else parameter.grad.to_local()
-        return super().optimizer_step()
+        return super()._optimizer_step()
 
     def _clear_gradients(self) -> None:
         super()._clear_gradients()

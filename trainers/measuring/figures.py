@@ -16,12 +16,12 @@ from trainers.measuring.sampling import Sampled
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
-    """One timed window on its slowest rank. Seconds a step, by part."""
+    """One timed window on its slowest rank. Seconds a step, by part; parts of micro-steps are None in a schedule."""
 
     total_s: float
-    first_micro_s: float
-    middle_micro_s: float
-    last_micro_s: float
+    first_micro_s: float | None
+    middle_micro_s: float | None
+    last_micro_s: float | None
     optimizer_s: float
     sampled: tuple[Sampled | None, ...] = ()
     """Of each rank's device."""
@@ -32,6 +32,8 @@ class Window:
         """Seconds of a step at the batch point's own accumulation, where `accum` micro-steps were timed."""
         if accum == batch.grad_accum:
             return self.total_s
+        # A schedule is timed whole.
+        assert self.first_micro_s is not None and self.middle_micro_s is not None and self.last_micro_s is not None
         return step_time_s(
             batch.grad_accum, self.first_micro_s, self.middle_micro_s, self.last_micro_s, self.optimizer_s
         )
@@ -79,7 +81,7 @@ def speed_fields(job: Job, batch: BatchPoint, windows: Sequence[Window], accum: 
     recipe, spec, datasheet = job.recipe, job.recipe.model, job.datasheet_peak_tflops
     full = [window.full_s(batch, accum) for window in windows]
     step_s = statistics.median(full) if full else None
-    tokens_per_s = recipe.tokens_per_step / step_s if step_s else None
+    tokens_per_s = batch.global_batch(job.layout) * recipe.seq_len / step_s if step_s else None
     per_gpu = tokens_per_s / job.layout.world_size if tokens_per_s else None
     model_tflops = per_gpu and per_gpu * spec.flops_per_token(recipe.seq_len) / 1e12
     hardware_flops = spec.hardware_flops_per_token(recipe.seq_len, job.layout.checkpointing)
@@ -150,5 +152,6 @@ def quartiles(values: Sequence[float]) -> tuple[float | None, float | None]:
     return low, high
 
 
-def _median(values: Sequence[float]) -> float | None:
-    return statistics.median(values) if values else None
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None

@@ -1,50 +1,38 @@
 """One rung: warm-up, then timed windows by device events. Nothing is reported inside a window."""
 
-import dataclasses
 import math
-import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from trainers import engines
 from trainers.data import Source, sample_indices
 from trainers.engines import Engine
+from trainers.engines.step import StepResult
 from trainers.failures import RungFailure
 from trainers.kernels.compiled import num_compilations
 from trainers.layout import BatchPoint
 from trainers.measurement import Measurement, Outcome
+from trainers.measuring.context import Context
 from trainers.measuring.figures import Timed, Window, device_fields, judge, memory_fields, speed_fields
 from trainers.measuring.host import HostSampled, host_fields
 from trainers.measuring.ladder import SHORT_ACCUM, largest_accumulation, upper_bound_tokens_per_s
+from trainers.measuring.marks import StepMarks
 from trainers.measuring.sampling import Sampled
-
-if TYPE_CHECKING:
-    from trainers.worker import Worker
+from trainers.measuring.steps import Steps, losses_of, timed_steps
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Steps:
-    """Some optimizer steps of one rank, timed. Seconds a step, by part."""
-
-    total_s: float
-    steps_s: list[float]
-    first_micro_s: float
-    """Of the micro-step that begins a step; the last one's where there is no other."""
-    middle_micro_s: float
-    """Mean of those between the first and the last; the longer of these two where there is none."""
-    last_micro_s: float
-    optimizer_s: float
-    losses: list[float]
-    grad_norms: list[float]
+def short_accum(engine: Engine, batch: BatchPoint) -> int:
+    """Micro-steps of a step that stands for a whole one: all of them where the engine's schedule interleaves them."""
+    return min(batch.grad_accum, SHORT_ACCUM) if engine.marks_micro_steps else batch.grad_accum
 
 
 class Rung:
     """Measures one batch point on one rank; every rank builds the same measurement."""
 
-    def __init__(self, worker: "Worker", engine: Engine, source: Source, batch: BatchPoint) -> None:
-        self._w = worker
+    def __init__(self, context: Context, engine: Engine, source: Source, batch: BatchPoint) -> None:
+        self._c = context
         self._engine = engine
         self._source = source
         self._batch = batch
@@ -58,27 +46,26 @@ class Rung:
 
     def measure(self, started: Mapping[str, float]) -> Measurement:
         """Warms up, times, gathers over ranks. `started` are the measurement's fields on the trial's start."""
-        w, timing = self._w, self._w.job.timing
-        accum = min(self._batch.grad_accum, SHORT_ACCUM)
-        self._engine.set_grad_accum(accum)
+        c, timing = self._c, self._c.job.timing
+        accum = short_accum(self._engine, self._batch)
         graphs = num_compilations()
-        first = self._run(1, accum, watch_s=w.job.first_step_s, phases=True)
+        first = self._run(1, accum, watch_s=c.job.first_step_s, phases=True)
         warm = self._run(max(1, timing.warmup_steps - 1), accum, phases=True)
         # FlexAttention is compiled whatever the layout says of the blocks.
-        compiles = any(w.gather(num_compilations() > graphs)) or w.job.layout.compile != "none"
+        compiles = any(c.gather(num_compilations() > graphs)) or c.job.layout.compile != "none"
         compile_s = self._slowest(max(0.0, first.total_s - min(warm.steps_s))) if compiles else None
         warmup_steps = max(2, timing.warmup_steps)
         # After a step, since some of what is in effect (gradient exchange, state types) shows only then.
-        if wrong := engines.mismatches(self._engine.in_effect(), w.job.recipe, w.job.layout, grad_accum=accum):
-            raise RungFailure(Outcome.FAILED, "; ".join(wrong), phase="init", rank=w.rank)
-        if w.job.is_last:
+        if wrong := engines.mismatches(self._engine.in_effect(), c.job.recipe, c.job.layout, grad_accum=accum):
+            raise RungFailure(Outcome.FAILED, "; ".join(wrong), phase="init", rank=c.rank)
+        if c.job.is_last and warm.last_micro_s is not None:
+            assert warm.middle_micro_s is not None
             micro_s = self._slowest(max(warm.middle_micro_s, warm.last_micro_s))
             longer = largest_accumulation(
                 self._batch.grad_accum, micro_s, self._slowest(warm.optimizer_s), timing.longest_step_s
             )
             if longer > accum:
                 accum = longer
-                self._engine.set_grad_accum(accum)
                 warm = self._run(1, accum, phases=True)
                 warmup_steps += 1
         per_window = self._steps_per_window(self._slowest(warm.total_s / len(warm.steps_s)))
@@ -95,10 +82,9 @@ class Rung:
     def curves(self, learning_rates: Sequence[float]) -> tuple[list[float], list[float]]:
         """Mean loss over ranks and gradient norm of an optimizer step at each of the learning rates."""
         accum = self._batch.grad_accum
-        self._engine.set_grad_accum(accum)
         for step, rate in enumerate(learning_rates):
             self._engine.set_learning_rate(rate)
-            self._run(1, accum, watch_s=None if step else self._w.job.first_step_s)
+            self._run(1, accum, watch_s=None if step else self._c.job.first_step_s)
         return self._losses, self._norms
 
     def window(self, steps: int) -> None:
@@ -106,19 +92,19 @@ class Rung:
         self._run(steps, self._batch.grad_accum)
 
     def _steps_per_window(self, step_s: float) -> int:
-        timing = self._w.job.timing
+        timing = self._c.job.timing
         # A winner's last run is longer, not cut into more windows.
-        window_s = max(timing.window_s, timing.winner_s / timing.max_windows if self._w.job.is_last else 0.0)
+        window_s = max(timing.window_s, timing.winner_s / timing.max_windows if self._c.job.is_last else 0.0)
         fitting = max(1, math.ceil(window_s / max(step_s, 1e-6)))
         return fitting if timing.steps is None else min(fitting, max(1, timing.steps // timing.min_windows))
 
     def _windows(self, accum: int, per_window: int) -> Timed:
         """Timed windows until there are enough, or until it is clear that the rung cannot reach the incumbent."""
-        w, timing = self._w, self._w.job.timing
+        c, timing = self._c, self._c.job.timing
         windows: list[Window] = []
         void: list[str] = []
         slow, spent_s = "", 0.0
-        retries_before = w.meter.alloc_retries()
+        retries_before = c.meter.alloc_retries()
         while not self._enough(len(windows), spent_s, per_window) and len(void) < timing.max_windows:
             if slow := self._beaten(windows, accum):
                 break
@@ -126,9 +112,9 @@ class Rung:
             done = self._run(per_window, accum, sampled=(sampled := []))
             left_out = self._engine.num_skipped_steps() - skipped
             parts = (done.total_s / per_window, done.first_micro_s, done.middle_micro_s, done.last_micro_s)
-            ranks = w.gather((*parts, done.optimizer_s, *sampled))
+            ranks = c.gather((*parts, done.optimizer_s, *sampled))
             slowest = max(ranks, key=lambda rank: rank[0])
-            if any(w.gather(num_compilations() - graphs)):
+            if any(c.gather(num_compilations() - graphs)):
                 void.append("a shape was compiled anew")
             elif left_out:
                 void.append(f"{left_out} optimizer steps skipped on fp16 overflow")
@@ -145,11 +131,11 @@ class Rung:
                     )
                 )
             spent_s += slowest[0] * per_window
-        retries = sum(w.gather(w.meter.alloc_retries() - retries_before))
+        retries = sum(c.gather(c.meter.alloc_retries() - retries_before))
         return Timed(windows=windows, void=void, retries=retries, slow=slow)
 
     def _enough(self, windows: int, spent_s: float, per_window: int) -> bool:
-        timing, is_last = self._w.job.timing, self._w.job.is_last
+        timing, is_last = self._c.job.timing, self._c.job.is_last
         if windows < timing.min_windows:
             return False
         if is_last:
@@ -160,11 +146,12 @@ class Rung:
 
     def _beaten(self, windows: list[Window], accum: int) -> str:
         """Why further windows are of no use, "" where they may be: the upper bound is below the incumbent."""
-        best = self._w.job.incumbent_tokens_per_s
-        if best is None or len(windows) < max(3, self._w.job.timing.min_windows):
+        best = self._c.job.incumbent_tokens_per_s
+        if best is None or len(windows) < max(3, self._c.job.timing.min_windows):
             return ""
         full_s = [window.full_s(self._batch, accum) for window in windows]
-        bound = upper_bound_tokens_per_s(self._w.job.recipe.tokens_per_step, full_s)
+        tokens = self._batch.global_batch(self._c.job.layout) * self._c.job.recipe.seq_len
+        bound = upper_bound_tokens_per_s(tokens, full_s)
         if bound >= best:
             return ""
         return f"stopped after {len(windows)} windows: {bound:,.0f} tokens/s at most, the best so far has {best:,.0f}"
@@ -183,87 +170,74 @@ class Rung:
         `sampled` takes the state of the device and of its node in just these steps: between windows a device waits for
         its tokens.
         """
-        w = self._w
-        w.promise(steps * accum * self._micro_s if watch_s is None else watch_s)
-        tokens = [self._tokens(self._step + s, k) for s in range(steps) for k in range(accum)]
-        losses: list[torch.Tensor] = []
-        norms: list[torch.Tensor] = []
-        clock = w.clock()
-        w.gather(None)  # ranks start a window together, so that none is charged for another's report
-        w.meter.reset_peak()
+        c = self._c
+        allowed_s = watch_s
+        if not self._engine.marks_micro_steps:  # the one mark of a schedule stands for all of its micro-steps
+            allowed_s = max(c.watchdog.allowance_s, 10 * accum * self._micro_s) if watch_s is None else accum * watch_s
+        c.promise(steps * accum * self._micro_s if watch_s is None else watch_s)
+        batches = [[self._tokens(self._step + s, k) for k in range(accum)] for s in range(steps)]
+        results: list[StepResult] = []
+        clock = c.clock()
+        c.gather(None)  # ranks start a window together, so that none is charged for another's report
+        c.meter.reset_peak()
         if sampled is not None:
-            w.sampler.start()
-            w.host.start()
-        clock.mark()
-        for s in range(steps):
-            w.phase = "forward_backward"
-            for k in range(accum):
-                w.watchdog.beat(f"micro-step {k} of step {self._step + s}", allowed_s=watch_s, pending=s * accum + k)
-                losses.append(self._engine.micro_step(tokens[s * accum + k], last=k == accum - 1))
-                clock.mark()
-            if phases:
-                self._note_peak("forward_backward")
-            w.phase = "optimizer"
-            norms.append(self._engine.optimizer_step())
-            clock.mark()
+            c.sampler.start()
+            c.host.start()
+        marks = StepMarks(
+            c,
+            clock,
+            first_step=self._step,
+            allowed_s=allowed_s,
+            on_optimizer=(lambda: self._note_peak("forward_backward")) if phases else None,
+        )
+        for batch in batches:
+            results.append(self._engine.step(batch, marks))
+            marks.end_step()
             if phases:
                 self._note_peak("optimizer")
-        w.watchdog.beat("the end of a window", allowed_s=watch_s, pending=steps * accum)
+        marks.end()
         spans = clock.finish()
         if sampled is not None:
-            sampled += [w.sampler.stop(), w.host.stop()]
+            sampled += [c.sampler.stop(), c.host.stop()]
         if not phases:
             # A window's peak is not told apart by phase; it can only have been in the one that was the larger before.
             larger = max(("forward_backward", "optimizer"), key=self._peaks.__getitem__)
             self._note_peak(larger, reset=False)
-        w.phase = "forward_backward"
+        c.enter("forward_backward")
         self._step += steps
-        return self._timed(spans, losses, norms, accum)
+        done = timed_steps(spans, [result.phases for result in results])
+        c.watchdog.saw(done.longest_beat_s)
+        self._micro_s = done.total_s / (steps * accum)
+        self._losses += losses_of(results, c.gather)
+        self._norms += [float(result.grad_norm) for result in results]
+        self._times_s += done.steps_s
+        return done
 
     def _tokens(self, step: int, micro_step: int) -> torch.Tensor:
-        w = self._w
+        c = self._c
         indices = sample_indices(
-            self._batch, data_parallel=w.job.layout.data_parallel, rank=w.rank, micro_step=micro_step
+            self._batch,
+            data_parallel=c.job.layout.data_parallel,
+            rank=c.job.layout.data_parallel_rank(c.rank),
+            micro_step=micro_step,
         )
         host = torch.from_numpy(self._source.sequences(step, indices))
-        return host.pin_memory().to(w.device, non_blocking=True) if w.device.type == "cuda" else host
+        return host.pin_memory().to(c.device, non_blocking=True) if c.device.type == "cuda" else host
 
     def _note_peak(self, phase: str, *, reset: bool = True) -> None:
-        meter = self._w.meter
+        meter = self._c.meter
         self._peaks[phase] = max(self._peaks[phase], meter.peak_allocated_gib())
         self._peaks["reserved"] = max(self._peaks["reserved"], meter.peak_reserved_gib())
         if reset:
             meter.reset_peak()
 
-    def _timed(self, spans: list[float], losses: list[Any], norms: list[Any], accum: int) -> Steps:
-        size = accum + 1
-        steps = [spans[i : i + size] for i in range(0, len(spans), size)]
-        mean_losses = [float(sum(losses[i : i + accum])) / accum for i in range(0, len(losses), accum)]
-        whole_losses = [statistics.fmean(each) for each in zip(*self._w.gather(mean_losses), strict=True)]
-        done = Steps(
-            total_s=sum(spans),
-            steps_s=[sum(step) for step in steps],
-            first_micro_s=statistics.fmean(step[0] for step in steps),
-            middle_micro_s=statistics.fmean(statistics.fmean(step[1:-2] or (max(step[:-1]),)) for step in steps),
-            last_micro_s=statistics.fmean(step[-2] for step in steps),
-            optimizer_s=statistics.fmean(step[-1] for step in steps),
-            losses=whole_losses,
-            grad_norms=[float(norm) for norm in norms],
-        )
-        self._w.watchdog.saw(max(done.first_micro_s, done.middle_micro_s, done.last_micro_s))
-        self._micro_s = done.total_s / (len(steps) * accum)
-        self._losses += done.losses
-        self._norms += done.grad_norms
-        self._times_s += done.steps_s
-        return done
-
     def _slowest(self, seconds: float) -> float:
-        return max(self._w.gather(seconds))
+        return max(self._c.gather(seconds))
 
     def _measurement(self, timed: Timed, accum: int, **how: Any) -> Measurement:
         """The rung's figures over all ranks: time of the slowest, memory of the largest. `how` are further fields."""
-        w, job, batch = self._w, self._w.job, self._batch
-        memory = w.gather({**self._peaks, "outside": w.meter.outside_gib(), "limit": w.meter.limit_gib()})
+        c, job, batch = self._c, self._c.job, self._batch
+        memory = c.gather({**self._peaks, "outside": c.meter.outside_gib(), "limit": c.meter.limit_gib()})
         outcome, reason = judge(timed, self._losses, memory, job.timing.min_windows)
         return job.measurement(
             batch,
@@ -274,8 +248,8 @@ class Rung:
             losses=tuple(self._losses),
             grad_norms=tuple(self._norms),
             step_times_s=tuple(self._times_s),
-            conditions=w.conditions(),
-            **speed_fields(job, batch, timed.windows, accum, w.matmul_peak_tflops),
+            conditions=c.conditions(),
+            **speed_fields(job, batch, timed.windows, accum, c.matmul_peak_tflops),
             **memory_fields(memory),
             **device_fields(timed.windows),
             **host_fields([window.hosts for window in timed.windows]),

@@ -7,10 +7,17 @@ import functools
 import re
 from collections.abc import Sequence
 
+from trainers.engines.step import Phase
 from trainers.profiling.sums import Kind
 
-MICRO_STEP, OPTIMIZER_STEP = "layout: micro-step", "layout: optimizer step"
-"""Ranges that cut a step into its parts; `run` lays them around the engine's own."""
+
+def range_of(phase: Phase) -> str:
+    """The name of the range that a phase of a step is in a trace."""
+    return f"layout: {phase}"
+
+
+MICRO_STEP, SCHEDULE, OPTIMIZER_STEP = (range_of(phase) for phase in Phase)
+"""Ranges that cut a step into its parts, as the engine marks them (`trainers/measuring/marks.py`)."""
 LOSS, ATTENTION = "layout: loss", "layout: attention"
 """Ranges of modules, where these are not compiled: compiled code knows no ranges."""
 

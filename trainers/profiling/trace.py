@@ -11,7 +11,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trainers.profiling.kinds import MICRO_STEP, OPTIMIZER_STEP, computes, is_product, kind_of
+from trainers.profiling.kinds import MICRO_STEP, OPTIMIZER_STEP, SCHEDULE, computes, is_product, kind_of
 from trainers.profiling.sums import Busy, Kind, Sums, mean, sum_between, whole_step
 
 _HOST = frozenset({"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver"})
@@ -34,7 +34,8 @@ class _Span:
 def step_sums(trace: Mapping[str, Any], *, grad_accum: int, head_widths: frozenset[int] = frozenset()) -> Sums:
     """Where one step of `grad_accum` micro-steps goes: the mean over the trace's steps, the first one left out.
 
-    The first one began on an idle device and under a profiler that was only starting. Products with an operand of a
+    The first one began on an idle device and under a profiler that was only starting. A schedule is a whole step's, and
+    its sums stand as they are. Products with an operand of a
     size in `head_widths` are the head's; that is for code whose head no range can name.
 
     Raises:
@@ -44,9 +45,8 @@ def step_sums(trace: Mapping[str, Any], *, grad_accum: int, head_widths: frozens
     threads = _threads(events)
     spans = [span for thread in threads for span in thread]
     _link(events, spans)
-    ranges = sorted(
-        (span for span in spans if span.name in (MICRO_STEP, OPTIMIZER_STEP)), key=lambda span: span.start_s
-    )
+    parts = (MICRO_STEP, SCHEDULE, OPTIMIZER_STEP)
+    ranges = sorted((span for span in spans if span.name in parts), key=lambda span: span.start_s)
     on_device = [event for event in events if event.get("ph") == "X" and event.get("cat") in _DEVICE]
     if on_device and ranges:
         busy, edges = _of_device(on_device, spans, ranges, head_widths)
@@ -56,13 +56,16 @@ def step_sums(trace: Mapping[str, Any], *, grad_accum: int, head_widths: frozens
         edges += [span.end_s for span in ranges[-1:]]
     steps: list[Sums] = []
     micro_steps: list[Sums] = []
+    schedules: list[Sums] = []
     for number, span in enumerate(ranges):
         part = sum_between(busy, edges[number], edges[number + 1])
-        if span.name == MICRO_STEP:
+        if span.name == SCHEDULE:
+            schedules.append(part)
+        elif span.name == MICRO_STEP:
             micro_steps.append(part)
         else:
-            steps.append(whole_step(micro_steps, part, grad_accum))
-            micro_steps = []
+            steps.append(sum(schedules, part) if schedules else whole_step(micro_steps, part, grad_accum))
+            micro_steps, schedules = [], []
     if len(steps) < 2:
         raise ValueError(f"the trace holds {len(steps)} whole steps: 2 at least are wanted, the first is left out")
     return mean(steps[1:])

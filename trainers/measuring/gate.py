@@ -1,0 +1,33 @@
+"""The curves of the numerics gate: loss and gradient norm of a layout's first optimizer steps."""
+
+import dataclasses
+
+from trainers import data
+from trainers.engines import Engine
+from trainers.job import GateSize
+from trainers.journal import GateCurves
+from trainers.layout import BatchPoint
+from trainers.measuring.context import Context
+from trainers.measuring.rung import Rung
+
+
+def curves_of(context: Context, engine: Engine, gate: GateSize, batch: BatchPoint) -> GateCurves:
+    """Trains on the gate's own stream from the first weights on, and returns loss and gradient norm of each step.
+
+    The engine then has the recipe's learning rate again.
+    """
+    job = context.job
+    recipe = dataclasses.replace(job.recipe.of_batch(gate.sequences), data=data.STREAM)
+    rates = [recipe.learning_rate * gate.rate * (step + 1) / gate.steps for step in range(gate.steps)]
+    losses, norms = Rung(context, engine, data.source(recipe), batch).curves(rates)
+    engine.set_learning_rate(recipe.learning_rate)
+    return GateCurves(
+        trial_id=job.trial_id,
+        recipe=job.recipe,
+        layout=job.layout,
+        steps=gate.steps,
+        sequences=gate.sequences,
+        losses=tuple(losses),
+        grad_norms=tuple(norms),
+        is_reference=not job.is_last,
+    )

@@ -1,0 +1,65 @@
+"""The marks of a run of steps: where an engine is, for the clock, the watchdog, a profiler and a failure's sentence."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from trainers.engines.step import Phase
+from trainers.measuring.context import Context
+from trainers.measuring.device import Clock
+from trainers.profiling.kinds import range_of
+from trainers.profiling.ranges import named
+
+WHERE = {
+    Phase.MICRO_STEP: "forward_backward",
+    Phase.SCHEDULE: "forward_backward",
+    Phase.OPTIMIZER_STEP: "optimizer",
+}
+"""What a failure within a phase says of where it was."""
+
+
+class StepMarks:
+    """Marks the phases of consecutive steps on a clock, a mark where each begins and one where the last one ends."""
+
+    def __init__(
+        self,
+        context: Context,
+        clock: Clock,
+        *,
+        first_step: int,
+        allowed_s: float | None,
+        on_optimizer: Callable[[], None] | None = None,
+    ) -> None:
+        """`allowed_s` is what a phase may last, None for the watchdog's own limit; `on_optimizer` is called where an
+        optimizer step begins.
+        """
+        self._context, self._clock = context, clock
+        self._step, self._allowed_s, self._on_optimizer = first_step, allowed_s, on_optimizer
+        self._in_step = 0
+        self._pending = 0
+        self._range = ExitStack()
+
+    def begin(self, phase: Phase) -> None:
+        """Marks that `phase` begins, and with it the end of the phase before."""
+        self._range.close()
+        self._clock.mark()
+        if phase is Phase.OPTIMIZER_STEP:
+            if self._on_optimizer is not None:
+                self._on_optimizer()
+        else:
+            where = f"{phase} {self._in_step} of step {self._step}"
+            self._context.watchdog.beat(where, allowed_s=self._allowed_s, pending=self._pending)
+            self._in_step += 1
+            self._pending += 1
+        self._context.enter(WHERE[phase])
+        self._range.enter_context(named(range_of(phase)))
+
+    def end_step(self) -> None:
+        """Ends the step; the phase that begins next is the first of another one."""
+        self._range.close()
+        self._step += 1
+        self._in_step = 0
+
+    def end(self) -> None:
+        """Marks the end of the last step. The device may still be at work: the watchdog waits for all of it."""
+        self._clock.mark()
+        self._context.watchdog.beat("the end of a window", allowed_s=self._allowed_s, pending=self._pending)
