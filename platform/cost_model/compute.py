@@ -8,61 +8,30 @@ import dataclasses
 
 import numpy as np
 
-from platform.cost_model import offload
+from platform.cost_model import constants, offload
 from platform.cost_model.columns import CHUNK_LOGITS, Array, Columns, Mask, checkpointed_share
 from platform.cost_model.engines import costs_of
 from platform.cost_model.hardware import BANDWIDTH_SHARE
 
-TILE_COLUMNS = 128
-"""Columns of the tile that one unit computes (NVIDIA, "Matrix Multiplication Background User's Guide", section 4.1);
-its rows, and the depth at which a tile's start and end cost as much as its products, are `Columns`."""
-FLASH_HALF_LENGTH = 256
-"""Sequence length at which fused attention reaches half its rate (FlashAttention-2, arXiv 2307.08691, figure 4)."""
-
-# Element-wise passes of one block's forward pass, in reads and writes of one value; backward passes cost 1.8 times
-# that (each reads the gradient besides). Counted from Megatron-LM's fused kernels: a norm reads and writes (2 of them),
-# bias + dropout + residual reads two, writes one (2). The activation's own are `kernels.activation_passes`.
-FUSED_REPLICATED = 10.4
-FUSED_SHUFFLE = 2.0
-ROTARY_PASSES = 4.0
-"""Queries and keys are read, turned and written back; half of each is moved once more."""
-EAGER_FACTOR = 2.2
-"""Eager execution reads and writes each intermediate: dropout, bias, residual and the parts of GELU apart."""
-BACKWARD_FACTOR = 1.8
-SOFTMAX_PASSES = 2.0
-DROPOUT_PASSES = 2.5
-UNIT_VALUES = 13e9
-"""Values a second that one unit of the device moves one by one besides their bytes: kernels that cast or broadcast
-have no vectorised loads (ATen, `CUDALoops.cuh`), nor has the softmax of up to `WARP_SOFTMAX` values. GPT-2 on one H200
-(this project), eager attention over length 1024 without compiling, in place of sdpa: 3.65 ms a sequence more under
-autocast, which moves 17 values and 52 bytes a score besides the products, 2.05 in bf16 alone, 11 values and 22 bytes:
-both by the sustained bandwidth and 14e9. BLOOM 7b1's rows ask for less; 13e9 is between."""
-WARP_SOFTMAX = 1024
-"""Longest row whose softmax a warp holds and loads value by value; a longer one is read in vectors (ATen's
-`PersistentSoftmax.cuh` and `SoftMax.cu`)."""
-HEAD_COPIES = 8.0
-"""Reads and writes of one value by the copies that bring queries, keys, values and output into eager attention's
-[heads, length, width] and back, each way: batched products want whole matrices, fused attention takes strides."""
-AUTOCAST_FACTOR = {"eager": 2.4, "fused": 1.3}
-"""Under autocast norms and the residual stream are fp32: a norm reads and writes 4 bytes and its output is cast, 7
-two-byte passes in place of 2; the residual sum has 5 in place of 3. Fused, the norm writes 2 bytes at once, which by
-this count is 1.6: measured it is 1.3. GPT-2 on one H200 (this project), compiled, takes 14 to 24 ms a step of 524,288
-tokens more under DDP and ZeRO-0, which run under autocast, than under FSDP2; 1.3 says 21."""
-
-WIDE_GELU = 1.9, 2.0
-"""How many times the bytes GPT-2's GELU passes, forward and backward, where its values are fp32: forward 68 bytes a
-value, its output's cast included, in place of 36."""
-
-ODD_SHARE, ODD_FLOPS = 0.4, 125e12
-EVEN_SHARE, EVEN_FLOPS = 0.8, 260e12
-"""Rate of 16-bit products over a width whose rows do not begin at 16 bytes, such as GPT-2's 50,257 words: a share of
-the sustained one, and no more FLOP/s than kernels without wide loads reach on any device. Measured on one H200 by this
-project (16,384 x 768 and 8,192 x 4,096, in three directions): 95 to 150 TFLOP/s at an odd width, 240 to 290 at one of 2
-or 4, 610 to 800 at one of 8. The share at odd widths is A100's: padding 50,257 to 50,304 shortened nanoGPT's step by a
-quarter (github.com/karpathy/nanoGPT); that at even widths is an estimate."""
-
-METRIC_BYTES = 14.0
-"""Bytes of a logit that a metric's loss reads and writes: under autocast a cast to fp32 (6) and its log-softmax (8)."""
+TILE_COLUMNS = constants.number("compute", "TILE_COLUMNS")
+FLASH_HALF_LENGTH = constants.number("compute", "FLASH_HALF_LENGTH")
+FUSED_REPLICATED = constants.number("compute", "FUSED_REPLICATED")
+FUSED_SHUFFLE = constants.number("compute", "FUSED_SHUFFLE")
+ROTARY_PASSES = constants.number("compute", "ROTARY_PASSES")
+EAGER_FACTOR = constants.number("compute", "EAGER_FACTOR")
+BACKWARD_FACTOR = constants.number("compute", "BACKWARD_FACTOR")
+SOFTMAX_PASSES = constants.number("compute", "SOFTMAX_PASSES")
+DROPOUT_PASSES = constants.number("compute", "DROPOUT_PASSES")
+UNIT_VALUES = constants.number("compute", "UNIT_VALUES")
+WARP_SOFTMAX = constants.number("compute", "WARP_SOFTMAX")
+HEAD_COPIES = constants.number("compute", "HEAD_COPIES")
+AUTOCAST_FACTOR = constants.words("compute", "AUTOCAST_FACTOR")
+WIDE_GELU = constants.pair("compute", "WIDE_GELU")
+ODD_SHARE = constants.number("compute", "ODD_SHARE")
+ODD_FLOPS = constants.number("compute", "ODD_FLOPS")
+EVEN_SHARE = constants.number("compute", "EVEN_SHARE")
+EVEN_FLOPS = constants.number("compute", "EVEN_FLOPS")
+METRIC_BYTES = constants.number("compute", "METRIC_BYTES")
 
 
 def matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array:

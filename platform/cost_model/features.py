@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from platform.cost_model import constants
 from platform.cost_model.columns import FIELDS, Array, Columns, Mask
 from platform.cost_model.compression import compression_values
 from platform.cost_model.engines import ENGINES, costs
@@ -30,15 +31,9 @@ from trainers.layout import BatchPoint, Layout, activation_budget
 from trainers.recipe import Recipe
 from trainers.spec import ModelSpec
 
-ROUNDING = {"blocks": 0.06, "expandable": 0.02}
-"""Share of the allocated bytes that the allocator holds besides at the peak and cannot give back: tails of blocks in
-use, of fixed size or in expandable segments. This project's searches run with the latter: BLOOM 7b1 ran out of memory
-on an H200 with 138.0 to 138.5 of 139.8 GiB allocated and at most 0.2 GiB more reserved."""
+ROUNDING = constants.words("features", "ROUNDING")
 
-PREFETCH = {"2021": 0.0, "current": 0.6}
-"""ZeRO-3 gathered each parameter as its module came until DeepSpeed 0.6 (February 2022) rewrote the coordinator to
-fetch ahead in the order it traced, several at once (`partitioned_param_coordinator.py`). Today 39 % of what the links
-need is exposed, at micro-batches 1 and 2 of BLOOM 7b1 on four H200 (this project)."""
+PREFETCH = constants.words("features", "PREFETCH")
 
 AXES = tuple(field.name for field in dataclasses.fields(Layout))
 Value = str | float | Sequence[str] | npt.NDArray[np.float64]

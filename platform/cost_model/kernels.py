@@ -1,20 +1,11 @@
 """What kernels make of a layout's words: bytes and passes of activations, attention and the loss, as numbers."""
 
+from platform.cost_model import constants
 from trainers.layout import activation_budget
 
-BIASED_FLASH = 0.3
-"""Rate of scaled_dot_product_attention with an additive bias, as a share of causal fused attention's: it computes both
-triangles, and reads the bias. An estimate."""
+BIASED_FLASH = constants.number("kernels", "BIASED_FLASH")
 
-LOGIT_BYTES = {"kept": 14.0, "plain": 12.0, "compiled": 8.0, "chunked": 10.0, "fused": 4.0}
-"""Bytes of one logit at the loss's peak, computed in 2 bytes.
-
-"plain": fp32 log-softmax, its gradient and the next one back, as `F.cross_entropy` over a cast leaves them; "kept":
-that beside the logits, which the model's output holds on to;
-"compiled": itself, log-softmax and gradient in its own type, one cast; "chunked": itself, its fp32 cast and fp32
-log-softmax (`trainers/kernels/head.py`; ATen's `log_softmax` into a wider type casts first; from fp16 it does without,
-which is not modelled); "fused": itself and a gradient in its own type, as a compiler makes it.
-"""
+LOGIT_BYTES = constants.words("kernels", "LOGIT_BYTES")
 
 
 def checkpoint_distance(checkpointing: str) -> float:

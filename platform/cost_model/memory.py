@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from platform.cost_model import constants
 from platform.cost_model.columns import CHUNK_LOGITS, Array, Columns, checkpointed_share
 from platform.cost_model.compute import casts_softmax, widens_gelu
 from platform.cost_model.engines import costs_of
@@ -21,15 +22,9 @@ __all__ = ["PHASES", "LowerBound", "PeakMemory", "lower_bound", "lower_bound_gib
 PHASES = ("loss", "block_backward", "end_of_backward", "optimizer")
 BLOCK_BACKWARD = 1
 
-EAGER_SCORE_BYTES = 4.0
-"""Of an attention score besides the probabilities: the fp32 softmax that eager attention saves. Compiled code saves the
-scores in their own type in its place and takes the softmax again."""
-FRAGMENTATION = 0.10
-"""Reserved over allocated at the peak: blocks are rounded up and split (PyTorch's caching allocator). What of it cannot
-be given back is `features.ROUNDING`."""
-COMMUNICATOR_GIB = 0.6
-"""Buffers of one NCCL communicator: send and receive buffers of three protocols, 9 MiB a
-channel and direction, some 30 channels (NCCL, `NCCL_BUFFSIZE` and `NCCL_LL128_BUFFSIZE`)."""
+EAGER_SCORE_BYTES = constants.number("memory", "EAGER_SCORE_BYTES")
+FRAGMENTATION = constants.number("memory", "FRAGMENTATION")
+COMMUNICATOR_GIB = constants.number("memory", "COMMUNICATOR_GIB")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

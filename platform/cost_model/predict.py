@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from platform.cost_model import constants
 from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.engines import costs_of
 from platform.cost_model.host import pace_share
@@ -15,23 +16,9 @@ from platform.cost_model.step_time import StepTime, step_time
 Z_80 = 1.2816
 """Standard deviations on each side of a normal distribution's 80 %."""
 
-BASE_SIGMA = 0.055
-"""Log deviation of compute alone: what kernels, clocks and software versions change. With it the 80 % intervals hold
-82 to 86 % of published runs and 89 % of this project's on H200s (docs/cost-model.md)."""
-SHARE_SIGMA = {
-    "attention_s": 0.2,
-    "host_s": 0.2,
-    "tensor_s": 0.4,
-    "pipeline_s": 0.5,
-    "bubble_s": 0.25,
-    "data_s": 0.6,
-    "optimizer_s": 0.4,
-}
-"""Log deviation of each other part of a step, weighted with its share. Attention's kernels are a factor of 1.5 to 2
-apart from one version to the next (FlashAttention-2, arXiv 2307.08691, figures 4 to 7; FlashAttention-3, arXiv
-2407.08608, figure 5), so that half of 1.5, as a ratio, is one deviation. The host's: GPT-2 under FSDP2 at micro-batch
-8 takes 45 to 61 ms a micro-step on several H200 hosts of one device, compiled or not (this project)."""
-MEMORY_SIGMA = 0.06
+BASE_SIGMA = constants.number("predict", "BASE_SIGMA")
+SHARE_SIGMA = constants.words("predict", "SHARE_SIGMA")
+MEMORY_SIGMA = constants.number("predict", "MEMORY_SIGMA")
 CHUNK = 2**16
 """Points computed at once: arrays of a few thousand of its rows stay in a core's cache."""
 

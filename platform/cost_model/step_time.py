@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 
+from platform.cost_model import constants
 from platform.cost_model.columns import Array, Columns, checkpointed_share
 from platform.cost_model.compute import head_s, layer_seconds, optimizer_s
 from platform.cost_model.engines import costs_of
@@ -11,9 +12,7 @@ from platform.cost_model.engines.base import Load
 from platform.cost_model.host import host_layer_s, host_step_s, together_s
 from platform.cost_model.mesh import context_s, rank_parameters, send_s, stages_of, tensor_s
 
-PAGEABLE_BANDWIDTH = 4e9
-"""Bytes a second between device and pageable host memory: `checkpoint_in_cpu` copies there and back without pinning and
-waits (DeepSpeed, `activation_checkpointing/checkpointing.py`); PCIe 3 gives 12e9 to pinned memory, a third to this."""
+PAGEABLE_BANDWIDTH = constants.number("step_time", "PAGEABLE_BANDWIDTH")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

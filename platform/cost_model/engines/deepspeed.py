@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from platform.cost_model import constants
 from platform.cost_model.columns import Array, Columns, Mask, checkpointed_share
 from platform.cost_model.engines.base import Certain, Copies, EngineCosts, Hooks, Load, PerParameter, Sizes
 from platform.cost_model.engines.ddp import autocast_cache, autocast_certain, cast_traffic
@@ -12,28 +13,13 @@ from platform.cost_model.engines.exchange import OVERLAP_SLOWDOWN, Buckets, sync
 from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
 
-GRADIENT_HOST_S = 0.1e-3
-"""Host time of one parameter's gradient where DeepSpeed's own optimizer is at work, 12 a block: of its hook where each
-launch waits (BigScience's ZeRO-1), and in fp16 of the step's search for overflow. GPT-2 small in fp16 on an H200 (this
-project), one micro-step a step, takes 15 to 18 ms more under ZeRO-0 to 2 than under DDP, of which ZeRO-0 has no hook;
-in bf16, 32 micro-steps a step and compiled, ZeRO-1 and 2 take no longer than DDP: hooks that run ahead of the device
-cost nothing that shows."""
-GATHER_HOST_S = 0.27e-3
-"""Host time of one parameter-holding module's fetch or release under ZeRO-3's hooks: 42 ms more a step than ZeRO-2 for
-GPT-2 small on an H200 (this project), over 74 modules and 3 passes; hooks on gradients took 14 of ZeRO-2's. A loop that
-waits for the device at each micro-step, as DeepSpeed's throughput timer does unless turned off, took 87 ms more."""
-INSTRUCTIONS_S = 3e-3
-"""Host time of a micro-step in DeepSpeed's pipeline, which interprets a list of instructions and waits at each transfer
-(`pipe/schedule.py`, `pipe/engine.py`). BigScience's 1.3B model on eight V100 takes 1 to 2 s more a step with 64 to 128
-more micro-steps, where all else explains 0.6 to 1.4 (experiments/tr3m-1B3.md)."""
-LIVE_PARAMETERS = 1e9
-"""DeepSpeed's `stage3_max_live_parameters`."""
-SUB_GROUP = 1e9
-"""DeepSpeed's `sub_group_size`: parameters whose gradients ZeRO-3 casts at once."""
-ZERO_3_GATHERS = 12.0
-"""Collectives of one block and pass under ZeRO-3, which gathers parameter by parameter (a GPT block has 12)."""
-ZERO_3_SIGMA = 0.30
-"""Of DeepSpeed's stage 3, whose prefetching differs most between versions."""
+GRADIENT_HOST_S = constants.number("deepspeed", "GRADIENT_HOST_S")
+GATHER_HOST_S = constants.number("deepspeed", "GATHER_HOST_S")
+INSTRUCTIONS_S = constants.number("deepspeed", "INSTRUCTIONS_S")
+LIVE_PARAMETERS = constants.number("deepspeed", "LIVE_PARAMETERS")
+SUB_GROUP = constants.number("deepspeed", "SUB_GROUP")
+ZERO_3_GATHERS = constants.number("deepspeed", "ZERO_3_GATHERS")
+ZERO_3_SIGMA = constants.number("deepspeed", "ZERO_3_SIGMA")
 
 
 class DeepSpeed(EngineCosts):

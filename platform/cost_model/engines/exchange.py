@@ -4,14 +4,12 @@ import dataclasses
 
 import numpy as np
 
-from platform.cost_model import offload
+from platform.cost_model import constants, offload
 from platform.cost_model.columns import Array, Columns
 from platform.cost_model.engines.base import Load
 from platform.cost_model.mesh import Ring, data_ring
 
-OVERLAP_SLOWDOWN = 0.18
-"""Share of hidden communication that still slows compute: NCCL's ring over NVLink runs on 24 of a Hopper's 132 or an
-Ampere's 108 units while it lasts (NCCL, `NCCL_MAX_CTAS`; arXiv 2304.11277, section 5.3, for the effect)."""
+OVERLAP_SLOWDOWN = constants.number("exchange", "OVERLAP_SLOWDOWN")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

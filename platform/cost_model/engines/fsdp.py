@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from platform.cost_model import constants
 from platform.cost_model.columns import Array, Columns
 from platform.cost_model.engines.base import NOTHING, Certain, Copies, EngineCosts, Hooks, Load, PerParameter, Sizes
 from platform.cost_model.engines.exchange import OVERLAP_SLOWDOWN, units_s
@@ -11,31 +12,11 @@ from platform.cost_model.offload import HOST_SUMS
 from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
 
-UNIT_HOST_S = 0.17e-3
-"""Host time of one unit's hooks under FSDP2 and pass, of which the backward pass has two, where parameters stay whole
-and gradients are only summed: stage 2 between a step's first and last micro-step. GPT-2 small, twelve blocks, eager and
-compiled, micro-batches 2 to 8, on H200s of two hosts (this project): 26 to 37 ms a micro-step, of which launches and
-calls take 23. Without any device all of a block's hooks take 0.6 ms (`benchmarks.fsdp_hooks`)."""
-CAST_HOST_S = 0.35e-3
-"""Host time of making one unit whole and letting it go, on one rank: each parameter cast, set and freed from Python.
-The same runs under stage 3, which does so in each pass: 35 to 41 ms (one of four took 55)."""
-REDUCE_HOST_S = 1.5e-3
-"""Host time of one unit's reduction on one rank: twelve gradients cast, copied and handed over, streams and events.
-GPT-2 XL at length 128, stage 3, eager, one micro-step a step, where all of it is done (this project): 5 to 6 ms a block
-on one H200, and on four 7 ms less `COLLECTIVE_HOST_S` three times."""
-COLLECTIVE_HOST_S = 0.8e-3
-"""Host time of gathering or reducing one unit under FSDP2 among several ranks, beside that: copying in, the collective,
-copying out, which torch leaves out on one rank (`_fsdp_param_group.py`, `world_size == 1`). GPT-2 XL at length 128,
-stage 3, eager, one micro-step a step (this project): 329 to 374 ms forward and backward on four H200 at micro-batches 1
-to 9, 247 on one of another host at 8, so 0.7 ms for each of three a block, and 0.9 beside this model of one; GPT-2
-small in a bare loop on two H200, 87 to 99 ms, so 0.6 to 1. Without any device two ranks take 0.9 ms more of a 2.5 GHz
-core than one (`benchmarks.fsdp_hooks`)."""
-SHARD_STEP_S = 0.04e-3
-"""Host time of the optimizer's step for one parameter under FSDP2, 12 a block: unscaling, norm, clipping and AdamW over
-each rank's shards, which the engine holds as plain tensors. Hidden where the device is behind. Over FSDP2's own tensors
-it was 0.075 ms on four H200 (35 to 53 ms for GPT-2 XL's 580 parameters, 78 to 103 for XXL's 1,156); of that the plain
-ones take 0.52 on two H200 (0.014 beside 0.027 ms, `benchmarks.fsdp_hooks`). On one H200 XL's step is 24 ms so, where it
-was 57, of which the device needs some 19 (derived: 75 GB at 4 TB/s)."""
+UNIT_HOST_S = constants.number("fsdp", "UNIT_HOST_S")
+CAST_HOST_S = constants.number("fsdp", "CAST_HOST_S")
+REDUCE_HOST_S = constants.number("fsdp", "REDUCE_HOST_S")
+COLLECTIVE_HOST_S = constants.number("fsdp", "COLLECTIVE_HOST_S")
+SHARD_STEP_S = constants.number("fsdp", "SHARD_STEP_S")
 
 
 class Fsdp(EngineCosts):
