@@ -218,6 +218,8 @@ def from_points(points: Sequence[tuple[Recipe, Layout, BatchPoint]], cluster: Cl
         )
         for recipe, members in rows.items()
     ]
+    if not parts:
+        return Columns(**{name: np.zeros(0) for name in FIELDS})
     return joined(parts).take(np.argsort(np.concatenate(list(rows.values())), kind="stable"))
 
 

@@ -109,7 +109,8 @@ def predict(columns: Columns) -> Prediction:
     if not shape:
         return _predict_chunk(columns)
     chunk = max(CHUNK // math.prod(shape[:-1]), 1)
-    whole: dict[str, Array] = {}
+    names = (*_names(Prediction), *_names(StepTime), *_names(PeakMemory))
+    whole: dict[str, Array] = {name: np.empty(shape) for name in names}
     engine = np.broadcast_to(columns.engine, shape[-1:])
     for code in np.unique(engine):
         rows = np.flatnonzero(engine == code)
@@ -118,8 +119,6 @@ def predict(columns: Columns) -> Prediction:
             # Rows that stand together are viewed and written without an index.
             place = slice(some[0], some[-1] + 1) if some[-1] - some[0] + 1 == len(some) else some
             for name, values in _leaves(_predict_chunk(columns.take(place))):
-                if name not in whole:
-                    whole[name] = np.empty(shape)
                 whole[name][..., place] = values
     return _of_leaves({name: values.reshape(-1) for name, values in whole.items()})
 
