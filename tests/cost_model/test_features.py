@@ -24,7 +24,8 @@ from platform.subject.planning import make_plan
 from search_spaces.space import Candidate, Space
 from tests.cost_model.points import BLOOM_7B1, GPT2, GPT_39B, point
 from trainers.cluster import Cluster
-from trainers.layout import STAGES, BatchPoint, Layout
+from trainers.engines import names, rules_of
+from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
 from trainers.support import standing_refusal
 
@@ -51,10 +52,10 @@ def random_layouts(count: int) -> list[Layout]:
     """Valid layouts, the same at each call."""
     draw, layouts = random.Random(8), []
     while len(layouts) < count:
-        engine = draw.choice(list(STAGES))
+        engine = draw.choice(names())
         values = {axis: draw.choice(among) for axis, among in VALUES.items()}
         try:
-            layouts.append(Layout(engine=engine, zero_stage=draw.choice(STAGES[engine]), **values))  # type: ignore[arg-type]
+            layouts.append(Layout(engine=engine, zero_stage=draw.choice(rules_of(engine).stages), **values))  # type: ignore[arg-type]
         except ValueError:
             continue
     return layouts
