@@ -10,11 +10,11 @@ import os
 import time
 
 import numpy as np
-import numpy.typing as npt
 
 from platform.cost_model.columns import Columns
-from platform.cost_model.features import LayoutArrays, Workload, features, words
+from platform.cost_model.features import Workload, features
 from platform.cost_model.hardware import ClusterSpec, find_cluster
+from platform.cost_model.layout_arrays import LayoutArrays, Words, words
 from platform.cost_model.predict import predict
 from trainers.recipe import Recipe
 from trainers.spec import ModelSpec
@@ -89,11 +89,11 @@ def make_grid(recipe: Recipe, cluster: ClusterSpec, axes: Axes) -> Grid:
     _, tp, pp, cp, virtual, micro_batch = of_rows
     stage, dp = stages[index[0]].astype(np.float64), devices / (tp * pp * cp)
 
-    def of_rows_words(place: int) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
+    def of_rows_words(place: int) -> Words:
         distinct = tuple(dict.fromkeys(str(each[place]) for each in ENGINE_STAGES))
         return words(distinct, np.array([distinct.index(str(each[place])) for each in ENGINE_STAGES])[index[0]])
 
-    def along(axis: int, values: tuple[str, ...]) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
+    def along(axis: int, values: tuple[str, ...]) -> Words:
         return words(values, np.arange(len(values)).reshape([-1 if each == axis else 1 for each in range(5)]))
 
     one = np.zeros((), dtype=np.int64)

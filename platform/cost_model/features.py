@@ -5,10 +5,9 @@ Layouts stay beside the rows that they give; nothing decodes a row back into a l
 
 import dataclasses
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from platform.cost_model import constants
 from platform.cost_model.columns import FIELDS, Array, Columns, Mask
@@ -26,6 +25,7 @@ from platform.cost_model.kernels import (
     loss_kind,
     pads_vocabulary,
 )
+from platform.cost_model.layout_arrays import AXES, LayoutArrays
 from platform.cost_model.offload import LINK_SHARE
 from trainers.layout import BatchPoint, Layout, activation_budget
 from trainers.recipe import Recipe
@@ -35,8 +35,19 @@ ROUNDING = constants.words("features", "ROUNDING")
 
 PREFETCH = constants.words("features", "PREFETCH")
 
-AXES = tuple(field.name for field in dataclasses.fields(Layout))
-Value = str | float | Sequence[str] | npt.NDArray[np.float64]
+
+THIS_PROJECT = {
+    "virtual_stages": 1.0,
+    "checkpoint_blocks": 1.0,
+    "kept_checkpoints": 1.0,
+    "repeats_core_alone": 0.0,
+    "reduces_whole": 1.0,
+    "metric_losses": 0.0,
+    "dropout": 0.0,
+    "blocking": 0.0,
+    "rounding": ROUNDING["expandable"],
+}
+"""What this project's trainer does that no layout of it states otherwise: its stack."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,47 +84,6 @@ class Workload:
         return 2.0 if self.precision in ("bf16", "fp16", "fp8") else 4.0
 
 
-class LayoutArrays:
-    """The values of layouts by axis, as arrays that broadcast: numbers, or words as places among the distinct ones."""
-
-    def __init__(self, values: Mapping[str, tuple[tuple[str, ...], npt.NDArray[np.int64]] | Array]) -> None:
-        self._values = values
-
-    @classmethod
-    def of(cls, layouts: Sequence[Mapping[str, Value]]) -> "LayoutArrays":
-        """One row a layout, each a mapping of all `AXES`."""
-        return cls({axis: _column([layout[axis] for layout in layouts]) for axis in AXES})
-
-    def numbers(self, axis: str) -> Array:
-        """The values of an axis of numbers."""
-        values = self._values[axis]
-        assert not isinstance(values, tuple), axis
-        return values
-
-    def of_words(self, function: Callable[..., float], *axes: str) -> Array:
-        """`function` of the words of `axes`: called once for each combination of distinct ones."""
-        columns = [self._values[axis] for axis in axes]
-        words = [column[0] for column in columns if isinstance(column, tuple)]
-        places = [column[1] for column in columns if isinstance(column, tuple)]
-        table = np.empty([len(each) for each in words])
-        for place in np.ndindex(table.shape):
-            table[place] = function(*(each[index] for each, index in zip(words, place, strict=True)))
-        return table[tuple(places)]
-
-
-def words(values: Sequence[str], places: npt.NDArray[np.int64]) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
-    """An axis of `LayoutArrays` whose values are `values` at `places`."""
-    return tuple(values), places
-
-
-def _column(values: Sequence[Value]) -> tuple[tuple[str, ...], npt.NDArray[np.int64]] | Array:
-    if not isinstance(values[0], str):
-        return np.array(values, dtype=np.float64)
-    distinct: dict[str, int] = {}
-    places = np.array([distinct.setdefault(str(value), len(distinct)) for value in values], dtype=np.int64)
-    return tuple(distinct), places
-
-
 def features(
     work: Workload,
     layouts: LayoutArrays,
@@ -126,80 +96,19 @@ def features(
     """The rows of `layouts` at these batch points. `stack` has the features that a run's software states in place of
     those of this project's engines; see `stacks`.
     """
-    model, compute, state = work.model, work.compute_bytes, work.state_bytes
-    numbers, of_words = layouts.numbers, layouts.of_words
-    dp, cp, tp, stage = (
-        numbers("dp_replicate") * numbers("dp_shard"),
-        numbers("cp"),
-        numbers("tp"),
-        numbers("zero_stage"),
-    )
-    reshard, buckets = numbers("reshard"), numbers("bucket_mib")
-    fused = of_words(lambda word: word != "none", "compile")
+    dp = layouts.numbers("dp_replicate") * layouts.numbers("dp_shard")
     values: dict[str, Array | Mask | float] = {
-        **_of_model(model),
+        **_of_model(work.model),
+        **_of_work(work),
         **_of_cluster(cluster, work.precision),
-        **compression_values(model, work.compression),
-        "seq_len": work.seq_len,
-        "compute_bytes": compute,
-        "scales_loss": work.precision == "fp16",
-        "state_bytes": state,
-        "moments": work.moments,
-        # Every engine of this project reduces and sums in the states' type.
-        "gradient_bytes": state,
-        "engine": of_words(ENGINES.index, "engine"),
-        "zero_stage": stage,
-        "dp": dp,
-        "tp": tp,
-        "pp": numbers("pp"),
-        "cp": cp,
-        "shard": numbers("dp_shard") * cp,
-        "reshard": np.where(reshard > 0, reshard, numbers("dp_shard")) * cp,
-        "virtual_stages": 1.0,
-        "sequence_parallel": tp > 1,
-        "sync_every": of_words(lambda word: word == "every", "grad_sync"),
-        "full_checkpointing": of_words(is_full_checkpointing, "checkpointing"),
-        "selective_checkpointing": of_words(lambda word: word == "selective", "checkpointing"),
-        "checkpoint_every": of_words(checkpoint_distance, "checkpointing"),
-        "budget": of_words(activation_budget, "checkpointing"),
-        "checkpoint_blocks": 1.0,
-        "kept_checkpoints": 1.0,
-        "repeats_core_alone": 0.0,
-        "states_on_host": of_words(lambda word: word != "none", "offload"),
-        "parameters_on_host": of_words(lambda word: word == "all", "offload"),
-        "bucket_bytes": np.where(
-            buckets > 0,
-            buckets * 2.0**20,
-            of_words(lambda word: _bucket_bytes(word, work), "engine"),
-        ),
-        "overlaps": of_words(lambda word: word == "on", "overlap") * (stage < 3),
-        "prefetch": PREFETCH["current"] * of_words(lambda word: word != "off", "overlap"),
-        "blocks_ahead": numbers("prefetch"),
-        "reduces_whole": 1.0,
-        "flash": of_words(lambda word: flash_share(work.modules, word), "attention"),
-        "wide_softmax": work.modules != "gpt2",
-        "fused": fused,
-        "fused_softmax": fused,
-        "compiled_calls": of_words(lambda word: compiled_calls(word, model.num_layers), "compile"),
-        "inner_copies": of_words(lambda word: inner_copies(work.modules, word != "none"), "compile"),
-        **{
-            name: of_words(
-                lambda word, way=way: activation_passes(work.modules, model.gated, word != "none")[way], "compile"
-            )
-            for way, name in enumerate(("activation_forward", "activation_backward"))
-        },
-        "logit_bytes": of_words(lambda *kind: logit_bytes(loss_kind(*kind), compute), "loss", "compile"),
-        "pads_vocabulary": of_words(lambda *kind: pads_vocabulary(loss_kind(*kind)), "loss", "compile"),
-        "chunked_loss": of_words(lambda word: word == "chunked", "loss"),
-        "metric_losses": 0.0,
-        "dropout": 0.0,
-        "blocking": 0.0,
-        "rounding": ROUNDING["expandable"],
+        **_of_engine(work, layouts),
+        **_of_kernels(work, layouts),
         "micro_batch": micro_batch,
         "grad_accum": grad_accum,
         "global_batch": micro_batch * grad_accum * dp,
+        **THIS_PROJECT,
+        **(stack or {}),
     }
-    values |= stack or {}
     return Columns(**{name: np.asarray(values[name], dtype=np.float64) for name in FIELDS})
 
 
@@ -236,10 +145,74 @@ def joined(parts: Sequence[Columns]) -> Columns:
     )
 
 
-def _bucket_bytes(engine: str, work: Workload) -> float:
-    known = costs(engine)
-    assert known is not None, engine
-    return known.bucket_bytes(work.state_bytes, work.compute_bytes)
+def _of_work(work: Workload) -> dict[str, Array | float]:
+    return {
+        **compression_values(work.model, work.compression),
+        "seq_len": work.seq_len,
+        "compute_bytes": work.compute_bytes,
+        "scales_loss": work.precision == "fp16",
+        "state_bytes": work.state_bytes,
+        "moments": work.moments,
+        # Every engine of this project reduces and sums in the states' type.
+        "gradient_bytes": work.state_bytes,
+    }
+
+
+def _of_engine(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask | float]:
+    """Degrees, and what engines do with parameters, gradients and states."""
+    numbers, of_words = layouts.numbers, layouts.of_words
+    cp, shard, reshard, buckets = (numbers(axis) for axis in ("cp", "dp_shard", "reshard", "bucket_mib"))
+
+    def bucket_bytes(engine: str) -> float:
+        known = costs(engine)
+        assert known is not None, engine
+        return known.bucket_bytes(work.state_bytes, work.compute_bytes)
+
+    return {
+        "engine": of_words(ENGINES.index, "engine"),
+        "zero_stage": numbers("zero_stage"),
+        "dp": numbers("dp_replicate") * shard,
+        "tp": numbers("tp"),
+        "pp": numbers("pp"),
+        "cp": cp,
+        "shard": shard * cp,
+        "reshard": np.where(reshard > 0, reshard, shard) * cp,
+        "sequence_parallel": numbers("tp") > 1,
+        "sync_every": of_words(lambda word: word == "every", "grad_sync"),
+        "states_on_host": of_words(lambda word: word != "none", "offload"),
+        "parameters_on_host": of_words(lambda word: word == "all", "offload"),
+        "bucket_bytes": np.where(buckets > 0, buckets * 2.0**20, of_words(bucket_bytes, "engine")),
+        "overlaps": of_words(lambda word: word == "on", "overlap") * (numbers("zero_stage") < 3),
+        "prefetch": PREFETCH["current"] * of_words(lambda word: word != "off", "overlap"),
+        "blocks_ahead": numbers("prefetch"),
+    }
+
+
+def _of_kernels(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask | float]:
+    """What is computed again, and by which kernels."""
+    of_words, compute, modules = layouts.of_words, work.compute_bytes, work.modules
+    fused = of_words(lambda word: word != "none", "compile")
+
+    def passes(compile_: str) -> tuple[float, float]:
+        return activation_passes(modules, bool(work.model.gated), compile_ != "none")
+
+    return {
+        "full_checkpointing": of_words(is_full_checkpointing, "checkpointing"),
+        "selective_checkpointing": of_words(lambda word: word == "selective", "checkpointing"),
+        "checkpoint_every": of_words(checkpoint_distance, "checkpointing"),
+        "budget": of_words(activation_budget, "checkpointing"),
+        "flash": of_words(lambda word: flash_share(modules, word), "attention"),
+        "wide_softmax": modules != "gpt2",
+        "fused": fused,
+        "fused_softmax": fused,
+        "compiled_calls": of_words(lambda word: compiled_calls(word, work.model.num_layers), "compile"),
+        "inner_copies": of_words(lambda word: inner_copies(modules, word != "none"), "compile"),
+        "activation_forward": of_words(lambda word: passes(word)[0], "compile"),
+        "activation_backward": of_words(lambda word: passes(word)[1], "compile"),
+        "logit_bytes": of_words(lambda *words: logit_bytes(loss_kind(*words), compute), "loss", "compile"),
+        "pads_vocabulary": of_words(lambda *words: pads_vocabulary(loss_kind(*words)), "loss", "compile"),
+        "chunked_loss": of_words(lambda word: word == "chunked", "loss"),
+    }
 
 
 def _of_model(model: ModelSpec) -> dict[str, Array | float]:

@@ -6,11 +6,11 @@ import numpy as np
 
 from platform.cost_model import constants
 from platform.cost_model.columns import Array, Columns, checkpointed_share
-from platform.cost_model.compute import head_s, layer_seconds, optimizer_s
+from platform.cost_model.compute import LayerSeconds, head_s, layer_seconds, optimizer_s
 from platform.cost_model.engines import costs_of
 from platform.cost_model.engines.base import Load
 from platform.cost_model.host import host_layer_s, host_step_s, together_s
-from platform.cost_model.mesh import context_s, rank_parameters, send_s, stages_of, tensor_s
+from platform.cost_model.mesh import Stages, context_s, rank_parameters, send_s, stages_of, tensor_s
 
 PAGEABLE_BANDWIDTH = constants.number("step_time", "PAGEABLE_BANDWIDTH")
 
@@ -40,67 +40,103 @@ def step_time(columns: Columns) -> StepTime:
     """The whole step. Pipelines follow 1F1B: (m - 1) slots of the slowest stage and one pass through all stages, the
     latter divided by the virtual stages of an interleaved schedule (arXiv 2104.04473, section 2.2, equation 1).
     """
-    c, engine = columns, costs_of(columns)
-    layer = layer_seconds(c)
-    head_forward, head_backward = head_s(c)
-    host_forward, host_backward, host_again = host_layer_s(c)
-    stages = stages_of(c)
-    full = c.full_checkpointing > 0
-    tokens = c.micro_batch * c.seq_len / c.cp
-    boundary = tokens * c.hidden * c.compute_bytes
-    tensor = tensor_s(c, boundary, full)
-    context = context_s(c, tokens)
-    # A checkpointed input on the host goes there and comes back, each tensor-parallel rank its part.
-    on_host = full & (c.kept_checkpoints == 0)
-    to_host = np.where(on_host, 2 * boundary / c.tp / c.checkpoint_blocks / PAGEABLE_BANDWIDTH, 0.0)
-    busy = layer.forward + layer.backward + layer.again + context + to_host
-    launch = host_forward + host_backward + np.where(full, host_again * checkpointed_share(c), 0.0)
-    whole_head = head_forward + head_backward
-    # While the device is at the head, the host runs ahead into the backward pass.
-    ahead = np.where(c.pp > 1, 0.0, whole_head / c.layers)
-    device = busy + tensor + ahead
-    waits = _waits_s(c, launch, device)
-    # The host reaches the optimizer's step after its last micro-step: what the device is behind by hides it.
-    stepping = _waits_s(c, launch + engine.step_block_host_s(c), device) - waits
-    head = np.where(c.pp > 1, whole_head, 0.0)
-
-    # One micro-batch on the slowest stage: a middle one, or the last with the head.
-    middle = stages.largest * (busy + waits + tensor)
-    last = stages.last * (busy + waits + tensor) + head
-    slot = np.where(c.pp > 1, np.maximum(middle, last), middle + whole_head)
-    slot_layers = np.where(c.pp > 1, np.where(middle >= last, stages.largest, stages.last), c.layers)
-    through = c.layers * (busy + waits + tensor) + whole_head
-    m = c.grad_accum
-    send = send_s(c, boundary)
-    # Two exchanges a micro-batch and virtual stage, of activations and of gradients.
-    transfers = 2 * send * c.virtual_stages + engine.instructions_s(c)
-    pipeline = np.where(c.pp > 1, (m + c.pp - 1) * transfers, 0.0)
-    bubble = np.where(c.pp > 1, (through - slot) / c.virtual_stages, 0.0)
-
-    owned, blocks = rank_parameters(c, stages)
-    backward = layer.backward * slot_layers + head_backward
-    exchanged = engine.data_s(c, Load(owned=owned, blocks=blocks, slot=slot, backward=backward))
-    data = np.where((c.dp * c.cp > 1) | (c.parameters_on_host > 0), exchanged, 0.0)
-    data = data + engine.gradients_to_host_s(c, owned)
-    optimizer = optimizer_s(c, owned / engine.optimizer_ranks(c)) + host_step_s(c)
-
-    tensor_total = m * slot_layers * tensor
-    host_step = slot_layers * stepping
-    host_total = m * slot_layers * waits
-    attention_total = m * slot_layers * layer.attention
-    compute = m * slot - tensor_total - host_total - attention_total
-    total = m * slot + host_step + pipeline + bubble + data + optimizer
+    c, m = columns, columns.grad_accum
+    stages, head = stages_of(c), head_s(c)
+    block = _block(c, head[0] + head[1])
+    slot, slot_layers = _slot(c, stages, block, head[0] + head[1])
+    pipeline, bubble = _pipeline_s(c, block, slot, head[0] + head[1])
+    data, optimizer = _exchange_s(c, stages, slot, block.layer.backward * slot_layers + head[1])
+    tensor = m * slot_layers * block.tensor
+    waits = m * slot_layers * block.waits
+    stepping = slot_layers * block.stepping
+    attention = m * slot_layers * block.layer.attention
     return StepTime(
-        total_s=total,
-        compute_s=compute,
-        attention_s=attention_total,
-        host_s=host_total + host_step,
-        tensor_s=tensor_total,
+        total_s=m * slot + stepping + pipeline + bubble + data + optimizer,
+        compute_s=m * slot - tensor - waits - attention,
+        attention_s=attention,
+        host_s=waits + stepping,
+        tensor_s=tensor,
         pipeline_s=pipeline,
         bubble_s=bubble,
         data_s=data,
         optimizer_s=optimizer,
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Block:
+    """Seconds of one block and micro-batch."""
+
+    layer: LayerSeconds
+    busy: Array
+    """Of the device, tensor-parallel collectives apart."""
+    tensor: Array
+    waits: Array
+    """Of the device for its host."""
+    stepping: Array
+    """The same once a step, in the optimizer's."""
+
+    @property
+    def total(self) -> Array:
+        """All but the step's end."""
+        return self.busy + self.waits + self.tensor
+
+
+def _block(c: Columns, head: Array) -> _Block:
+    layer = layer_seconds(c)
+    full = c.full_checkpointing > 0
+    tokens = c.micro_batch * c.seq_len / c.cp
+    boundary = _boundary(c)
+    tensor = tensor_s(c, boundary, full)
+    # A checkpointed input on the host goes there and comes back, each tensor-parallel rank its part.
+    on_host = full & (c.kept_checkpoints == 0)
+    to_host = np.where(on_host, 2 * boundary / c.tp / c.checkpoint_blocks / PAGEABLE_BANDWIDTH, 0.0)
+    busy = layer.forward + layer.backward + layer.again + context_s(c, tokens) + to_host
+    forward, backward, again = host_layer_s(c)
+    launch = forward + backward + np.where(full, again * checkpointed_share(c), 0.0)
+    # While the device is at the head, the host runs ahead into the backward pass.
+    device = busy + tensor + np.where(c.pp > 1, 0.0, head / c.layers)
+    waits = _waits_s(c, launch, device)
+    # The host reaches the optimizer's step after its last micro-step: what the device is behind by hides it.
+    stepping = _waits_s(c, launch + costs_of(c).step_block_host_s(c), device) - waits
+    return _Block(layer=layer, busy=busy, tensor=tensor, waits=waits, stepping=stepping)
+
+
+def _boundary(c: Columns) -> Array:
+    """Bytes of the residual stream of one micro-batch."""
+    return c.micro_batch * c.seq_len / c.cp * c.hidden * c.compute_bytes
+
+
+def _slot(c: Columns, stages: Stages, block: _Block, head: Array) -> tuple[Array, Array]:
+    """(seconds of one micro-batch, blocks) of the slowest stage: a middle one, or the last with the head."""
+    middle = stages.largest * block.total
+    last = stages.last * block.total + np.where(c.pp > 1, head, 0.0)
+    slowest = np.where(middle >= last, stages.largest, stages.last)
+    return (
+        np.where(c.pp > 1, np.maximum(middle, last), middle + head),
+        np.where(c.pp > 1, slowest, c.layers),
+    )
+
+
+def _pipeline_s(c: Columns, block: _Block, slot: Array, head: Array) -> tuple[Array, Array]:
+    """Seconds (of transfers, of the bubble). A micro-batch and virtual stage have two exchanges, of activations and of
+    gradients."""
+    transfers = 2 * send_s(c, _boundary(c)) * c.virtual_stages + costs_of(c).instructions_s(c)
+    through = c.layers * block.total + head
+    return (
+        np.where(c.pp > 1, (c.grad_accum + c.pp - 1) * transfers, 0.0),
+        np.where(c.pp > 1, (through - slot) / c.virtual_stages, 0.0),
+    )
+
+
+def _exchange_s(c: Columns, stages: Stages, slot: Array, backward: Array) -> tuple[Array, Array]:
+    """Seconds (of data parallelism as far as not hidden, of the optimizer)."""
+    engine = costs_of(c)
+    owned, blocks = rank_parameters(c, stages)
+    exchanged = engine.data_s(c, Load(owned=owned, blocks=blocks, slot=slot, backward=backward))
+    data = np.where((c.dp * c.cp > 1) | (c.parameters_on_host > 0), exchanged, 0.0)
+    optimizer = optimizer_s(c, owned / engine.optimizer_ranks(c)) + host_step_s(c)
+    return data + engine.gradients_to_host_s(c, owned), optimizer
 
 
 def _waits_s(c: Columns, host: Array, device: Array) -> Array:

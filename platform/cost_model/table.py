@@ -13,8 +13,9 @@ from typing import get_args
 import numpy as np
 
 from platform.cost_model.columns import FIELDS, Columns
-from platform.cost_model.features import LayoutArrays, Workload, features
+from platform.cost_model.features import Workload, features
 from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device_by_memory, find_node
+from platform.cost_model.layout_arrays import LayoutArrays
 from platform.cost_model.memory import outside_gib
 from platform.cost_model.rows import Row, number, wanted, whole_number, words
 from platform.cost_model.stacks import (

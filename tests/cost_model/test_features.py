@@ -11,8 +11,9 @@ import search_spaces
 from benchmarks.cost_model_speed import Axes, make_grid
 from platform.cost_model import engines
 from platform.cost_model.columns import FIELDS, Columns
-from platform.cost_model.features import AXES, from_points
+from platform.cost_model.features import from_points
 from platform.cost_model.hardware import ClusterSpec, find_cluster
+from platform.cost_model.layout_arrays import AXES
 from platform.cost_model.lower_bound import lower_bound_gib
 from platform.cost_model.ordering import known_columns
 from platform.cost_model.predict import predict

@@ -28,9 +28,8 @@ def costs_of(c: Columns) -> EngineCosts:
     Raises:
         ValueError: the rows have several; `predict` parts them.
     """
-    codes = np.unique(c.engine)
-    if len(codes) != 1:
-        raise ValueError(
-            f"rows of one engine are wanted, got those of {', '.join(ENGINES[int(code)] for code in codes)}"
-        )
-    return _COSTS[ENGINES[int(codes[0])]]
+    first = int(c.engine.flat[0]) if c.engine.size else 0
+    if np.any(c.engine != first):
+        several = ", ".join(ENGINES[int(code)] for code in np.unique(c.engine))
+        raise ValueError(f"rows of one engine are wanted, got those of {several}")
+    return _COSTS[ENGINES[first]]
