@@ -3,7 +3,10 @@
 One place for all that is known of published stacks; the project's own rows state nearly all of it.
 """
 
+import functools
+import json
 import math
+import pathlib
 import re
 from typing import get_args
 
@@ -19,7 +22,19 @@ _FUSED_LOSS = ("mosaicml", "llm-foundry", "fused cross", "fused loss", "fused ke
 """Words of stacks that bring FlashAttention's cross-entropy or one like it (llm-foundry, `fused_crossentropy`)."""
 _EAGER = re.compile(r"hf trainer|pytorch eager|eager (?:mode|execution|pytorch)|(?:no|without) (?:torch.)?compile\b")
 _SPANS = re.compile(r"checkpoint-num-layers=(\d+)")
+_FILE = pathlib.Path(__file__).with_name("stacks.json")
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp")
+
+
+@functools.cache
+def table() -> dict[str, dict[str, str]]:
+    """What holds of stacks, by their data parallelism, each with its source; what is not named does not hold."""
+    return json.loads(_FILE.read_text(encoding="utf-8"))
+
+
+def has(stack: str, fact: str) -> bool:
+    """Whether `fact` holds of `stack`."""
+    return fact in table()[stack]
 
 
 def data_parallelism_of(row: Row) -> str:
@@ -73,20 +88,22 @@ def is_flash(row: Row, cluster: ClusterSpec, engine: str) -> bool:
     if row.get("flash_attention") or row.get("attention"):
         return row.get("flash_attention") == "yes" or row.get("attention") in ("sdpa", "flex")
     device = cluster.device.name[:4]
-    return "flash" in words(row) or (device != "V100" and engine == "fsdp") or device not in ("V100", "A100")
+    return (
+        "flash" in words(row) or (device != "V100" and has(engine, "flash_on_a100")) or device not in ("V100", "A100")
+    )
 
 
 def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) -> dict[str, float]:
     """The features that the software of a row states in place of this project's engines.
 
-    Every engine of this project reduces and sums in the states' type; DeepSpeed and Megatron-LM by themselves in 16
-    bits. Stacks with fused attention are younger than DeepSpeed 0.6.
+    Every engine of this project reduces and sums in the states' type. Stacks with fused attention are younger than
+    DeepSpeed 0.6.
     """
     engine, text, own = data_parallelism_of(row), words(row), bool(row.get("engine"))
     model, flash = work.model, is_flash(row, cluster, engine)
     searched = own and "bare loop" not in text
     _, state_bytes, low_gradient_bytes = precision_of(row)
-    whole_sums = engine in ("ddp", "fsdp") or searched
+    whole_sums = has(engine, "sums_in_states_type") or searched
     compiled = (row.get("compile") or "none") != "none"
     fused = compiled if own else not is_eager(text)
     loss = loss_of(row, flash)
@@ -96,9 +113,9 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
         "sequence_parallel": float(row.get("seq_parallel") == "yes" or (own and tp > 1)),
         "checkpoint_blocks": float(spans[1]) if (spans := _SPANS.search(text)) else 1.0,
         "kept_checkpoints": kept_checkpoints(row, tp),
-        "repeats_core_alone": float(engine == "megatron"),
+        "repeats_core_alone": float(has(engine, "repeats_core_alone")),
         "fused": float(fused),
-        "fused_softmax": float(fused or engine == "megatron"),
+        "fused_softmax": float(fused or has(engine, "fused_softmax")),
         "inner_copies": inner_copies("llama" if model.gated else work.modules, fused),
         "activation_forward": forward,
         "activation_backward": backward,
@@ -128,7 +145,7 @@ def loss_of(row: Row, flash: bool) -> str:
     text = words(row)
     if flash and any(word in text for word in _FUSED_LOSS):
         return "fused"
-    return "compiled" if flash and data_parallelism_of(row) == "megatron" else "kept"
+    return "compiled" if flash and has(data_parallelism_of(row), "fuses_loss_with_flash") else "kept"
 
 
 def metric_losses(text: str) -> float:

@@ -21,6 +21,7 @@ from platform.cost_model.rows import Row, number, wanted, whole_number, words
 from platform.cost_model.stacks import (
     convention_of,
     data_parallelism_of,
+    has,
     is_flash,
     modules_of,
     moments_of,
@@ -171,7 +172,7 @@ def _layout(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, str |
             f"activation_ckpt {checkpointing!r} is not known" if checkpointing else "activation_ckpt not stated"
         )
     stage = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}[strategy]
-    shard = dp if stage or engine == "fsdp" else 1.0
+    shard = dp if stage or has(engine, "shards_at_stage_0") else 1.0
     if strategy == "hsdp":  # ranks of context parallelism hold the same parameters, so shards are cut over them too
         shard = min(shard * cp, cluster.devices_per_node) / cp
     return {
@@ -182,7 +183,7 @@ def _layout(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, str |
         "tp": tp,
         "pp": pp,
         "cp": cp,
-        "grad_sync": row.get("grad_sync") or ("every" if engine == "fsdp" and "grad_sync" not in row else "last"),
+        "grad_sync": row.get("grad_sync", "every" if has(engine, "reduces_every_micro_step") else "") or "last",
         "checkpointing": checkpointing,
         "offload": offload_of(row),
         "bucket_mib": 0,

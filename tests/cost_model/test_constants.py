@@ -4,7 +4,9 @@ import re
 from pathlib import Path
 
 import platform
+from platform.cost_model import stacks
 from platform.cost_model.constants import table
+from platform.cost_model.engines import ENGINES
 
 ROOM = Path(next(iter(platform.__path__))) / "cost_model"
 
@@ -24,3 +26,11 @@ def test_the_formulas_read_every_constant_from_the_table() -> None:
         for module, name in re.findall(r'constants\.\w+\("(\w+)", "(\w+)"\)', path.read_text())
     }
     assert read == {(module, name) for module, constants in table().items() for name in constants}
+
+
+def test_every_fact_of_a_stack_has_a_source_and_a_reader() -> None:
+    source = "".join((ROOM / name).read_text() for name in ("stacks.py", "table.py"))
+    read = set(re.findall(r'has\([\w()]+, "(\w+)"\)', source))
+    assert read == {fact for facts in stacks.table().values() for fact in facts}
+    assert all(sentence for facts in stacks.table().values() for sentence in facts.values())
+    assert set(stacks.table()) == set(ENGINES)
