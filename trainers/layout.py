@@ -173,7 +173,7 @@ class Layout:
         return ", ".join([*parts, *self.words().values()])
 
     def words(self) -> dict[str, str]:
-        """Axis -> what is shown of it, for those that are shown; engine, stage and data parallelism are not among them."""
+        """Axis -> what is shown of it, for those shown; engine, stage and data parallelism are not among them."""
         shown: dict[str, str] = {}
         for name, declared in axes_of(Layout).items():
             # Where an engine has one way to synchronise, or nobody to do so with, both values mean the same.
