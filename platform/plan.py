@@ -48,7 +48,7 @@ from platform.plans.show import (
     show_sizes,
 )
 from platform.probing import kept
-from platform.study.folder import default_folder
+from platform.study.folder import default_folder, user_path
 from search_spaces import reference
 from search_spaces.space import Space
 
@@ -97,11 +97,14 @@ def parser() -> argparse.ArgumentParser:
 def _space(options: argparse.Namespace) -> Space:
     try:
         space = search_spaces.load(options.space)
-        return space.with_changes(options.set) if options.set else space
+        space = space.with_changes(options.set) if options.set else space
     except ValueError as error:
         known = ", ".join(reference.names())
         hint = f"; spaces for planning only: {known}" if str(error).startswith("unknown space") else ""
         raise InputError(f"{error}{hint}") from None
+    if any(recipe.grad_accum for recipe in space.recipes):
+        raise InputError("a plan is for a global batch, which grad_accum leaves open: --set global_batch=N instead")
+    return space
 
 
 def _cluster(options: argparse.Namespace, console: Console) -> ClusterSpec:
@@ -120,9 +123,9 @@ def _cluster(options: argparse.Namespace, console: Console) -> ClusterSpec:
         raise InputError(f"--address belongs to --cluster ray, not to {written}")
     if written == "ray":
         with clusters.connected(options.address) as place:
-            cluster, probe = place.cluster, kept.find(options.studies.expanduser(), place)
+            cluster, probe = place.cluster, kept.find(user_path(options.studies), place)
     elif written.endswith(".json"):
-        probe = kept.read(Path(written).expanduser())
+        probe = kept.read(user_path(written))
         cluster = probe.cluster
     else:
         spec = find_cluster(written)

@@ -22,7 +22,7 @@ from platform.common.signals import exit_with
 from platform.probing import kept
 from platform.probing.run import measure
 from platform.probing.show import show, to_object
-from platform.study.folder import FOLDER_HELP, default_folder
+from platform.study.folder import FOLDER_HELP, default_folder, user_path
 
 
 def parser() -> argparse.ArgumentParser:
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     began_s = time.monotonic()
     try:
         options = parser().parse_args(argv)
-        studies = options.studies.expanduser()
+        studies = user_path(options.studies)
         with clusters.connected(options.address) as place:
             probe = measure(place, began_s)
         path = kept.keep(studies, probe)

@@ -13,13 +13,13 @@ from platform.common.errors import InputError, Parser, one_line
 from platform.common.say import say
 from platform.common.signals import exit_with
 from platform.mirror.mirror import Mirror
-from platform.mirror.uri import check_uri, kept_uri
+from platform.mirror.uri import check_uri, report_uri
 from platform.reports.files import write_results
 from platform.reports.show import show
 from platform.reports.table import to_rows, write_csv
 from platform.session import ending, scaling
 from platform.session.replanned import with_plan
-from platform.study.folder import FOLDER_HELP, default_folder, located
+from platform.study.folder import FOLDER_HELP, default_folder, located, user_path
 from platform.study.journal import describe_rejected
 from platform.study.several import is_several
 from platform.study.study import find, is_held, read
@@ -39,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--studies", type=Path, default=Path(default_folder()), metavar="DIR", help=FOLDER_HELP)
     made.add_argument("--json", action="store_true", help="print the result as JSON, alone on standard output")
     made.add_argument("--csv", type=Path, metavar="FILE", help="write the measurement table there too")
+    made.add_argument("--mlflow", metavar="URI", help="bring MLflow up to date there (default: MLFLOW_TRACKING_URI)")
     made.add_argument("--no-mlflow", action="store_true", help="leave MLflow as it is")
     return made
 
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    studies, name = located(options.studies.expanduser().absolute(), options.name)
+    studies, name = located(user_path(options.studies).absolute(), options.name)
     if is_several(studies / name):
         if options.csv is not None:
             raise InputError(f"{name} is several studies: give one's name with --csv, or take its scaling.csv")
@@ -64,7 +65,9 @@ def _report(options: argparse.Namespace) -> int:
     history, rejected = read(folder, last=not running)
     history = with_plan(history)
     assert history.header is not None
-    uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or kept_uri(history.header.mlflow_uri, folder.parent))
+    named = options.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or ""
+    if named and not options.no_mlflow:
+        check_uri(named)  # a mistake is said before anything is shown
     sentence = describe_rejected(folder, rejected)
     if sentence:
         say(sentence)
@@ -83,8 +86,12 @@ def _report(options: argparse.Namespace) -> int:
     if running:
         say("The study is running: its search mirrors it to MLflow.")
     elif not options.no_mlflow:
-        mirror = Mirror(folder, uri).start()
-        say(mirror.close(_MIRROR_S) or f"MLflow is up to date: {mirror.look}")
+        try:
+            mirror = Mirror(folder, report_uri(named, history.header.mlflow_uri, folder.parent)).start()
+            say(mirror.close(_MIRROR_S) or "MLflow is up to date.")
+            say(mirror.look)
+        except InputError as error:
+            say(one_line(error))
     return ending.shown_verdict(history)
 
 

@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 import search_spaces
@@ -17,7 +16,7 @@ from platform.cluster.waiting import WAIT_S
 from platform.common.errors import ClusterError, InputError, Parser, one_line
 from platform.common.say import say
 from platform.common.signals import exit_with
-from platform.study.folder import FOLDER_HELP, default_folder, located
+from platform.study.folder import FOLDER_HELP, default_folder, located, user_path
 from platform.subject.options import SearchOptions, StudyOptions
 
 
@@ -26,7 +25,8 @@ def parser() -> argparse.ArgumentParser:
     made = Parser(
         prog="python -m platform.search",
         description="Measures which training layout of a model is fastest on this cluster.",
-        epilog="Example: python -m platform.search bloom7b --set seq_len=1024 --time-budget-s 3600",
+        epilog="Exit codes: 0 found, 1 nothing fits, 2 bad input, 3 the cluster is at fault, 4 not resolved which"
+        " layout is the fastest, 130 interrupted. Example: python -m platform.search bloom7b --set seq_len=1024",
     )
     add = made.add_argument
     add("space", nargs="?", help="name of a space (see --list), path of a space file or of a transformers config.json")
@@ -107,7 +107,7 @@ def _options(given: argparse.Namespace) -> SearchOptions:
     values["set"] = tuple(values["set"])
     of_study = {field.name: values[field.name] for field in dataclasses.fields(StudyOptions)}
     of_command = {each.name: values[each.name] for each in dataclasses.fields(SearchOptions) if each.name != "study"}
-    studies = Path(given.studies).expanduser()
+    studies = user_path(given.studies)
     if given.resume is not None:
         studies, of_command["resume"] = located(studies, given.resume)
     of_command["studies"] = studies.absolute()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from search_spaces import reference
 from search_spaces.changes import near
+from search_spaces.paths import expanded
 from search_spaces.space import Space
 from search_spaces.transformers_config import space_of_config
 
@@ -46,7 +47,7 @@ def load(name_or_path: str) -> Space:
         return _built_in(name_or_path)
     if name_or_path in reference.names():
         return reference.load(name_or_path)
-    path = Path(name_or_path).expanduser()
+    path = expanded(name_or_path)
     if path.is_dir() and (path / "config.json").exists():
         path = path / "config.json"
     if path.suffix == ".py":
@@ -79,7 +80,7 @@ def _of_file(path: Path) -> Space:
         if not callable(make):
             raise ValueError(f"{path} defines no function space()")
         space = make()
-    except (Exception, SystemExit) as error:  # the user's input: whatever it raises is told in one sentence
+    except BaseException as error:  # the user's input: whatever it raises, SystemExit too, is told in one sentence
         if isinstance(error, ValueError) and str(path) in str(error):
             raise
         raise ValueError(f"cannot load a space from {path}: {type(error).__name__}: {error}") from error

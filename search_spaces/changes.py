@@ -12,6 +12,7 @@ from trainers.layout import Layout
 from trainers.recipe import Recipe
 
 MICRO_BATCH = "micro_batch"
+GRAD_ACCUM = "grad_accum"
 POINT = "point"
 
 
@@ -91,9 +92,9 @@ def _value(axis: str, text: str, hint: Any) -> Any:
             number = hint(text)
         except ValueError:
             number = math.nan
-        if math.isfinite(number):
+        if isinstance(number, int) or math.isfinite(number):
             return number
-    raise ValueError(f"{axis} takes {allowed}, got {text!r}")
+    raise ValueError(f"{axis} takes {allowed}, got {text[:80]!r}")
 
 
 def _allowed(axis: str, hint: Any) -> str:

@@ -5,8 +5,10 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from search_spaces.changes import MICRO_BATCH, Change, near, parse
+from search_spaces.changes import GRAD_ACCUM, MICRO_BATCH, Change, near, parse
+from search_spaces.checks import check_axes, check_fields, check_number, check_recipe
 from search_spaces.degrees import fewest_devices, fill, reason_against
+from trainers.codec import shortened
 from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
 
@@ -36,7 +38,7 @@ class Candidate:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of one optimizer step, over all ranks."""
+        """Tokens of one optimizer step, over all ranks; see `Recipe` for those of a fixed accumulation."""
         return self.recipe.tokens_per_step
 
     def batch_points(self) -> tuple[BatchPoint, ...]:
@@ -108,14 +110,9 @@ class Space:
     """A small stand-in of the same architecture for machines without a GPU."""
 
     def __post_init__(self) -> None:
-        if not self.name:
+        if not self.name or not isinstance(self.name, str):  # type: ignore[reportUnnecessaryIsInstance]
             raise ValueError("a space needs a name")
-        fields = [field.name for field in dataclasses.fields(Layout)]
-        for axis, values in self.axes.items():
-            if axis not in fields:
-                raise ValueError(f"space {self.name} has an axis {axis!r} that no layout has{near(axis, fields)}")
-            if not values:
-                raise ValueError(f"axis {axis} of space {self.name} has no values")
+        self._check_types()
         wrong = [value for value in self.micro_batches if value < 1]
         if wrong or not (self.micro_batches or self.points):
             raise ValueError(f"space {self.name} wants micro-batches of at least 1, got {wrong or 'none'}")
@@ -132,6 +129,32 @@ class Space:
         many = [axis for axis, values in self.axes.items() if self.points and len(values) > 1]
         if many:
             raise ValueError(f"space {self.name} has named points: one value each for {', '.join(many)}")
+        if "engine" not in self.axes and not (self.points and all("engine" in point.layout for point in self.points)):
+            raise ValueError(f"space {self.name} names no engine: give axes an 'engine', such as ('fsdp', 'ddp')")
+
+    def _check_types(self) -> None:
+        """Refuses values of other types: a space may be a file that nobody's type checker has read."""
+        name = f"space {self.name}"
+        check_axes(self.axes, of=name)
+        for field, kind in (("micro_batches", int), ("further_recipes", Recipe), ("points", Point)):
+            values = getattr(self, field)
+            if not isinstance(values, tuple):
+                raise ValueError(f"{field} of {name} must be a tuple, as in ({shortened(values)},), got no tuple")
+            if wrong := [each for each in values if type(each) is not kind]:  # type: ignore[reportUnknownVariableType]
+                raise ValueError(f"{field} of {name} must hold {kind.__name__} values, got {shortened(wrong[0])}")
+        for recipe in self.recipes:
+            check_recipe(recipe, of=name)
+        for field in ("tokens", "hang_floor_s", "first_step_s"):
+            check_number(getattr(self, field), of=f"{field} of {name}")
+        for field in ("device_memory_gib", "time_budget_s"):
+            check_number(getattr(self, field), of=f"{field} of {name}", optional=True)
+        check_number(self.num_workers, of=f"num_workers of {name}", whole=True, optional=True)
+        check_number(self.repeats, of=f"repeats of {name}", whole=True)
+        for point in self.points:
+            of = f"point {shortened(point.name)} of {name}"
+            check_fields(point.layout, Layout, of=of)
+            check_fields(point.recipe, Recipe, of=of)
+            check_number(point.micro_batch, of=f"micro_batch of {of}", whole=True)
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:
@@ -192,6 +215,11 @@ class Space:
         """
         space = self
         asked = parse(texts)
+        if {GRAD_ACCUM, "global_batch"} <= {change.axis for change in asked}:
+            raise ValueError(
+                "grad_accum and global_batch say the same twice: with the micro-batch either fixes the other, so --set"
+                " one of them"
+            )
         for change in asked:
             space = space._changed(change)
         space._check(asked)
@@ -206,7 +234,8 @@ class Space:
                     known = f"its points are {', '.join(names)}" if names else "it has no named points"
                     raise ValueError(f"space {self.name} has no point {value!r}{near(value, names)} ({known})")
             return dataclasses.replace(self, points=tuple(point for point in self.points if point.name in values))
-        fixed = self.points and (axis == MICRO_BATCH or any(axis in _fixed(point) for point in self.points))
+        same = {axis, "global_batch"} if axis == GRAD_ACCUM else {axis}
+        fixed = self.points and (axis == MICRO_BATCH or any(same & _fixed(point) for point in self.points))
         if fixed or (self.points and len(values) > 1):
             what = f"fixed by the named points of space {self.name}" if fixed else f"one value in space {self.name}"
             raise ValueError(f"{axis} is {what}: it cannot be set to {', '.join(map(str, values))}")
@@ -214,7 +243,13 @@ class Space:
             return dataclasses.replace(self, micro_batches=tuple(sorted(values)), refine=False)
         if change.kind == "layout":
             return dataclasses.replace(self, axes={**self.axes, axis: values})
-        recipes = [dataclasses.replace(recipe, **{axis: value}) for value in values for recipe in self.recipes]
+        if axis == GRAD_ACCUM and (wrong := [value for value in values if value < 1]):
+            raise ValueError(f"grad_accum must be at least 1, got {wrong[0]}")
+        # Of accumulation and global batch one is set, and the other follows.
+        follows = {GRAD_ACCUM: {"global_batch": 0}, "global_batch": {GRAD_ACCUM: 0}}.get(axis, {})
+        recipes = [
+            dataclasses.replace(recipe, **{axis: value, **follows}) for value in values for recipe in self.recipes
+        ]
         first, *further = dict.fromkeys(recipes)
         return dataclasses.replace(self, recipe=first, further_recipes=tuple(further))
 

@@ -48,8 +48,10 @@ def _read(path: Path) -> dict[str, Any]:
         raise ValueError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not a JSON file: it is not UTF-8 text") from error
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise ValueError(f"{path} is not a JSON file: {error}") from error
+    except RecursionError as error:
+        raise ValueError(f"{path} is nested too deeply for a JSON file of a model") from error
     if not isinstance(config, dict):
         raise ValueError(f"{path} wants a JSON object at its top, got {type(config).__name__}")
     return config

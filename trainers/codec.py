@@ -162,3 +162,9 @@ def _defining(value: Any) -> Any:
             and not (field.metadata.get("later") and getattr(value, field.name) == field.default)
         }
     return to_json(value)
+
+
+def shortened(value: Any) -> str:
+    """The value as code, cut where it is longer than a sentence bears."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -4,6 +4,7 @@ No torch here, so that the driver can check a data path. Sample i of step s is t
 `sample_indices` says which rank takes which sample when.
 """
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -34,6 +35,10 @@ class Source(Protocol):
 
     def sequences(self, step: int, indices: Sequence[int]) -> npt.NDArray[np.int64]:
         """Samples `indices` of the global batch of `step`, as int64 [len(indices), seq_len + 1]."""
+        ...
+
+    def of_batch(self, global_batch: int) -> "Source":
+        """The same data in steps of that global batch."""
         ...
 
 
@@ -81,6 +86,9 @@ class Stream:
     def sequences(self, step: int, indices: Sequence[int]) -> npt.NDArray[np.int64]:
         return np.stack([self._sequence(step, index) for index in indices])
 
+    def of_batch(self, global_batch: int) -> Source:
+        return self
+
     def _sequence(self, step: int, index: int) -> npt.NDArray[np.int64]:
         rows = -(-self._length // _LAG)
         generator = np.random.Generator(np.random.PCG64([self._seed, step, index]))
@@ -118,6 +126,11 @@ class ParquetTokens:
         numbers = (step * self._global_batch + np.asarray(indices, dtype=np.int64)) % self._num_sequences
         places = numbers[:, None] * self._seq_len + np.arange(self._seq_len + 1)
         return self._tokens[places].astype(np.int64)
+
+    def of_batch(self, global_batch: int) -> Source:
+        other = copy.copy(self)
+        other._global_batch = global_batch
+        return other
 
 
 def _read(path: Path, *, limit: int) -> npt.NDArray[np.int32]:

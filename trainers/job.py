@@ -127,7 +127,8 @@ def gate_batch(job: Job) -> BatchPoint:
     if left or not each:
         raise ValueError(f"{gate.sequences} sequences do not go over {job.layout.data_parallel} data-parallel ranks")
     most = job.rungs[0].micro_batch if job.rungs else job.gate_micro_batch
-    if each > 1 and job.recipe.global_batch > most * job.layout.data_parallel:
+    recipe = job.recipe
+    if each > 1 and (recipe.grad_accum > 1 or recipe.global_batch > most * job.layout.data_parallel):
         most = min(most, each // 2)
     micro_batch = max(size for size in range(1, min(most, each) + 1) if each % size == 0)
     return BatchPoint(micro_batch=micro_batch, grad_accum=each // micro_batch)

@@ -203,6 +203,8 @@ class GateCurves:
     """Mean loss in nats over the step's sequences, before the step."""
     grad_norms: tuple[float, ...]
     """Global gradient norm before clipping."""
+    step_times_s: tuple[float, ...] = ()
+    """Seconds of each step; empty in journals of older versions."""
     is_reference: bool = False
     """Whether the layout ran for others to be compared with."""
 

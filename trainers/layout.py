@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Literal, get_args
 
 from trainers.axes import axes_of, axis, defaults_of
-from trainers.codec import identity
+from trainers.codec import identity, shortened
 from trainers.engines import engines_with, rules_of
 from trainers.engines.rules import Rules
-from trainers.recipe import Recipe
+from trainers.recipe import LARGEST_BATCH, Recipe
 
 GradSync = Literal["every", "last"]
 Checkpointing = Literal["none", "selective", "every_4", "every_2", "full", "budget_75", "budget_50", "budget_25"]
@@ -20,6 +20,8 @@ Overlap = Literal["default", "on", "off"]
 Loss = Literal["plain", "chunked"]
 Compile = Literal["none", "block", "model"]
 
+LARGEST = 10**6
+"""Of a degree and of a bucket's MiB: a larger one is a slip of the keyboard."""
 AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
 """Mesh axes, outermost first."""
 
@@ -109,9 +111,13 @@ class Layout:
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
         for name, declared in axes_of(Layout).items():
-            if declared.least is not None and getattr(self, name) < declared.least:
+            if declared.least is None:
+                continue
+            if (value := getattr(self, name)) < declared.least:
                 bound = f"be at least {declared.least}" if declared.least else "not be negative"
-                raise ValueError(f"{name} must {bound}, got {getattr(self, name)}")
+                raise ValueError(f"{name} must {bound}, got {value}")
+            if value > LARGEST:
+                raise ValueError(f"{name} must be at most 10^6, got {shortened(value)}")
         rules = rules_of(self.engine)
         for sentence in (*rules.contradictions(self), *self._missing_axes(rules)):
             raise ValueError(sentence)
@@ -211,14 +217,19 @@ class BatchPoint:
         for field in ("micro_batch", "grad_accum"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
+            if getattr(self, field) > LARGEST_BATCH:
+                raise ValueError(f"{field} must be at most 10^12, got {shortened(getattr(self, field))}")
 
     @classmethod
     def of(cls, recipe: Recipe, layout: Layout, micro_batch: int) -> "BatchPoint":
-        """The point of `recipe` on `layout` at `micro_batch`: grad_accum follows from the global batch.
+        """The point of `recipe` on `layout` at `micro_batch`: grad_accum follows from the global batch, unless the
+        recipe fixes it.
 
         Raises:
             ValueError: micro_batch x data-parallel size does not divide the global batch.
         """
+        if recipe.grad_accum:
+            return cls(micro_batch=micro_batch, grad_accum=recipe.grad_accum)
         per_micro_step = micro_batch * layout.data_parallel
         if micro_batch < 1 or recipe.global_batch % per_micro_step:
             raise ValueError(
@@ -226,6 +237,15 @@ class BatchPoint:
                 f" x {layout.data_parallel} data-parallel ranks"
             )
         return cls(micro_batch=micro_batch, grad_accum=recipe.global_batch // per_micro_step)
+
+    def global_batch(self, layout: Layout) -> int:
+        """Sequences in one optimizer step on `layout`, over all ranks."""
+        return self.micro_batch * self.grad_accum * layout.data_parallel
+
+
+def divides(recipe: Recipe, layout: Layout, micro_batch: int) -> bool:
+    """Whether `micro_batch` x data-parallel ranks divide the recipe's global batch, or the accumulation is fixed."""
+    return not recipe.global_batch % (micro_batch * layout.data_parallel)
 
 
 # Asked for at every measurement of a study, which has ten thousand of them over some thousand layouts.

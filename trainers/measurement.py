@@ -159,6 +159,18 @@ class Measurement:
         return identity_of(self.recipe, self.layout, self.batch, self.repeat)
 
     @property
+    def global_batch(self) -> int:
+        """Sequences in one optimizer step, over all ranks."""
+        return self.batch.global_batch(self.layout)
+
+    @property
+    def trained_recipe(self) -> Recipe:
+        """What the point trains: the recipe at the point's global batch. Points of one recipe with a fixed
+        accumulation compete for speed, yet those of different global batches train different recipes.
+        """
+        return self.recipe.of_batch(self.global_batch) if self.recipe.grad_accum else self.recipe
+
+    @property
     def num_devices(self) -> int:
         """Devices it ran on."""
         return self.layout.world_size

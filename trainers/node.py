@@ -177,7 +177,7 @@ def error_of(host: str, port: int, timeout_s: float = 5.0) -> OSError | None:
         socket.create_connection((host, port), timeout=timeout_s).close()
     except OSError as error:
         return error
-    except OverflowError as error:  # no port has such a number
+    except (OverflowError, ValueError) as error:  # no port has such a number, no host such a name
         return OSError(str(error))
     return None
 

@@ -2,9 +2,10 @@
 
 import dataclasses
 import functools
+import math
 from typing import Literal, get_args
 
-from trainers.codec import identity
+from trainers.codec import identity, shortened
 from trainers.spec import ModelSpec
 
 Optimizer = Literal["adamw", "adafactor"]
@@ -14,6 +15,8 @@ Compression = Literal[
     "none", "bf16", "powersgd_1", "powersgd_2", "powersgd_4", "powersgd_8", "powersgd_16", "powersgd_32"
 ]
 
+LARGEST_BATCH = 10**12
+"""Of a sequence's tokens, of a batch's sequences and of what a batch is cut into."""
 STREAM = "stream"
 """The value of `Recipe.data` that means the seeded, learnable stream."""
 INCLUDED = "included"
@@ -32,7 +35,7 @@ class Recipe:
     seq_len: int
     """Tokens in one sequence."""
     global_batch: int
-    """Sequences in one optimizer step, over all ranks."""
+    """Sequences in one optimizer step, over all ranks; 0 where `grad_accum` fixes the accumulation in its place."""
     optimizer: Optimizer = "adamw"
     """"adafactor" is that of transformers with a fixed learning rate, no first moment and updates clipped at 1."""
     compute_precision: Precision = "bf16"
@@ -53,6 +56,9 @@ class Recipe:
     data: str = STREAM
     """STREAM, INCLUDED, or the path of a Parquet file or folder with a column of token ids."""
     seed: int = 0
+    grad_accum: int = dataclasses.field(default=0, metadata={"later": True})
+    """Micro-steps of an optimizer step where these are fixed: the global batch then follows from the micro-batch and
+    the data-parallel ranks. 0: the micro-steps follow from `global_batch`."""
 
     def __post_init__(self) -> None:
         for field, names in (
@@ -63,17 +69,22 @@ class Recipe:
         ):
             if getattr(self, field) not in get_args(names):
                 raise ValueError(f"{field} must be one of {', '.join(get_args(names))}, got {getattr(self, field)!r}")
-        for field in ("seq_len", "global_batch"):
+        if self.grad_accum and self.global_batch:
+            raise ValueError(
+                f"a fixed grad_accum makes the global batch follow from it: give one of them, got grad_accum"
+                f" {self.grad_accum} and global_batch {self.global_batch}"
+            )
+        for field in ("seq_len", "grad_accum" if self.grad_accum else "global_batch"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
-            if getattr(self, field) > 10**12:
-                raise ValueError(f"{field} must be at most 10^12, got {getattr(self, field)}")
+            if getattr(self, field) > LARGEST_BATCH:
+                raise ValueError(f"{field} must be at most 10^12, got {shortened(getattr(self, field))}")
         for field in ("learning_rate", "epsilon"):
-            if not getattr(self, field) > 0:
-                raise ValueError(f"{field} must be above 0, got {getattr(self, field)}")
+            if not 0 < getattr(self, field) < math.inf:
+                raise ValueError(f"{field} must be a finite number above 0, got {getattr(self, field)}")
         for field in ("weight_decay", "grad_clip", "seed"):
-            if not getattr(self, field) >= 0:
-                raise ValueError(f"{field} must not be negative, got {getattr(self, field)}")
+            if not 0 <= getattr(self, field) < 2**63:
+                raise ValueError(f"{field} must lie in [0, 2^63), got {shortened(getattr(self, field))}")
         for field in ("beta1", "beta2"):
             if not 0 <= getattr(self, field) < 1:
                 raise ValueError(f"{field} must lie in [0, 1), got {getattr(self, field)}")
@@ -95,8 +106,14 @@ class Recipe:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens in one optimizer step, over all ranks."""
-        return self.global_batch * self.seq_len
+        """Tokens in one optimizer step, over all ranks; with a fixed `grad_accum` those of one sequence a micro-step
+        on one rank, so that all its batch points compare by the time that so many tokens take.
+        """
+        return (self.global_batch or self.grad_accum) * self.seq_len
+
+    def of_batch(self, global_batch: int) -> "Recipe":
+        """The recipe at that global batch, which fixes no accumulation: what a batch point trains."""
+        return dataclasses.replace(self, global_batch=global_batch, grad_accum=0)
 
     @property
     def label(self) -> str:
@@ -104,7 +121,7 @@ class Recipe:
         parts = [
             self.model.name,
             f"length {self.seq_len}",
-            f"global batch {self.global_batch}",
+            f"accumulation {self.grad_accum}" if self.grad_accum else f"global batch {self.global_batch}",
             self.optimizer,
             f"{self.compute_precision} compute",
             f"{self.state_precision} states",

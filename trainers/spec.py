@@ -2,11 +2,18 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
+from trainers.codec import shortened
+
 Architecture = Literal["bloom", "gpt2", "gpt_neox", "llama"]
 FlopsConvention = Literal["6n", "8n", "6n_causal", "palm", "megatron_model", "megatron_hardware"]
+
+
+LARGEST_SIZE = 10**9
+"""No architecture has a larger size; above it products of sizes would leave what 64 bits hold."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,6 +85,12 @@ class ModelSpec:
         for field in ("num_layers", "hidden_size", "num_heads", "vocab_size", "ffn_size", "num_kv_heads"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} of {self.name} must be at least 1, got {getattr(self, field)}")
+            if getattr(self, field) > LARGEST_SIZE:
+                raise ValueError(f"{field} of {self.name} must be at most 10^9, got {shortened(getattr(self, field))}")
+        if not 0 <= self.max_positions <= LARGEST_SIZE:
+            raise ValueError(f"max_positions of {self.name} must lie in [0, 10^9], got {shortened(self.max_positions)}")
+        if not 0 < self.init_std < math.inf:
+            raise ValueError(f"init_std of {self.name} must be a finite number above 0, got {self.init_std}")
         if self.hidden_size % self.num_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} of {self.name} is not a multiple of its {self.num_heads} heads"
@@ -192,6 +205,10 @@ class ModelSpec:
         wrong = [field for field, value in found.items() if field in _INTEGERS and type(value) is not int]
         if wrong:
             raise ValueError(f"the configuration of {name} wants whole numbers for {', '.join(wrong)}")
+        if type(found.get("init_std", 0.0)) not in (int, float):
+            raise ValueError(f"the configuration of {name} wants a number for init_std, got {found['init_std']!r}")
+        if type(found.get("tied_embeddings", False)) is not bool:
+            raise ValueError(f"the configuration of {name} wants true or false for tied_embeddings")
         spec = cls(name=name, architecture=kind, config=json.dumps(config, sort_keys=True), **found)  # type: ignore[arg-type]
         for field, counted in {**_COUNTED_WITH[spec.architecture], "head_dim": spec.head_dim}.items():
             if config.get(field, counted) not in (None, counted):

@@ -102,7 +102,8 @@ class Worker:
         if job.gate is not None:
             self._run_gate(context, engine, job.gate)
         if job.profile is not None:
-            self._profile(context, engine, job.profile)
+            points = source.of_batch(job.profile.global_batch(job.layout))
+            self._profile(context, engine, points, job.profile)
         known = list(job.known_memory)
         for number, batch in enumerate(job.rungs):
             late = any(self.gather(job.stop_at_unix_s is not None and time.time() > job.stop_at_unix_s))
@@ -110,7 +111,8 @@ class Worker:
                 break
             self.batch = batch
             self._stand("rung", batch, deadline_s(job, job.first_step_s, self.watchdog.allowance_s))
-            measured = Rung(context, engine, source, batch).measure(started if number == 0 else {})
+            rung = Rung(context, engine, source.of_batch(batch.global_batch(job.layout)), batch)
+            measured = rung.measure(started if number == 0 else {})
             self._record(measured)
             if measured.outcome not in TIMED or self._hopeless(measured):
                 break
@@ -169,9 +171,9 @@ class Worker:
         if self.rank == 0:
             ray.get(self.recorder.gate.remote(to_json(curves)))
 
-    def _profile(self, context: Context, engine: Engine, batch: BatchPoint) -> None:
+    def _profile(self, context: Context, engine: Engine, source: data.Source, batch: BatchPoint) -> None:
         self._stand("profile", None, 2 * deadline_s(self.job, self.job.first_step_s, self.watchdog.allowance_s))
-        found = profiling.run(context, engine, data.source(self.job.recipe), batch)
+        found = profiling.run(context, engine, source, batch)
         if found is not None:
             profile, trace = found
             ray.get(cast(Any, self.recorder).profile.remote(to_json(profile), trace))

@@ -154,7 +154,9 @@ def _check(address: str) -> None:
     if address == "auto":
         raise InputError(f"no Ray cluster that `ray start` began runs on this machine, got the address auto: {do}")
     host, _, port = address.rpartition(":")
-    if not port.isdecimal() or error_of(host, int(port), timeout_s=ANSWER_S):
+    if not port.isdecimal() or len(port) > 5:
+        why = "its port is no number up to 65535"
+    elif error_of(host, int(port), timeout_s=ANSWER_S):
         why = f"it is given {ANSWER_S} s"
     else:
         why = _refusal(address)

@@ -161,6 +161,11 @@ class Columns:
         """The common shape of all fields."""
         return np.broadcast_shapes(*(getattr(self, field.name).shape for field in dataclasses.fields(self)))
 
+    @property
+    def tokens_per_step(self) -> Array:
+        """Tokens in one optimizer step, over all ranks."""
+        return self.global_batch * self.seq_len
+
     def flat(self) -> "Columns":
         """A grid (`Enumeration.grid`) as one row a point; fields that all points share stay as they are."""
         shape = self.shape

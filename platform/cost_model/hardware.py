@@ -270,7 +270,7 @@ def find_cluster(text: str) -> ClusterSpec:
     Raises:
         InputError: a count below 1, or a device and node that the catalogue does not know.
     """
-    match = re.fullmatch(r"(?:(\d+)\s*[xX*]\s*)?(?:(\d+)\s*[xX*]\s*)?(.+)", text.strip())
+    match = re.fullmatch(r"(?:(\d{1,19})\s*[xX*]\s*)?(?:(\d{1,19})\s*[xX*]\s*)?(.+)", text.strip())
     if match is None:
         raise InputError("an empty cluster: write it as 8xA100-80GB, 4x8xH100 or a name of the catalogue")
     first, second, name = match.groups()

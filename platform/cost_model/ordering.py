@@ -32,8 +32,7 @@ def likely_best_first(
     rungs = np.array([len(each.micro_batches) for each in candidates])
     owner = np.repeat(np.arange(len(candidates)), rungs)
     prediction = predict(columns)
-    tokens = np.array([each.tokens_per_step for each in candidates])[owner]
-    expected = prediction.ok_probability * tokens / prediction.expected_s
+    expected = prediction.ok_probability * columns.tokens_per_step / prediction.expected_s
     best = np.zeros(len(candidates))
     np.maximum.at(best, owner, expected)
     order = np.argsort(-best, kind="stable")

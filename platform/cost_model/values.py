@@ -199,7 +199,9 @@ def cluster_values(cluster: ClusterSpec, precision: str) -> dict[str, float]:
 def from_points(points: Sequence[tuple[Recipe, Layout, BatchPoint]], cluster: ClusterSpec) -> Columns:
     """Columns of (recipe, layout, batch point) triples on one cluster."""
     shared = functools.cache(functools.partial(_shared_values, cluster=cluster))  # a ladder's rungs differ in little
-    return from_rows([shared(recipe, layout) | _batch_values(batch) for recipe, layout, batch in points])
+    return from_rows(
+        [shared(recipe, layout) | _batch_values(recipe, layout, batch) for recipe, layout, batch in points]
+    )
 
 
 def _shared_values(recipe: Recipe, layout: Layout, cluster: ClusterSpec) -> dict[str, float]:
@@ -208,5 +210,6 @@ def _shared_values(recipe: Recipe, layout: Layout, cluster: ClusterSpec) -> dict
     return own | cluster_values(cluster, recipe.compute_precision)
 
 
-def _batch_values(batch: BatchPoint) -> dict[str, float]:
-    return {"micro_batch": batch.micro_batch, "grad_accum": batch.grad_accum}
+def _batch_values(recipe: Recipe, layout: Layout, batch: BatchPoint) -> dict[str, float]:
+    whole = recipe.global_batch or batch.global_batch(layout)
+    return {"micro_batch": batch.micro_batch, "grad_accum": batch.grad_accum, "global_batch": whole}

@@ -13,7 +13,7 @@ from platform.study.history import History
 from search_spaces.space import Candidate
 from trainers.cluster import Cluster
 from trainers.job import Job, MemoryPoint, Timing
-from trainers.layout import BatchPoint
+from trainers.layout import BatchPoint, divides
 from trainers.measurement import TIMED, Measurement, Outcome
 from trainers.measuring.ladder import misfits, with_headroom_gib
 
@@ -103,7 +103,7 @@ def roomy(candidate: Candidate, history: History, settings: Settings) -> int:
     search of GPT-2 took on an H200. Too large a one would cost its whole trial.
     """
     recipe, layout = candidate.recipe, candidate.layout
-    even = tuple(n for n in ROOMY if recipe.global_batch % (n * layout.data_parallel) == 0)
+    even = tuple(n for n in ROOMY if divides(recipe, layout, n))
     foreseen = foreseen_gib(dataclasses.replace(candidate, micro_batches=even), settings.cluster, settings.cap_gib)
     measured = history.measured(candidate.key)
     ran = {each.batch.micro_batch for each in measured if each.outcome in TIMED}

@@ -4,6 +4,7 @@ import argparse
 
 from platform.common.errors import InputError
 from platform.plans.picture import check_path
+from trainers.codec import shortened
 
 _LARGEST = {"top": 1e6, "micro_batch": 1e6, "tokens": 1e18, "device_memory_gib": 1e6, "price_per_gpu_h": 1e6}
 """By option: a number must be above 0 and no larger, so that nothing overflows; what is no number is refused too."""
@@ -19,7 +20,7 @@ def check(options: argparse.Namespace) -> None:
     for name, most in _LARGEST.items():
         value = getattr(options, name)
         if value is not None and not 0 < value <= most:
-            raise InputError(f"{_option(name)} must be above 0 and at most {most:g}, got {value:g}")
+            raise InputError(f"{_option(name)} must be above 0 and at most {most:g}, got {shortened(value)}")
     asked = [_option(name) for name in _QUESTIONS if getattr(options, name)]
     if len(asked) > 1:
         raise InputError(f"{' and '.join(asked)} are different questions: ask one at a time")

@@ -61,5 +61,5 @@ def read(path: Path) -> Probe:
         return from_json(Probe, json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise InputError(f"the probe {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} holds no probe ({error}): make a new one with `python -m platform.probe`") from error

@@ -47,7 +47,7 @@ def side_by_side(measurements: Sequence[Measurement]) -> list[Batches]:
     """Every family of recipes that differ in their global batch alone; none where no two do."""
     families: dict[Recipe, list[Measurement]] = {}
     for each in measurements:
-        if each.outcome is not Outcome.SKIPPED:
+        if each.outcome is not Outcome.SKIPPED and not each.recipe.grad_accum:
             families.setdefault(dataclasses.replace(each.recipe, global_batch=1), []).append(each)
     found: list[Batches] = []
     for family in families.values():

@@ -9,6 +9,8 @@ from platform.reports.summary import cost_of, days_of
 from trainers.cluster import Cluster
 from trainers.measurement import Measurement, Outcome
 
+GLOBAL_BATCH = "global\nbatch"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Column:
@@ -66,7 +68,7 @@ def columns_of(
         Column(title="seq.", cell=lambda m: str(m.recipe.seq_len), drop=1, point=True),
         Column(title="MBS", cell=lambda m: str(m.batch.micro_batch), point=True),
         Column(title="GAS", cell=lambda m: str(m.batch.grad_accum), drop=7, point=True),
-        Column(title="global\nbatch", cell=lambda m: str(m.recipe.global_batch), drop=1, point=True),
+        Column(title=GLOBAL_BATCH, cell=lambda m: str(m.global_batch), drop=1, point=True),
         Column(title="step\ns", cell=lambda m: text.figure(m.step_time_s) + tilde(m), drop=6),
         Column(title="tokens\n/s", cell=lambda m: text.figure(m.tokens_per_s) + tilde(m)),
         Column(title=f"tokens/s\n/{device}", cell=lambda m: text.figure(m.tokens_per_s_per_gpu) + tilde(m), drop=8),

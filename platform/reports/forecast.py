@@ -48,7 +48,7 @@ class Forecaster:
             return ()
         said: list[str] = []
         for row, each in enumerate(measurements):
-            expected = each.recipe.tokens_per_step / float(prediction.step.total_s[row])
+            expected = each.global_batch * each.recipe.seq_len / float(prediction.step.total_s[row])
             off = expected / each.tokens_per_s - 1 if each.tokens_per_s else None
             apart = "" if off is None else f" ({abs(off):.1%} too {'fast' if off > 0 else 'slow'})"
             memory = figure(float(prediction.memory.allocated_gib[row]))

@@ -6,6 +6,7 @@ from typing import Any
 from platform.common.text import degrees, options, sharding
 from platform.finals import gate as gates
 from platform.finals.ranking import PointRuns, points
+from platform.reports.accumulations import accumulation_rows
 from platform.reports.batches import batch_rows
 from platform.reports.coverage import coverage
 from platform.reports.profile import profile_rows
@@ -34,6 +35,7 @@ def tables(history: History) -> dict[str, Rows]:
         "skipped.json": [_skipped(each) for each in left],
         "gates.json": _gates(history),
         "global_batches.json": batch_rows(history.measurements),
+        "accumulations.json": accumulation_rows(history.measurements, tokens),
         "profile.json": profile_rows(history),
     }
     return {name: rows for name, rows in made.items() if rows}
@@ -96,9 +98,9 @@ def _point(measurement: Measurement) -> dict[str, Any]:
         "options": options(layout),
         "num_devices": measurement.num_devices,
         "seq_len": recipe.seq_len,
-        "global_batch": recipe.global_batch,
+        "global_batch": measurement.global_batch,
         "compute_precision": recipe.compute_precision,
-        "recipe": recipe.id,
+        "recipe": measurement.trained_recipe.id,
     }
 
 

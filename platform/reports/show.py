@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+from platform.reports.accumulations import render_accumulations
 from platform.reports.batches import render_batches
 from platform.reports.coverage import coverages
 from platform.reports.forecast import forecaster_of
@@ -46,6 +47,7 @@ def show(history: History, files: Sequence[Path], *, as_object: bool) -> None:
     )
     print(told, end="")
     print(render_batches(history.measurements, width=width, color=color), end="")
+    print(render_accumulations(history.measurements, tokens=header.tokens, width=width, color=color), end="")
     print(render_profiles(history, width=width, color=color), end="")
     for sentence in [*verdicts(history), *lessons(history, forecaster_of(header))]:
         print(textwrap.fill(sentence, width, break_long_words=False, break_on_hyphens=False))

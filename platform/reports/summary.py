@@ -71,9 +71,10 @@ def winner_sentence(
     mark = f"miniature of {best.recipe.model.miniature_of}, " if best.miniature else ""
     devices = f"{best.num_devices} device{'' if best.num_devices == 1 else 's'}"
     among = f"of {of.words} tried " if of else ""
+    whole = f" (global batch {best.global_batch})" if best.recipe.grad_accum else ""
     return (
         f"Fastest {among}for {mark}{best.recipe.label}: {best.layout.label} on {devices},"
-        f" micro-batch {best.batch.micro_batch} x {best.batch.grad_accum} accumulated:"
+        f" micro-batch {best.batch.micro_batch} x {best.batch.grad_accum} accumulated{whole}:"
         f" {tilde}{figure(best.tokens_per_s)} tokens/s ({', '.join(shares)}){memory}{budget}."
     )
 
@@ -244,7 +245,7 @@ def as_json(history: History) -> dict[str, Any]:
 
 
 def _evidence_json(best: Measurement | None, group: Sequence[Measurement], history: History) -> dict[str, Any]:
-    compared = comparisons(group)
+    compared = comparisons(group) if best else []
     verdict = best and gates.verdict_on(best.layout, best.recipe, history.gates)
     return {
         "tie": [each.other.id for each in compared if each.resolution == "tie"] if compared else None,
@@ -295,6 +296,7 @@ def measurement_json(measurement: Measurement, tokens: float, price_per_gpu_h: f
         "recipe": measurement.recipe.id,
         "layout": _layout_json(measurement),
         "num_devices": measurement.num_devices,
+        "global_batch": measurement.global_batch,
         "miniature": measurement.miniature,
         "days": days_of(measurement, tokens),
         "cost": cost_of(measurement, tokens, price_per_gpu_h),

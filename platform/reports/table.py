@@ -129,7 +129,7 @@ def _row(measurement: Measurement, cluster: Cluster, source: str, path: str) -> 
         strategy=strategy(layout),
         micro_batch=measurement.batch.micro_batch,
         grad_accum=measurement.batch.grad_accum,
-        global_batch=recipe.global_batch,
+        global_batch=measurement.global_batch,
         activation_ckpt=layout.checkpointing,
         precision=recipe.compute_precision,
         # What sdpa and flex run inside depends on mask and device: not stated here, `attention` names the choice.
@@ -143,7 +143,7 @@ def _row(measurement: Measurement, cluster: Cluster, source: str, path: str) -> 
         status=_STATUS[measurement.outcome],
         derived=";".join(derived) if measurement.step_time_derived else None,
         notes="; ".join(_notes(measurement)) or None,
-        recipe=recipe.id,
+        recipe=measurement.trained_recipe.id,
         engine=layout.engine,
         optimizer=recipe.optimizer,
         state_precision=recipe.state_precision,

@@ -1,5 +1,6 @@
 """The table a person reads: best first, what failed after it with its reason, fitted to the terminal's width."""
 
+import dataclasses
 import io
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +12,7 @@ from rich.text import Text
 from platform.common import text
 from platform.finals.contenders import unresolved
 from platform.finals.ranking import PointRuns, points, ranked
-from platform.reports.columns import Column, columns_of, flat, narrow, outcome
+from platform.reports.columns import GLOBAL_BATCH, Column, columns_of, flat, narrow, outcome
 from platform.reports.coverage import Coverage, not_tried_lines
 from platform.reports.summary import shortfall_gib
 from platform.study.history import by_recipe
@@ -51,6 +52,8 @@ def render(
         found = points(group)
         runs = {each.typical.id: each for each in found if each.runs}
         columns = columns_of(cluster, None if group[0].miniature else tokens, price_per_gpu_h, runs)
+        if group[0].recipe.grad_accum:  # its rows differ in what they train: the column stays at any width
+            columns = [dataclasses.replace(each, drop=0) if each.title == GLOBAL_BATCH else each for each in columns]
         _render_recipe(screen, found, cluster, columns, (tried or {}).get(group[0].recipe.id))
     return as_text(stream)
 
@@ -115,6 +118,8 @@ def _render_recipe(
         again.sort(key=lambda point: -(point.median_tokens_per_s or 0.0))
         console.print(_runs(again, narrow=console.width < _NARROW))
     console.print()
+    if recipe.grad_accum and len({each.global_batch for each in ran}) > 1:
+        console.print("Rows of different global batch are different recipes: speed alone does not choose between them.")
     lines = [*not_tried_lines(tried), *_skipped_lines(skipped)]
     for line in (*lines, *_notes(ran, best, gone, [flat(column.title) for column in columns])):
         console.print(line)

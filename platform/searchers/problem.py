@@ -29,7 +29,9 @@ class Choice(Protocol):
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of one optimizer step, over all ranks."""
+        """Tokens of one optimizer step, over all ranks; where rungs differ in these, as many as step times are held
+        against each other for. The same in all choices that compete.
+        """
         ...
 
 

@@ -4,9 +4,24 @@ import os
 import re
 from pathlib import Path
 
+from platform.common.errors import InputError
+from search_spaces.paths import expanded
+
 FOLDER_HELP = "where studies are kept (default: %(default)s)"
 _COPY = re.compile(r"/runtime_resources/working_dir_files/")
 """Where Ray puts the working directory of a submitted job: a copy, removed some time after the job."""
+
+
+def user_path(text: str | Path) -> Path:
+    """The path that a user typed, with home folders in place of `~` and `~user`.
+
+    Raises:
+        InputError: there is no such user, or no file system takes such a path.
+    """
+    try:
+        return expanded(text)
+    except ValueError as error:
+        raise InputError(str(error)) from error
 
 
 def default_folder() -> str:
@@ -21,7 +36,7 @@ def is_path(text: str) -> bool:
 
 def located(studies: Path, text: str) -> tuple[Path, str]:
     """The folder of studies and the name of the study that `text` means: by its name in `studies`, or by its path."""
-    path = Path(text).expanduser().resolve()  # `..` has no name of its own
+    path = user_path(text).resolve()  # `..` has no name of its own
     return (path.parent, path.name) if is_path(text) else (studies, text)
 
 

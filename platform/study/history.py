@@ -21,6 +21,7 @@ from trainers.journal import (
     TrialEnd,
     TrialStart,
 )
+from trainers.layout import divides
 from trainers.measurement import ENDS_LADDER, TIMED, Measurement, Outcome
 
 
@@ -301,8 +302,7 @@ def _between(candidate: Candidate, known: Sequence[Measurement]) -> Sequence[int
     first = min(refused, default=None)
     if largest is None or first is None or not candidate.refine:
         return ()
-    share, left = divmod(candidate.recipe.global_batch, candidate.layout.data_parallel)
-    return [each for each in range(largest + 1, first) if not left and share % each == 0]
+    return [each for each in range(largest + 1, first) if divides(candidate.recipe, candidate.layout, each)]
 
 
 def by_recipe(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:

@@ -30,6 +30,7 @@ _NAMES: dict[tuple[str, ...], str] = {
     ("recipe", "model", "vocab_size"): "vocab",
     ("recipe", "model", "config"): "model_config",
     ("recipe", "compute_precision"): "precision",
+    ("recipe", "grad_accum"): "fixed_grad_accum",
     ("layout", "checkpointing"): "activation_ckpt",
     ("conditions", "device"): "gpu",
     ("conditions", "num_nodes"): "nodes",
@@ -119,7 +120,7 @@ def _flat(measurement: Measurement) -> dict[str, Any]:
         for step in column.path:
             value = None if value is None else value[step]
         row[column.name] = list(value.items()) if isinstance(value, dict) else value  # type: ignore[reportUnknownArgumentType]
-    return row
+    return row | {"global_batch": measurement.global_batch}  # a recipe with a fixed accumulation leaves it open
 
 
 def read_parquet(path: Path) -> tuple[Measurement, ...]:
@@ -148,6 +149,8 @@ def _nested(row: Mapping[str, Any]) -> dict[str, Any]:
         for step in column.path[:-1]:
             at = at.setdefault(step, {})
         at[column.path[-1]] = value
+    if data["recipe"].get("grad_accum"):
+        data["recipe"]["global_batch"] = 0
     conditions = data.get("conditions")
     if conditions is not None and all(value is None for value in conditions.values()):
         data["conditions"] = None

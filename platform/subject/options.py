@@ -7,7 +7,7 @@ from typing import Any
 
 import search_spaces
 from platform.common.errors import InputError
-from platform.study.folder import is_path
+from platform.study.folder import is_path, user_path
 from trainers.codec import from_json
 from trainers.journal import StudyHeader
 
@@ -37,7 +37,7 @@ class StudyOptions:
         """The same, to be understood from any working folder."""
         space, old = self.space, self.learn_from
         named = (*search_spaces.names(), *search_spaces.reference.names())  # before any file or folder of that name
-        if space is not None and space not in named and Path(space).expanduser().exists():
+        if space is not None and space not in named and user_path(space).exists():
             space = _absolute(space)
         if old is not None and is_path(old):
             old = _absolute(old)
@@ -141,4 +141,4 @@ _VALUES: Mapping[str, Callable[[str], Any]] = {
 
 
 def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
+    return str(user_path(path).absolute())

@@ -109,7 +109,7 @@ def same_devices(one: Cluster, other: Cluster) -> bool:
 
 
 def _skip(recipe: Recipe, layout: Layout, micro_batch: int, reason: str, cap_gib: float | None) -> Measurement:
-    accum = max(1, recipe.global_batch // (micro_batch * layout.data_parallel))
+    accum = recipe.grad_accum or max(1, recipe.global_batch // (micro_batch * layout.data_parallel))
     batch = BatchPoint(micro_batch=micro_batch, grad_accum=accum)
     return Measurement(
         recipe=recipe, layout=layout, batch=batch, outcome=Outcome.SKIPPED, reason=reason, cap_gib=cap_gib

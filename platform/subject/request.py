@@ -16,7 +16,7 @@ from search_spaces.degrees import refilled
 from search_spaces.space import Candidate, Rejected, Space
 from trainers import data
 from trainers.codec import identity
-from trainers.layout import BatchPoint, Layout
+from trainers.layout import BatchPoint, Layout, divides
 from trainers.recipe import Recipe
 from trainers.support import standing_refusal
 
@@ -99,6 +99,8 @@ def read_request(options: SearchOptions) -> Request:
             data.source(recipe)
     except ValueError as error:
         raise InputError(str(error)) from error
+    except OSError as error:
+        raise InputError(f"the data cannot be read: {error}") from error
     request = Request(
         space=space,
         changes=study.set,
@@ -257,7 +259,7 @@ def _one_layout(recipe: Recipe, layout: Layout, micro_batches: Sequence[int], re
     Raises:
         ValueError: none does.
     """
-    ladder = tuple(each for each in sorted(micro_batches) if recipe.global_batch % (each * layout.data_parallel) == 0)
+    ladder = tuple(each for each in sorted(micro_batches) if divides(recipe, layout, each))
     if not ladder:
         BatchPoint.of(recipe, layout, micro_batches[0])  # says why
     return Candidate(recipe=recipe, layout=layout, micro_batches=ladder, refine=refine)

@@ -8,6 +8,7 @@ import pytest
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from platform.finals.ranking import winner, winners
+from platform.finals.trial import Rules
 from platform.searchers.problem import Result
 from platform.searchers.sweep import Sweep
 from platform.study.journal import Tail
@@ -33,7 +34,7 @@ from tests.search.backend import (
     outcomes,
     result,
 )
-from trainers.job import Job
+from trainers.job import GateSize, Job
 from trainers.journal import Measured, Peak, Resume, RungStart, TrialEnd, TrialStart
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement, Outcome
@@ -501,3 +502,24 @@ class TestResume:
         assert again is not None and again.matmul_peak_tflops == 0.5
         resumed = make().next_job()
         assert resumed is not None and resumed.matmul_peak_tflops == 0.5
+
+
+class TestFixedAccumulation:
+    """Each accumulation is confirmed and gated once, whatever global batches its micro-batches make."""
+
+    def test_one_last_run_and_one_gate_for_each_accumulation(self, make: Make, backend: Backend, study: Study) -> None:
+        fixed = [dataclasses.replace(RECIPE, global_batch=0, grad_accum=count) for count in (4, 32)]
+        rules = Rules(repeats=1, finalists=1, gate=GateSize(steps=2, sequences=8))
+        backend.run(make(candidates(*fixed), rules=rules))
+        found = history_of(study)
+        sizes = {(each.recipe.grad_accum, each.batch.micro_batch): each.global_batch for each in found.measurements}
+        assert sizes == {(4, 1): 8, (4, 2): 16, (4, 4): 32, (32, 1): 64, (32, 2): 128, (32, 4): 256}
+        finals = [job for job in backend.jobs if job.repeat or not job.rungs]
+        told = [(job.recipe.grad_accum, job.repeat, job.is_last, bool(job.gate)) for job in finals]
+        each = ((1, False, False), (2, True, True), (0, False, True))  # again; its last run, gated; the reference
+        assert told == [(count, *what) for count in (4, 32) for what in each]
+        assert [each.recipe.grad_accum for each in found.gates] == [4, 4, 32, 32]
+        best = winners(found.measurements)
+        assert {each.global_batch for each in best.values()} == {32, 256}
+        backend.run(make(candidates(*fixed), rules=rules))
+        assert len(backend.jobs) == 6 + len(finals), "a resumed study runs none of it again"

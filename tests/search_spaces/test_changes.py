@@ -67,6 +67,23 @@ def test_points_are_picked_by_name_and_share_recipe_changes() -> None:
     assert {each.recipe.seq_len for each in found} == {256}
 
 
+def test_a_fixed_accumulation_makes_a_recipe_each_and_the_global_batch_follows() -> None:
+    space = search_spaces.load("bloom7b").with_changes(["grad_accum=1,16", "micro_batch=2,3"])
+    assert [(each.grad_accum, each.global_batch) for each in space.recipes] == [(1, 0), (16, 0)]
+    assert len({each.id for each in space.recipes}) == 2
+    found, rejected = space.candidates(4)
+    assert not rejected and {each.recipe for each in found} == set(space.recipes)
+    points = found[-1].batch_points()
+    assert [(each.micro_batch, each.grad_accum, each.global_batch(found[-1].layout)) for each in points] == [
+        (2, 16, 128), (3, 16, 192)]  # fmt: skip
+
+
+def test_a_recipe_without_a_fixed_accumulation_keeps_its_identity() -> None:
+    assert search_spaces.load("bloom7b").recipe.id == "9c1833b83c7a"
+    fixed = search_spaces.load("bloom7b").with_changes(["grad_accum=4"])
+    assert fixed.with_changes(["global_batch=512"]).recipe == search_spaces.load("bloom7b").recipe
+
+
 @pytest.mark.parametrize(
     ("name", "texts", "sentence"),
     [
@@ -82,6 +99,9 @@ def test_points_are_picked_by_name_and_share_recipe_changes() -> None:
         ("bloom7b", ["tp=1", "tp=2"], "--set tp is given twice"),
         ("bloom7b", ["seq_len=-1"], "seq_len must be at least 1, got -1"),
         ("gpt2", ["seq_len=2048"], "2048 is longer than the 1024 positions of gpt2"),
+        ("bloom7b", ["grad_accum=0"], "grad_accum must be at least 1, got 0"),
+        ("bloom7b", ["grad_accum=2,-1"], "grad_accum must be at least 1, got -1"),
+        ("bloom7b", ["grad_accum=2", "global_batch=8"], "grad_accum and global_batch say the same twice"),
         ("bloom7b", ["micro_batch=0"], r"micro-batches of at least 1, got \[0\]"),
         ("bloom7b", ["micro_batch=2,3"], "micro_batch=3 gives no layout on any cluster: global batch 512"),
         ("bloom7b", ["global_batch=512,9", "micro_batch=2"], "global_batch=9 gives no layout on any cluster"),

@@ -146,7 +146,8 @@ MEMORY = [{"reserved": 1.0, "outside": 0.0, "limit": 4.0}]
 
 def job(timing: Timing, **fields: Any) -> Any:
     """What a rung asks of its job."""
-    known = {"is_last": False, "incumbent_tokens_per_s": None, "recipe": SimpleNamespace(tokens_per_step=100)}
+    known = {"is_last": False, "incumbent_tokens_per_s": None, "recipe": SimpleNamespace(seq_len=50)}
+    known["layout"] = SimpleNamespace(data_parallel=1)
     return SimpleNamespace(timing=timing, **{**known, **fields})
 
 

@@ -81,7 +81,7 @@ def speed_fields(job: Job, batch: BatchPoint, windows: Sequence[Window], accum: 
     recipe, spec, datasheet = job.recipe, job.recipe.model, job.datasheet_peak_tflops
     full = [window.full_s(batch, accum) for window in windows]
     step_s = statistics.median(full) if full else None
-    tokens_per_s = recipe.tokens_per_step / step_s if step_s else None
+    tokens_per_s = batch.global_batch(job.layout) * recipe.seq_len / step_s if step_s else None
     per_gpu = tokens_per_s / job.layout.world_size if tokens_per_s else None
     model_tflops = per_gpu and per_gpu * spec.flops_per_token(recipe.seq_len) / 1e12
     hardware_flops = spec.hardware_flops_per_token(recipe.seq_len, job.layout.checkpointing)

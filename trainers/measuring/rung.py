@@ -79,13 +79,13 @@ class Rung:
             **started,
         )
 
-    def curves(self, learning_rates: Sequence[float]) -> tuple[list[float], list[float]]:
-        """Mean loss over ranks and gradient norm of an optimizer step at each of the learning rates."""
+    def curves(self, learning_rates: Sequence[float]) -> tuple[list[float], list[float], list[float]]:
+        """Mean loss over ranks, gradient norm and seconds of an optimizer step at each of the learning rates."""
         accum = self._batch.grad_accum
         for step, rate in enumerate(learning_rates):
             self._engine.set_learning_rate(rate)
             self._run(1, accum, watch_s=None if step else self._c.job.first_step_s)
-        return self._losses, self._norms
+        return self._losses, self._norms, self._times_s
 
     def window(self, steps: int) -> None:
         """Runs `steps` optimizer steps in a row, as a timed window does."""
@@ -150,7 +150,8 @@ class Rung:
         if best is None or len(windows) < max(3, self._c.job.timing.min_windows):
             return ""
         full_s = [window.full_s(self._batch, accum) for window in windows]
-        bound = upper_bound_tokens_per_s(self._c.job.recipe.tokens_per_step, full_s)
+        tokens = self._batch.global_batch(self._c.job.layout) * self._c.job.recipe.seq_len
+        bound = upper_bound_tokens_per_s(tokens, full_s)
         if bound >= best:
             return ""
         return f"stopped after {len(windows)} windows: {bound:,.0f} tokens/s at most, the best so far has {best:,.0f}"

@@ -36,7 +36,8 @@ class Points:
     group: Index
     """Number of its recipe: only points of one group compete."""
     log_step_s: Array
-    """Natural logarithm of the predicted step time; zeros where nothing predicts it."""
+    """Natural logarithm of the predicted seconds of as many tokens as the point's group compares by, mostly those of a
+    step; zeros where nothing predicts it."""
     sigma: Array
     """Its log deviation."""
     log_needed: Array
@@ -76,6 +77,8 @@ def make_points(problem: Problem[Any]) -> Points:
     log_allocated, host_share = np.full(len(owner), np.nan), np.zeros(len(owner))
     if problem.columns is not None and len(owner):
         log_step_s, sigma, log_needed, log_pooled, log_allocated, host_share, shares = _predicted(problem.columns)
+        compared = np.array([each.tokens_per_step for each in candidates])[owner]
+        log_step_s = log_step_s - np.log(problem.columns.tokens_per_step / compared)
         effects.append(shares)
     return Points(
         owner=owner,

@@ -1,0 +1,89 @@
+"""Whether what a space file wrote has the types that a `Space` wants: a forgotten comma makes a string of a tuple."""
+
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from search_spaces.changes import near
+from trainers.codec import shortened
+from trainers.layout import Layout
+from trainers.recipe import Recipe
+
+
+def check_axes(axes: Any, *, of: str) -> None:
+    """That `axes` maps fields of `Layout` to tuples of values of their types; `of` names the space in the sentence.
+
+    Raises:
+        ValueError: it does not.
+    """
+    if not isinstance(axes, Mapping):
+        raise ValueError(f"axes of {of} must be a mapping, such as {{'engine': ('fsdp',)}}, got {shortened(axes)}")
+    for axis, values in axes.items():  # type: ignore[reportUnknownVariableType]
+        _check_name(axis, Layout, f"{of} has an axis")
+        if not isinstance(values, (tuple, list)):
+            raise ValueError(f"axis {axis} of {of} must be a tuple, as in ({shortened(values)},), got no tuple")
+        if not values:
+            raise ValueError(f"axis {axis} of {of} has no values")
+        for value in values:  # type: ignore[reportUnknownVariableType]
+            check_value(axis, value, Layout, of=f"axis {axis} of {of}")
+
+
+def check_fields(fields: Any, kind: type, *, of: str) -> None:
+    """That `fields` maps names of fields of `kind` to values of their types.
+
+    Raises:
+        ValueError: it does not.
+    """
+    if not isinstance(fields, Mapping):
+        raise ValueError(f"the {kind.__name__.lower()} of {of} must be a mapping, got {shortened(fields)}")
+    for name, value in fields.items():  # type: ignore[reportUnknownVariableType]
+        _check_name(name, kind, f"{of} sets")
+        check_value(name, value, kind, of=f"{name} of {of}")
+
+
+def check_recipe(recipe: Any, *, of: str) -> None:
+    """That `recipe` is one, and its fields have their types.
+
+    Raises:
+        ValueError: it is not, or they have not.
+    """
+    if not isinstance(recipe, Recipe):
+        raise ValueError(f"{of} wants Recipes to train, got {shortened(recipe)}")
+    for value in (recipe, recipe.model):
+        for name in typing.get_type_hints(type(value)):
+            check_value(name, getattr(value, name), type(value), of=f"{name} of {of}")
+
+
+def check_value(name: str, value: Any, kind: type, *, of: str) -> None:
+    """That `value` may stand in the field `name` of `kind`; `of` says in the sentence what it is.
+
+    Raises:
+        ValueError: it may not.
+    """
+    hint = typing.get_type_hints(kind)[name]
+    if typing.get_origin(hint) is typing.Literal:
+        names = typing.get_args(hint)
+        if not isinstance(value, str) or value not in names:
+            like = near(value, names) if isinstance(value, str) else ""
+            raise ValueError(f"{of} has no value {shortened(value)}{like} (it takes {', '.join(names)})")
+    elif hint in (int, str) and type(value) is not hint:
+        raise ValueError(f"{of} must be {'a whole number' if hint is int else 'text'}, got {shortened(value)}")
+    elif hint is float and type(value) not in (int, float):
+        raise ValueError(f"{of} must be a number, got {shortened(value)}")
+
+
+def check_number(value: Any, *, of: str, whole: bool = False, optional: bool = False) -> None:
+    """That `value` is a number: a `whole` one where asked, None too where `optional`.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if type(value) is not int and not (type(value) is float and not whole) and not (optional and value is None):
+        raise ValueError(f"{of} must be a {'whole ' if whole else ''}number, got {shortened(value)}")
+
+
+def _check_name(name: Any, kind: type, what: str) -> None:
+    fields = list(typing.get_type_hints(kind))
+    if name not in fields:
+        like = near(name, fields) if isinstance(name, str) else ""
+        raise ValueError(f"{what} {shortened(name)} that no {kind.__name__.lower()} has{like}")

@@ -1,0 +1,32 @@
+"""Paths as a user types them."""
+
+import os
+from pathlib import Path
+
+_LONGEST_NAME, _LONGEST_PATH = 255, 4096
+"""Bytes that Linux takes."""
+
+
+def expanded(text: str | Path) -> Path:
+    """The path with `~` and `~user` replaced by home folders.
+
+    Raises:
+        ValueError: there is no such user, or no file system takes such a path; one sentence.
+    """
+    shown = str(text) if len(str(text)) <= 80 else f"{str(text)[:77]}..."
+    try:
+        path = Path(text).expanduser()
+        encoded = os.fsencode(path)
+    except RuntimeError as error:
+        raise ValueError(f"no home folder is known for {shown!r}: give the whole path") from error
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{shown!r} cannot be the name of a file: it is no valid text") from error
+    if b"\0" in encoded:
+        raise ValueError(f"{shown!r} cannot be the name of a file: it holds a null character")
+    longest = max(map(len, encoded.split(b"/")), default=0)
+    if longest > _LONGEST_NAME or len(encoded) > _LONGEST_PATH:
+        raise ValueError(
+            f"{shown!r} cannot be the name of a file: it has {len(encoded)} bytes, of at most {_LONGEST_NAME} a folder"
+            f" or file and {_LONGEST_PATH} in all"
+        )
+    return path
