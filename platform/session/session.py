@@ -12,6 +12,7 @@ import platform.searchers as searchers
 from platform.cluster import leftovers, preflight
 from platform.cluster.connection import CPU_WORKERS, connected
 from platform.cluster.nodes import Place
+from platform.common import checkout
 from platform.common.errors import ClusterError
 from platform.common.say import say
 from platform.common.signals import interruptible
@@ -65,7 +66,7 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
                 print_dry_run(subject, budget, opening.history)
                 return 0
             if opening.is_resumed:
-                study.record(Resume(argv=tuple(sys.argv[1:])))
+                study.record(Resume(argv=tuple(sys.argv[1:]), commit=checkout.commit(), study=opening.history.header))
             else:
                 study.record(header_of(study.name, subject, searcher=request.searcher, uri=uri))
             if not finished.why_over(study, request):
@@ -108,8 +109,10 @@ def _subject(opening: Opened, place: Place) -> Subject:
     """
     request, history = opening.request, opening.history
     subject = subject_of(request, place, kept.find(opening.options.studies, place))
-    if subject.space.name != request.space.name:
+    if subject.miniature and subject.space.name != request.space.name:
         say(_of_miniature(request.space, subject.space))
+    elif subject.space.summary != request.space.summary:
+        say(f"No node has a GPU: {subject.recipes[0].model.name} is small enough to be measured on CPUs, in fp32.")
     for sentence in subject.knowledge.sentences:
         say(sentence)
     if opening.is_resumed:
