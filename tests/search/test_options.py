@@ -24,7 +24,7 @@ SEARCH = """
     --list --max-trials --name --price-per-gpu-h --profile --repeats --resume --searcher --seed --set --steps --studies
     --time-budget-s --tokens --wait-for-gpus
 """
-REPORT = "--csv --json --no-mlflow --studies"
+REPORT = "--csv --json --mlflow --no-mlflow --studies"
 
 COMMANDS = {"search": (search.parser, SEARCH), "report": (report.parser, REPORT)}
 
