@@ -102,10 +102,12 @@ def test_values_of_a_series_have_the_time_at_which_their_step_ended() -> None:
         windows_s=(4.0, 1.0),
         steps_per_window=2,
         power_w=(1.0, 2.0),
+        others_busy_pct=(3.0, 81.0),
     )
     series = content(one).series
     assert series["loss"] == ((ENDED_MS - 6000, 3.0), (ENDED_MS - 2000, 2.0), (ENDED_MS, 1.0))
     assert series["power_w"] == ((ENDED_MS - 2000, 1.0), (ENDED_MS, 2.0))
+    assert series["others_busy_pct"] == ((ENDED_MS - 2000, 3.0), (ENDED_MS, 81.0))
     assert content(GATE).series["gate_loss"] == ((ENDED_MS - 2500, 2.123456789), (ENDED_MS, 1.0))
 
 
