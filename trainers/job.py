@@ -92,6 +92,9 @@ class Job:
     stop_at_unix_s: float | None = None
     """No rung starts after this moment."""
     commit: str = "unknown"
+    engine_source: str = ""
+    """Of an engine outside this project, the `trainers.engines.source_hash` that the study began with: workers must
+    have the same."""
     timing: Timing = Timing()
     hang_floor_s: float = 60.0
     """A trial is hung after max(this, 10 x its slowest micro-step) without a micro-step."""

@@ -61,6 +61,8 @@ class StudyHeader:
     """What the study was asked for, as `platform.subject.options.StudyOptions` has it."""
     argv: tuple[str, ...] = ()
     """The same as arguments, in journals of schema 1."""
+    engines: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    """Import path of each engine outside this project, with the hash of its source."""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     commit: str = "unknown"
     mlflow_uri: str = ""

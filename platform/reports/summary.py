@@ -245,7 +245,7 @@ def as_json(history: History) -> dict[str, Any]:
 
 
 def _evidence_json(best: Measurement | None, group: Sequence[Measurement], history: History) -> dict[str, Any]:
-    compared = comparisons(group)
+    compared = comparisons(group) if best else []
     verdict = best and gates.verdict_on(best.layout, best.recipe, history.gates)
     return {
         "tie": [each.other.id for each in compared if each.resolution == "tie"] if compared else None,

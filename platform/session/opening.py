@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from platform.cluster import leftovers
 from platform.common.errors import InputError
 from platform.common.say import say
+from platform.session.first_line import check_engines
 from platform.study.history import History
 from platform.study.study import Study, check_name, fresh_name
 from platform.subject.options import SearchOptions, options_of
@@ -69,6 +70,7 @@ def _resumed(options: SearchOptions, name: str) -> Opened:
         if left and (remark := leftovers.sweep(left)):
             say(remark)
         assert history.header is not None
+        check_engines(history.header)
         begun_with = options_of(history.header)
         options = resumed(options, begun_with)
         if begun_with.learn_from is not None and options.study.learn_from is None:

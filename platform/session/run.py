@@ -80,8 +80,10 @@ class Run:
         return code, fault
 
     def _record_plan(self) -> None:
-        self._study.record(planned(self._subject.plan))
-        known = {measurement.id for measurement in self._study.follow()[1].measurements}
+        history, plan = self._study.follow()[1], planned(self._subject.plan)
+        if history.planned is None or history.planned.layouts != plan.layouts:
+            self._study.record(plan)
+        known = {measurement.id for measurement in history.measurements}
         for measurement in self._subject.plan.skipped:
             if measurement.id not in known:
                 self._study.record(Measured(measurement=measurement))

@@ -18,7 +18,18 @@ import pytest
 from platform.cluster.leftovers import NOTE, of_session
 from tests.faults import leaks
 from tests.search.session import ROOT, Ended, write_space
-from tests.search.studies import IN_ORDER, SLOW, Run, all_ran, in_rung, nothing_twice, sessions_of, start
+from tests.search.studies import (
+    FOUND,
+    IN_ORDER,
+    SLOW,
+    Run,
+    all_ran,
+    in_rung,
+    nothing_twice,
+    sessions_of,
+    shows_a_result,
+    start,
+)
 from trainers.journal import End, Measured, RungStart, TrialEnd, TrialStart
 
 pytestmark = [pytest.mark.ray, pytest.mark.search]
@@ -77,14 +88,15 @@ class TestCutShort:
     """One study in three sessions."""
 
     def test_exit_codes(self, cut: Cut) -> None:
-        assert [each.code for each in cut.sessions] == [130, -signal.SIGKILL, 0], cut.sessions[2].err
+        *cut_short, last = cut.sessions
+        assert [each.code for each in cut_short] == [130, -signal.SIGKILL] and last.code in FOUND, last.err
 
     def test_ctrl_c_says_how_to_go_on_and_ends_the_journal(self, cut: Cut) -> None:
         first, _, _ = sessions_of(cut.lines())
         assert isinstance(first[-1], End) and first[-1].exit_code == 130 and first[-1].gpu_s > 0
         assert "go on with: python -m platform.search --resume cut" in cut.sessions[0].err
         assert "Traceback" not in cut.sessions[0].err
-        assert "Fastest for tiny" in cut.sessions[0].out, "what was measured is shown"
+        assert shows_a_result(cut.sessions[0].out), "what was measured is shown"
 
     def test_the_kill_left_no_last_line(self, cut: Cut) -> None:
         _, second, third = sessions_of(cut.lines())
@@ -119,7 +131,7 @@ class TestCutShort:
     def test_the_last_session_shows_all_of_it(self, cut: Cut) -> None:
         out = cut.sessions[2].out
         count = sum(not each.repeat for each in cut.measured)
-        assert len(re.findall(r" (ok|ok \*|slow)$", out, re.MULTILINE)) == count and "Fastest for tiny" in out
+        assert len(re.findall(r" (ok|ok \*|slow)$", out, re.MULTILINE)) == count and shows_a_result(out)
 
     def test_what_the_killed_driver_left_is_swept_and_said(self, cut: Cut) -> None:
         assert cut.swept and not cut.left

@@ -20,6 +20,8 @@ from trainers.journal import (
     Line,
     Measured,
     Peak,
+    Planned,
+    PlannedLayout,
     Resume,
     RungStart,
     TrialEnd,
@@ -42,6 +44,7 @@ ENTRIES: list[Line] = [
     TrialEnd(trial_id="t1", key="r-l", state="done", wall_s=10.0, gpu_s=40.0),
     Resume(argv=("search", "--resume", "x")),
     profile(),
+    Planned(layouts=(PlannedLayout(recipe="r", layout=layout(), micro_batches=(1, 2), tokens_per_s=2e4),)),
     End(exit_code=0, wall_s=12.0, gpu_s=40.0),
 ]
 
