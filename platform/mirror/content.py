@@ -44,6 +44,7 @@ METRICS = {
     "utilization_pct": "utilization_pct",
     "alloc_retries": "alloc_retries",
     "idle_devices": "idle_devices",
+    "load_average": "load_average",
     "peak_reserved_gib": "peak_reserved_gib",
     "peak_device_gib": "peak_device_gib",
     "peak_forward_backward_gib": "peak_forward_backward_gib",
