@@ -9,6 +9,7 @@ from typing import Any
 
 from trainers import journal
 from trainers.codec import from_json
+from trainers.journal_lines import record
 from trainers.layout import BatchPoint
 from trainers.measurement import ENDS_LADDER, Measurement, Outcome
 from trainers.node import error_of
@@ -34,12 +35,12 @@ class Recorder:
     def peak(self, peak: dict[str, Any]) -> None:
         """Writes the measured matmul peak."""
         with self._lock:
-            journal.record(self._path, from_json(journal.Peak, peak))
+            record(self._path, from_json(journal.Peak, peak))
 
     def gate(self, curves: dict[str, Any]) -> None:
         """Writes a layout's curves of the numerics gate."""
         with self._lock:
-            journal.record(self._path, from_json(journal.GateCurves, curves))
+            record(self._path, from_json(journal.GateCurves, curves))
 
     def profile(self, profile: dict[str, Any], trace: bytes) -> None:
         """Keeps a profile's compressed trace beside the journal, unless it is empty, then writes the profile."""
@@ -48,7 +49,7 @@ class Recorder:
             entry = dataclasses.replace(entry, trace=f"trace-{entry.trial_id}.json.gz")
             (Path(self._path).parent / entry.trace).write_bytes(trace)
         with self._lock:
-            journal.record(self._path, entry)
+            record(self._path, entry)
 
     def stand(self, trial_id: str, phase: str, batch: dict[str, Any] | None, allowed_s: float) -> None:
         """Notes that a trial entered `phase` and promises news within `allowed_s`."""
@@ -56,12 +57,16 @@ class Recorder:
             self._standing[trial_id] = {"phase": phase, "batch": batch, "until": time.monotonic() + allowed_s}
             if batch is not None:
                 start = journal.RungStart(trial_id=trial_id, batch=from_json(BatchPoint, batch), deadline_s=allowed_s)
-                journal.record(self._path, start)
+                record(self._path, start)
 
     def place(self, trial_id: str, nodes: list[str]) -> None:
         """Notes Ray's id of each rank's node."""
         with self._lock:
             self._nodes[trial_id] = nodes
+
+    def seconds_until(self, moment_s: float) -> float:
+        """How long it is until a moment of this node's monotonic clock, which the driver shares."""
+        return moment_s - time.monotonic()
 
     def promise(self, trial_id: str, allowed_s: float) -> None:
         """Sets a standing trial's time for news anew, without a line in the journal."""
@@ -95,7 +100,7 @@ class Recorder:
                 if trial_id in self._ended or left is None:
                     return "known"
                 entry = dataclasses.replace(entry, batch=left)
-            journal.record(self._path, journal.Measured(measurement=entry))
+            record(self._path, journal.Measured(measurement=entry))
             done.add(entry.batch)
             if entry.outcome in ENDS_LADDER:
                 self._ended.add(trial_id)

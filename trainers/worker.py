@@ -104,9 +104,9 @@ class Worker:
         if job.profile is not None:
             points = source.of_batch(job.profile.global_batch(job.layout))
             self._profile(context, engine, points, job.profile)
-        known = list(job.known_memory)
+        known, stop_at_s = list(job.known_memory), self._stop_at_s()
         for number, batch in enumerate(job.rungs):
-            late = any(self.gather(job.stop_at_unix_s is not None and time.time() > job.stop_at_unix_s))
+            late = any(self.gather(time.monotonic() > stop_at_s))
             if late or not self._fits(known, batch):
                 break
             self.batch = batch
@@ -127,6 +127,13 @@ class Worker:
         self.watchdog.rest()
         engine.close()
         return late
+
+    def _stop_at_s(self) -> float:
+        """From when on no rung may start, by this node's monotonic clock; never but on rank 0 of a job with a stop."""
+        if self.rank or self.job.stop_at_s is None:
+            return math.inf
+        left_s = cast(Any, ray.get(self.recorder.seconds_until.remote(self.job.stop_at_s)))
+        return time.monotonic() + left_s
 
     def fail(self, error: Exception) -> NoReturn:
         """Turns what was raised into the failure that the trial records, and raises it."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from platform.common.errors import InputError
+from platform.study.plain_files import read_plain
 from platform.study.replace import replacing
 from trainers.codec import from_json, to_json
 
@@ -60,8 +61,10 @@ def read_several(folder: Path) -> Several:
         InputError: it cannot be read.
     """
     try:
-        return from_json(Several, json.loads((folder / SCALING).read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
+        return from_json(Several, json.loads(read_plain(folder / SCALING)))
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{folder / SCALING} cannot be used ({error}): start a new search") from error
 
 
