@@ -85,6 +85,8 @@ def test_names_are_short_and_say_nothing_of_a_miniature_which_a_tag_does() -> No
     small = measurement(recipe=miniature(), on=Layout(engine="ddp", dp_replicate=2, checkpointing="full"), repeat=2)
     assert content(small).name == "DDP, ckpt full, MBS 1, run 2 (t1)"
     assert content(small).tags["miniature"] == "true" and content(measurement()).tags["miniature"] == "false"
+    every = measurement(on=layout(grad_sync="every", prefetch=2, attention="sdpa"))
+    assert content(every).name == "FSDP2 stage 3, sync every, prefetch 2, MBS 1 (t1)"
     assert content(GATE).name == "gate: FSDP2 stage 3 (t9)"
     assert content(profile()).name == "profile: FSDP2 stage 3, MBS 1 (t2)"
 
