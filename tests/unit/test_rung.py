@@ -52,12 +52,6 @@ class Meter:
     def peak_reserved_gib(self) -> float:
         return self.peak
 
-    def begin_rung(self) -> None:
-        self.reset_peak()
-
-    def begin_windows(self) -> None:
-        return
-
 
 class Engine:
     """Touches the meter as an engine would."""

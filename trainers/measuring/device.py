@@ -4,7 +4,6 @@ import ctypes
 import re
 import resource
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -60,14 +59,6 @@ class Meter(Protocol):
 
     def alloc_retries(self) -> int:
         """Times so far that the allocator gave memory back and tried again."""
-        ...
-
-    def begin_rung(self) -> None:
-        """Call before the first step of a rung: its warm-up tells the peaks, under the cap."""
-        ...
-
-    def begin_windows(self) -> None:
-        """Call before a rung's timed windows, which on a CPU tell nothing more of memory."""
         ...
 
     def out_of_memory(self, error: BaseException) -> dict[str, float | None] | None:
@@ -143,12 +134,6 @@ class CudaMeter:
     def alloc_retries(self) -> int:
         return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
 
-    def begin_rung(self) -> None:
-        return
-
-    def begin_windows(self) -> None:
-        return
-
     def out_of_memory(self, error: BaseException) -> dict[str, float | None] | None:
         if not isinstance(error, torch.OutOfMemoryError) and not self._refused_to_library(error):
             return None
@@ -175,38 +160,25 @@ class CpuMeter:
     The cap is RLIMIT_DATA, so that an allocation beyond it really fails. torch's CPU allocator then raises a plain
     RuntimeError; what tells it from others is the size that it says it could not have.
 
-    Under a cap the C library gives each tensor pages of its own while a rung warms up and takes them back at once: what
-    a step holds is then the same in every run within 0.3 %. On a heap, which keeps and splits what is freed, it differs
-    by 8 % (BLOOM's miniature on DDP at micro-batch 4: 255 MiB, on the heap 331 to 358). Pages double a step's processor
-    time, so timed windows use the heap, without the cap.
+    Under a cap the C library gives each tensor pages of its own and takes them back at once: what a step holds is then
+    the same in every run within 0.3 %. On a heap, which keeps and splits what is freed, it differs by 8 % (BLOOM's
+    miniature on DDP at micro-batch 4: 255 MiB, on the heap 331 to 358). It doubles a step's processor time, which all
+    layouts of a capped search share.
     """
 
     def __init__(self, share_gib: float) -> None:
         self.total_gib = share_gib
         self._cap_gib: float | None = None
         self._base_resident_gib = 0.0
-        self._in_windows = False
 
     def start(self, cap_gib: float | None) -> None:
+        if cap_gib is not None:
+            _allocate_by_pages()
         self._base_resident_gib = _status_gib("VmRSS")
         self._cap_gib = cap_gib
-        self.begin_rung()
-
-    def begin_rung(self) -> None:
-        self._in_windows = False
-        if self._cap_gib is None:
-            return
-        _allocate_by_pages()
-        # What freed memory the heap still holds of earlier windows is no use of this rung.
-        held_gib = max(0.0, _status_gib("VmRSS") - self._base_resident_gib)
-        soft = int((_status_gib("VmData") + max(0.0, self._cap_gib - held_gib)) * GIB)
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, resource.getrlimit(resource.RLIMIT_DATA)[1]))
-
-    def begin_windows(self) -> None:
-        if self._cap_gib is not None:
-            self._in_windows = True
-            _allocate_on_the_heap()
-            self.release()
+        if cap_gib is not None:
+            soft = int((_status_gib("VmData") + cap_gib) * GIB)
+            resource.setrlimit(resource.RLIMIT_DATA, (soft, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
     def limit_gib(self) -> float:
         return self.total_gib if self._cap_gib is None else self._cap_gib
@@ -218,7 +190,7 @@ class CpuMeter:
         Path("/proc/self/clear_refs").write_text("5")
 
     def peak_allocated_gib(self) -> float:
-        return 0.0 if self._in_windows else max(0.0, _status_gib("VmHWM") - self._base_resident_gib)
+        return max(0.0, _status_gib("VmHWM") - self._base_resident_gib)
 
     def peak_reserved_gib(self) -> float:
         return self.peak_allocated_gib()
@@ -243,25 +215,16 @@ class CpuMeter:
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
 
-_PAGES, _HEAP = {-8: 1, -3: 2**16, -1: 2**17}, {-3: 2**25, -1: 2**30}
+_PAGES = {-8: 1, -3: 2**16, -1: 2**17}
 """Of glibc's mallopt: arenas, the bytes from which an allocation has pages of its own, and those kept when freed."""
 
 
 def _allocate_by_pages() -> None:
     """Gives every allocation of a tensor's size pages of its own, and what the heap holds of freed ones back."""
-    _set_malloc(_PAGES)
-    ctypes.CDLL(None).malloc_trim(0)
-
-
-def _allocate_on_the_heap() -> None:
-    """Lets what is freed be used again without the kernel."""
-    _set_malloc(_HEAP)
-
-
-def _set_malloc(options: Mapping[int, int]) -> None:
     libc = ctypes.CDLL(None)
-    for option, value in options.items():
+    for option, value in _PAGES.items():
         libc.mallopt(option, value)
+    libc.malloc_trim(0)
 
 
 def _status_gib(field: str) -> float:

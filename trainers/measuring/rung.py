@@ -49,7 +49,6 @@ class Rung:
         c, timing = self._c, self._c.job.timing
         accum = short_accum(self._engine, self._batch)
         graphs = num_compilations()
-        c.meter.begin_rung()
         first = self._run(1, accum, watch_s=c.job.first_step_s, phases=True)
         warm = self._run(max(1, timing.warmup_steps - 1), accum, phases=True)
         # FlexAttention is compiled whatever the layout says of the blocks.
@@ -70,7 +69,6 @@ class Rung:
                 warm = self._run(1, accum, phases=True)
                 warmup_steps += 1
         per_window = self._steps_per_window(self._slowest(warm.total_s / len(warm.steps_s)))
-        c.meter.begin_windows()
         timed = self._windows(accum, per_window)
         return self._measurement(
             timed,
