@@ -25,7 +25,8 @@ def parser() -> argparse.ArgumentParser:
     made = Parser(
         prog="python -m platform.search",
         description="Measures which training layout of a model is fastest on this cluster.",
-        epilog="Example: python -m platform.search bloom7b --set seq_len=1024 --time-budget-s 3600",
+        epilog="Exit codes: 0 found, 1 nothing fits, 2 bad input, 3 the cluster is at fault, 4 not resolved which"
+        " layout is the fastest, 130 interrupted. Example: python -m platform.search bloom7b --set seq_len=1024",
     )
     add = made.add_argument
     add("space", nargs="?", help="name of a space (see --list), path of a space file or of a transformers config.json")
@@ -64,6 +65,8 @@ def parser() -> argparse.ArgumentParser:
     add("--studies", type=_folder, default=default_folder(), metavar="DIR", help=FOLDER_HELP)
     add("--name", help="name of the study (default: the space's, with a number)")
     add("--resume", metavar="NAME", help="go on with a study (or the path of its folder): run only what is missing")
+    trust = "go on with a study of another user, whose space file is code that runs as you"
+    add("--trust", action="store_true", help=trust)
     add("--dry-run", action="store_true", help="print what would run and what it would cost, and end")
     add("--json", action="store_true", help="print the result as JSON, alone on standard output")
     return made

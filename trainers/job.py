@@ -89,9 +89,13 @@ class Job:
     """None where the study has not measured it yet: then rank 0 does."""
     datasheet_peak_tflops: float | None = None
     """Of a device, in the recipe's compute precision; None where the catalogue does not have it."""
-    stop_at_unix_s: float | None = None
-    """No rung starts after this moment."""
+    stop_at_s: float | None = None
+    """No rung starts after this moment of the monotonic clock of the driver's node, where the recorder is: it tells the
+    workers how long that is."""
     commit: str = "unknown"
+    engine_source: str = ""
+    """Of an engine outside this project, the `trainers.engines.source_hash` that the study began with: workers must
+    have the same."""
     timing: Timing = Timing()
     hang_floor_s: float = 60.0
     """A trial is hung after max(this, 10 x its slowest micro-step) without a micro-step."""

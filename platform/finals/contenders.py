@@ -15,27 +15,27 @@ def contenders(measurements: Iterable[Measurement]) -> list[PointRuns]:
     where it was not.
 
     Beside the leader these are the points that the search measured at most 10 % slower than it, and those of which the
-    search's figure alone is known and is more than 10 % above the leader's median.
+    search's figure alone is known and is more than 10 %, and more than its interval, above the leader's median.
     """
     order = ranked(measurements)
     if not order:
         return []
     leader, others = order[0], sorted(order[1:], key=lambda point: -point.search_tokens_per_s)
     close = (1 - DISTURBED) * leader.search_tokens_per_s
-    found = [leader, *[each for each in others if _far_ahead(each, leader) or each.search_tokens_per_s >= close]][:MOST]
-    if len(found) > 1 and any(each.disturbed or _far_ahead(each, leader) for each in found):
-        return found
-    return []
+    near = [each for each in others if _far_ahead(each, leader) or each.search_tokens_per_s >= close]
+    candidates = [leader, *near][:MOST]
+    is_open = near and any(each.disturbed or _far_ahead(each, leader) for each in candidates)
+    return candidates if is_open else []
 
 
 def unresolved(measurements: Iterable[Measurement]) -> list[PointRuns]:
     """The leader of one recipe and the contenders that it is neither faster than nor tied with; empty where there are
     none, so that the leader is the winner.
     """
-    found = contenders(measurements)
-    if not found:
+    candidates = contenders(measurements)
+    if not candidates:
         return []
-    leader, *others = found
+    leader, *others = candidates
     still_open = [each for each in others if not _is_resolved(leader, each)]
     return [leader, *still_open] if still_open else []
 
@@ -44,8 +44,8 @@ def named_winners(measurements: Sequence[Measurement]) -> dict[str, Measurement]
     """Each recipe's winner by recipe id; a recipe is left out where nothing ran, or where it is not resolved what is
     the fastest.
     """
-    found = {recipe_id: named_winner(group) for recipe_id, group in by_recipe(measurements).items()}
-    return {recipe_id: best for recipe_id, best in found.items() if best is not None}
+    best = {recipe_id: named_winner(group) for recipe_id, group in by_recipe(measurements).items()}
+    return {recipe_id: winner for recipe_id, winner in best.items() if winner is not None}
 
 
 def named_winner(measurements: Sequence[Measurement]) -> Measurement | None:
@@ -61,10 +61,11 @@ def any_unresolved(measurements: Sequence[Measurement]) -> bool:
 
 def _far_ahead(point: PointRuns, leader: PointRuns) -> bool:
     """Whether the point was not run again, and its figure is far above what the leader's runs gave."""
-    median = leader.median_tokens_per_s
-    return bool(leader.runs) and not point.runs and point.search_tokens_per_s > (1 + DISTURBED) * (median or 0.0)
+    median = leader.median_tokens_per_s or 0.0
+    return bool(leader.runs) and not point.runs and (1 - point.search_margin) * point.search_tokens_per_s > median
 
 
 def _is_resolved(leader: PointRuns, other: PointRuns) -> bool:
-    found = compared(leader, other)
-    return found is not None and found.resolution != "not resolved"
+    """Whether runs beside each other say that the leader is the faster one, or that the two are tied."""
+    result = compared(leader, other)
+    return result is not None and (result.resolution == "faster" or (result.resolution == "tie" and result.high >= 1))

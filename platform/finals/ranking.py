@@ -68,10 +68,16 @@ class PointRuns:
         """
         if self.search is None or not self.runs or not self.speeds or not speed_of(self.search) > 0:
             return False
-        windows_s = self.search.windows_s
+        return abs(statistics.median_low(self.speeds) / speed_of(self.search) - 1) > self.search_margin
+
+    @property
+    def search_margin(self) -> float:
+        """Share of the search's figure that others may be away from it on a quiet machine: 10 %, or half of its 95 %
+        interval over windows where that is wider.
+        """
+        windows_s = self.search.windows_s if self.search else ()
         low_s, high_s = interval(windows_s) if len(windows_s) > 1 else (0.0, 0.0)
-        share = (high_s - low_s) / (low_s + high_s) if low_s + high_s else 0.0
-        return abs(statistics.median_low(self.speeds) / speed_of(self.search) - 1) > max(DISTURBED, share)
+        return max(DISTURBED, (high_s - low_s) / (low_s + high_s) if low_s + high_s else 0.0)
 
     @property
     def all(self) -> tuple[Measurement, ...]:
@@ -158,21 +164,10 @@ def ranked(measurements: Iterable[Measurement]) -> list[PointRuns]:
 
     The best of many single figures leans upwards, and a run again tells. So a point that was not run again stands
     behind those that were, unless the search measured it faster than each of them.
-
-    Where the machine was disturbed, the medians of two points may be of different times: of points that ran beside each
-    other the one that was faster there leads.
     """
     sure = by_speed(measurements)
     bar = max((speed_of(point.search) for point in sure if point.runs and point.search), default=-math.inf)
-    order = sorted(sure, key=lambda point: not point.runs and (point.median_tokens_per_s or 0.0) <= bar)
-    if not any(point.disturbed for point in order):
-        return order
-    leader = order[0]
-    for point in order[1:]:
-        beside = compared(point, leader) if point.disturbed or leader.disturbed else None
-        if beside is not None and beside.resolution == "faster":
-            leader = point
-    return [leader, *(point for point in order if point is not leader)]
+    return sorted(sure, key=lambda point: not point.runs and (point.median_tokens_per_s or 0.0) <= bar)
 
 
 def winner(measurements: Iterable[Measurement]) -> Measurement | None:

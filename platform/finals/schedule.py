@@ -46,16 +46,16 @@ def repeats_left(
     return found
 
 
-def contenders_run(found: Sequence[PointRuns], *, after: int, most: int, tried: Tried = frozenset()) -> Run | None:
+def contenders_run(contenders: Sequence[PointRuns], *, after: int, most: int, tried: Tried = frozenset()) -> Run | None:
     """The next run of the contenders, which run in turn: one round of runs for each number above `after`, the first
     that not all of them had; None after `most` rounds.
 
     One that joins late begins with the round of the others, since runs of one number stand beside each other in time.
     """
-    rounds = [run.repeat for point in found for run in point.runs if run.repeat > after]
+    rounds = [run.repeat for point in contenders for run in point.runs if run.repeat > after]
     first = max(rounds, default=after + 1)
     for repeat in range(first, after + most + 1):
-        for point in found if repeat % 2 else reversed(found):
+        for point in contenders if repeat % 2 else reversed(contenders):
             of = point.search or point.shown
             had = any(run.repeat == repeat for run in point.runs)
             if not had and (of.layout.id, of.batch, repeat) not in tried:

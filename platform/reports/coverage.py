@@ -53,12 +53,14 @@ def _is_skipped(planned: PlannedLayout, skipped: set[tuple[Any, int]]) -> bool:
     return all((planned.layout, each) in skipped for each in planned.micro_batches)
 
 
-def not_tried_lines(found: Coverage | None) -> list[str]:
+def not_tried_lines(tried: Coverage | None) -> list[str]:
     """What a table says of the layouts that were not tried; nothing where each was."""
-    if found is None or not found.not_tried:
+    if tried is None or not tried.not_tried:
         return []
-    listed, more = found.not_tried[:_MOST_LISTED], len(found.not_tried[_MOST_LISTED:])
-    lines = [f"Not tried: {len(found.not_tried)} of {plural(found.num_layouts, 'layout')}."]
+    listed, more = tried.not_tried[:_MOST_LISTED], len(tried.not_tried[_MOST_LISTED:])
+    predicted = any(each.tokens_per_s is not None for each in tried.not_tried)
+    remark = "" if predicted else " (none is predicted: the cost model has no such device)"
+    lines = [f"Not tried: {len(tried.not_tried)} of {plural(tried.num_layouts, 'layout')}{remark}."]
     lines += [f"  {each.layout.label}{_predicted(each)}" for each in listed]
     return [*lines, f"  and {more} more, see --json"] if more else lines
 
@@ -70,14 +72,14 @@ def _predicted(planned: PlannedLayout) -> str:
     return f", MBS {planned.micro_batch}: {figures}"
 
 
-def coverage_json(found: Coverage | None) -> dict[str, Any]:
+def coverage_json(tried: Coverage | None) -> dict[str, Any]:
     """The same as fields of what `--json` prints; null where the journal does not say what was planned."""
-    if found is None:
+    if tried is None:
         return {"layouts_tried": None, "layouts_planned": None, "not_tried": None}
     return {
-        "layouts_tried": found.num_tried,
-        "layouts_planned": found.num_layouts,
-        "not_tried": [_json(each) for each in found.not_tried],
+        "layouts_tried": tried.num_tried,
+        "layouts_planned": tried.num_layouts,
+        "not_tried": [_json(each) for each in tried.not_tried],
     }
 
 
@@ -95,5 +97,5 @@ def _json(planned: PlannedLayout) -> dict[str, Any]:
 def coverages(history: History, measurements: Sequence[Measurement]) -> dict[str, Coverage]:
     """By recipe id, of the recipes that have measurements."""
     recipes = {each.recipe.id: each.recipe for each in measurements}
-    found = {recipe_id: coverage(history, recipe) for recipe_id, recipe in recipes.items()}
-    return {recipe_id: each for recipe_id, each in found.items() if each is not None}
+    each_recipe = {recipe_id: coverage(history, recipe) for recipe_id, recipe in recipes.items()}
+    return {recipe_id: tried for recipe_id, tried in each_recipe.items() if tried is not None}

@@ -70,8 +70,8 @@ def winner_sentence(
     budget += "" if paid is None else f", which cost {figure(paid)} at {price_per_gpu_h:g} a device-hour"
     mark = f"miniature of {best.recipe.model.miniature_of}, " if best.miniature else ""
     devices = f"{best.num_devices} device{'' if best.num_devices == 1 else 's'}"
-    whole = f" (global batch {best.global_batch})" if best.recipe.grad_accum else ""
     among = f"of {of.words} tried " if of else ""
+    whole = f" (global batch {best.global_batch})" if best.recipe.grad_accum else ""
     return (
         f"Fastest {among}for {mark}{best.recipe.label}: {best.layout.label} on {devices},"
         f" micro-batch {best.batch.micro_batch} x {best.batch.grad_accum} accumulated{whole}:"
@@ -245,7 +245,7 @@ def as_json(history: History) -> dict[str, Any]:
 
 
 def _evidence_json(best: Measurement | None, group: Sequence[Measurement], history: History) -> dict[str, Any]:
-    compared = comparisons(group)
+    compared = comparisons(group) if best else []
     verdict = best and gates.verdict_on(best.layout, best.recipe, history.gates)
     return {
         "tie": [each.other.id for each in compared if each.resolution == "tie"] if compared else None,

@@ -9,19 +9,21 @@ from platform.common.errors import InputError
 from platform.common.text import plural
 from platform.searchers.problem import Earlier
 from platform.study.history import History, key_of
-from platform.study.journal import JOURNAL, Tail
+from platform.study.journal import JOURNAL, Tail, describe_newer
+from platform.study.plain_files import refuse_links
 from platform.subject.planning import same_devices
 from search_spaces.space import Candidate, Space
 from trainers.cluster import Cluster
 from trainers.codec import identity
+from trainers.engines import rules_of
 from trainers.journal import StudyHeader
 from trainers.measurement import Measurement, Outcome
 from trainers.recipe import Recipe
 
 TEACH = frozenset({Outcome.OK, Outcome.SLOW, Outcome.OOM, Outcome.THRASH})
 """Outcomes that tell something of a layout's time or memory."""
-PACKAGES = ("torch", "transformers", "deepspeed")
-"""Other versions of these make other figures; DeepSpeed's those of its own engine alone."""
+PACKAGES = ("torch", "transformers")
+"""Other versions of these make other figures, as do those of the packages that an engine names."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,9 +53,12 @@ def read_old(path: Path, space: Space) -> Old:
     Raises:
         InputError: it has no readable first line, was written by a newer version, or is of another model.
     """
+    refuse_links(path)
     tail = Tail(path / JOURNAL)
     history = History(tail.read())
     header = history.header
+    if header is None and tail.newer:
+        raise InputError(describe_newer(path, tail.newer))
     if header is None:
         raise InputError(f"{path / JOURNAL} does not begin with a study's first line: nothing is to be learned from it")
     models = {identity(each.model) for one in (space, space.miniature) if one for each in one.recipes}
@@ -64,7 +69,7 @@ def read_old(path: Path, space: Space) -> Old:
             f" ({header.name}: {theirs}): leave it out, or name a study of that model"
         )
     teaching = tuple(each for each in history.measurements if each.outcome in TEACH and not each.repeat)
-    return Old(header=header, measurements=teaching, num_unread=len(tail.rejected))
+    return Old(header=header, measurements=teaching, num_unread=len(tail.rejected) + len(tail.newer))
 
 
 def what_holds(
@@ -159,7 +164,7 @@ def _other_cap(was: float | None, now: float | None) -> str:
 def _other_versions(measured: Measurement, header: StudyHeader, versions: Mapping[str, str]) -> str:
     """Which packages differ; where a measurement says nothing of versions, its study's count."""
     was = measured.conditions.versions if measured.conditions else header.versions
-    used = [each for each in PACKAGES if each != "deepspeed" or measured.layout.engine == "deepspeed"]
+    used = (*PACKAGES, *rules_of(measured.layout.engine).packages)
     differ = [(each, was.get(each, "unknown"), versions.get(each, "unknown")) for each in used]
     shown = [f"{package} {old} (here {new})" for package, old, new in differ if old != new]
     return f"with {', '.join(shown)}" if shown else ""

@@ -1,40 +1,49 @@
 """The journal's line on what a session may try, from its plan."""
 
+import dataclasses
+
 import numpy as np
 
-from platform.cost_model.predict import predict
+from platform.cost_model.columns import Columns
+from platform.cost_model.predict import Prediction, predict
 from platform.subject.planning import Plan
+from search_spaces.space import Candidate
 from trainers.journal import Planned, PlannedLayout
 
 
 def planned(plan: Plan) -> Planned:
     """Every layout of the plan, in its order, with what the cost model predicts of its likely best rung."""
-    found: dict[tuple[str, str], PlannedLayout] = {}
+    layouts: dict[tuple[str, str], PlannedLayout] = {}
     prediction = None if plan.columns is None else predict(plan.columns)
     row = 0
     for candidate in plan.candidates:
-        rungs = candidate.micro_batches
-        figures = {}
-        if prediction is not None and plan.columns is not None:
-            rows = slice(row, row + len(rungs))
-            tokens = np.broadcast_to(plan.columns.tokens_per_step, plan.columns.shape)
-            expected = prediction.ok_probability[rows] * tokens[rows] / prediction.expected_s[rows]
-            best = row + int(np.argmax(expected))
-            step_s = float(prediction.step.total_s[best])
-            figures = {
-                "micro_batch": rungs[best - row],
-                "tokens_per_s": float(tokens[best]) / step_s,
-                "step_time_s": step_s,
-                "peak_gib": float(prediction.memory.allocated_gib[best]),
-            }
+        key, rungs = (candidate.recipe.id, candidate.layout.id), candidate.micro_batches
+        if (before := layouts.get(key)) is not None:  # named points may ask for a layout several times, the best first
+            layouts[key] = dataclasses.replace(before, micro_batches=tuple(sorted({*before.micro_batches, *rungs})))
+        else:
+            likely = (
+                None
+                if prediction is None or plan.columns is None
+                else _likely_best(plan.columns, prediction, candidate, row)
+            )
+            layouts[key] = likely or PlannedLayout(recipe=key[0], layout=candidate.layout, micro_batches=rungs)
         row += len(rungs)
-        key = candidate.recipe.id, candidate.layout.id
-        # Named points may ask for one layout several times: the first one is the likely best.
-        if (before := found.get(key)) is not None:
-            rungs, figures = tuple(sorted({*before.micro_batches, *rungs})), _figures(before)
-        found[key] = PlannedLayout(recipe=key[0], layout=candidate.layout, micro_batches=rungs, **figures)
-    return Planned(layouts=tuple(found.values()))
+    return Planned(layouts=tuple(layouts.values()))
 
 
-def _figures(layout: PlannedLayout) -> dict[str, float | int | None]:
-    return {name: getattr(layout, name) for name in ("micro_batch", "tokens_per_s", "step_time_s", "peak_gib")}
+def _likely_best(columns: Columns, prediction: Prediction, candidate: Candidate, first: int) -> PlannedLayout:
+    """The candidate, whose rungs are rows from `first` on, with the prediction of the one that a sweep goes by."""
+    rows = slice(first, first + len(candidate.micro_batches))
+    tokens = np.broadcast_to(columns.tokens_per_step, columns.shape)[rows]  # accumulation as an axis: unlike batches
+    speed = prediction.ok_probability[rows] * tokens / prediction.expected_s[rows]
+    best = int(np.argmax(speed))
+    step_s = float(prediction.step.total_s[first + best])
+    return PlannedLayout(
+        recipe=candidate.recipe.id,
+        layout=candidate.layout,
+        micro_batches=candidate.micro_batches,
+        micro_batch=candidate.micro_batches[best],
+        tokens_per_s=float(tokens[best]) / step_s,
+        step_time_s=step_s,
+        peak_gib=float(prediction.memory.allocated_gib[first + best]),
+    )

@@ -41,7 +41,7 @@ print(*ray.get(in_worker.remote(Layout(engine="ddp")), timeout=880), sep="\\n")
 NO_HEAVY_IMPORTS = """
 import sys
 import search_spaces
-import trainers.engines.ds_config
+import trainers.engines.deepspeed.config
 from trainers import codec, cluster, engines, layout, measurement, recipe, spec, text
 for space in search_spaces.known():
     space.candidates(8)
@@ -92,8 +92,10 @@ def test_the_pth_finds_our_modules_from_any_folder_and_under_safe_path(tmp_path:
         assert _run([python, *options, "-m", "platform"], cwd=tmp_path).strip()
 
 
-WHERE = "import platform.common.errors, search_spaces, trainers; print(*(m.__file__ for m in (platform.common.errors,"
-WHERE += " search_spaces, trainers)), sep='\\n')"
+WHERE = (
+    "import platform.common.errors, search_spaces, trainers;"
+    " print(*(m.__file__ for m in (platform.common.errors, search_spaces, trainers)), sep='\\n')"
+)
 
 
 def test_everything_comes_from_one_checkout(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Studies that tests run in one session or several, and what must hold of all of them."""
 
 import dataclasses
+import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import psutil
 
+from platform.common.errors import NOT_RESOLVED
 from platform.study.history import History
 from platform.study.journal import Tail
 from platform.study.study import read
@@ -19,6 +21,9 @@ SLOW = {"hidden_size": 256, "vocab_size": 8192, "seq_len": 512}
 """A model whose steps take half a second: a test can do something in the middle of a rung."""
 IN_ORDER = ("--searcher", "sweep")
 """Layouts one after another, so that a test knows which one it hurts."""
+FOUND = frozenset({0, NOT_RESOLVED})
+"""Which of the two a search of small layouts ends with depends on what else the machine did: a test of something else
+takes both."""
 RAN = frozenset({Outcome.OK, Outcome.SLOW})
 """Which of the two a rung gets hangs on how busy the machine was with the best so far: no test may want the one."""
 
@@ -52,6 +57,11 @@ def sessions_of(lines: Sequence[Line]) -> list[list[Line]]:
             found.append([])
         found[-1].append(line)
     return found
+
+
+def shows_a_result(out: str) -> bool:
+    """Whether the output of a study of the model "tiny" names a winner, or the layouts that are not resolved."""
+    return re.search(r"^(Fastest|Not resolved between)\b.*? for\s+tiny", out, re.MULTILINE | re.DOTALL) is not None
 
 
 def nothing_twice(run: Run) -> None:

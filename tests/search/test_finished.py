@@ -7,20 +7,24 @@ import pytest
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from platform.cluster.nodes import Place
+from platform.common.errors import NOT_RESOLVED
 from platform.loop.budget import Budget
 from platform.loop.jobs import Settings
 from platform.loop.loop import Loop
 from platform.probing import kept
 from platform.search import parse
+from platform.session.ending import verdict
 from platform.session.finished import why_over
 from platform.study.study import Study
 from platform.subject.request import Request, read_request
 from platform.subject.subject import subject_of
 from tests.samples import header
-from tests.search.backend import CLUSTER, Backend, Clock
+from tests.search.backend import CLUSTER, Backend, Clock, Play, fast, result
 from tests.search.session import write_space
 from trainers.job import Job
 from trainers.journal import End
+from trainers.layout import BatchPoint
+from trainers.measurement import Measurement
 
 PLACE = Place(cluster=CLUSTER, cpus_per_worker=1.0, driver_ip="127.0.0.1")
 
@@ -40,8 +44,9 @@ def _session(
     request: Request,
     max_trials: int | None = None,
     losses: Callable[[Job], tuple[float, ...]] = lambda job: (2.0, 1.0),
+    play: Play = fast,
 ) -> None:
-    """One session of the study, to its last line; its gates give these `losses`."""
+    """One session of the study, to its last line; its gates give these `losses`, its rungs what `play` says."""
     subject = subject_of(request, PLACE, None)
     if study.follow()[1].header is None:
         study.record(header(study.name, recipes=subject.recipes, cluster=subject.cluster))
@@ -55,10 +60,11 @@ def _session(
             timing=subject.timing, rules=subject.rules,
         ),
     )  # fmt: skip
-    backend = Backend(study, Clock())
+    backend = Backend(study, Clock(), play)
     backend.losses = losses
     backend.run(loop)
-    study.record(End(exit_code=0, wall_s=1.0, gpu_s=2.0, left_out=loop.left_out, tried_all=loop.tried_all))
+    code, _ = verdict(study.follow()[1])
+    study.record(End(exit_code=code, wall_s=1.0, gpu_s=2.0, left_out=loop.left_out, tried_all=loop.tried_all))
 
 
 @pytest.mark.parametrize("searcher", ["guided", "sweep", "optuna"])
@@ -101,6 +107,22 @@ def test_a_point_that_its_gate_bars_is_left_to_be_recorded_and_asking_writes_not
     with study:
         assert why_over(study, request) == ""
         assert study.journal.read_bytes() == b"".join(uncut)
+
+
+def test_it_is_not_where_contenders_are_not_resolved(tmp_path: Path, space: Path) -> None:
+    request = _request(space, "--searcher", "sweep")
+
+    def disturbed(job: Job, batch: BatchPoint) -> Measurement:
+        """In each run another one of the two is slowed down."""
+        is_slowed = job.repeat and (job.repeat + (job.layout.checkpointing == "none")) % 2 == 0
+        speed = 1000.0 * batch.micro_batch * (0.4 if is_slowed else 1.0)
+        return result(job, batch, speed, step_time_derived=not job.repeat)
+
+    with Study.create(tmp_path / "studies", "made-up") as study:
+        _session(study, request, play=disturbed)
+        end = study.follow()[1].end
+        assert end is not None and (end.exit_code, end.tried_all) == (NOT_RESOLVED, True)
+        assert why_over(study, request) == ""
 
 
 def test_it_is_not_told_where_a_probe_may_change_what_is_tried(tmp_path: Path, space: Path) -> None:

@@ -17,10 +17,11 @@ import pytest
 
 from platform.cluster.connection import Place
 from platform.cluster.leftovers import Note
-from platform.common.errors import ClusterError
+from platform.common.errors import NOT_RESOLVED, ClusterError
 from platform.common.signals import INTERRUPTED
 from platform.loop import tune
 from platform.loop.loop import Loop
+from platform.report import main as report
 from platform.search import main
 from platform.session import run, scaling, session
 from platform.study.study import read
@@ -77,7 +78,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
         yield Place(cluster=CLUSTER, cpus_per_worker=1.0, driver_ip="127.0.0.1")
 
     @contextlib.contextmanager
-    def no_recorder(journal: Path) -> Generator[str]:
+    def no_recorder(journal: Path, state: Path) -> Generator[str]:
         yield "none"
 
     class NoMirror:
@@ -187,6 +188,30 @@ def test_what_a_further_session_of_one_number_needs_counts_ray_s_start(
         end = read(played.folder / "studies" / f"s-{count}gpu")[0].end
         said = re.fullmatch(r"the reference of the numerics gate \(about (\d+) s more\)", end.left_out if end else "")
         assert said and 1000 <= int(said[1]) < 2000
+
+
+def test_a_number_on_which_the_fastest_is_not_resolved_has_no_winner_and_the_exit_code_is_4(
+    played: Played, space: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    factors = itertools.cycle([0.3, 0.9, 0.5, 0.85, 0.4])
+
+    def disturbed(job: Job, batch: BatchPoint) -> Measurement:
+        run = Played.play(played, job, batch)
+        speed = run.tokens_per_s or 0.0
+        if job.layout.world_size == 2 and job.repeat:
+            speed *= next(factors)
+        return result(job, batch, speed, step_time_derived=not job.repeat)
+
+    monkeypatch.setattr(played, "play", disturbed)
+    assert played.search(space, "--name", "s", "--gpus", "1,2", "--searcher", "sweep") == NOT_RESOLVED
+    one, two = _said(capsys)["scaling"]
+    assert one["winner"] and one["layouts_tried"] == one["layouts_planned"] == 2
+    assert two["winner"] is None and two["reason"].startswith("not resolved between ")
+    assert report(["s", "--studies", str(played.folder / "studies"), "--no-mlflow"]) == NOT_RESOLVED
+    assert "the machine was disturbed" in " ".join(capsys.readouterr().out.split())
+    played.jobs.clear()
+    assert played.search("--resume", "s") in (0, NOT_RESOLVED)
+    assert played.jobs and all(job.repeat > 1 for job in played.jobs if job.rungs and job.layout.world_size == 2)
 
 
 def test_a_fault_before_anything_was_measured_is_told_as_such(

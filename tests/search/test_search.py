@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 
 import search_spaces
+from platform.common.errors import NOT_RESOLVED
+from platform.finals.contenders import contenders, named_winner
 from platform.report import main as report
 from platform.reports.files import read_layout
 from platform.reports.table import read_csv
 from platform.study.parquet import read_parquet
 from platform.subject.planning import make_plan, num_rungs
 from tests.search.session import write_space
-from tests.search.studies import RAN, Run, nothing_twice, sessions_of, start
+from tests.search.studies import FOUND, RAN, Run, nothing_twice, sessions_of, start
 from trainers.cluster import Cluster
 from trainers.journal import End, Peak, RungStart, StudyHeader, TrialEnd, TrialStart
 from trainers.measurement import Outcome
@@ -51,6 +53,14 @@ def whole(folder: Path) -> Run:
         return Run(path=folder / "studies" / "whole", sessions=(session.end(),))
 
 
+@pytest.fixture
+def won(whole: Run) -> Run:
+    """The same study where it has a winner: none is named where something else disturbed the machine."""
+    if whole.sessions[0].code == NOT_RESOLVED:
+        pytest.skip("something else disturbed this machine: the search named no winner")
+    return whole
+
+
 @pytest.fixture(scope="module")
 def resumed(folder: Path, whole: Run) -> Run:
     """The same study resumed once more, after half a line was left at the journal's end."""
@@ -69,21 +79,24 @@ class TestAWholeSearch:
         for each in ("TrainController", "PlacementGroupCleaner", "DatasetManager"):
             assert each not in titles, "seconds of every trial"
 
-    def test_it_finds_a_winner(self, whole: Run) -> None:
-        (ended,) = whole.sessions
+    def test_it_finds_a_winner(self, whole: Run, won: Run) -> None:
+        (ended,) = won.sessions
         assert ended.code == 0, ended.err
         said = ended.object["winner"]
-        best = max((each for each in whole.measured if each.repeat == 1), key=lambda each: each.tokens_per_s or 0.0)
+        best = named_winner([each for each in whole.measured if each.outcome is not Outcome.OOM])
+        assert best is not None and best.repeat
         assert (said["id"], said["outcome"], said["layout"]["id"]) == (best.id, "ok", best.layout.id)
 
     def test_json_has_what_is_documented(self, whole: Run) -> None:
         said = whole.sessions[0].object
         assert set(said) == {
             *("study", "space", "recipe", "winner", "tie", "miniature", "cluster", "tokens", "measurements"),
-            *("price_per_gpu_h", "comparisons", "runs", "gate", "profile"),
+            *("price_per_gpu_h", "comparisons", "runs", "gate", "profile", "unresolved"),
+            *("layouts_tried", "layouts_planned", "not_tried"),
             *("skipped", "recipes", "wall_s", "gpu_s", "end"),
         }
-        assert (said["end"]["exit_code"], said["end"]["why"]) == (0, "every layout of the space was tried")
+        assert said["end"]["exit_code"] in FOUND and said["end"]["why"] == "every layout of the space was tried"
+        assert (said["layouts_tried"], said["layouts_planned"], said["not_tried"]) == (2, 2, [])
         assert (said["study"], said["space"], said["miniature"], said["tokens"]) == ("whole", "capped", False, 1e9)
         assert len(said["measurements"]) == len(whole.measured) >= 4
         for each in said["measurements"]:
@@ -123,8 +136,8 @@ class TestAWholeSearch:
             assert each.step_time_low_s <= each.step_time_s <= each.step_time_high_s
             assert each.losses[-1] < each.losses[0], "it learns"
             assert each.step_time_derived == (each.measured_grad_accum < 4)
-            if not each.repeat:
-                assert each.measured_grad_accum == 3, "a search's own run stops at three micro-steps"
+            if each.repeat != 1:
+                assert each.measured_grad_accum == 3, "all but a winner's last run stop at three micro-steps"
             elif each.step_time_s < 3.0:  # far below the longest step that a winner's last run may have here, 5 s
                 assert each.measured_grad_accum == 4
             assert each.import_s and each.startup_s and each.import_s < each.startup_s, "the first rung of its trial"
@@ -132,7 +145,7 @@ class TestAWholeSearch:
     def test_the_journal_tells_it_whole(self, whole: Run) -> None:
         lines = sessions_of(whole.lines())[0]
         assert isinstance(lines[0], StudyHeader) and isinstance(lines[-1], End)
-        assert (lines[-1].exit_code, lines[0].cap_gib) == (0, CAP_GIB)
+        assert lines[-1].exit_code in FOUND and lines[0].cap_gib == CAP_GIB
         assert lines[-1].gpu_s == pytest.approx(whole.history.gpu_s)
         (peak,) = [line for line in lines if isinstance(line, Peak)]  # measured once
         assert peak.timed_s > 0
@@ -144,10 +157,11 @@ class TestAWholeSearch:
 
     def test_the_winner_was_confirmed_and_nothing_else_ran_twice(self, whole: Run) -> None:
         confirmed = [each for each in whole.measured if each.repeat]
-        assert 1 <= len(confirmed) <= 2 and all(each.batch.micro_batch == 1 for each in confirmed)
+        assert confirmed and all(each.batch.micro_batch == 1 for each in confirmed)
+        assert len(confirmed) <= 2 or contenders(each for each in whole.measured if each.batch.micro_batch == 1)
         assert len({each.id for each in confirmed}) == len(confirmed)
 
-    def test_the_winner_was_profiled_in_a_trial_of_its_own(self, folder: Path, whole: Run) -> None:
+    def test_the_winner_was_profiled_in_a_trial_of_its_own(self, folder: Path, whole: Run, won: Run) -> None:
         """Its parts add up, what the model has is there, and the kept trace gives the same sums again."""
         said = whole.sessions[0].object["profile"]
         (profile,) = whole.history.profiles
@@ -174,13 +188,14 @@ class TestAWholeSearch:
         assert any(line.startswith("oom: DDP") and "asked for" in line for line in lines)
         assert any(line.startswith("ok: DDP") and "tokens/s" in line for line in lines)
         assert not any("trial 3/2" in line for line in lines), "a confirming trial is none of the two"
-        assert any(line == "Ended: every layout of the space was tried." for line in lines)
-        assert any("mlflow ui --backend-store-uri 'sqlite:///" in line for line in lines)  # a blank is in the path
+        assert any("every layout of the space was tried" in line for line in lines)
+        assert any(line.startswith("MLflow: ") and line.endswith(", then open") for line in lines)
+        assert any("  layouts  http://127.0.0.1:5000/#/experiments/" in line for line in lines)
 
     def test_mlflow_has_one_run_for_the_study_and_one_for_each_measurement(self, folder: Path, whole: Run) -> None:
         in_mlflow(folder, whole)
 
-    def test_the_files_say_the_same(self, whole: Run) -> None:
+    def test_the_files_say_the_same(self, whole: Run, won: Run) -> None:
         assert read_parquet(whole.path / "measurements.parquet") == whole.history.measurements
         rows = read_csv(whole.path / "measurements.csv")
         assert Counter(row.outcome for row in rows) == Counter(
@@ -193,10 +208,10 @@ class TestAWholeSearch:
         assert found.batch.micro_batch == winner["batch"]["micro_batch"]
 
     def test_a_report_made_afterwards_is_the_same(self, whole: Run, capsys: pytest.CaptureFixture[str]) -> None:
-        assert report(["whole", "--studies", str(whole.path.parent), "--json", "--no-mlflow"]) == 0
+        assert report(["whole", "--studies", str(whole.path.parent), "--json", "--no-mlflow"]) in FOUND
         assert json.loads(capsys.readouterr().out) == whole.sessions[0].object
 
-    def test_the_winner_s_file_is_read_back(self, folder: Path, whole: Run) -> None:
+    def test_the_winner_s_file_is_read_back(self, folder: Path, whole: Run, won: Run) -> None:
         path = str(whole.path / "layout.json")
         with start(folder, "none", 1, "--layout", path, "--dry-run") as session:
             ended = session.end()
@@ -205,7 +220,9 @@ class TestAWholeSearch:
         assert f"would run  {winner['layout']['label']}, micro-batch 1" in ended.out and "1 trial with" in ended.out
         assert not (folder / "studies" / "none").exists()
 
-    def test_a_finished_study_resumed_runs_nothing_and_says_what_it_found(self, folder: Path, resumed: Run) -> None:
+    def test_a_finished_study_resumed_runs_nothing_and_says_what_it_found(
+        self, folder: Path, won: Run, resumed: Run
+    ) -> None:
         first, second = resumed.sessions
         assert second.code == 0, second.err
         count = len(first.object["measurements"])
@@ -234,9 +251,10 @@ def in_mlflow(folder: Path, run: Run) -> None:
     assert (parent.data.tags["study"], parent.info.status) == ("whole", "FINISHED")
     children = {each.data.tags["entry_id"]: each for each in runs if each is not parent}
     assert len(children) == len(runs) - 1, "no measurement has two runs"
-    for gate in [each for each, child in children.items() if "measurement_id" not in child.data.tags]:
-        assert "gate_loss" in children.pop(gate).data.metrics
-    assert len(runs) - 1 - len(children) == len(run.history.gates)
+    others = [each for each, child in children.items() if "measurement_id" not in child.data.tags]
+    roles = Counter(children.pop(each).data.tags["role"] for each in others)
+    assert (roles["gate"], roles["profile"]) == (len(run.history.gates), len(run.history.profiles))
+    assert roles.total() == len(others)
     assert set(children) == {each.id for each in run.measured}
     for each in run.measured:
         child = children[each.id]
@@ -244,7 +262,7 @@ def in_mlflow(folder: Path, run: Run) -> None:
         assert child.data.tags["outcome"] == each.outcome.value
         assert child.info.status == ("FINISHED" if each.outcome in RAN else "FAILED")
         speed = math.nan if each.tokens_per_s is None else each.tokens_per_s
-        assert child.data.metrics["tokens_per_s"] == pytest.approx(speed, nan_ok=True)
+        assert child.data.metrics["tokens_per_s"] == pytest.approx(speed, rel=1e-3, nan_ok=True)
         assert child.data.params["engine"] == each.layout.engine
 
 

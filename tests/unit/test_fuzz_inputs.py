@@ -7,7 +7,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ values = st.recursive(
 
 
 @contextlib.contextmanager
-def refusing() -> Iterator[None]:
+def refusing() -> Generator[None]:
     """A refusal is one sentence; any other error fails the test."""
     with contextlib.suppress(ValueError):
         try:

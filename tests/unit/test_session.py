@@ -4,6 +4,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import sys
 import time
 from collections.abc import Callable, Generator
@@ -17,7 +18,7 @@ import platform.session.run as runs
 import search_spaces
 from platform.cluster.leftovers import Note
 from platform.cluster.nodes import Place
-from platform.common.errors import ClusterError, InputError
+from platform.common.errors import NOT_RESOLVED, ClusterError, InputError
 from platform.common.signals import INTERRUPTED
 from platform.finals.trial import Rules
 from platform.loop import tune
@@ -36,9 +37,10 @@ from platform.subject.subject import Subject
 from tests.samples import header, measurement, profile
 from tests.search.backend import CLUSTER, LAYOUTS, RECIPE, Backend, Clock, Play, candidates, fast, out_of_memory, result
 from trainers.cluster import Cluster
-from trainers.job import Timing
+from trainers.job import Job, Timing
 from trainers.journal import End, Line, Measured, TrialEnd, TrialStart
-from trainers.measurement import Outcome
+from trainers.layout import BatchPoint
+from trainers.measurement import Measurement, Outcome
 
 ONE_NODE = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=8)
 TWO_NODES = dataclasses.replace(ONE_NODE, num_nodes=2, devices_per_node=4)
@@ -147,7 +149,7 @@ class TestEnd:
         """Runs a session whose trials are played; its exit code, what every trial failed with, and the journal."""
 
         @contextlib.contextmanager
-        def no_recorder(journal: Path) -> Generator[str]:
+        def no_recorder(journal: Path, state: Path) -> Generator[str]:
             yield "none"
 
         def ran(play: Played, watch: Callable[..., object] = lambda *_: None) -> tuple[int, str, History]:
@@ -183,6 +185,36 @@ class TestEnd:
         assert fault == (failed if outcome is Outcome.FAILED else "")
         assert history.end.why == (fault or "every layout of the space was tried")
 
+    def test_what_is_planned_is_in_the_journal_before_the_first_trial(self, run: Run) -> None:
+        def play(backend: Backend, loop: Loop) -> None:
+            planned = read(backend.study.path)[0].planned
+            assert planned is not None and [each.layout for each in planned.layouts] == list(LAYOUTS)
+            assert backend.step(loop) is not None
+            raise KeyboardInterrupt
+
+        code, _, history = run(play)
+        assert code == INTERRUPTED
+        assert verdicts(history)[0].startswith("Fastest of 1 of 3 layouts tried for")
+
+    def test_a_machine_that_stays_disturbed_ends_it_with_code_4(
+        self, run: Run, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        factors = itertools.cycle([0.45, 0.9, 0.5, 0.85, 0.4])
+
+        def play(backend: Backend, loop: Loop) -> None:
+            def disturbed(job: Job, batch: BatchPoint) -> Measurement:
+                speed = fast(job, batch).tokens_per_s or 0.0
+                return result(job, batch, speed * next(factors) if job.repeat else speed, step_time_derived=True)
+
+            backend.play = disturbed
+            backend.run(loop)
+
+        code, _, history = run(play)
+        assert history.end is not None and history.end.exit_code == code == NOT_RESOLVED
+        assert "further runs of" in history.end.left_out
+        said = capsys.readouterr().err
+        assert "Not resolved which layout is the fastest" in said and "go on with: python -m platform.search" in said
+
     def test_it_says_which_final_runs_were_left_out(self, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
         def play(backend: Backend, loop: Loop) -> None:
             backend.play = lambda job, batch: result(job, batch, 1000.0 - 100.0 * LAYOUTS.index(job.layout))
@@ -209,7 +241,7 @@ class TestEnd:
             calls[0]("the head is gone")
 
         with pytest.raises(SystemExit) as exited:
-            run(play, lambda address, lost: calls.append(lost))
+            run(play, lambda head, raylet, lost: calls.append(lost))
         assert exited.value.code == ClusterError.exit_code
         history = read(tmp_path / "made-up")[0]
         assert history.end is not None and history.end.exit_code == ClusterError.exit_code

@@ -79,10 +79,10 @@ class HostSampler:
 
     def _clock_mhz(self) -> float | None:
         try:
-            found = re.findall(r"^cpu MHz\s*:\s*([\d.]+)", (self._proc / "cpuinfo").read_text(), re.MULTILINE)
+            clocks = re.findall(r"^cpu MHz\s*:\s*([\d.]+)", (self._proc / "cpuinfo").read_text(), re.MULTILINE)
         except OSError:
             return None
-        return statistics.fmean(map(float, found)) if found else None
+        return statistics.fmean(map(float, clocks)) if clocks else None
 
 
 def host_fields(windows: Sequence[Sequence[HostSampled | None]]) -> Any:
@@ -105,11 +105,11 @@ def host_fields(windows: Sequence[Sequence[HostSampled | None]]) -> Any:
 
 def _by_node(window: Sequence[HostSampled | None]) -> list[list[HostSampled]]:
     """The samples of each node's ranks."""
-    found: dict[str, list[HostSampled]] = {}
+    nodes: dict[str, list[HostSampled]] = {}
     for each in window:
         if each is not None and each.wall_s > 0:
-            found.setdefault(each.node, []).append(each)
-    return list(found.values())
+            nodes.setdefault(each.node, []).append(each)
+    return list(nodes.values())
 
 
 def _others_pct(node: Sequence[HostSampled]) -> float:

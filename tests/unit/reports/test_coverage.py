@@ -1,0 +1,145 @@
+"""How much of what was planned was tried, in sentence, table and JSON."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from platform.cluster.nodes import Place
+from platform.report import main
+from platform.reports.coverage import coverage, not_tried_lines
+from platform.reports.rows import tables
+from platform.reports.show import show
+from platform.reports.summary import as_json, verdicts
+from platform.search import parse
+from platform.session.replanned import with_plan
+from platform.study.history import History
+from platform.study.study import Study
+from platform.subject.planned import planned
+from platform.subject.request import read_request
+from platform.subject.subject import subject_of
+from tests.samples import RECIPE, header, layout, measurement, skipped
+from tests.search.session import write_space
+from trainers.cluster import Cluster
+from trainers.codec import to_json
+from trainers.journal import End, Line, Measured, Planned, PlannedLayout
+from trainers.measurement import Outcome
+
+AT = "2026-01-01T00:00:00+00:00"
+TRIED, HALF, LEFT, HOPELESS = (
+    layout(),
+    layout(checkpointing="full"),
+    layout(zero_stage=2),
+    layout(zero_stage=2, checkpointing="full"),
+)
+H200 = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=140.0, devices_per_node=4, capability=(9, 0))
+
+
+def _planned(*, predicted: bool = True) -> Planned:
+    known: dict[str, Any] = {"micro_batch": 2, "tokens_per_s": 24100.0, "step_time_s": 2.5, "peak_gib": 43.0}
+    figures = known if predicted else {}
+    each = [
+        PlannedLayout(recipe=RECIPE.id, layout=one, micro_batches=(1, 2), **figures)
+        for one in (TRIED, HALF, LEFT, HOPELESS)
+    ]
+    return Planned(at=AT, layouts=tuple(each))
+
+
+def _history(*further: Line, plan: Planned | None = None) -> History:
+    """One layout tried, one tried whose trial failed, one not tried, and one that is known not to run."""
+    failed = measurement(on=HALF, tokens_per_s=None, outcome=Outcome.FAILED, reason="it broke")
+    hopeless = [skipped(on=HOPELESS, micro_batch=each) for each in (1, 2)]
+    found = [measurement(on=TRIED), failed, skipped(on=LEFT, micro_batch=2), *hopeless]
+    lines = [header(at=AT), *([plan] if plan else []), *(Measured(at=AT, measurement=each) for each in found)]
+    return History([*lines, *further])
+
+
+@pytest.mark.parametrize("end", [None, 0, 130])
+def test_the_sentence_says_of_how_many_layouts_the_winner_is_the_fastest(end: int | None) -> None:
+    ends = [] if end is None else [End(at=AT, exit_code=end, wall_s=1, gpu_s=4)]
+    (said, *_) = verdicts(_history(*ends, plan=_planned()))
+    assert said.startswith("Fastest of 2 of 3 layouts tried for bloom-7b1"), "what cannot run is not counted"
+
+
+def test_where_each_was_tried_nothing_is_listed() -> None:
+    history = _history(Measured(at=AT, measurement=measurement(on=LEFT)), plan=_planned())
+    found = coverage(history, RECIPE)
+    assert verdicts(history)[0].startswith("Fastest of 3 layouts tried for") and not_tried_lines(found) == []
+
+
+def test_without_a_plan_in_the_journal_nothing_is_said_of_it() -> None:
+    history = _history()
+    assert coverage(history, RECIPE) is None and verdicts(history)[0].startswith("Fastest for bloom-7b1")
+    assert as_json(history)["not_tried"] is None
+
+
+def test_the_table_lists_what_was_not_tried_apart_from_what_is_known_not_to_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show(_history(plan=_planned()), [], as_object=False)
+    said = capsys.readouterr().out
+    assert f"Not tried: 1 of 3 layouts.\n  {LEFT.label}, MBS 2: predicted 24,100 tokens/s, 43.0 GiB\n" in said
+    assert "Skipped: 3 batch points of 2 layouts." in said
+
+
+def test_on_cpus_there_is_no_prediction() -> None:
+    lines = not_tried_lines(coverage(_history(plan=_planned(predicted=False)), RECIPE))
+    assert lines == [
+        "Not tried: 1 of 3 layouts (none is predicted: the cost model has no such device).",
+        f"  {LEFT.label}",
+    ]
+
+
+def test_json_and_mlflow_s_tables_have_them_with_their_predictions() -> None:
+    history = _history(plan=_planned())
+    said = json.loads(json.dumps(as_json(history)))
+    assert (said["layouts_tried"], said["layouts_planned"]) == (2, 3)
+    (one,) = said["not_tried"]
+    assert (one["layout"]["id"], one["micro_batches"], one["predicted_tokens_per_s"]) == (LEFT.id, [1, 2], 24100.0)
+    assert said["recipes"][0]["not_tried"] == said["not_tried"]
+    (row,) = tables(history)["not_tried.json"]
+    assert row["layout"] == LEFT.label and row["predicted_gib"] == 43.0
+
+
+def test_a_plan_on_gpus_has_each_layout_once_with_its_likely_best_rung() -> None:
+    options = parse(["gpt2", "--set", "engine=ddp,fsdp", "--set", "micro_batch=4,8,16"])
+    subject = subject_of(read_request(options), Place(cluster=H200, cpus_per_worker=1.0, driver_ip=""), probe=None)
+    found = planned(subject.plan).layouts
+    assert {each.layout for each in found} == {each.layout for each in subject.plan.candidates}
+    assert len(found) == len(subject.plan.candidates) > 2
+    for each in found:
+        assert each.micro_batch in each.micro_batches and each.tokens_per_s and each.peak_gib
+        assert each.step_time_s == pytest.approx(subject.recipes[0].tokens_per_step / each.tokens_per_s)
+
+
+class TestOlderJournals:
+    """Journals that do not say what was planned."""
+
+    @staticmethod
+    def history_of(space: str, *argv: str) -> History:
+        options = parse([space, *argv])
+        subject = subject_of(read_request(options), Place(cluster=H200, cpus_per_worker=1.0, driver_ip=""), probe=None)
+        first = subject.plan.candidates[0]
+        kept = to_json(options.study.with_absolute_paths())
+        ran = measurement(on=first.layout, recipe=first.recipe, micro_batch=first.micro_batches[0])
+        begun = header(at=AT, recipes=subject.recipes, cluster=H200, options=kept)
+        return History([begun, Measured(at=AT, measurement=ran)])
+
+    def test_of_a_built_in_space_the_plan_is_made_again(self) -> None:
+        history = with_plan(self.history_of("gpt2", "--set", "engine=ddp,fsdp"))
+        found = coverage(history, history.measurements[0].recipe)
+        assert found is not None and found.num_tried == 1 and found.not_tried
+        assert all(each.tokens_per_s for each in found.not_tried)
+
+    def test_a_space_file_is_never_run_for_a_report(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        space = write_space(tmp_path / "mine.py")
+        history = self.history_of(str(space))
+        space.write_text("raise SystemExit('a report ran a space file')")
+        with Study.create(tmp_path, "old") as study:
+            assert history.header is not None
+            study.record(history.header)
+            study.record(Measured(measurement=history.measurements[0]))
+            study.record(End(exit_code=0, wall_s=1, gpu_s=4))
+        assert main(["old", "--studies", str(tmp_path), "--no-mlflow"]) == 0
+        assert "Not tried" not in capsys.readouterr().out
