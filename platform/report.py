@@ -13,7 +13,7 @@ from platform.common.errors import InputError, Parser, one_line
 from platform.common.say import say
 from platform.common.signals import exit_with
 from platform.mirror.mirror import Mirror
-from platform.mirror.uri import check_uri, kept_uri
+from platform.mirror.uri import check_uri, report_uri
 from platform.reports.show import show
 from platform.reports.table import to_rows, write_csv
 from platform.session import ending, scaling
@@ -39,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--studies", type=Path, default=Path(default_folder()), metavar="DIR", help=FOLDER_HELP)
     made.add_argument("--json", action="store_true", help="print the result as JSON, alone on standard output")
     made.add_argument("--csv", type=Path, metavar="FILE", help="write the measurement table there too")
+    made.add_argument("--mlflow", metavar="URI", help="bring MLflow up to date there (default: MLFLOW_TRACKING_URI)")
     trust = "write files and MLflow for a study of another user too"
     made.add_argument("--trust", action="store_true", help=trust)
     made.add_argument("--no-mlflow", action="store_true", help="leave MLflow as it is")
@@ -67,7 +68,9 @@ def _report(options: argparse.Namespace) -> int:
     history = with_plan(history)
     assert history.header is not None
     owner = "" if options.trust else other_owner((folder, folder / JOURNAL))
-    uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or kept_uri(history.header.mlflow_uri, folder.parent))
+    named = options.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or ""
+    if named and not options.no_mlflow:
+        check_uri(named)  # a mistake is said before anything is shown
     for remark in remarks:
         say(remark)
     if owner:
@@ -83,8 +86,12 @@ def _report(options: argparse.Namespace) -> int:
     if running:
         say("The study is running: its search mirrors it to MLflow.")
     elif not options.no_mlflow and not owner:
-        mirror = Mirror(folder, uri).start()
-        say(mirror.close(_MIRROR_S) or f"MLflow is up to date: {mirror.look}")
+        try:
+            mirror = Mirror(folder, report_uri(named, history.header.mlflow_uri, folder.parent)).start()
+            say(mirror.close(_MIRROR_S) or "MLflow is up to date.")
+            say(mirror.look)
+        except InputError as error:
+            say(one_line(error))
     return ending.shown_verdict(history)
 
 

@@ -25,8 +25,8 @@ def parser() -> argparse.ArgumentParser:
     made = Parser(
         prog="python -m platform.search",
         description="Measures which training layout of a model is fastest on this cluster.",
-        epilog="Exit codes: 0 found, 1 nothing fits, 2 bad input, 3 the cluster is at fault, 4 not resolved which layout"
-        " is the fastest, 130 interrupted. Example: python -m platform.search bloom7b --set seq_len=1024",
+        epilog="Exit codes: 0 found, 1 nothing fits, 2 bad input, 3 the cluster is at fault, 4 not resolved which"
+        " layout is the fastest, 130 interrupted. Example: python -m platform.search bloom7b --set seq_len=1024",
     )
     add = made.add_argument
     add("space", nargs="?", help="name of a space (see --list), path of a space file or of a transformers config.json")

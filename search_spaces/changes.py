@@ -7,6 +7,7 @@ import typing
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
+from trainers import engines
 from trainers.layout import Layout
 from trainers.recipe import Recipe
 
@@ -46,7 +47,7 @@ def parse(texts: Sequence[str]) -> tuple[Change, ...]:
 
 def axes() -> dict[str, str]:
     """Every axis that `--set` knows, with what it takes, for help texts."""
-    return {axis: _allowed(hint) for axis, (_, hint) in _axes().items()}
+    return {axis: _allowed(axis, hint) for axis, (_, hint) in _axes().items()}
 
 
 def near(word: str, known: Iterable[str]) -> str:
@@ -74,7 +75,11 @@ def _axis(axis: str) -> tuple[Literal["recipe", "layout", "micro_batch", "point"
 
 
 def _value(axis: str, text: str, hint: Any) -> Any:
-    allowed = _allowed(hint)
+    allowed = _allowed(axis, hint)
+    if axis == "engine" and engines.is_path(text):
+        return engines.imported_rules(text).name
+    if axis == "engine":
+        hint = Literal[engines.names()]
     if typing.get_origin(hint) is Literal:
         names = typing.get_args(hint)
         if text not in names:
@@ -92,7 +97,9 @@ def _value(axis: str, text: str, hint: Any) -> Any:
     raise ValueError(f"{axis} takes {allowed}, got {text[:80]!r}")
 
 
-def _allowed(hint: Any) -> str:
+def _allowed(axis: str, hint: Any) -> str:
+    if axis == "engine":
+        return f"{', '.join(engines.names())} or the import path of one of your own, package.module:NAME"
     if typing.get_origin(hint) is Literal:
         return ", ".join(typing.get_args(hint))
     return {int: "whole numbers", float: "numbers", str: "names"}[hint]

@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from trainers.engines import imported_rules
 from trainers.layout import Layout
 from trainers.recipe import Recipe
 
@@ -30,11 +31,21 @@ def fill(values: Mapping[str, Any], num_devices: int) -> Layout:
     else:
         replicate, shard = (1, data_parallel) if sharded else (data_parallel, 1)
     filled: dict[str, Any] = {**values, "dp_replicate": replicate, "dp_shard": shard}
-    if values.get("engine") == "deepspeed":
-        filled["grad_sync"] = "every" if values.get("zero_stage", 0) >= 2 else "last"
+    syncs = _grad_syncs(values)
+    if len(syncs) == 1:
+        filled["grad_sync"] = syncs[0]
     elif replicate * shard == 1:
         filled["grad_sync"] = "last"
     return Layout(**filled)
+
+
+def _grad_syncs(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """What `grad_sync` may be; nothing where the engine is unknown or cannot be imported, which others tell."""
+    try:
+        rules = imported_rules(values["engine"])
+    except (KeyError, ValueError):
+        return ()
+    return tuple(rules.grad_syncs.get(values.get("zero_stage", 0), ()))
 
 
 def refilled(layout: Layout, num_devices: int) -> Layout:

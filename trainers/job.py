@@ -93,6 +93,9 @@ class Job:
     """No rung starts after this moment of the monotonic clock of the driver's node, where the recorder is: it tells the
     workers how long that is."""
     commit: str = "unknown"
+    engine_source: str = ""
+    """Of an engine outside this project, the `trainers.engines.source_hash` that the study began with: workers must
+    have the same."""
     timing: Timing = Timing()
     hang_floor_s: float = 60.0
     """A trial is hung after max(this, 10 x its slowest micro-step) without a micro-step."""

@@ -39,6 +39,8 @@ class StudyHeader:
     """What the study was asked for, as `platform.subject.options.StudyOptions` has it."""
     argv: tuple[str, ...] = ()
     """The same as arguments, in journals of schema 1."""
+    engines: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    """Import path of each engine outside this project, with the hash of its source."""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     commit: str = "unknown"
     mlflow_uri: str = ""
@@ -181,6 +183,8 @@ class GateCurves:
     """Mean loss in nats over the step's sequences, before the step."""
     grad_norms: tuple[float, ...]
     """Global gradient norm before clipping."""
+    step_times_s: tuple[float, ...] = ()
+    """Seconds of each step; empty in journals of older versions."""
     is_reference: bool = False
     """Whether the layout ran for others to be compared with."""
 

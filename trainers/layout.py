@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import Literal, get_args
 
 from trainers.codec import identity, shortened
+from trainers.engines import engines_with, rules_of
+from trainers.engines.rules import Rules
 from trainers.recipe import LARGEST_BATCH, Recipe
 
-EngineName = Literal["ddp", "fsdp", "deepspeed"]
 GradSync = Literal["every", "last"]
 Checkpointing = Literal["none", "selective", "every_4", "every_2", "full", "budget_75", "budget_50", "budget_25"]
 Offload = Literal["none", "optimizer", "all"]
@@ -20,8 +22,9 @@ LARGEST = 10**6
 """Of a degree and of a bucket's MiB: a larger one is a slip of the keyboard."""
 AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
 """Mesh axes, outermost first."""
+_OF_SOME_ENGINES = ("overlap", "prefetch", "reshard")
+"""Fields that mean nothing in other engines than those whose rules name them."""
 _NAMES = {
-    "engine": get_args(EngineName),
     "grad_sync": get_args(GradSync),
     "checkpointing": get_args(Checkpointing),
     "offload": get_args(Offload),
@@ -30,8 +33,6 @@ _NAMES = {
     "loss": get_args(Loss),
     "compile": get_args(Compile),
 }
-STAGES: dict[EngineName, tuple[int, ...]] = {"ddp": (0,), "fsdp": (2, 3), "deepspeed": (0, 1, 2, 3)}
-"""Of each engine the values that `zero_stage` may have. The engine with least machinery first."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)  # no slots: the id is kept beside the fields
@@ -42,7 +43,8 @@ class Layout:
         ValueError: an unknown name, a degree below 1, or a combination that no engine can mean.
     """
 
-    engine: EngineName
+    engine: str
+    """One of `trainers.engines.names`, or the import path of an engine outside this project, "package.module:NAME"."""
     zero_stage: int = 0
     """What is sharded over `dp_shard`: 0 nothing, 1 optimizer states, 2 gradients too, 3 parameters too.
 
@@ -90,43 +92,22 @@ class Layout:
         for field in ("bucket_mib", "prefetch", "reshard"):
             if getattr(self, field) < 0:
                 raise ValueError(f"{field} must not be negative, got {getattr(self, field)}")
-        stages = STAGES[self.engine]
-        if self.zero_stage not in stages:
-            wanted = ", ".join(map(str, stages))
-            raise ValueError(f"zero_stage of {self.engine} must be one of {wanted}, got {self.zero_stage}")
-        if self.zero_stage == 0 and self.dp_shard > 1:
-            raise ValueError(f"{self.engine} at stage 0 shards nothing: dp_shard must be 1, got {self.dp_shard}")
-        if self.engine == "deepspeed" and self.zero_stage > 0 and self.dp_replicate > 1:
-            raise ValueError(
-                f"DeepSpeed ZeRO-{self.zero_stage} shards over all data-parallel ranks:"
-                f" dp_replicate must be 1, got {self.dp_replicate}"
-            )
-        if self.engine == "deepspeed" and self.zero_stage >= 2 and self.grad_sync == "last":
-            raise ValueError(
-                f"DeepSpeed ZeRO-{self.zero_stage} reduces gradients at every micro-step: grad_sync must be 'every'"
-            )
-        if self.engine == "deepspeed" and self.zero_stage < 2 and self.grad_sync == "every":
-            raise ValueError(
-                f"DeepSpeed ZeRO-{self.zero_stage} reduces gradients at the last micro-step: grad_sync must be 'last'"
-            )
-        gathers = self.engine == "fsdp" or (self.engine == "deepspeed" and self.zero_stage == 3)
-        if self.prefetch and not gathers:
-            raise ValueError(
-                f"prefetch is an axis of fsdp and of deepspeed at stage 3, got prefetch {self.prefetch} with"
-                f" {self.engine} at stage {self.zero_stage}"
-            )
-        if self.reshard and (self.engine, self.zero_stage) != ("fsdp", 3):
-            raise ValueError(
-                f"reshard is an axis of fsdp at stage 3, got reshard {self.reshard} with {self.engine} at stage"
-                f" {self.zero_stage}"
-            )
+        rules = rules_of(self.engine)
+        for sentence in (*rules.contradictions(self), *self._missing_axes(rules)):
+            raise ValueError(sentence)
         if self.reshard == 1:
             raise ValueError("reshard is a number of ranks, 2 or more, got 1: zero_stage 2 keeps parameters whole")
-        if self.overlap != "default" and (self.engine != "deepspeed" or not self.zero_stage):
-            raise ValueError(
-                f"overlap is an axis of deepspeed at stages 1 to 3, got overlap {self.overlap} with {self.engine} at"
-                f" stage {self.zero_stage}"
-            )
+
+    def _missing_axes(self, rules: Rules) -> Iterator[str]:
+        """A sentence for each axis that is not at its default and that the engine has not at this stage."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            stages = rules.axes.get(field.name, ())
+            if field.name in _OF_SOME_ENGINES and value != field.default and self.zero_stage not in stages:
+                yield (
+                    f"{field.name} is an axis of {engines_with(field.name)}, got {field.name} {value} with"
+                    f" {self.engine} at stage {self.zero_stage}"
+                )
 
     @functools.cached_property
     def id(self) -> str:
@@ -163,12 +144,12 @@ class Layout:
     @property
     def label(self) -> str:
         """One short line for people; fields at their plain value are left out."""
-        names = {"ddp": "DDP", "fsdp": f"FSDP2 stage {self.zero_stage}", "deepspeed": f"ZeRO-{self.zero_stage}"}
-        parts = [names[self.engine]]
-        if self.engine == "fsdp" and self.dp_replicate > 1:
+        rules = rules_of(self.engine)
+        parts = [rules.label(self)]
+        if self.zero_stage and self.dp_replicate > 1:
             parts.append(f"replicate {self.dp_replicate} x shard {self.dp_shard}")
         parts += [f"{axis} {getattr(self, axis)}" for axis in ("tp", "pp", "cp") if getattr(self, axis) > 1]
-        if self.engine in ("ddp", "fsdp") and self.data_parallel > 1:
+        if rules.chooses_sync(self):
             parts.append(f"sync {self.grad_sync}")
         if self.checkpointing != "none":
             word = {"every_4": "every fourth", "every_2": "every second"}.get(self.checkpointing, self.checkpointing)

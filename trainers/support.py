@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from trainers.cluster import Cluster
+from trainers.engines import rules_of
 from trainers.layout import Layout
 from trainers.recipe import Recipe
 from trainers.spec import ModelSpec
@@ -50,24 +51,7 @@ def _of_cluster(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[st
 
 
 def _of_engine(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    """What runs on no devices whatever."""
-    yield from _of_recipe(recipe, layout)
-    if layout.offload != "none":
-        yield from _of_offload(recipe, layout)
-    yield from _of_layout(recipe, layout)
-
-
-def _of_recipe(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    if recipe.optimizer == "adafactor" and layout.engine == "fsdp":
-        yield (
-            "transformers' Adafactor mixes plain tensors with FSDP2's sharded ones and fails there:"
-            " choose engine ddp, or deepspeed at stage 0"
-        )
-    if recipe.optimizer == "adafactor" and layout.engine == "deepspeed" and layout.zero_stage > 0:
-        yield (
-            f"DeepSpeed ZeRO-{layout.zero_stage} cuts weights into flat shards, over which Adafactor factors nothing"
-            " and is another algorithm: choose engine ddp, or deepspeed at stage 0"
-        )
+    """What runs on no devices whatever: for the engine, and for what engines share."""
     if recipe.state_precision == "bf16" and recipe.compute_precision != "bf16":
         yield (
             f"bf16 states go with bf16 products, got compute_precision {recipe.compute_precision}:"
@@ -75,97 +59,25 @@ def _of_recipe(recipe: Recipe, layout: Layout) -> Iterator[str]:
         )
     if recipe.state_precision == "bf16" and recipe.optimizer == "adafactor":
         yield "transformers' Adafactor keeps its states in fp32, never in bf16: choose state_precision fp32 or adamw"
-    if recipe.state_precision == "bf16" and layout.engine == "deepspeed" and layout.zero_stage == 0:
-        yield (
-            "DeepSpeed stage 0 in bf16 always keeps fp32 master weights and states:"
-            " choose zero_stage 1, 2 or 3, engine ddp or fsdp, or state_precision fp32"
-        )
-    if recipe.compression != "none":
-        yield from _of_compression(recipe, layout)
+    yield from rules_of(layout.engine).refusals(recipe, layout)
+    yield from _of_blocks(recipe, layout)
+    yield from _of_kernels(layout)
 
 
-def _of_offload(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    offload, stage = layout.offload, layout.zero_stage
-    if layout.engine == "ddp" or (layout.engine == "deepspeed" and stage == 0):
-        what = "DDP" if layout.engine == "ddp" else "DeepSpeed stage 0"
-        yield f"{what} keeps everything on the device, got offload {offload}: choose none, or an engine that shards"
-    if layout.engine == "fsdp" and offload == "optimizer":
-        yield "FSDP2 offloads weights and gradients along with the states, got offload optimizer: choose all or none"
-    if layout.engine == "fsdp" and recipe.compute_precision == "fp16":
-        yield (
-            "an fp16 loss scale is kept on the device, FSDP2's offloaded gradients are not:"
-            " choose compute_precision bf16 or offload none"
-        )
-    if layout.engine == "deepspeed" and recipe.state_precision == "bf16":
-        yield (
-            "DeepSpeed keeps offloaded states in bf16 with its own compiled CPU Adam alone, which is not used here:"
-            " choose state_precision fp32, engine fsdp, or offload none"
-        )
-    if layout.engine == "deepspeed" and 0 < stage < 3 and offload == "all":
-        yield f"DeepSpeed offloads parameters at stage 3 alone, got offload all at stage {stage}: choose optimizer"
-
-
-def _of_compression(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    if layout.engine != "ddp":
-        yield (
-            f"gradients are compressed by hooks that DDP alone has, got compression {recipe.compression} with"
-            f" {layout.engine}: choose engine ddp or compression none"
-        )
-    if recipe.compression == "bf16" and recipe.state_precision == "bf16":
-        yield "bf16 states exchange bf16 gradients already: choose compression none or state_precision fp32"
-    if recipe.powersgd_rank and recipe.compute_precision == "fp16":
-        yield (
-            "an fp16 gradient that overflows would stay in PowerSGD's error feedback for ever:"
-            " choose compute_precision bf16 or fp32, or compression bf16 or none"
-        )
-    # One data-parallel rank asked for "every" has "last" here: it exchanges nothing, and both words mean the same.
-    if recipe.powersgd_rank and layout.grad_sync == "every":
-        yield (
-            "PowerSGD at every micro-step approximates other sums than at the last one, which is another recipe:"
-            " choose grad_sync last"
-        )
-
-
-def _of_layout(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    for axis in ("tp", "pp", "cp"):
-        if getattr(layout, axis) > 1:
-            yield f"no engine has {axis} yet, got {axis} {getattr(layout, axis)}: set it to 1"
+def _of_blocks(recipe: Recipe, layout: Layout) -> Iterator[str]:
     if layout.prefetch >= recipe.model.num_layers:
         yield (
             f"prefetch {layout.prefetch} reaches beyond the {recipe.model.num_layers} blocks of {recipe.model.name}:"
             " choose less"
-        )
-    if layout.reshard and (layout.reshard >= layout.dp_shard or layout.dp_shard % layout.reshard):
-        yield (
-            f"reshard must divide dp_shard and be less, got reshard {layout.reshard} with dp_shard {layout.dp_shard}:"
-            " choose another, or 0"
         )
     if recipe.model.num_layers <= layout.checkpoint_every // 2:
         yield (
             f"checkpointing {layout.checkpointing} of {recipe.model.num_layers} blocks is that of a smaller distance:"
             f" choose {'full' if recipe.model.num_layers == 1 else 'every_2'}"
         )
-    yield from _of_kernels(layout)
-    whole_sums = recipe.compute_precision == "bf16" and recipe.state_precision == "fp32" and layout.offload == "none"
-    if layout.overlap != "default" and layout.zero_stage == 1 and whole_sums:
-        yield (
-            "DeepSpeed stage 1 in bf16 with fp32 states reduces all gradients after the backward pass, got overlap"
-            f" {layout.overlap}: choose default, or another zero_stage"
-        )
-    if layout.bucket_mib and layout.engine == "fsdp":
-        yield f"FSDP2 reduces a block at a time and has no buckets, got bucket_mib {layout.bucket_mib}: set it to 0"
-    if layout.bucket_mib and layout.engine == "deepspeed" and layout.zero_stage == 0:
-        yield f"DeepSpeed stage 0 has buckets of one fixed size, got bucket_mib {layout.bucket_mib}: set it to 0"
 
 
 def _of_kernels(layout: Layout) -> Iterator[str]:
-    if layout.compile != "none" and layout.engine == "deepspeed" and layout.zero_stage == 3:
-        yield (
-            "ZeRO-3 gathers each module's parameters by hooks that cannot be compiled, got compile"
-            f" {layout.compile}: choose none, another zero_stage, or engine fsdp at stage 3"
-        )
-    if layout.compile == "model" and layout.engine == "fsdp":
-        yield "FSDP2 gathers each block's parameters between blocks, got compile model: choose block"
     if layout.compile == "model" and (layout.attention == "flex" or layout.loss == "chunked"):
         yield (
             f"a model compiled whole has sdpa or eager attention and the plain loss, got {layout.attention} and"

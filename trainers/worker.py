@@ -88,6 +88,12 @@ class Worker:
         source = data.source(job.recipe)
         loading_s = time.perf_counter()
         engines.load(job.layout.engine)  # its imports are no part of the memory that the model takes
+        if job.engine_source and (source_here := engines.source_hash(job.layout.engine)) != job.engine_source:
+            reason = (
+                f"engine {job.layout.engine} has source {source_here} on rank {self.rank} and {job.engine_source} where"
+                " the search was started: give all nodes the same"
+            )
+            raise RungFailure(Outcome.FAILED, reason, phase="init", rank=self.rank)
         import_s = time.perf_counter() - loading_s
         self.meter.start(job.cap_gib)
         engine = engines.create(job.recipe, job.layout, self.device)

@@ -1,5 +1,6 @@
 """Figures as people read them."""
 
+from trainers.engines import rules_of
 from trainers.layout import Layout
 
 
@@ -46,12 +47,7 @@ def plural(number: int, word: str) -> str:
 
 def sharding(layout: Layout) -> str:
     """What is sharded and how, in a few letters."""
-    if layout.engine == "ddp":
-        return "none"
-    if layout.engine == "deepspeed":
-        return f"ZeRO-{layout.zero_stage}"
-    kind = "full" if layout.zero_stage == 3 else "grad+opt"
-    return f"hybrid {kind}" if layout.dp_replicate > 1 and layout.dp_shard > 1 else kind
+    return rules_of(layout.engine).sharding(layout)
 
 
 def degrees(layout: Layout) -> str:
@@ -71,7 +67,7 @@ def options(layout: Layout) -> str:
         parts.append(f"{layout.loss} loss")
     if layout.compile != "none":
         parts.append(f"compile {layout.compile}")
-    if layout.engine != "deepspeed" and layout.data_parallel > 1:
+    if rules_of(layout.engine).chooses_sync(layout):
         parts.append(f"sync {layout.grad_sync}")
     if layout.offload != "none":
         parts.append(f"offload {layout.offload}")

@@ -11,6 +11,7 @@ that a matrix product reads or writes are counted here, because a compiler may r
 
 import dataclasses
 
+from trainers.engines import is_path
 from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
 
@@ -157,6 +158,10 @@ def lower_bound(recipe: Recipe, layout: Layout, batch: BatchPoint) -> LowerBound
     The largest rank holds at least the average over tensor-parallel and pipeline ranks, so model parallelism divides
     everything evenly here. Three instants are looked at, the largest is returned.
     """
+    if is_path(layout.engine):  # of an engine outside this project nothing is certain
+        return LowerBound(
+            phase="loss", states_gib=0.0, gradients_gib=0.0, copies_gib=0.0, activations_gib=0.0, logits_gib=0.0
+        )
     model, compute = recipe.model, _itemsize(recipe.compute_precision)
     split = layout.tp * layout.pp
     bytes_each = _state_bytes(recipe, layout, batch)

@@ -5,8 +5,9 @@ import math
 from collections.abc import Iterable, Sequence
 
 from search_spaces.space import Candidate
+from trainers.engines import rules_of
 from trainers.journal import GateCurves
-from trainers.layout import STAGES, Layout
+from trainers.layout import Layout
 from trainers.measurement import TIMED, Measurement, Outcome
 from trainers.recipe import Precision, Recipe
 
@@ -107,7 +108,7 @@ def references(recipe: Recipe, candidates: Sequence[Candidate], measurements: Se
             layout.tp * layout.pp * layout.cp,
             int(layout.offload != "none"),
             int(layout.checkpointing != "none"),
-            list(STAGES).index(layout.engine),
+            rules_of(layout.engine).machinery,
             layout.zero_stage,
         )
         fused = (layout.attention != "eager") + (layout.loss != "plain") + (layout.compile != "none")

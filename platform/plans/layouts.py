@@ -13,7 +13,8 @@ from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.memory import PHASES, peak_parts
 from platform.cost_model.predict import Prediction, predict
 from search_spaces.space import Space
-from trainers.layout import STAGES, Layout
+from trainers.engines import rules_of
+from trainers.layout import Layout
 from trainers.recipe import Recipe
 
 DAY_S = 86400.0
@@ -85,12 +86,9 @@ def axes_of(space: Space, recipe: Recipe) -> Axes:
     combinations: list[tuple[str, int, str]] = []
     for engine in values("engine", "fsdp"):
         for stage in values("zero_stage", 0):
-            if stage not in STAGES[engine]:
-                continue
-            if engine == "deepspeed":
-                combinations.append((engine, stage, "every" if stage >= 2 else "last"))
-            else:
-                combinations += [(engine, stage, sync) for sync in values("grad_sync", "last")]
+            syncs = rules_of(engine).grad_syncs.get(stage, ())
+            wanted = syncs if len(syncs) < 2 else values("grad_sync", "last")
+            combinations += [(engine, stage, sync) for sync in wanted]
     attention = values("attention", "eager")
     points = [point.micro_batch for point in space.points]
     return Axes(

@@ -18,7 +18,7 @@ from platform.study.journal import JOURNAL
 from platform.study.parquet import PARQUET, write_parquet
 from platform.study.replace import replacing
 from trainers.codec import from_json, to_json
-from trainers.engines.ds_config import ds_config
+from trainers.engines.deepspeed.config import ds_config
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement
 from trainers.recipe import Recipe

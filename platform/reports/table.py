@@ -12,6 +12,7 @@ from typing import Any
 from platform.common.errors import InputError
 from platform.study.replace import replacing
 from trainers.cluster import Cluster
+from trainers.engines import rules_of
 from trainers.layout import Layout
 from trainers.measurement import Measurement, Outcome
 
@@ -165,13 +166,7 @@ def strategy(layout: Layout) -> str:
     Nothing sharded is "ddp" whatever the engine; FSDP2 that keeps its parameters after the forward pass shards
     gradients and states only, which is "zero2".
     """
-    if layout.engine == "deepspeed":
-        return f"zero{layout.zero_stage}" if layout.zero_stage else "ddp"
-    if layout.engine == "ddp":
-        return "ddp"
-    if layout.dp_replicate > 1 and layout.dp_shard > 1:
-        return "hsdp"
-    return "fsdp" if layout.zero_stage == 3 else "zero2"
+    return rules_of(layout.engine).strategy(layout)
 
 
 def _notes(measurement: Measurement) -> Iterable[str]:

@@ -8,6 +8,7 @@ from platform.mirror.mirror import shown_uri
 from platform.study.history import History
 from platform.subject.planning import same_devices
 from platform.subject.subject import Subject
+from trainers import engines
 from trainers.codec import to_json
 from trainers.journal import StudyHeader
 
@@ -26,11 +27,36 @@ def header_of(name: str, subject: Subject, *, searcher: str, uri: str) -> StudyH
         seed=subject.request.seed,
         searcher=searcher,
         options=to_json(subject.request.options),
+        engines=_engines_of(subject),
         versions=checkout.versions(),
         commit=checkout.commit(),
         mlflow_uri=shown_uri(uri),
         study_id=uuid.uuid4().hex[:12],
     )
+
+
+def _engines_of(subject: Subject) -> dict[str, str]:
+    """The engines outside this project that the study runs, each with the hash of its source."""
+    named = sorted({each.layout.engine for each in subject.plan.candidates})
+    return {name: engines.source_hash(name) for name in named if engines.is_path(name)}
+
+
+def check_engines(header: StudyHeader) -> None:
+    """Refuses to go on with engines outside this project that are gone, or are not what the study began with.
+
+    Raises:
+        InputError: one cannot be imported, or its source has changed.
+    """
+    for name, begun_with in header.engines.items():
+        try:
+            now = engines.source_hash(name)
+        except ValueError as error:
+            raise InputError(f"{error}: the study measured it, put its module back on the path") from error
+        if now != begun_with:
+            raise InputError(
+                f"engine {name} has changed since the study began (its source was {begun_with}, is {now}):"
+                " undo that change, or start a new study"
+            )
 
 
 def check_same(history: History, subject: Subject) -> None:

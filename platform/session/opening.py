@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from platform.cluster import leftovers
 from platform.common.errors import InputError
 from platform.common.say import say
+from platform.session.first_line import check_engines
 from platform.study.history import History
 from platform.study.study import Study, check_name, fresh_name
 from platform.study.trust import check_owner
@@ -70,6 +71,7 @@ def _resumed(options: SearchOptions, name: str) -> Opened:
         if left and (remark := leftovers.sweep(left)):
             say(remark)
         assert history.header is not None
+        check_engines(history.header)
         begun_with = options_of(history.header)
         options = resumed(options, begun_with)
         check_owner(begun_with.files(), trusted=options.trust)

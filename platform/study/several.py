@@ -66,3 +66,17 @@ def read_several(folder: Path) -> Several:
         raise
     except (ValueError, RecursionError) as error:
         raise InputError(f"{folder / SCALING} cannot be used ({error}): start a new search") from error
+
+
+def members_of(folder: Path) -> list[Path]:
+    """Folders of the studies of the search on several numbers of devices that the study in `folder` is one of."""
+    name, _, last = folder.name.rpartition("-")
+    common = folder.parent / name
+    if not name or not last.endswith("gpu") or not is_several(common):
+        return []
+    try:
+        several = read_several(common)
+    except InputError:
+        return []
+    members = [folder.parent / member(name, count) for count in several.counts]
+    return members if folder in members else []

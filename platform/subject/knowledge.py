@@ -15,14 +15,15 @@ from platform.subject.planning import same_devices
 from search_spaces.space import Candidate, Space
 from trainers.cluster import Cluster
 from trainers.codec import identity
+from trainers.engines import rules_of
 from trainers.journal import StudyHeader
 from trainers.measurement import Measurement, Outcome
 from trainers.recipe import Recipe
 
 TEACH = frozenset({Outcome.OK, Outcome.SLOW, Outcome.OOM, Outcome.THRASH})
 """Outcomes that tell something of a layout's time or memory."""
-PACKAGES = ("torch", "transformers", "deepspeed")
-"""Other versions of these make other figures; DeepSpeed's those of its own engine alone."""
+PACKAGES = ("torch", "transformers")
+"""Other versions of these make other figures, as do those of the packages that an engine names."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,7 +164,7 @@ def _other_cap(was: float | None, now: float | None) -> str:
 def _other_versions(measured: Measurement, header: StudyHeader, versions: Mapping[str, str]) -> str:
     """Which packages differ; where a measurement says nothing of versions, its study's count."""
     was = measured.conditions.versions if measured.conditions else header.versions
-    used = [each for each in PACKAGES if each != "deepspeed" or measured.layout.engine == "deepspeed"]
+    used = (*PACKAGES, *rules_of(measured.layout.engine).packages)
     differ = [(each, was.get(each, "unknown"), versions.get(each, "unknown")) for each in used]
     shown = [f"{package} {old} (here {new})" for package, old, new in differ if old != new]
     return f"with {', '.join(shown)}" if shown else ""

@@ -13,7 +13,7 @@ from deepspeed.accelerator import get_accelerator
 from tests.contract.cases import BLOOM, recipe
 from trainers import engines
 from trainers.data import source
-from trainers.engines import deepspeed
+from trainers.engines.deepspeed import runtime as deepspeed
 from trainers.engines.step import Phase, Unmarked
 from trainers.layout import Layout
 from trainers.recipe import Recipe
@@ -72,8 +72,7 @@ def _without_hook(engine: Any) -> None:
 def _two_steps(engine: Any) -> None:
     tokens = torch.from_numpy(source(ADAMW).sequences(0, range(2)))
     for _ in range(2):
-        engine.micro_step(tokens, last=True)
-        engine.optimizer_step()
+        engine.step([tokens], Unmarked())
 
 
 def _nothing(engine: Any) -> None:

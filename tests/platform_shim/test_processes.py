@@ -41,7 +41,7 @@ print(*ray.get(in_worker.remote(Layout(engine="ddp")), timeout=880), sep="\\n")
 NO_HEAVY_IMPORTS = """
 import sys
 import search_spaces
-import trainers.engines.ds_config
+import trainers.engines.deepspeed.config
 from trainers import codec, cluster, engines, layout, measurement, recipe, spec, text
 for space in search_spaces.known():
     space.candidates(8)

@@ -20,7 +20,7 @@ def work(config):
     from trainers import successors
     if config["asks"]:
         successors.ask(1, 0.0)
-    ready = "trainers.engines.ddp" in sys.modules
+    ready = "trainers.engines.ddp.runtime" in sys.modules
     successors.keep_to_share()
     import torch
     share = int(os.environ["OMP_NUM_THREADS"])

@@ -1,24 +1,36 @@
-"""The engines behind one interface. A new one is one file, one line in `_REGISTRY`, one line in the contract test."""
+"""The engines behind one interface, and what is asked of them without building one.
 
+A new engine is a folder here with `runtime.py` (how it runs) and `rules.py` (what it accepts), one line in `_REGISTRY`
+and one line in the contract test. An engine outside this project is named by the import path of its rules.
+"""
+
+import dataclasses
+import functools
+import hashlib
 import importlib
+import importlib.util
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trainers import lean
+from trainers.engines.rules import Rules
 from trainers.engines.step import Marks, StepResult
-from trainers.layout import Layout
-from trainers.recipe import Recipe
 
 if TYPE_CHECKING:
     import torch
 
+    from trainers.layout import Layout
     from trainers.models import Model
+    from trainers.recipe import Recipe
 
 _REGISTRY = {
-    "ddp": "trainers.engines.ddp:DdpEngine",
-    "fsdp": "trainers.engines.fsdp:FsdpEngine",
-    "deepspeed": "trainers.engines.deepspeed:DeepSpeedEngine",
+    "ddp": "trainers.engines.ddp.rules:ENGINE",
+    "fsdp": "trainers.engines.fsdp.rules:ENGINE",
+    "deepspeed": "trainers.engines.deepspeed.rules:ENGINE",
 }
+_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 class Engine(Protocol):
@@ -28,7 +40,7 @@ class Engine(Protocol):
     `named_full_weights` syncs the host with the device unless the engine's library does so itself.
     """
 
-    def __init__(self, recipe: Recipe, layout: Layout, device: "torch.device") -> None:
+    def __init__(self, recipe: "Recipe", layout: "Layout", device: "torch.device") -> None:
         """Builds the model on the meta device, lays it out, fills the weights (see `trainers.weights`)."""
         ...
 
@@ -79,7 +91,86 @@ class Engine(Protocol):
         ...
 
 
-def create(recipe: Recipe, layout: Layout, device: "torch.device") -> Engine:
+def names() -> tuple[str, ...]:
+    """The engines of this project."""
+    return tuple(_REGISTRY)
+
+
+def is_path(name: str) -> bool:
+    """Whether `name` is the import path of an engine outside this project, importable or not."""
+    return _PATH.fullmatch(name) is not None
+
+
+@functools.cache
+def rules_of(name: str) -> Rules:
+    """The rules of the engine of that name. Nothing outside this project is imported: a journal may be somebody else's.
+
+    Of an engine that is named by its import path they say what the path says, and ask the engine itself only for what
+    may run (`refusals`).
+
+    Raises:
+        ValueError: neither a name nor an import path.
+    """
+    if name in _REGISTRY:
+        return _attribute(_REGISTRY[name])
+    if not is_path(name):
+        raise ValueError(
+            f"engine must be one of {', '.join(_REGISTRY)}, or the import path of one of your own"
+            f" (package.module:NAME), got {name!r}"
+        )
+    return _Outside(name=name, title=name, runtime="", grad_syncs={})
+
+
+@functools.cache
+def imported_rules(name: str) -> Rules:
+    """The engine's own rules: those that `rules_of` gives, or what an import path leads to.
+
+    Raises:
+        ValueError: no such engine, or one that cannot be imported here.
+    """
+    rules = rules_of(name)
+    if not isinstance(rules, _Outside):
+        return rules
+    try:
+        found = _attribute(name)
+    except Exception as error:  # the user's module: whatever it raises is told in one sentence
+        raise ValueError(f"engine {name} cannot be imported: {type(error).__name__}: {error}") from error
+    if not isinstance(found, Rules):
+        raise ValueError(f"engine {name} is no trainers.engines.rules.Rules, got {type(found).__name__}")
+    if found.name != name:
+        raise ValueError(f"engine {name} has rules of another name ({found.name}): set name to the import path")
+    return found
+
+
+def engines_with(axis: str) -> str:
+    """The engines of this project that have `axis`, with their stages, as in "fsdp and of deepspeed at stage 3"."""
+    found: list[str] = []
+    for name in _REGISTRY:
+        rules = rules_of(name)
+        stages = rules.axes.get(axis, ())
+        span = f"stages {stages[0]} to {stages[-1]}" if len(stages) > 1 else f"stage {stages[0]}" if stages else ""
+        if stages:
+            found.append(name if stages == rules.stages else f"{name} at {span}")
+    return " and of ".join(found)
+
+
+def source_hash(name: str) -> str:
+    """12 hex digits of SHA-256 over the source of an engine outside this project: its rules' module and its runtime's.
+
+    Raises:
+        ValueError: the engine cannot be imported, or its source cannot be found.
+    """
+    rules = imported_rules(name)
+    digest = hashlib.sha256()
+    for module in sorted({path.partition(":")[0] for path in (name, rules.runtime)}):
+        spec = importlib.util.find_spec(module)
+        if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+            raise ValueError(f"engine {name} cannot be used: the source of module {module} cannot be found")
+        digest.update(Path(spec.origin).read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def create(recipe: "Recipe", layout: "Layout", device: "torch.device") -> Engine:
     """The engine that `layout` names, built. Imports that engine's library only.
 
     Raises:
@@ -92,16 +183,39 @@ def load(name: str) -> type[Engine]:
     """The class of that engine; imports its library, which may take seconds.
 
     Raises:
-        ValueError: no such engine.
+        ValueError: no such engine, or one that cannot be imported here.
     """
-    if name not in _REGISTRY:
-        raise ValueError(f"unknown engine {name!r}: there are {', '.join(_REGISTRY)}")
-    module, _, kind = _REGISTRY[name].partition(":")
+    rules = imported_rules(name)
     with lean.imports():
-        return getattr(importlib.import_module(module), kind)
+        return _attribute(rules.runtime)
 
 
-def mismatches(in_effect: Mapping[str, Any], recipe: Recipe, layout: Layout, *, grad_accum: int) -> list[str]:
+def _attribute(path: str) -> Any:
+    module, _, attribute = path.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Outside(Rules):
+    """Stands for an engine outside this project, imported or not: its layouts can be read and reported everywhere."""
+
+    def chooses_sync(self, layout: "Layout") -> bool:
+        return layout.data_parallel > 1
+
+    def contradictions(self, layout: "Layout") -> Iterator[str]:
+        return iter(())  # they stand among the refusals
+
+    def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+        try:
+            rules = imported_rules(self.name)
+        except ValueError as error:
+            yield str(error)
+            return
+        yield from rules.contradictions(layout)
+        yield from rules.refusals(recipe, layout)
+
+
+def mismatches(in_effect: Mapping[str, Any], recipe: "Recipe", layout: "Layout", *, grad_accum: int) -> list[str]:
     """A sentence for each point where what an engine runs is not what was asked for; empty when all is well."""
     wanted: dict[str, Any] = {
         "engine": layout.engine,
@@ -128,9 +242,11 @@ def mismatches(in_effect: Mapping[str, Any], recipe: Recipe, layout: Layout, *, 
     # Gradients travel and are added up in the states' type, where an engine has a setting for it.
     sums = ("reduce_precision", "accumulation_precision")
     wanted |= {name: recipe.state_precision for name in sums if name in in_effect}
-    # Engines without compression, or that cannot reshard to fewer ranks, have nothing to tell of it.
-    for name, value, nothing in (("compression", recipe.compression, "none"), ("reshard", layout.reshard, 0)):
-        if value != nothing or name in in_effect:
+    # Engines without compression or model parallelism, or that cannot reshard to fewer ranks, need not tell of it.
+    nothing = {"compression": "none", "reshard": 0, "tp": 1, "pp": 1, "cp": 1}
+    for name, plain in nothing.items():
+        value = recipe.compression if name == "compression" else getattr(layout, name)
+        if value != plain or name in in_effect:
             wanted[name] = value
     # 0 and "default" ask for the library's own choice, whatever that is.
     wanted |= {name: getattr(layout, name) for name in ("bucket_mib", "prefetch") if getattr(layout, name)}

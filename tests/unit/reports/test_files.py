@@ -16,13 +16,13 @@ from platform.study.history import History
 from platform.study.parquet import read_parquet
 from tests.samples import RECIPE, SMALL, header, layout, measurement, oom
 from trainers.codec import to_json
-from trainers.engines.ds_config import ds_config
+from trainers.engines.deepspeed.config import ds_config
 from trainers.journal import Measured
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement
 from trainers.recipe import Recipe
 
-ENGINE = importlib.import_module("trainers.engines.deepspeed")
+ENGINE = importlib.import_module("trainers.engines.deepspeed.runtime")
 ZERO = Layout(engine="deepspeed", zero_stage=1, dp_shard=4, checkpointing="full")
 AT = "2026-01-01T00:00:00+00:00"
 

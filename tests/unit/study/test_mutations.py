@@ -92,7 +92,7 @@ def test_a_value_of_another_type_is_a_rejected_line_with_its_reason() -> None:
     changed = _all_changed()
     assert {LINES[number]["kind"] for number in FIRST_OF_KIND} == {kind.kind for kind in get_args(Line)}
     assert len(_readable()) < len(changed) / 3
-    with pytest.raises(JournalError, match="Measurement: tokens_per_s must be .* got 'fast'"):
+    with pytest.raises(JournalError, match=r"Measurement: tokens_per_s must be .* got 'fast'"):
         from_line(json.dumps(_changed(_line("measurement"), ("measurement", "tokens_per_s"), "fast")))
     with pytest.raises(JournalError, match="TrialEnd: wall_s must be a number, got True"):
         from_line(json.dumps(_changed(_line("trial_end"), ("wall_s",), True)))

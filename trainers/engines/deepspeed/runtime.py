@@ -50,7 +50,7 @@ from trainers.engines._torch import (
     product_sums,
     state_dtype,
 )
-from trainers.engines.ds_config import engine_config
+from trainers.engines.deepspeed.config import engine_config
 from trainers.kernels.head import loss_of
 from trainers.layout import Layout
 from trainers.models import Model

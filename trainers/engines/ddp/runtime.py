@@ -10,7 +10,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainers import weights
-from trainers.engines._compression import Compression
 from trainers.engines._torch import (
     TorchEngine,
     dtype_name,
@@ -18,6 +17,7 @@ from trainers.engines._torch import (
     matmul_precision,
     state_dtype,
 )
+from trainers.engines.ddp.compression import Compression
 from trainers.models import Model
 
 

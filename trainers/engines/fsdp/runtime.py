@@ -22,6 +22,7 @@ from trainers.engines._torch import (
     matmul_precision,
     state_dtype,
 )
+from trainers.layout import AXES
 from trainers.models import Model
 
 
@@ -132,7 +133,7 @@ class FsdpEngine(TorchEngine):
         compute = "+".join(sorted(dtype_name(policy.param_dtype or torch.float32) for policy in policies))
         reduce = "+".join(sorted(dtype_name(policy.reduce_dtype or torch.float32) for policy in policies))
         mesh = self._module._get_fsdp_state()._fsdp_param_group.mesh_info.mesh  # parameters may be whole just now
-        sizes = (1, *mesh.shape) if mesh.ndim == 1 else tuple(mesh.shape)
+        degrees = dict.fromkeys(AXES, 1) | dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
         ahead = max((len(unit._get_fsdp_state()._states_to_forward_prefetch) for unit in self._units), default=0)
         away = {isinstance(group.offload_policy, CPUOffloadPolicy) for group in self._groups()}
         smaller = {0 if info in (None, group.mesh_info) else info.shard_mesh_size for info, group in between}
@@ -141,8 +142,7 @@ class FsdpEngine(TorchEngine):
             **super().in_effect(),
             "engine": "fsdp" if issubclass(kind, FSDPModule) else kind.__name__,
             "zero_stage": {frozenset({True}): 3, frozenset({False}): 2}.get(frozenset(reshard)),
-            "dp_replicate": sizes[0],
-            "dp_shard": sizes[1],
+            **degrees,
             "offload": {frozenset({True}): "all", frozenset({False}): "none"}.get(frozenset(away), "some units"),
             "units": len(list(self._groups())),
             "reshard": next(iter(smaller)) if len(smaller) == 1 else f"{len(smaller)} kinds",

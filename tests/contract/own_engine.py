@@ -1,0 +1,67 @@
+"""An engine of a user's own, in one file: whole models, gradients summed by one all-reduce a parameter.
+
+Searched by its import path (`tests/search/test_own_engine.py`) and held against the reference beside this project's
+engines. Its rules and its runtime may lie in two files; then a driver does without torch.
+"""
+
+import contextlib
+from collections.abc import Generator, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trainers import weights
+from trainers.engines._torch import TorchEngine, dtype_name, half_dtype, matmul_precision, state_dtype
+from trainers.engines.rules import Rules
+from trainers.models import Model
+
+ENGINE = Rules(
+    name=f"{__name__}:ENGINE",
+    title="all-reduce by hand",
+    runtime=f"{__name__}:AllReduceEngine",
+    grad_syncs={0: ("last",)},
+)
+
+
+class AllReduceEngine(TorchEngine):
+    """Gradients are summed over micro-steps, and once over ranks, after the last backward pass of a step."""
+
+    def _lay_out(self, model: Model) -> nn.Module:
+        weights.materialise(
+            model.module,
+            names=model.names,
+            seed=self._recipe.seed,
+            std=self._recipe.model.init_std,
+            device=self._device,
+            dtype=state_dtype(self._recipe),
+        )
+        return model.module
+
+    @contextlib.contextmanager
+    def _syncing(self, sync: bool) -> Generator[bool, None, None]:
+        yield sync
+        for parameter in self._module.parameters() if sync else ():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+
+    def _computing(self) -> contextlib.AbstractContextManager[Any]:
+        dtype = half_dtype(self._recipe)
+        if dtype in (None, state_dtype(self._recipe)):
+            return contextlib.nullcontext()
+        return torch.autocast(self._device.type, dtype=dtype)
+
+    def _whole(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    def in_effect(self) -> Mapping[str, Any]:
+        half = half_dtype(self._recipe)
+        return {
+            **super().in_effect(),
+            "zero_stage": 0,
+            "dp_replicate": dist.get_world_size(),
+            "dp_shard": 1,
+            "offload": "none",
+            "compute_precision": dtype_name(half) if half else matmul_precision(),
+        }

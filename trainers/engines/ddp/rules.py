@@ -1,0 +1,43 @@
+"""What DDP accepts: whole models on every rank, gradients compressed or not."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from trainers.engines.rules import Rules
+
+if TYPE_CHECKING:
+    from trainers.layout import Layout
+    from trainers.recipe import Recipe
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Ddp(Rules):
+    def lacks_buckets(self, layout: "Layout") -> str:
+        return ""
+
+    def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+        yield from super().refusals(recipe, layout)
+        if recipe.compression == "bf16" and recipe.state_precision == "bf16":
+            yield "bf16 states exchange bf16 gradients already: choose compression none or state_precision fp32"
+        if recipe.powersgd_rank and recipe.compute_precision == "fp16":
+            yield (
+                "an fp16 gradient that overflows would stay in PowerSGD's error feedback for ever:"
+                " choose compute_precision bf16 or fp32, or compression bf16 or none"
+            )
+        # One data-parallel rank asked for "every" has "last" here: it exchanges nothing, and both words mean the same.
+        if recipe.powersgd_rank and layout.grad_sync == "every":
+            yield (
+                "PowerSGD at every micro-step approximates other sums than at the last one, which is another recipe:"
+                " choose grad_sync last"
+            )
+
+
+ENGINE = _Ddp(
+    name="ddp",
+    title="DDP",
+    runtime="trainers.engines.ddp.runtime:DdpEngine",
+    grad_syncs={0: ("last", "every")},
+    has_compression=True,
+    machinery=0,
+)

@@ -1,0 +1,81 @@
+"""What DeepSpeed accepts at each stage of ZeRO."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from trainers.engines.rules import Rules
+
+if TYPE_CHECKING:
+    from trainers.layout import Layout
+    from trainers.recipe import Recipe
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _DeepSpeed(Rules):
+    def label(self, layout: "Layout") -> str:
+        return f"ZeRO-{layout.zero_stage}"
+
+    def sharding(self, layout: "Layout") -> str:
+        return self.label(layout)
+
+    def wrong_sync(self, layout: "Layout", wanted: str) -> str:
+        when = "at every micro-step" if wanted == "every" else "at the last micro-step"
+        return f"DeepSpeed ZeRO-{layout.zero_stage} reduces gradients {when}: grad_sync must be {wanted!r}"
+
+    def contradictions(self, layout: "Layout") -> Iterator[str]:
+        if layout.zero_stage > 0 and layout.dp_replicate > 1:
+            yield (
+                f"DeepSpeed ZeRO-{layout.zero_stage} shards over all data-parallel ranks:"
+                f" dp_replicate must be 1, got {layout.dp_replicate}"
+            )
+        yield from super().contradictions(layout)
+
+    def lacks_buckets(self, layout: "Layout") -> str:
+        return "" if layout.zero_stage else "DeepSpeed stage 0 has buckets of one fixed size"
+
+    def keeps_on_device(self, layout: "Layout") -> str:
+        return "" if layout.zero_stage else "DeepSpeed stage 0"
+
+    def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+        stage = layout.zero_stage
+        if recipe.optimizer == "adafactor" and stage > 0:
+            yield (
+                f"DeepSpeed ZeRO-{stage} cuts weights into flat shards, over which Adafactor factors nothing"
+                " and is another algorithm: choose engine ddp, or deepspeed at stage 0"
+            )
+        if recipe.state_precision == "bf16" and stage == 0:
+            yield (
+                "DeepSpeed stage 0 in bf16 always keeps fp32 master weights and states:"
+                " choose zero_stage 1, 2 or 3, engine ddp or fsdp, or state_precision fp32"
+            )
+        yield from super().refusals(recipe, layout)
+        if layout.offload != "none" and recipe.state_precision == "bf16":
+            yield (
+                "DeepSpeed keeps offloaded states in bf16 with its own compiled CPU Adam alone, which is not used here:"
+                " choose state_precision fp32, engine fsdp, or offload none"
+            )
+        if 0 < stage < 3 and layout.offload == "all":
+            yield f"DeepSpeed offloads parameters at stage 3 alone, got offload all at stage {stage}: choose optimizer"
+        if layout.compile != "none" and stage == 3:
+            yield (
+                "ZeRO-3 gathers each module's parameters by hooks that cannot be compiled, got compile"
+                f" {layout.compile}: choose none, another zero_stage, or engine fsdp at stage 3"
+            )
+        half_sums = recipe.compute_precision == "bf16" and recipe.state_precision == "fp32"
+        if layout.overlap != "default" and stage == 1 and half_sums and layout.offload == "none":
+            yield (
+                "DeepSpeed stage 1 in bf16 with fp32 states reduces all gradients after the backward pass, got overlap"
+                f" {layout.overlap}: choose default, or another zero_stage"
+            )
+
+
+ENGINE = _DeepSpeed(
+    name="deepspeed",
+    title="DeepSpeed",
+    runtime="trainers.engines.deepspeed.runtime:DeepSpeedEngine",
+    grad_syncs={0: ("last",), 1: ("last",), 2: ("every",), 3: ("every",)},
+    axes={"prefetch": (3,), "overlap": (1, 2, 3)},
+    machinery=2,
+    packages=("deepspeed",),
+)

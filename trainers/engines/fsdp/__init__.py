@@ -1,0 +1,1 @@
+"""Torch's FSDP2 (`fully_shard`)."""

@@ -1,0 +1,64 @@
+"""What FSDP2 accepts: parameters sharded, kept or freed after the forward pass, replicated over groups of shards."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from trainers.engines.rules import Rules
+
+if TYPE_CHECKING:
+    from trainers.layout import Layout
+    from trainers.recipe import Recipe
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Fsdp(Rules):
+    def sharding(self, layout: "Layout") -> str:
+        kind = "full" if layout.zero_stage == 3 else "grad+opt"
+        return f"hybrid {kind}" if layout.dp_replicate > 1 and layout.dp_shard > 1 else kind
+
+    def strategy(self, layout: "Layout") -> str:
+        # Parameters kept after the forward pass: gradients and states alone are sharded then.
+        if layout.dp_replicate > 1 and layout.dp_shard > 1:
+            return "hsdp"
+        return "fsdp" if layout.zero_stage == 3 else "zero2"
+
+    def lacks_buckets(self, layout: "Layout") -> str:
+        return "FSDP2 reduces a block at a time and has no buckets"
+
+    def keeps_on_device(self, layout: "Layout") -> str:
+        return ""
+
+    def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+        if recipe.optimizer == "adafactor":
+            yield (
+                "transformers' Adafactor mixes plain tensors with FSDP2's sharded ones and fails there:"
+                " choose engine ddp, or deepspeed at stage 0"
+            )
+        yield from super().refusals(recipe, layout)
+        if layout.offload == "optimizer":
+            yield (
+                "FSDP2 offloads weights and gradients along with the states, got offload optimizer: choose all or none"
+            )
+        if layout.offload != "none" and recipe.compute_precision == "fp16":
+            yield (
+                "an fp16 loss scale is kept on the device, FSDP2's offloaded gradients are not:"
+                " choose compute_precision bf16 or offload none"
+            )
+        if layout.reshard and (layout.reshard >= layout.dp_shard or layout.dp_shard % layout.reshard):
+            yield (
+                f"reshard must divide dp_shard and be less, got reshard {layout.reshard} with dp_shard"
+                f" {layout.dp_shard}: choose another, or 0"
+            )
+        if layout.compile == "model":
+            yield "FSDP2 gathers each block's parameters between blocks, got compile model: choose block"
+
+
+ENGINE = _Fsdp(
+    name="fsdp",
+    title="FSDP2",
+    runtime="trainers.engines.fsdp.runtime:FsdpEngine",
+    grad_syncs={2: ("last", "every"), 3: ("last", "every")},
+    axes={"prefetch": (2, 3), "reshard": (3,)},
+    machinery=1,
+)

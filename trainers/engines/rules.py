@@ -1,0 +1,99 @@
+"""`Rules`: what an engine accepts and refuses, what it is called, which of a layout's axes it has. Without torch."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainers.layout import GradSync, Layout
+    from trainers.recipe import Recipe
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Rules:
+    """The rules of one engine. Everything that decides what may run, or what it is called, asks them.
+
+    What is not stated, the engine has not; a subclass may refuse more, with its own reasons. `contradictions` are what
+    the engine can never mean: no such `Layout` can be made. `refusals` are what it cannot run, with a way out.
+    """
+
+    name: str
+    """What `Layout.engine` says: the name in the registry, or the import path "package.module:NAME" of the rules."""
+    title: str
+    """What sentences call it."""
+    runtime: str
+    """Import path "package.module:Class" of the `trainers.engines.Engine`; its import may take seconds."""
+    grad_syncs: "Mapping[int, tuple[GradSync, ...]]"
+    """When gradients may be reduced, by ZeRO stage; the stages that are missing it has not."""
+    axes: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict[str, tuple[int, ...]])
+    """Axes that some engines have and others have not, with the ZeRO stages at which this one has them."""
+    model_parallel: tuple[str, ...] = ()
+    """Which of tp, pp and cp it has."""
+    has_compression: bool = False
+    """Whether it exchanges compressed gradients."""
+    machinery: int = 3
+    """How much stands between a plain training loop and this engine: the numerics gate refers to the least."""
+    packages: tuple[str, ...] = ()
+    """Packages beyond torch and transformers whose versions its figures depend on."""
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """The values that `zero_stage` may have."""
+        return tuple(self.grad_syncs)
+
+    def chooses_sync(self, layout: "Layout") -> bool:
+        """Whether `grad_sync` tells layouts of this engine and stage apart."""
+        return len(self.grad_syncs.get(layout.zero_stage, ())) > 1 and layout.data_parallel > 1
+
+    def label(self, layout: "Layout") -> str:
+        """Engine and stage for people, in a word or two."""
+        return f"{self.title} stage {layout.zero_stage}" if layout.zero_stage else self.title
+
+    def sharding(self, layout: "Layout") -> str:
+        """What is sharded and how, in a few letters."""
+        return f"stage {layout.zero_stage}" if layout.zero_stage else "none"
+
+    def strategy(self, layout: "Layout") -> str:
+        """The published tables' word for what is sharded."""
+        return f"zero{layout.zero_stage}" if layout.zero_stage else "ddp"
+
+    def contradictions(self, layout: "Layout") -> Iterator[str]:
+        """What in `layout` this engine can never mean, a sentence each."""
+        if layout.zero_stage not in self.grad_syncs:
+            wanted = ", ".join(map(str, self.stages))
+            yield f"zero_stage of {self.name} must be one of {wanted}, got {layout.zero_stage}"
+            return
+        if layout.zero_stage == 0 and layout.dp_shard > 1:
+            yield f"{self.name} at stage 0 shards nothing: dp_shard must be 1, got {layout.dp_shard}"
+        if layout.grad_sync not in (syncs := self.grad_syncs[layout.zero_stage]):
+            yield self.wrong_sync(layout, syncs[0])
+
+    def wrong_sync(self, layout: "Layout", wanted: str) -> str:
+        """The sentence about a `grad_sync` that this engine has not at this stage, where it has `wanted` alone."""
+        return f"{self.label(layout)} has grad_sync {wanted!r} alone, got {layout.grad_sync!r}"
+
+    def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+        """Why this engine cannot run `recipe` on `layout`, whatever the devices, a sentence each."""
+        for axis in ("tp", "pp", "cp"):
+            if getattr(layout, axis) > 1 and axis not in self.model_parallel:
+                yield f"{self.title} has no {axis} yet, got {axis} {getattr(layout, axis)}: set it to 1"
+        if recipe.compression != "none" and not self.has_compression:
+            yield (
+                f"gradients are compressed by hooks that DDP alone has, got compression {recipe.compression} with"
+                f" {layout.engine}: choose engine ddp or compression none"
+            )
+        if layout.bucket_mib and (why := self.lacks_buckets(layout)):
+            yield f"{why}, got bucket_mib {layout.bucket_mib}: set it to 0"
+        if layout.offload != "none" and (what := self.keeps_on_device(layout)):
+            yield (
+                f"{what} keeps everything on the device, got offload {layout.offload}:"
+                " choose none, or an engine that shards"
+            )
+
+    def lacks_buckets(self, layout: "Layout") -> str:
+        """Why no size of gradient buckets can be set, as a clause; empty where it can."""
+        return f"{self.title} has no buckets of a size to be set"
+
+    def keeps_on_device(self, layout: "Layout") -> str:
+        """What keeps all of its states on the device, as a subject; empty where this layout can offload."""
+        return self.title
