@@ -213,7 +213,7 @@ def resumed(studies: Path) -> Costs:
         found["last"] = time.monotonic()
 
     @contextlib.contextmanager
-    def recorder(journal: Path) -> Generator[str]:
+    def recorder(journal: Path, state: Path) -> Generator[str]:
         yield "none"
 
     tune.run, tune.recorder = run, recorder

@@ -107,7 +107,8 @@ class Space:
     time_budget_s: float | None = None
     """Seconds a search of it takes at most unless the user gives a budget; None for no bound."""
     miniature: "Space | None" = None
-    """A small stand-in of the same architecture for machines without a GPU."""
+    """What is searched on machines without a GPU: a small stand-in of the same architecture, or the model itself where
+    it is small enough."""
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):  # type: ignore[reportUnnecessaryIsInstance]

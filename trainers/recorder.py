@@ -1,6 +1,11 @@
-"""The recorder: an actor on the driver's node. What it was told is on disk before it answers."""
+"""The recorder: an actor on the driver's node. What it was told is on disk before it answers.
+
+Ray starts it again when its process dies, at most `MAX_RESTARTS` times, and hands it the calls that had no answer. So
+each of its methods may run twice for one call, and what it knows beside the journal is in a file too.
+"""
 
 import dataclasses
+import json
 import threading
 import time
 from collections.abc import Sequence
@@ -9,24 +14,81 @@ from typing import Any
 
 from trainers import journal
 from trainers.codec import from_json
-from trainers.journal_lines import record
+from trainers.journal_lines import JournalError, from_line, record
 from trainers.layout import BatchPoint
 from trainers.measurement import ENDS_LADDER, Measurement, Outcome
 from trainers.node import error_of
 
+MAX_RESTARTS = 5
+"""In a session. A process that dies more often has a cause that goes on."""
+ANSWER_S = 120.0
+"""What an answer may take: a new process for the recorder, on a machine that is busy, and a slow disk."""
+_AGAIN_S = 0.2
+_GONE = f"the study's recorder is gone: its process died more than {MAX_RESTARTS} times, or its node is lost"
 _FINAL = frozenset({Outcome.OOM, Outcome.HUNG, Outcome.FAILED})
+
+
+class RecorderError(RuntimeError):
+    """The recorder gives no answer any more; its text says why. What it answered before is in the journal."""
+
+
+class RecorderGoneError(RecorderError):
+    """The recorder will never answer again."""
+
+
+def find(name: str) -> Any:
+    """The handle of the recorder actor `name`.
+
+    Raises:
+        RecorderGoneError: there is none any more.
+    """
+    import ray
+
+    try:
+        return ray.get_actor(name)
+    except ValueError as error:
+        raise RecorderGoneError(_GONE) from error
+
+
+def call(recorder: Any, method: str, *arguments: Any, limit_s: float = ANSWER_S) -> Any:
+    """The answer of a method of the actor; raises what the method raises.
+
+    Raises:
+        RecorderGoneError: its process died too often, or its node is lost.
+        RecorderError: it gave no answer within `limit_s` seconds.
+    """
+    import ray
+    from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
+
+    until_s = time.monotonic() + limit_s
+    while True:
+        try:
+            asked = getattr(recorder, method).remote(*arguments)
+            return ray.get(asked, timeout=max(0.0, until_s - time.monotonic()))
+        except GetTimeoutError as error:
+            raise RecorderError(f"the study's recorder gave no answer within {limit_s:.0f} s") from error
+        except ActorUnavailableError as error:  # cut off for a while, and to be asked again
+            if time.monotonic() > until_s:
+                raise RecorderError(f"the study's recorder was out of reach for {limit_s:.0f} s") from error
+            time.sleep(_AGAIN_S)
+        except RayActorError as error:
+            raise RecorderGoneError(_GONE) from error
 
 
 class Recorder:
     """Appends the lines of running trials to the study's journal, and knows where each trial stands."""
 
-    def __init__(self, journal_path: str) -> None:
+    def __init__(self, journal_path: str, state_path: str) -> None:
+        """`state_path` is a file for what is not in the journal; where it exists, an earlier process wrote it."""
         self._path = journal_path
+        self._state_path = Path(state_path)
         self._lock = threading.Lock()
         self._standing: dict[str, dict[str, Any]] = {}
         self._nodes: dict[str, list[str]] = {}
         self._done: dict[str, set[BatchPoint]] = {}
         self._ended: set[str] = set()
+        if self._state_path.exists():
+            self._restore()
 
     def ready(self) -> bool:
         """Answers once the actor is up."""
@@ -34,13 +96,11 @@ class Recorder:
 
     def peak(self, peak: dict[str, Any]) -> None:
         """Writes the measured matmul peak."""
-        with self._lock:
-            record(self._path, from_json(journal.Peak, peak))
+        self._record(from_json(journal.Peak, peak))
 
     def gate(self, curves: dict[str, Any]) -> None:
         """Writes a layout's curves of the numerics gate."""
-        with self._lock:
-            record(self._path, from_json(journal.GateCurves, curves))
+        self._record(from_json(journal.GateCurves, curves))
 
     def profile(self, profile: dict[str, Any], trace: bytes) -> None:
         """Keeps a profile's compressed trace beside the journal, unless it is empty, then writes the profile."""
@@ -48,21 +108,23 @@ class Recorder:
         if trace:
             entry = dataclasses.replace(entry, trace=f"trace-{entry.trial_id}.json.gz")
             (Path(self._path).parent / entry.trace).write_bytes(trace)
-        with self._lock:
-            record(self._path, entry)
+        self._record(entry)
 
     def stand(self, trial_id: str, phase: str, batch: dict[str, Any] | None, allowed_s: float) -> None:
         """Notes that a trial entered `phase` and promises news within `allowed_s`."""
         with self._lock:
-            self._standing[trial_id] = {"phase": phase, "batch": batch, "until": time.monotonic() + allowed_s}
-            if batch is not None:
+            before = self._standing.get(trial_id)
+            if batch is not None and (before is None or before["batch"] != batch):
                 start = journal.RungStart(trial_id=trial_id, batch=from_json(BatchPoint, batch), deadline_s=allowed_s)
                 record(self._path, start)
+            self._standing[trial_id] = {"phase": phase, "batch": batch, "until": time.monotonic() + allowed_s}
+            self._keep()
 
     def place(self, trial_id: str, nodes: list[str]) -> None:
         """Notes Ray's id of each rank's node."""
         with self._lock:
             self._nodes[trial_id] = nodes
+            self._keep()
 
     def seconds_until(self, moment_s: float) -> float:
         """How long it is until a moment of this node's monotonic clock, which the driver shares."""
@@ -72,6 +134,7 @@ class Recorder:
         """Sets a standing trial's time for news anew, without a line in the journal."""
         with self._lock:
             self._standing[trial_id]["until"] = time.monotonic() + allowed_s
+            self._keep()
 
     def standing(self, trial_id: str) -> dict[str, Any] | None:
         """Phase, batch, `nodes` by rank and `overdue_s` (negative: in time) of a trial, None before its first word."""
@@ -82,7 +145,7 @@ class Recorder:
             return {**found, "nodes": self._nodes.get(trial_id, []), "overdue_s": time.monotonic() - found["until"]}
 
     def measured(self, trial_id: str, measurement: dict[str, Any], rungs: Sequence[dict[str, Any]]) -> str:
-        """Writes a measurement; returns its outcome, "known" where a failure has nothing to add, or "cut off".
+        """Writes a measurement; returns its outcome, "known" where it has nothing to add, or "cut off".
 
         Whoever sees a failure first is nearest to its cause: after the ladder's end no other is written. A failure at a
         point that is measured came after it, so it goes to the next one of `rungs`, if there is one. One in the
@@ -100,11 +163,37 @@ class Recorder:
                 if trial_id in self._ended or left is None:
                     return "known"
                 entry = dataclasses.replace(entry, batch=left)
+            elif entry.batch in done:  # asked again: the process that wrote it died before it could answer
+                return "known"
             record(self._path, journal.Measured(measurement=entry))
-            done.add(entry.batch)
-            if entry.outcome in ENDS_LADDER:
-                self._ended.add(trial_id)
+            self._settle(trial_id, entry)
         return entry.outcome.value
+
+    def _record(self, entry: journal.Peak | journal.GateCurves | journal.Profile) -> None:
+        with self._lock:
+            record(self._path, entry)
+
+    def _settle(self, trial_id: str, entry: Measurement) -> None:
+        self._done.setdefault(trial_id, set()).add(entry.batch)
+        if entry.outcome in ENDS_LADDER:
+            self._ended.add(trial_id)
+
+    def _keep(self) -> None:
+        """Has the next process know where trials stand. Monotonic time is the machine's: it holds there too."""
+        part = self._state_path.with_suffix(".part")
+        part.write_text(json.dumps({"standing": self._standing, "nodes": self._nodes}))
+        part.replace(self._state_path)
+
+    def _restore(self) -> None:
+        state = json.loads(self._state_path.read_text())
+        self._standing, self._nodes = state["standing"], state["nodes"]
+        for line in Path(self._path).read_bytes().splitlines():
+            try:
+                entry = from_line(line)
+            except JournalError:  # cut short, or damaged: readers set it aside, and the trial runs it again
+                continue
+            if isinstance(entry, journal.Measured) and entry.measurement.trial_id in self._standing:
+                self._settle(entry.measurement.trial_id, entry.measurement)
 
     def _is_cut_off(self, trial_id: str) -> bool:
         """Whether a node of the trial answers no more: Ray itself notes that later than a watchdog does."""

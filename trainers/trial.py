@@ -5,21 +5,25 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, cast
+from pathlib import Path
+from typing import Any
 
-import ray
 import ray.train
 import ray.tune
-from ray.exceptions import ActorDiedError, OutOfMemoryError, RayError
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.exceptions import OutOfMemoryError
+from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.execution.controller import TrainController
 
-from trainers import node, successors, worker
+from trainers import recorder as recorders
+from trainers import successors, worker
 from trainers.codec import from_json, to_json
 from trainers.failures import RungFailure, Verdict, classify, one_line
 from trainers.job import Job
 from trainers.layout import BatchPoint
 from trainers.measurement import Outcome
+from trainers.memory_kills import MemoryKills
+from trainers.process_group import process_group
+from trainers.recorder import RecorderError, RecorderGoneError
 from trainers.watchdog import EXIT_CODE
 
 START_S = 300.0
@@ -31,8 +35,8 @@ COLLECTIVE_TIMEOUT_S = 900
 def run_trial(config: Mapping[str, Any]) -> None:
     """Runs the `Job` in `config["job"]`; reports how it ended to Tune. Never raises for what happened on a worker."""
     job = from_json(Job, config["job"])
-    recorder = ray.get_actor(job.recorder)
-    started_s, kills = time.monotonic(), node.oom_kills()
+    recorder = recorders.find(job.recorder)
+    started_s, kills = time.monotonic(), MemoryKills()
     over = threading.Event()  # the process goes on to the next trial
     threading.Thread(target=_watch, args=(job, recorder, started_s, over), daemon=True).start()
     state, reason, rank = "done", "", None
@@ -40,11 +44,17 @@ def run_trial(config: Mapping[str, Any]) -> None:
         if _trainer(job, config["storage"]).fit().return_value:
             state, reason = "interrupted", "the time budget ended before the ladder did"
     except Exception as error:
-        # Read on this node: of workers on another one it tells nothing, and their death stays unexplained.
-        raised, dead = _by_rank(error, oom_kills=node.oom_kills() - kills)
+        raised, dead = _by_rank(error)
         verdict = classify(raised, dead=dead, otherwise=one_line(getattr(error, "controller_failure", error)))
-        state, reason = _write(job, recorder, verdict)
+        if unrecorded := next((each for each in raised.values() if isinstance(each, RecorderError)), None):
+            verdict = Verdict(outcome=Outcome.FAILED, reason=str(unrecorded), silent=True)
+        if verdict.silent and (killed := kills.since()):
+            verdict = host_memory(killed, rank=verdict.rank)
         rank = verdict.rank
+        try:
+            state, reason = write(job, recorder, verdict)
+        except RecorderError as lost:
+            state, reason = "failed", str(lost)
     finally:
         over.set()
     ray.tune.report({"state": state, "reason": reason, "rank": rank, "wall_s": time.monotonic() - started_s})
@@ -76,7 +86,7 @@ def _trainer(job: Job, storage: str) -> TorchTrainer:
     return _Trainer(
         worker.train,
         train_loop_config=to_json(job),
-        torch_config=TorchConfig(backend="nccl" if on_cuda else "gloo", timeout_s=COLLECTIVE_TIMEOUT_S),
+        torch_config=process_group(on_cuda=on_cuda, timeout_s=COLLECTIVE_TIMEOUT_S, folder=str(Path(storage).parent)),
         scaling_config=ray.train.ScalingConfig(
             num_workers=job.layout.world_size,
             use_gpu=on_cuda,
@@ -95,14 +105,17 @@ def _trainer(job: Job, storage: str) -> TorchTrainer:
     )
 
 
-def _write(job: Job, recorder: Any, verdict: Verdict) -> tuple[str, str]:
+def write(job: Job, recorder: Any, verdict: Verdict) -> tuple[str, str]:
     """Puts the verdict in the journal, at the batch point in flight; the trial's state and reason.
 
     Before the first word of rank 0 nothing of the layout has run: that is the cluster's failure, and no measurement. A
     silent death is none either: the search decides whether to try again. Nor is the end of a trial that only ran the
     numerics gate.
+
+    Raises:
+        RecorderError: the recorder does not answer.
     """
-    standing = cast(dict[str, Any] | None, ray.get(recorder.standing.remote(job.trial_id)))
+    standing: dict[str, Any] | None = recorders.call(recorder, "standing", job.trial_id)
     if standing is None or verdict.silent or not job.rungs:
         return "failed", verdict.reason
     batch = from_json(BatchPoint, standing["batch"]) if standing["batch"] else job.rungs[0]
@@ -116,7 +129,7 @@ def _write(job: Job, recorder: Any, verdict: Verdict) -> tuple[str, str]:
         allocated_gib=verdict.allocated_gib,
         reserved_gib=verdict.reserved_gib,
     )
-    ray.get(recorder.measured.remote(job.trial_id, to_json(measurement), to_json(job.rungs)))
+    recorders.call(recorder, "measured", job.trial_id, to_json(measurement), to_json(job.rungs))
     return ("done" if verdict.outcome is Outcome.OOM else "failed"), verdict.reason
 
 
@@ -124,10 +137,10 @@ def _watch(job: Job, recorder: Any, started_s: float, over: threading.Event) -> 
     """Ends this process, and with it the trial's workers, when rank 0 is overdue: the case that no worker can see."""
     while not over.wait(2):
         try:
-            standing = cast(dict[str, Any] | None, ray.get(recorder.standing.remote(job.trial_id), timeout=30))
-        except ActorDiedError:  # the recorder lives as long as the driver: without it there is no study to serve
+            standing: dict[str, Any] | None = recorders.call(recorder, "standing", job.trial_id, limit_s=30)
+        except RecorderGoneError:  # without it there is no study to serve: the driver ends the search
             os._exit(EXIT_CODE)
-        except RayError:  # slow, or out of reach for a while: a disk that others use is no reason to end a trial
+        except RecorderError:  # slow, or out of reach for a while: a disk that others use is no reason to end a trial
             continue
         waited_s = time.monotonic() - started_s
         if standing is None and waited_s > START_S:
@@ -136,15 +149,16 @@ def _watch(job: Job, recorder: Any, started_s: float, over: threading.Event) -> 
             reason = f"rank 0 is {standing['overdue_s']:.0f} s overdue in {standing['phase']}"
         else:
             continue
-        _write(job, recorder, Verdict(outcome=Outcome.HUNG, reason=reason))
-        os._exit(EXIT_CODE)
+        try:
+            write(job, recorder, Verdict(outcome=Outcome.HUNG, reason=reason))
+        finally:
+            os._exit(EXIT_CODE)
 
 
-def _by_rank(error: BaseException, *, oom_kills: int) -> tuple[dict[int, BaseException], dict[int, str]]:
+def _by_rank(error: BaseException) -> tuple[dict[int, BaseException], dict[int, str]]:
     """What each rank raised, and what Ray says of ranks whose process is gone.
 
-    A rank whose process was taken for the host's memory could not say so itself: it is said here in its place. Ray's
-    memory monitor is told by the type of the error, the kernel by its count of such kills during the trial.
+    A rank that Ray's memory monitor killed could not say so itself: it is said here in its place.
     """
     raised: dict[int, BaseException] = {}
     dead: dict[int, str] = {}
@@ -153,17 +167,18 @@ def _by_rank(error: BaseException, *, oom_kills: int) -> tuple[dict[int, BaseExc
         if death is None:
             raised[rank] = failure
         elif isinstance(death, OutOfMemoryError):
-            raised[rank] = _host_memory(rank, _death(death))
-        elif oom_kills > 0:
-            raised[rank] = _host_memory(rank, f"the kernel's count of such kills grew by {oom_kills}")
+            killed = host_memory(_death(death), rank=rank)
+            raised[rank] = RungFailure(killed.outcome, killed.reason, phase="", rank=rank)  # the trial's phase counts
         else:
             dead[rank] = _death(death)
     return raised, dead
 
 
-def _host_memory(rank: int, said: str) -> RungFailure:
-    reason = f"the process of rank {rank} was killed because host memory ran out: {said}"
-    return RungFailure(Outcome.OOM, reason, phase="", rank=rank)  # the phase is where the trial stands
+def host_memory(killed: str, *, rank: int | None = None) -> Verdict:
+    """The verdict over a trial of which a process was killed for want of host memory; `killed` says by whom."""
+    which = "a process of the trial" if rank is None else f"the process of rank {rank}"
+    reason = f"{which} was killed because host memory ran out: {killed}"
+    return Verdict(outcome=Outcome.OOM, reason=reason, rank=rank)
 
 
 def _death(error: BaseException) -> str:

@@ -4,7 +4,7 @@ import math
 import statistics
 import time
 from collections.abc import Mapping
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import ray
 import ray.train
@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 import trainers.profiling.run as profiling
-from trainers import data, engines, successors
+from trainers import data, engines, recorder, successors
 from trainers.codec import from_json, to_json
 from trainers.engines import Engine
 from trainers.failures import RungFailure, one_line, size
@@ -61,11 +61,15 @@ class Worker:
         self.host = HostSampler()
         # Small host-side agreements go over gloo, so that they take neither device memory nor device time.
         self.control = dist.new_group(backend="gloo") if on_cuda else dist.group.WORLD
-        self.recorder = ray.get_actor(job.recorder)
+        self._recorder = recorder.find(job.recorder)
         self.watchdog = Watchdog(floor_s=job.hang_floor_s, on_hang=self._hung)
         self.phase = "init"
         self.batch: BatchPoint = job.rungs[0] if job.rungs else job.profile or gate_batch(job)
         self.matmul_peak_tflops = job.matmul_peak_tflops
+
+    def _call_recorder(self, method: str, *arguments: Any, limit_s: float = recorder.ANSWER_S) -> Any:
+        """Calls a method of the study's recorder; see `trainers.recorder.call`."""
+        return recorder.call(self._recorder, method, *arguments, limit_s=limit_s)
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's `value`, by rank, on every rank."""
@@ -82,7 +86,7 @@ class Worker:
             successors.ask(ray.train.get_context().get_local_world_size(), job.cpus_per_worker)
         nodes = self.gather(ray.get_runtime_context().get_node_id())
         if self.rank == 0:
-            ray.get(self.recorder.place.remote(job.trial_id, nodes))
+            self._call_recorder("place", job.trial_id, nodes)
         if self.matmul_peak_tflops is None:
             self._measure_peaks()
         source = data.source(job.recipe)
@@ -132,15 +136,14 @@ class Worker:
         """From when on no rung may start, by this node's monotonic clock; never but on rank 0 of a job with a stop."""
         if self.rank or self.job.stop_at_s is None:
             return math.inf
-        left_s = cast(Any, ray.get(self.recorder.seconds_until.remote(self.job.stop_at_s)))
-        return time.monotonic() + left_s
+        return time.monotonic() + self._call_recorder("seconds_until", self.job.stop_at_s)
 
     def fail(self, error: Exception) -> NoReturn:
         """Turns what was raised into the failure that the trial records, and raises it."""
         sizes = self.meter.out_of_memory(error)
         self.meter.release()
         self.watchdog.rest()  # taking a failed group down may take a while, and is no hang
-        if isinstance(error, RungFailure):
+        if isinstance(error, (RungFailure, recorder.RecorderError)):  # the latter says nothing of the layout
             raise error
         if sizes is None:
             raise RungFailure(Outcome.FAILED, one_line(error), phase=self.phase, rank=self.rank) from error
@@ -167,7 +170,7 @@ class Worker:
                 nodes=tuple(nodes),
                 timed_s=self.job.timing.peak_s,
             )
-            ray.get(self.recorder.peak.remote(to_json(peak)))
+            self._call_recorder("peak", to_json(peak))
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -176,14 +179,14 @@ class Worker:
         self._stand("gate", None, deadline_s(self.job, self.job.first_step_s, self.watchdog.allowance_s))
         curves = gate.curves_of(context, engine, size, batch)
         if self.rank == 0:
-            ray.get(self.recorder.gate.remote(to_json(curves)))
+            self._call_recorder("gate", to_json(curves))
 
     def _profile(self, context: Context, engine: Engine, source: data.Source, batch: BatchPoint) -> None:
         self._stand("profile", None, 2 * deadline_s(self.job, self.job.first_step_s, self.watchdog.allowance_s))
         found = profiling.run(context, engine, source, batch)
         if found is not None:
             profile, trace = found
-            ray.get(cast(Any, self.recorder).profile.remote(to_json(profile), trace))
+            self._call_recorder("profile", to_json(profile), trace)
         self.gather(None)
 
     def _hopeless(self, measured: Measurement) -> bool:
@@ -216,12 +219,16 @@ class Worker:
         self.phase = "record"
         self.watchdog.beat("record", allowed_s=self.job.first_step_s)
         if self.rank == 0:
-            ray.get(self.recorder.measured.remote(self.job.trial_id, to_json(measurement), to_json(self.job.rungs)))
+            self._write(measurement)
         self.gather(None)
+
+    def _write(self, measurement: Measurement, limit_s: float = recorder.ANSWER_S) -> None:
+        rungs = to_json(self.job.rungs)
+        self._call_recorder("measured", self.job.trial_id, to_json(measurement), rungs, limit_s=limit_s)
 
     def _stand(self, phase: str, batch: BatchPoint | None, allowed_s: float) -> None:
         if self.rank == 0:
-            ray.get(self.recorder.stand.remote(self.job.trial_id, phase, batch and to_json(batch), allowed_s))
+            self._call_recorder("stand", self.job.trial_id, phase, batch and to_json(batch), allowed_s)
 
     def _context(self) -> Context:
         """What measures on this rank; once the peak of the devices is known."""
@@ -249,11 +256,10 @@ class Worker:
         if self.rank == 0:
             allowed_s = deadline_s(self.job, work_s, self.watchdog.allowance_s)
             # Waited for, since nothing may travel inside a timed window; not for long, since a rung can do without it.
-            ray.wait([self.recorder.promise.remote(self.job.trial_id, allowed_s)], timeout=5)
+            ray.wait([self._recorder.promise.remote(self.job.trial_id, allowed_s)], timeout=5)
 
     def _hung(self, where: str, waited_s: float) -> None:
         """Called by the watchdog's thread: writes the verdict, since this process is about to end."""
         reason = f"rank {self.rank} stood still for {waited_s:.0f} s at {where}"
         measurement = self.job.measurement(self.batch, Outcome.HUNG, phase=self.phase, rank=self.rank, reason=reason)
-        told = self.recorder.measured.remote(self.job.trial_id, to_json(measurement), to_json(self.job.rungs))
-        ray.get(told, timeout=10)
+        self._write(measurement, limit_s=30)

@@ -4,8 +4,9 @@ import contextlib
 import dataclasses
 import logging
 import os
+import pwd
 import secrets
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from platform.cluster import waiting
 from platform.cluster.nodes import Place, ask, place_of
 from platform.common.errors import ClusterError, InputError
 from platform.common.say import say
+from platform.common.signals import ends_when_interrupted
 from trainers.node import error_of
 
 ANSWER_S = 20
@@ -23,6 +25,8 @@ _STARTS = 3
 """Times that a Ray of our own is started before it is given up."""
 LATE = "timed out during startup"
 """What Ray says of a node that did not come up in the 30 s that its code gives one."""
+_MOST_OF_ADDRESS = 300
+"""Characters that are read of a file which names a cluster's address."""
 _ROOT = Path(__file__).resolve().parents[2]
 _SETTINGS = {
     # Train's controller polls its workers at this interval; a trial ends no faster (default 2 s).
@@ -48,6 +52,9 @@ _DRIVER_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""Has a Ray of our own listen on 127.0.0.1 alone: Ray's own setting for systems whose firewalls ask about each port.
+Without it Ray listens on every interface, and serves three pages of metrics there that need no token."""
 
 
 CPU_WORKERS = 2
@@ -74,8 +81,10 @@ def connected(
     if found and found != "local":
         _check(found)
     local = not found or found == "local"
+    if local:
+        os.environ |= _LOOPBACK
     if local and "RAY_AUTH_MODE" not in os.environ:
-        # Ray listens on every interface of the machine: only processes that inherit this token are let in.
+        # Other users of this machine reach its ports: only processes that inherit this token are let in.
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     import ray  # after the settings above, which Ray reads at import
     from ray.exceptions import RayError
@@ -95,19 +104,27 @@ def connected(
             logging_level=logging.ERROR,
         )
 
+    with ends_when_interrupted():
+        try:
+            _patiently(start)
+        except Exception as error:
+            raise ClusterError(f"Ray could not be {'started' if local else 'reached'}: {_first_line(error)}") from error
     try:
-        _patiently(start)
-    except Exception as error:
-        raise ClusterError(f"Ray could not be {'started' if local else 'reached'}: {_first_line(error)}") from error
-    try:
-        with contextlib.nullcontext() if local else waiting.for_gpus(num_gpus, wait_s):
+        with ends_when_interrupted(), contextlib.nullcontext() if local else waiting.for_gpus(num_gpus, wait_s):
             place = place_of(ask(ray), cpu_workers=cpu_workers, driver_ip=ray.util.get_node_ip_address())
-            yield dataclasses.replace(place, head=ray.get_runtime_context().gcs_address, is_local=local)
+            context = ray.get_runtime_context()
+            raylet = _raylet_of(context.get_node_id(), ray.nodes())
+            yield dataclasses.replace(place, head=context.gcs_address, raylet=raylet, is_local=local)
     except RayError as error:  # a node without NVML, an actor that never came up, a head that is gone
         said = _first_line(getattr(error, "cause", None) or error)
         raise ClusterError(f"Ray failed with {type(error).__name__}: {said}") from error
     finally:
         ray.shutdown()
+
+
+def _raylet_of(node_id: str, nodes: Sequence[Mapping[str, Any]]) -> str:
+    node = next(each for each in nodes if each["NodeID"] == node_id)
+    return f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
 
 
 def _patiently(start: Callable[[], None]) -> None:
@@ -135,15 +152,33 @@ def _first_line(error: BaseException) -> str:
 
 
 def _cluster_of_this_head() -> str | None:
-    """Address of the Ray cluster started on this machine by `ray start`, None where there is none."""
+    """Address of the Ray cluster started on this machine by `ray start`, None where there is none.
+
+    Any user of the machine may write the file that names it: only this user's and root's are followed.
+    """
+    path = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
     try:
-        found = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster").read_text().strip()
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
+    with os.fdopen(file, encoding="utf-8", errors="replace") as opened:
+        owner = os.fstat(file).st_uid
+        if owner not in (os.getuid(), 0):
+            say(f"{path} belongs to {_user(owner)}: the Ray cluster that it names is not used; --address joins one.")
+            return None
+        found = opened.read(_MOST_OF_ADDRESS).strip()
     host, _, port = found.rpartition(":")
     if not port.isdecimal() or error_of(host, int(port), timeout_s=2):
         return None  # left over from a cluster that is gone
+    say(f"Runs on the Ray cluster at {found}, which {path} names (--address local: on a Ray of its own).")
     return found
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"user {uid}"
 
 
 def _check(address: str) -> None:

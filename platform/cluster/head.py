@@ -1,46 +1,76 @@
-"""The cluster's head, watched while a study runs: without it every call into Ray waits, and then ends the process."""
+"""The cluster's head and this node's raylet, watched while a study runs.
+
+Without either, every call into Ray waits, for ever or until Ray ends the process.
+"""
 
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, cast
 
 from trainers.node import error_of
 
+HEAD = "the cluster's head"
+RAYLET = "Ray's own process on this machine (raylet)"
 REFUSED_S = 10.0
-"""How long nobody may listen at the head's port: its process is gone, and a start anew is another cluster."""
+"""How long nobody may listen at the port: the process is gone, and a start anew is another cluster."""
 SILENT_S = 45.0
-"""How long its machine may not answer at all: a cut link may heal. Ray itself gives up after 60 s."""
+"""How long it, or its machine, may not answer at all: a cut link may heal. Ray itself gives up after 60 s."""
 _POLL_S = 2.0
+_ANSWER_S = 5.0
 
 
 @contextlib.contextmanager
-def watched(address: str, lost: Callable[[str], None]) -> Generator[None]:
-    """Calls `lost`, in a thread of its own and once, with a sentence when the head at HOST:PORT is gone.
+def watched(head: str, raylet: str, lost: Callable[[str], None]) -> Generator[None]:
+    """Calls `lost`, in a thread of its own and once, with a sentence when either of these HOST:PORT is gone.
 
-    What Ray raises meanwhile is kept back until the head answers again: `lost` is to say the cause.
+    What Ray raises meanwhile is kept back until both answer again: `lost` is to say the cause.
     """
-    host, _, port = address.rpartition(":")
-    over = threading.Event()
-    threading.Thread(target=_watch, args=(host, port, lost, over), name="head", daemon=True).start()
+    addresses, over = {HEAD: head, RAYLET: raylet}, threading.Event()
+    threading.Thread(target=_watch, args=(addresses, lost, over), name="watch", daemon=True).start()
     try:
         yield
     except Exception:
-        while error_of(host, int(port)):
+        while any(map(_error_of, addresses.values())):
             time.sleep(_POLL_S)
         raise
     finally:
         over.set()
 
 
-def _watch(host: str, port: str, lost: Callable[[str], None], over: threading.Event) -> None:
-    answered_s = time.monotonic()
+def _watch(addresses: Mapping[str, str], lost: Callable[[str], None], over: threading.Event) -> None:
+    answered_s = dict.fromkeys(addresses, time.monotonic())
     while not over.wait(_POLL_S):
-        error = error_of(host, int(port))
-        if error is None:
-            answered_s = time.monotonic()
-            continue
-        away_s = time.monotonic() - answered_s
-        if away_s > (REFUSED_S if isinstance(error, ConnectionRefusedError) else SILENT_S) and not over.is_set():
-            lost(f"the cluster's head at {host}:{port} has not answered for {away_s:.0f} s ({error.strerror or error})")
-            return
+        for what, address in addresses.items():  # the head first: without it a raylet ends too
+            error = _error_of(address)
+            if error is None:
+                answered_s[what] = time.monotonic()
+                continue
+            away_s = time.monotonic() - answered_s[what]
+            if away_s > (REFUSED_S if isinstance(error, ConnectionRefusedError) else SILENT_S) and not over.is_set():
+                lost(f"{what} at {address} has not answered for {away_s:.0f} s ({error.strerror or error})")
+                return
+
+
+def _error_of(address: str) -> OSError | None:
+    """Why the gRPC server of HOST:PORT does not answer, None where it does.
+
+    A process that was stopped, or is stuck, still has its connections accepted by the kernel: it is asked for its
+    health, and whatever it answers will do.
+    """
+    import grpc
+    from ray._private.grpc_utils import init_grpc_channel
+    from ray._private.ray_constants import GLOBAL_GRPC_OPTIONS  # else it would go through the machine's http_proxy
+
+    host, _, port = address.rpartition(":")
+    if error := error_of(host, int(port)):
+        return error
+    with cast(Any, init_grpc_channel(address, GLOBAL_GRPC_OPTIONS)) as channel:
+        try:
+            channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=_ANSWER_S)
+        except grpc.RpcError as error:
+            code = cast(Any, error).code()
+            if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                return TimeoutError(f"{code.name}: {cast(Any, error).details()}")
+    return None

@@ -44,6 +44,8 @@ class Place:
     """Whether the cluster has further nodes, on which no worker may be placed."""
     head: str = ""
     """The cluster's head as HOST:PORT."""
+    raylet: str = ""
+    """Ray's own process on the driver's node as HOST:PORT."""
     is_local: bool = False
     """Whether it is a Ray of this process's own, which ends with it."""
 

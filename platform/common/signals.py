@@ -7,6 +7,8 @@ import os
 import select
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import NoReturn
@@ -16,6 +18,8 @@ READER_LEFT = 128 + signal.SIGPIPE
 """What a shell calls the end of a filter whose reader left, as of `yes | head`."""
 UNWRITTEN = os.EX_IOERR
 """No code that says something else here: 1 is that nothing fits."""
+INTERRUPT_S = 60.0
+"""What a command may take to end in order after Ctrl-C: Ray takes its processes down, MLflow has 30 s to catch up."""
 
 
 def exit_with(main: Callable[[], int]) -> NoReturn:
@@ -87,3 +91,43 @@ def interruptible() -> Generator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def leave() -> NoReturn:
+    """Ends the process at once, as interrupted: the way out where the main thread is stuck."""
+    with contextlib.suppress(OSError):
+        print("Interrupted.", file=sys.stderr, flush=True)
+    os._exit(INTERRUPTED)
+
+
+@contextlib.contextmanager
+def ends_when_interrupted(end: Callable[[], None] = leave) -> Generator[None]:
+    """Calls `end`, in a thread of its own, if the process still runs `INTERRUPT_S` after Ctrl-C or SIGTERM.
+
+    From the first signal on it watches until the process ends: what follows this context may be stuck too. Only in the
+    main thread; elsewhere it does nothing, since Python hands signals to that one alone.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    # The C part of Python's handler writes here at once, while the main thread may be deep in a call into Ray.
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    thread = threading.Thread(target=_watch_signals, args=(reading, end), name="interrupt", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(writing)
+
+
+def _watch_signals(reading: int, end: Callable[[], None]) -> None:
+    asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    while numbers := os.read(reading, 64):  # empty once the other end is closed
+        if any(number in asked for number in numbers):
+            time.sleep(INTERRUPT_S)
+            end()
+            return
+    os.close(reading)

@@ -85,6 +85,10 @@ class Loop:
         """The trial in flight."""
         return self._running[0] if self._running else None
 
+    def running_id(self) -> str | None:
+        """The id of the trial in flight."""
+        return self._running[0].trial_id if self._running else None
+
     @property
     def left_out(self) -> str:
         """What of the final runs is missing, "" for nothing, with about how many seconds a further session needs."""

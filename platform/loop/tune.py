@@ -19,19 +19,25 @@ from platform.cluster.leftovers import Note
 from platform.common.errors import ClusterError
 from platform.common.text import plural
 from platform.loop.loop import Loop
+from trainers import recorder as recorders
 from trainers.codec import to_json
+from trainers.memory_kills import MemoryKills
 from trainers.node import error_of
-from trainers.recorder import Recorder
-from trainers.trial import run_trial
+from trainers.recorder import MAX_RESTARTS, Recorder, RecorderError
+from trainers.trial import host_memory, run_trial, write
 
 
 @contextlib.contextmanager
-def recorder(journal: Path) -> Generator[str]:
-    """The study's recorder actor, on this node, for as long as the context lasts; yields its name."""
+def recorder(journal: Path, state: Path) -> Generator[str]:
+    """The study's recorder actor, on this node, for as long as the context lasts; yields its name.
+
+    Ray starts it again where it dies. It keeps in the file `state` what is not in the journal.
+    """
     name = f"recorder-{uuid.uuid4().hex[:8]}"
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     options: dict[str, Any] = {"name": name, "num_cpus": 0, "max_concurrency": 8, "scheduling_strategy": here}
-    actor = cast(Any, ray.remote(Recorder).options(**options).remote(str(journal)))
+    options |= {"max_restarts": MAX_RESTARTS, "max_task_retries": -1}
+    actor = cast(Any, ray.remote(Recorder).options(**options).remote(str(journal), str(state)))
     ray.get(actor.ready.remote(), timeout=120)
     try:
         yield name
@@ -108,6 +114,8 @@ class _Bridge(TuneSearcher):
         self._loop = loop
         self.fault: ClusterError | None = None
         """What ended the search, kept here: after a failed trial Tune raises an error of its own instead."""
+        self._kills: MemoryKills | None = None
+        """Since the running trial began."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
@@ -122,31 +130,54 @@ class _Bridge(TuneSearcher):
         if self._loop.running is not None:
             return None
         job = self._loop.next_job()
+        self._kills = MemoryKills()
         return TuneSearcher.FINISHED if job is None else {"job": to_json(job)}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         told = result or {}
         _remove_groups(ray.get_runtime_context().get_job_id())
-        state = "failed" if error or "state" not in told else told["state"]
-        standing = self._standing() if state == "failed" else None
-        nodes, lost = _nodes(standing["nodes"] if standing else []) if state == "failed" else ([], [])
+        is_silent = error or "state" not in told
+        state = "failed" if is_silent else told["state"]
+        standing: dict[str, Any] | None = None
+        fault = ""
+        try:
+            if is_silent:
+                self._look_for_memory_kill()
+            if state == "failed":
+                standing = self._standing()
+        except RecorderError as lost:
+            fault = str(lost)
+        nodes, lost_nodes = _nodes(standing["nodes"] if standing else []) if state == "failed" else ([], [])
         try:
             self._loop.ended(
                 state=state,
-                reason=told.get("reason", ""),
+                reason=told.get("reason", "") or fault,
                 started=state != "failed" or standing is not None,
                 rank=told.get("rank"),
                 nodes=nodes,
-                lost=lost,
+                lost=lost_nodes,
             )
-        except ClusterError as fault:
-            self.fault = fault
+        except ClusterError as unwritten:
+            self.fault = unwritten
+        if fault:
+            self._loop.fault = self._loop.why_ended = fault
+
+    def _look_for_memory_kill(self) -> None:
+        """Records the running trial as out of memory where its process on this node was killed for want of it.
+
+        Nothing else of the trial is left to say so.
+        """
+        job = self._loop.running
+        assert job is not None and self._kills is not None
+        if killed := self._kills.since():
+            write(job, recorders.find(job.recorder), host_memory(killed))
 
     def _standing(self) -> dict[str, Any] | None:
         """Where the running trial stands; None where no worker of it ever spoke."""
-        assert self._loop.running is not None
-        recorder = cast(Any, ray.get_actor(self._loop.settings.recorder))
-        return cast(dict[str, Any] | None, ray.get(recorder.standing.remote(self._loop.running.trial_id), timeout=60))
+        job = self._loop.running
+        assert job is not None
+        standing: dict[str, Any] | None = recorders.call(recorders.find(job.recorder), "standing", job.trial_id)
+        return standing
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: a study resumes from its journal."""

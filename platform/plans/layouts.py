@@ -208,7 +208,7 @@ def best_plan(
     planned: list[Planned] = []
     for row in rows[:top]:
         layout = layout_at(columns, int(row), attention=attention)
-        planned.append(_planned(recipe, cluster, columns, prediction, int(row), int(rows[0]), layout))
+        planned.append(planned_at(recipe, cluster, columns, prediction, int(row), int(rows[0]), layout))
     return Plan(
         recipe=recipe,
         cluster=cluster,
@@ -250,7 +250,7 @@ def _lost_by(prediction: Prediction, rows: "np.ndarray") -> tuple[tuple[str, int
     return tuple((part, int((worst == index).sum())) for index, part in enumerate(PARTS) if (worst == index).any())
 
 
-def _planned(
+def planned_at(
     recipe: Recipe,
     cluster: ClusterSpec,
     columns: Columns,
@@ -259,6 +259,7 @@ def _planned(
     best: int,
     layout: Layout,
 ) -> Planned:
+    """The plan of one row, whose layout is `layout`; `best` is the row that it is held against."""
     total = float(prediction.step.total_s[row])
     seconds, winner = _seconds(prediction, row), _seconds(prediction, best)
     loses_by = "" if row == best else max(PARTS, key=lambda part: seconds[part] - winner[part])

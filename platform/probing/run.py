@@ -42,15 +42,16 @@ def measure(place: Place, began_s: float) -> Probe:
 
 def _run(place: Place, left_s: float) -> Mapping[str, Any]:
     import ray.train  # reads at import the settings that `connected` made
-    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.torch import TorchTrainer
 
     from trainers import probe as workers
+    from trainers.process_group import process_group
 
     with tempfile.TemporaryDirectory(prefix="probe-") as scratch:
         trainer = TorchTrainer(
             workers.train,
             train_loop_config={"left_s": left_s},
-            torch_config=TorchConfig(backend="nccl" if place.has_gpus else "gloo", timeout_s=COLLECTIVE_TIMEOUT_S),
+            torch_config=process_group(on_cuda=place.has_gpus, timeout_s=COLLECTIVE_TIMEOUT_S, folder=scratch),
             scaling_config=ray.train.ScalingConfig(
                 num_workers=place.cluster.num_devices,
                 use_gpu=place.has_gpus,

@@ -36,4 +36,4 @@ def without_slow(place: Place, studies: Path, cpu_workers: int) -> Place:
         )
     say(f"Left out: {told}.")
     fast = place_of(left, cpu_workers=cpu_workers, driver_ip=place.driver_ip, left_out=True)
-    return dataclasses.replace(fast, head=place.head, is_local=place.is_local)
+    return dataclasses.replace(fast, head=place.head, raylet=place.raylet, is_local=place.is_local)

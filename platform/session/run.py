@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -14,7 +15,8 @@ from platform.cluster.nodes import Place
 from platform.common import checkout
 from platform.common.errors import ClusterError
 from platform.common.say import say
-from platform.common.signals import INTERRUPTED
+from platform.common.signals import INTERRUPT_S, INTERRUPTED, ends_when_interrupted, leave
+from platform.loop import overdue
 from platform.loop.budget import Budget
 from platform.loop.jobs import Settings
 from platform.loop.loop import Loop
@@ -54,6 +56,8 @@ class Run:
         self._mirror, self._show = mirror, show
         self._loop: Loop | None = None
         self._stdout = sys.stdout
+        self._ending = threading.Lock()
+        """Held from the moment on at which the session's end is written, by whichever thread does so first."""
 
     def run(self) -> tuple[int, str]:
         """Searches, and writes how the session ended.
@@ -76,6 +80,7 @@ class Run:
         if not code:
             code, fault = ending.verdict(self._study.follow()[1])
             why = fault or why
+        self._ending.acquire()
         self._record_end(code, why, left_out)
         return code, fault
 
@@ -95,10 +100,19 @@ class Run:
         leftovers.note(study.path, tune.own(is_local=place.is_local, scratch=scratch))
         if self._left and (remark := tune.sweep(self._left)):
             say(remark)
-        with head.watched(place.head, self._lost), tune.recorder(study.journal) as recorder:
+        state = scratch / "recorder.json"
+        with (
+            ends_when_interrupted(self._stuck),
+            head.watched(place.head, place.raylet, self._lost),
+            tune.recorder(study.journal, state) as recorder,
+        ):
             loop = self._loop = self._make_loop(recorder)
             num_layouts = len(self._subject.plan.candidates)
-            with sampled(study.path), followed(*study.follow(), loop.spending, total=num_layouts):
+            with (
+                sampled(study.path),
+                followed(*study.follow(), loop.spending, total=num_layouts),
+                overdue.starts(loop.running_id, state, self._lost),
+            ):
                 tune.run(loop, driver_ip=place.driver_ip, scratch=scratch)
         return loop
 
@@ -136,16 +150,29 @@ class Run:
             why=why,
         )
         self._study.record(end)
-        if code != ClusterError.exit_code:  # it is raised, or told by `_lost`, with how to go on
+        if code != ClusterError.exit_code:  # it is raised, or printed by `_lost`, with how to go on
             say(ending.how_it_ended(end, self._study.path))
 
     def _lost(self, why: str) -> None:
         """Ends the process: calls into Ray block from now on, until Ray ends it without a word."""
+        self._leave(ClusterError.exit_code, why, f"cluster fault: {why}; {ending.kept(self._study)}")
+
+    def _stuck(self) -> None:
+        """Ends the process some time after Ctrl-C, which a call into Ray has not noticed."""
+        stuck = f"Ray did not end within {INTERRUPT_S:.0f} s of the interrupt: --resume sweeps what is left of it."
+        self._leave(INTERRUPTED, "", stuck)
+        time.sleep(INTERRUPT_S)  # the session's end is written: what comes after it has as long again
+        leave()
+
+    def _leave(self, code: int, why: str, last_words: str) -> None:
+        """Ends the process from a thread of its own; returns where the session's end is written already."""
+        if not self._ending.acquire(blocking=False):
+            return
         try:
-            self._record_end(ClusterError.exit_code, why)
+            self._record_end(code, why)
             with redirect_stdout(self._stdout):  # Tune's output is kept from it just now
                 self._show()
-            say(f"cluster fault: {why}; {ending.kept(self._study)}")
+            say(last_words)
         finally:
             self._stdout.flush()
-            os._exit(ClusterError.exit_code)
+            os._exit(code)

@@ -7,7 +7,12 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+
+import psutil
+
+from tests.search.session import lives
 
 _MOUNT = Path("/sys/fs/cgroup")
 REFUSED = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)
@@ -57,12 +62,17 @@ class MemoryGroup:
         if self.exists:
             (self.path / "cgroup.procs").write_text(str(os.getpid()))
 
-    def run_out(self) -> None:
-        """Lets a process of no use take all that the group may still have, until the kernel has killed another of it.
+    def run_out(self, among: Sequence[psutil.Process]) -> str:
+        """Lets a process of no use take all that the group may still have, until the kernel has killed another of it;
+        returns which of these processes that was, by its command.
 
         That it kills must not hang on what the others ask for next. Whom it takes is its own to say: of those that Ray
-        offers it (`oom_score_adj`) the largest, which is a worker that trains.
+        offers it (`oom_score_adj`) the largest, which is a worker that trains, unless a test offers it another.
         """
+        commands: dict[psutil.Process, str] = {}
+        for each in among:
+            with contextlib.suppress(psutil.Error, IndexError):  # one that ends just now
+                commands[each] = each.cmdline()[0]
         usage = int((self.path / self._usage).read_text())
         limit = self.path / self._limit
         limit.write_text(str(usage + _ROOM_MIB * 2**20))
@@ -71,6 +81,11 @@ class MemoryGroup:
             subprocess.run(hungry, preexec_fn=self.join, check=True, timeout=_LONGEST_S)
         finally:
             limit.write_text("-1" if "limit" in self._limit else "max")
+        until_s = time.monotonic() + _LONGEST_S
+        while time.monotonic() < until_s:  # its peers end a little later
+            if gone := [command for each, command in commands.items() if not lives(each)]:
+                return gone[0]
+        return ""
 
     def kills(self) -> int:
         """Processes that the kernel has killed in it."""

@@ -4,7 +4,7 @@ from search_spaces.space import Point, Space
 from trainers.recipe import Recipe
 from trainers.spec import ModelSpec
 
-_DDP = ("hang", "dies twice", "memory of the host", "well")
+_DDP = ("hang", "dies twice", "memory of the host", "well", "memory of Tune's process")
 _LAYOUTS = {name: {"engine": "ddp", "bucket_mib": 8 * place} for place, name in enumerate(_DDP)}
 _LAYOUTS["compile that never ends"] = {"engine": "ddp", "compile": "block"}
 _LAYOUTS["no import"] = {"engine": "deepspeed"}

@@ -26,6 +26,7 @@ from tests.search.studies import (
     all_ran,
     in_rung,
     nothing_twice,
+    num_rungs,
     sessions_of,
     shows_a_result,
     start,
@@ -45,6 +46,8 @@ class Cut(Run):
     """Whether these and the driver's temporary folder were gone when the first trial of the next session began."""
     left: tuple[str, ...]
     """What trials of that session left behind."""
+    listening: frozenset[tuple[str, str]]
+    """The processes of the first session that listened during a rung, each with its address."""
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +57,7 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Cut:
     space = write_space(folder / "short.py", axes={"engine": ("ddp",), "checkpointing": ("none", "full")}, **SLOW)
     with start(folder, "cut", 1, str(space), "--name", "cut", *IN_ORDER) as session:
         session.wait_for("the second rung", lambda lines: in_rung(lines, trial=1, micro_batch=2))
+        listening = session.listening()
         session.interrupt()
         first = session.end()
     with start(folder, "cut", 2, "--resume", "cut") as session:
@@ -68,6 +72,10 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Cut:
         with third as session, leaks.of(session) as accounts:
             session.wait_for("a fourth trial", lambda lines: sum(isinstance(line, TrialStart) for line in lines) == 4)
             swept = not of_session(ray_session) and not scratch.exists()
+            for number in (num_rungs(session.lines()), num_rungs(session.lines()) + 1):
+                session.wait_for("a rung", lambda lines, number=number: num_rungs(lines) > number)
+                (recorder,) = session.workers(["Recorder"])
+                recorder.kill()
             last = session.end()
     return Cut(
         path=folder / "studies" / "cut",
@@ -75,6 +83,7 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Cut:
         before=before,
         swept=swept,
         left=tuple(accounts.left),
+        listening=listening,
     )
 
 
@@ -128,6 +137,12 @@ class TestCutShort:
             rest = [line for line in lines if not isinstance(line, End)]
             assert isinstance(rest[-1], RungStart)
 
+    def test_a_recorder_that_is_killed_is_started_again_and_costs_nothing(self, cut: Cut) -> None:
+        """Twice in the last session, in the middle of a rung."""
+        ends = [line for line in sessions_of(cut.lines())[2] if isinstance(line, TrialEnd)]
+        assert {(end.state, end.fault) for end in ends} == {("done", "")}, ends
+        assert "recorder" not in cut.sessions[2].err
+
     def test_the_last_session_shows_all_of_it(self, cut: Cut) -> None:
         out = cut.sessions[2].out
         count = sum(not each.repeat for each in cut.measured)
@@ -141,6 +156,17 @@ class TestCutShort:
         )
         assert not (cut.path / NOTE).exists(), "the last session ended in order"
         assert not any("Swept" in each.err for each in cut.sessions[:2])
+
+
+class TestListeners:
+    """What other machines reach of a search on a Ray of its own: nothing, and during a trial too."""
+
+    def test_nothing_listens_beyond_this_machine(self, cut: Cut) -> None:
+        assert {each for each in cut.listening if each[1] not in ("127.0.0.1", "::1")} == set()
+
+    def test_all_that_listens_was_seen(self, cut: Cut) -> None:
+        listening = {name for name, _ in cut.listening}
+        assert {"gcs_server", "raylet"} <= listening and any("RayTrainWorker" in name for name in listening), listening
 
 
 HUNG_UP = """

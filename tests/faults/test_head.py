@@ -1,64 +1,95 @@
-"""The watch over a cluster's head, on real sockets; `test_cluster.py` kills a real head under a search."""
+"""The watch over a cluster's head and this node's raylet, on real servers; others kill the real ones under a search."""
 
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import pytest
 
 from platform.cluster import head
+
+Server = Callable[[int], grpc.Server]
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """The times of a watch, short."""
     monkeypatch.setattr(head, "REFUSED_S", 0.5)
+    monkeypatch.setattr(head, "SILENT_S", 1.0)
+    monkeypatch.setattr(head, "_ANSWER_S", 0.5)
     monkeypatch.setattr(head, "_POLL_S", 0.1)
 
 
 @pytest.fixture
-def listener() -> Iterator[socket.socket]:
-    """Somebody who listens."""
+def port() -> int:
+    """One that nobody has just now."""
     with socket.create_server(("127.0.0.1", 0)) as made:
-        yield made
+        return made.getsockname()[1]
 
 
-def _address(listener: socket.socket) -> str:
-    return f"127.0.0.1:{listener.getsockname()[1]}"
+@pytest.fixture
+def serve() -> Iterator[Server]:
+    """Starts a gRPC server at a port of this machine."""
+    started: list[grpc.Server] = []
+
+    def start(port: int) -> grpc.Server:
+        server = grpc.server(ThreadPoolExecutor(1))
+        server.add_insecure_port(f"127.0.0.1:{port}")
+        server.start()
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.stop(None).wait()
 
 
-def test_a_head_that_answers_is_left_alone(listener: socket.socket) -> None:
+def test_a_head_that_answers_is_left_alone(port: int, serve: Server) -> None:
     said: list[str] = []
-    with head.watched(_address(listener), said.append):
-        time.sleep(1.2)
+    serve(port)
+    address = f"127.0.0.1:{port}"
+    with head.watched(address, address, said.append):
+        time.sleep(2)
     assert not said
 
 
-def test_a_head_whose_port_is_closed_is_gone_once(listener: socket.socket) -> None:
+def test_a_head_whose_port_is_closed_is_gone_once(port: int, serve: Server) -> None:
     said: list[str] = []
-    address, called = _address(listener), threading.Event()
-    with head.watched(address, lambda why: (said.append(why), called.set())[0]):
+    address, called, server = f"127.0.0.1:{port}", threading.Event(), serve(port)
+    with head.watched(address, address, lambda why: (said.append(why), called.set())[0]):
         time.sleep(0.3)
-        listener.close()
+        server.stop(None).wait()
         assert called.wait(10)
         time.sleep(0.5)
     assert len(said) == 1 and said[0].startswith(f"the cluster's head at {address} has not answered for ")
     assert said[0].endswith("(Connection refused)")
 
 
-def test_what_is_raised_meanwhile_waits_for_the_cause(listener: socket.socket) -> None:
+def test_a_raylet_that_is_stopped_is_gone_too(port: int, serve: Server) -> None:
+    """The kernel accepts connections to a process that does nothing."""
+    said: list[str] = []
+    called = threading.Event()
+    serve(port)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with head.watched(f"127.0.0.1:{port}", address, lambda why: (said.append(why), called.set())[0]):
+            assert called.wait(20)
+    assert said[0].startswith(f"Ray's own process on this machine (raylet) at {address} has not answered for ")
+
+
+def test_what_is_raised_meanwhile_waits_for_the_cause(port: int, serve: Server) -> None:
     """Ray's own error would end the command before the watch can say why; once the head answers, it is raised."""
-    address, port = _address(listener), listener.getsockname()[1]
-    began_s, back = time.monotonic(), list[socket.socket]()
+    began_s = time.monotonic()
 
     def again() -> None:
         time.sleep(0.3)
-        back.append(socket.create_server(("127.0.0.1", port)))
+        serve(port)
 
-    with pytest.raises(RuntimeError, match="of Ray"), head.watched(address, lambda why: None):
-        listener.close()
+    address = f"127.0.0.1:{port}"
+    with pytest.raises(RuntimeError, match="of Ray"), head.watched(address, address, lambda why: None):
         threading.Thread(target=again, daemon=True).start()
         raise RuntimeError("of Ray")
     assert time.monotonic() - began_s >= 0.3
-    back[0].close()

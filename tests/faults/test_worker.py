@@ -1,10 +1,11 @@
 """One search in which nearly every trial is hurt in another way, for real: what is said, recorded, kept and left."""
 
+import contextlib
 import dataclasses
 import datetime
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -21,9 +22,11 @@ from trainers.measurement import Measurement, Outcome
 
 pytestmark = [pytest.mark.ray, pytest.mark.search]
 
+WORKER, TUNE = "RayTrainWorker", "ImplicitFunc"
+"""What Ray calls the processes that train, and the one that Tune runs the trial in."""
 SPACE = Path(__file__).with_name("space.py")
 QUICK = ("hang", "dies twice", "no import", "killed after a rung", "and the next", "memory of a rank", "and no more")
-HEAVY = ("memory of the host", "compile that never ends", "loss", "well")
+HEAVY = ("memory of the host", "memory of Tune's process", "compile that never ends", "loss", "well")
 """The points of `space.py` that each of the two studies runs."""
 
 
@@ -32,7 +35,8 @@ class Hurt(Run):
     """The study, with what its trials held and left."""
 
     accounts: leaks.Accounts
-    host_ran_out: bool
+    victims: Mapping[str, str]
+    """Whom the kernel killed for want of memory in the trials of these layouts; none without a control group."""
 
     def of(self, name: str) -> list[Measurement]:
         """What the journal has of the layout that the space calls so."""
@@ -84,10 +88,9 @@ def _study(folder: Path, points: Sequence[str], group: MemoryGroup | None) -> Hu
         start(folder, "hurt", 1, *argv, environment=environment, before=before) as session,
         leaks.of(session, leaks.groups_of(session)) as accounts,
     ):
-        _hurt(session, points, group)
+        victims = _hurt(session, points, group)
         ended = session.end()
-    ran_out = group is not None and group.exists
-    return Hurt(path=folder / "studies" / "hurt", sessions=(ended,), accounts=accounts, host_ran_out=ran_out)
+    return Hurt(path=folder / "studies" / "hurt", sessions=(ended,), accounts=accounts, victims=victims)
 
 
 def _never_compiles(folder: Path) -> dict[str, str]:
@@ -106,8 +109,9 @@ def _cannot_import(folder: Path, package: str) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
-def _hurt(session: Session, points: Sequence[str], group: MemoryGroup | None) -> None:
-    """Follows the journal and hurts each layout as its name says, each once."""
+def _hurt(session: Session, points: Sequence[str], group: MemoryGroup | None) -> dict[str, str]:
+    """Follows the journal and hurts each layout as its name says, each once; whom the kernel took in which."""
+    victims: dict[str, str] = {}
 
     def in_a_step(hurt: Callable[[psutil.Process], object]) -> Callable[[psutil.Process], object]:
         def at_once(worker: psutil.Process) -> None:
@@ -124,7 +128,26 @@ def _hurt(session: Session, points: Sequence[str], group: MemoryGroup | None) ->
         ("memory of a rank", RungStart, lambda worker: _leave_no_more(session, worker)),
     ]
     if group is not None and group.exists:
-        to_come.append(("memory of the host", RungStart, in_a_step(lambda _: group.run_out())))
+
+        def run_out(name: str) -> None:
+            victims[name] = group.run_out(session.family())
+
+        def offer_tune(_: psutil.Process) -> None:
+            """Ray offers all processes that it starts alike."""
+            (process,) = session.workers([TUNE])
+            before: dict[Path, str] = {}
+            for each in session.family():
+                offer = Path(f"/proc/{each.pid}/oom_score_adj")
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one that ends just now
+                    before[offer] = offer.read_text()
+                    offer.write_text("1000" if each == process else "0")
+            run_out("memory of Tune's process")
+            for offer, score in before.items():
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    offer.write_text(score)
+
+        to_come.append(("memory of the host", RungStart, in_a_step(lambda _: run_out("memory of the host"))))
+        to_come.append(("memory of Tune's process", RungStart, in_a_step(offer_tune)))
     to_come = [each for each in to_come if each[0] in points]
     names: dict[str, str] = {}
     seen: list[Line] = []
@@ -140,6 +163,7 @@ def _hurt(session: Session, points: Sequence[str], group: MemoryGroup | None) ->
                     to_come.remove(each)
                     hurt(session.workers()[-1])
                     break
+    return victims
 
 
 def _leave_no_more(session: Session, worker: psutil.Process) -> None:
@@ -262,12 +286,15 @@ class TestStarved:
         assert starved.accounts.left == []
         nothing_twice(starved)
 
-    def test_of_the_host(self, starved: Hurt) -> None:
-        if not starved.host_ran_out:
+    @pytest.mark.parametrize("name, victim", [("memory of the host", WORKER), ("memory of Tune's process", TUNE)])
+    def test_of_the_host(self, starved: Hurt, name: str, victim: str) -> None:
+        if not starved.victims:
             pytest.skip("this machine allows no memory control group of one's own")
-        (found,) = starved.of("memory of the host")
+        assert victim in starved.victims[name], f"the kernel took {starved.victims[name]}"
+        (found,) = starved.of(name)
         assert found.outcome is Outcome.OOM, found.reason
         assert "was killed because host memory ran out" in found.reason
+        assert len(starved.ends(name)) == 1, "it does not run again"
 
     def test_a_compile_that_never_ends(self, starved: Hurt) -> None:
         (hung,) = starved.of("compile that never ends")

@@ -170,6 +170,10 @@ class Session:
                     found.append((each.create_time(), each))
         return [each for _, each in sorted(found, key=lambda one: one[0])]
 
+    def lines(self) -> Sequence[Line]:
+        """What its journal holds now."""
+        return Tail(self.journal).read()
+
     def wait_for(self, what: str, found: Callable[[Sequence[Line]], Any]) -> Any:
         """Follows the journal until `found` of its lines gives something, and returns that."""
         until_s = time.monotonic() + LONGEST_S
@@ -186,6 +190,15 @@ class Session:
             assert not over, f"it ended without {what}: {self.text('err')}"
             assert time.monotonic() < until_s, f"no {what} within {LONGEST_S} s: {self.text('err')}"
             time.sleep(0.02)
+
+    def listening(self) -> frozenset[tuple[str, str]]:
+        """The sockets on which its processes listen for connections, as (process, address without the port)."""
+        found: set[tuple[str, str]] = set()
+        for each in [psutil.Process(self.process.pid), *self.family()]:
+            with contextlib.suppress(psutil.Error):
+                sockets = [one for one in each.net_connections("inet") if one.status == psutil.CONN_LISTEN]
+                found |= {(each.name(), one.laddr.ip.removeprefix("::ffff:")) for one in sockets}
+        return frozenset(found)
 
     def interrupt(self) -> None:
         """Ctrl-C, which a terminal sends to the whole process group."""

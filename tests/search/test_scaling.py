@@ -78,7 +78,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
         yield Place(cluster=CLUSTER, cpus_per_worker=1.0, driver_ip="127.0.0.1")
 
     @contextlib.contextmanager
-    def no_recorder(journal: Path) -> Generator[str]:
+    def no_recorder(journal: Path, state: Path) -> Generator[str]:
         yield "none"
 
     class NoMirror:

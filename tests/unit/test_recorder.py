@@ -3,9 +3,12 @@
 import dataclasses
 import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import ray
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError
 
 from platform.study.journal import Tail
 from tests.samples import RECIPE, layout, measurement, profile
@@ -13,7 +16,7 @@ from trainers.codec import to_json
 from trainers.journal import Measured, Profile, RungStart
 from trainers.layout import BatchPoint
 from trainers.measurement import Measurement, Outcome
-from trainers.recorder import Recorder
+from trainers.recorder import Recorder, RecorderError, RecorderGoneError, call
 
 RUNGS = tuple(BatchPoint.of(RECIPE, layout(), micro_batch) for micro_batch in (1, 2, 4))
 
@@ -25,7 +28,12 @@ def journal(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def recorder(journal: Path) -> Recorder:
-    return Recorder(str(journal))
+    return started(journal)
+
+
+def started(journal: Path) -> Recorder:
+    """The recorder as a new process has it."""
+    return Recorder(str(journal), str(journal.with_name("recorder.json")))
 
 
 def tell(recorder: Recorder, entry: Measurement) -> str:
@@ -122,3 +130,85 @@ def test_a_trial_that_waits_for_a_node_out_of_reach_has_not_hung(
         recorder.place("t1", ["n1", "n2"])
         assert tell(recorder, bad(Outcome.HUNG, 1)) == ("hung" if answers else "cut off")
     assert written(journal) == ([(1, "hung")] if answers else [])
+
+
+class TestStartedAgain:
+    """Ray starts the recorder again where it died, and hands it the calls that had no answer."""
+
+    def test_it_knows_where_trials_stand(self, recorder: Recorder, journal: Path) -> None:
+        journal.touch()
+        recorder.stand("t1", "gate", None, -5.0)
+        recorder.place("t1", ["n1", "n2"])
+        standing = started(journal).standing("t1")
+        assert standing is not None and (standing["phase"], standing["nodes"]) == ("gate", ["n1", "n2"])
+        assert standing["overdue_s"] >= 5.0, "the time goes on while it is away"
+
+    def test_a_rung_that_began_does_not_begin_twice(self, recorder: Recorder, journal: Path) -> None:
+        recorder.stand("t1", "rung", to_json(RUNGS[0]), 9.0)
+        started(journal).stand("t1", "rung", to_json(RUNGS[0]), 9.0)
+        assert [type(line) for line in Tail(journal).read()] == [RungStart]
+
+    def test_what_is_in_the_journal_is_not_written_twice(self, recorder: Recorder, journal: Path) -> None:
+        recorder.stand("t1", "rung", to_json(RUNGS[0]), 9.0)
+        entry = to_json(measurement(micro_batch=1, trial_id="t1"))
+        assert recorder.measured("t1", entry, to_json(RUNGS)) == "ok"
+        assert started(journal).measured("t1", entry, to_json(RUNGS)) == "known"
+        assert written(journal) == [(1, "ok")]
+
+    def test_a_failure_goes_to_the_rung_after_the_last_that_ran_and_ends_the_ladder(
+        self, recorder: Recorder, journal: Path
+    ) -> None:
+        recorder.stand("t1", "rung", to_json(RUNGS[0]), 9.0)
+        recorder.measured("t1", to_json(measurement(micro_batch=1, trial_id="t1")), to_json(RUNGS))
+        hung = to_json(dataclasses.replace(bad(Outcome.HUNG, 1), trial_id="t1"))
+        assert started(journal).measured("t1", hung, to_json(RUNGS)) == "hung"
+        assert started(journal).measured("t1", hung, to_json(RUNGS)) == "known"
+        assert written(journal) == [(1, "ok"), (2, "hung")]
+
+    def test_a_line_that_was_cut_is_written_again(self, recorder: Recorder, journal: Path) -> None:
+        recorder.stand("t1", "rung", to_json(RUNGS[0]), 9.0)
+        entry = to_json(measurement(micro_batch=1, trial_id="t1"))
+        recorder.measured("t1", entry, to_json(RUNGS))
+        journal.write_bytes(journal.read_bytes()[:-40])
+        assert started(journal).measured("t1", entry, to_json(RUNGS)) == "ok"
+        assert written(journal) == [(1, "ok")]
+
+
+class TestCall:
+    """How others of the study's processes ask the actor; `ray.get` gives, or raises, the next of `answers`."""
+
+    @pytest.fixture
+    def answers(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+        prepared: list[Any] = []
+
+        def get(asked: object, timeout: float) -> Any:
+            assert 0 <= timeout <= 5
+            found = prepared.pop(0)
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        monkeypatch.setattr(ray, "get", get)
+        return prepared
+
+    actor = SimpleNamespace(standing=SimpleNamespace(remote=lambda *_: None))
+
+    def test_one_out_of_reach_is_asked_again(self, answers: list[Any]) -> None:
+        answers += [ActorUnavailableError("cut off", None), ActorUnavailableError("cut off", None), "here"]
+        assert call(self.actor, "standing", "t1", limit_s=5) == "here"
+
+    def test_one_out_of_reach_for_long_is_an_error(self, answers: list[Any]) -> None:
+        answers += [ActorUnavailableError("cut off", None)] * 100
+        with pytest.raises(RecorderError, match="was out of reach for 0 s"):
+            call(self.actor, "standing", "t1", limit_s=0.3)
+
+    def test_no_answer_in_time_is_an_error(self, answers: list[Any]) -> None:
+        answers.append(GetTimeoutError("late"))
+        with pytest.raises(RecorderError, match="no answer within 5 s") as raised:
+            call(self.actor, "standing", "t1", limit_s=5)
+        assert not isinstance(raised.value, RecorderGoneError)
+
+    def test_one_that_died_too_often_is_gone(self, answers: list[Any]) -> None:
+        answers.append(ActorDiedError())
+        with pytest.raises(RecorderGoneError, match="its process died more than 5 times"):
+            call(self.actor, "standing", "t1", limit_s=5)

@@ -149,7 +149,7 @@ class TestEnd:
         """Runs a session whose trials are played; its exit code, what every trial failed with, and the journal."""
 
         @contextlib.contextmanager
-        def no_recorder(journal: Path) -> Generator[str]:
+        def no_recorder(journal: Path, state: Path) -> Generator[str]:
             yield "none"
 
         def ran(play: Played, watch: Callable[..., object] = lambda *_: None) -> tuple[int, str, History]:
@@ -241,7 +241,7 @@ class TestEnd:
             calls[0]("the head is gone")
 
         with pytest.raises(SystemExit) as exited:
-            run(play, lambda address, lost: calls.append(lost))
+            run(play, lambda head, raylet, lost: calls.append(lost))
         assert exited.value.code == ClusterError.exit_code
         history = read(tmp_path / "made-up")[0]
         assert history.end is not None and history.end.exit_code == ClusterError.exit_code

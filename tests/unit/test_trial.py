@@ -8,17 +8,21 @@ from typing import Any, cast
 
 import pytest
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, OutOfMemoryError
+import ray.tune
+from ray.exceptions import ActorDiedError, GetTimeoutError, OutOfMemoryError
 from ray.train import WorkerGroupError
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 
 from tests.samples import RECIPE, layout
+from trainers import recorder as recorders
 from trainers import trial
 from trainers.cluster import Cluster
+from trainers.codec import from_json, to_json
 from trainers.failures import RungFailure, classify
 from trainers.job import Job
 from trainers.layout import BatchPoint
-from trainers.measurement import Outcome
+from trainers.measurement import Measurement, Outcome
+from trainers.recorder import RecorderError
 
 BROKEN = RungFailure("failed", "RuntimeError: connection closed by peer", phase="forward_backward", rank=0)
 MONITOR = (
@@ -44,23 +48,75 @@ def died(error: Exception) -> WorkerGroupError:
 
 class TestWhoseWordCounts:
     def test_the_memory_monitor_s_kill_is_an_oom_of_the_host(self) -> None:
-        raised, dead = trial._by_rank(died(OutOfMemoryError(MONITOR)), oom_kills=0)
+        raised, dead = trial._by_rank(died(OutOfMemoryError(MONITOR)))
         verdict = classify(raised, dead=dead)
         assert (verdict.outcome, verdict.rank, verdict.silent) == (Outcome.OOM, 1, False)
         assert "host memory ran out: 1 worker" in verdict.reason and "(IP: 10.0.0.7" in verdict.reason
 
-    def test_the_kernel_s_kill_is_told_by_its_count(self) -> None:
-        raised, dead = trial._by_rank(died(ActorDiedError()), oom_kills=1)
-        verdict = classify(raised, dead=dead)
-        assert (verdict.outcome, verdict.rank) == (Outcome.OOM, 1)
-        assert "host memory" in verdict.reason and "kernel" in verdict.reason
-
     def test_any_other_death_is_silent_whatever_its_text_says(self) -> None:
         """Ray's text on every lost worker names the OOM killer among the common causes."""
-        raised, dead = trial._by_rank(died(ActorDiedError()), oom_kills=0)
+        raised, dead = trial._by_rank(died(ActorDiedError()))
         assert classify(raised, dead=dead).silent
-        raised, dead = trial._by_rank(died(RuntimeError("exit: killed, out of memory")), oom_kills=0)
+        raised, dead = trial._by_rank(died(RuntimeError("exit: killed, out of memory")))
         assert classify(raised, dead=dead).silent
+
+
+class TestTheTrialsEnd:
+    """The verdict over a trial whose workers failed with `raised` while `killed` was noted on the hosts' memory."""
+
+    @staticmethod
+    def end_of(
+        monkeypatch: pytest.MonkeyPatch, raised: WorkerGroupError, killed: str = ""
+    ) -> tuple[dict[str, Any], Measurement | None]:
+        """What is reported to Tune, and what is written into the journal."""
+        written: list[Measurement] = []
+        reported: list[dict[str, Any]] = []
+
+        def answer(actor: object, method: str, *arguments: Any, limit_s: float = 0.0) -> Any:
+            if method == "standing":
+                return {"phase": "rung", "batch": None, "overdue_s": -1.0}
+            written.append(from_json(Measurement, arguments[1]))
+            return "written"
+
+        def fit() -> None:
+            raise raised
+
+        monkeypatch.setattr(recorders, "find", lambda name: None)
+        monkeypatch.setattr(recorders, "call", answer)
+        monkeypatch.setattr(trial, "MemoryKills", lambda: SimpleNamespace(since=lambda: killed))
+        monkeypatch.setattr(trial, "_watch", lambda *_: None)
+        monkeypatch.setattr(trial, "_trainer", lambda *_: SimpleNamespace(fit=fit))
+        monkeypatch.setattr(ray.tune, "report", reported.append)
+        cluster = Cluster(device_kind="cpu", device="d", device_memory_gib=1.0, devices_per_node=2)
+        trial.run_trial({"job": to_json(job(cluster)), "storage": "/tmp/nowhere"})
+        return reported[0], written[0] if written else None
+
+    def test_a_peer_s_closed_connection_is_no_cause_where_memory_ran_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is often seen before Ray has noted the death."""
+        report, entry = self.end_of(monkeypatch, WorkerGroupError("", {0: BROKEN}), "process 7 on node 10.0.0.7: so")
+        assert entry is not None and (entry.outcome, entry.rank, entry.phase) == (Outcome.OOM, None, "rung")
+        assert entry.reason.startswith("a process of the trial was killed because host memory ran out: process 7")
+        assert report["state"] == "done"
+
+    def test_a_dead_rank_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        kernel = "the kernel's count of such kills grew by 1"
+        _, entry = self.end_of(monkeypatch, died(ActorDiedError()), kernel)
+        assert entry is not None and (entry.outcome, entry.rank) == (Outcome.OOM, 1)
+        assert entry.reason == f"the process of rank 1 was killed because host memory ran out: {kernel}"
+
+    def test_a_rank_s_cause_counts_before_a_kill_that_may_be_another_s(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        nan = RungFailure("diverged", "the loss was nan", phase="forward_backward", rank=0)
+        _, entry = self.end_of(monkeypatch, WorkerGroupError("", {0: nan}), "process 7 on node 10.0.0.7: so")
+        assert entry is not None and entry.outcome is Outcome.DIVERGED
+
+    @pytest.mark.parametrize("raised", [WorkerGroupError("", {0: BROKEN}), died(ActorDiedError())])
+    def test_without_a_kill_nothing_is_known(self, monkeypatch: pytest.MonkeyPatch, raised: WorkerGroupError) -> None:
+        report, entry = self.end_of(monkeypatch, raised)
+        assert entry is None and report["state"] == "failed"
+
+    def test_a_recorder_that_did_not_answer_says_nothing_of_the_layout(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        report, entry = self.end_of(monkeypatch, WorkerGroupError("", {0: RecorderError("no answer"), 1: BROKEN}))
+        assert entry is None and (report["state"], report["reason"]) == ("failed", "no answer")
 
 
 class Recorder:
@@ -102,7 +158,7 @@ class TestTheWatcher:
 
     def test_a_slow_recorder_is_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
         fine = {"phase": "rung", "batch": None, "overdue_s": -1.0}
-        slow = (GetTimeoutError("30 s"), ActorUnavailableError("for a while", None))
+        slow = (GetTimeoutError("30 s"), GetTimeoutError("30 s"))
         assert self.exit_of(monkeypatch, *slow, fine, *slow) is None
 
     def test_a_dead_recorder_ends_the_trial(self, monkeypatch: pytest.MonkeyPatch) -> None:

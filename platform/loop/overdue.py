@@ -1,0 +1,53 @@
+"""What ends a search whose trial never starts.
+
+A thread looks on, and asks Ray nothing: where Ray is stuck, the main thread is too.
+"""
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+from platform.common.text import duration
+
+START_S = 600.0
+"""What a trial may take to its workers' first word: twice what its own process gives them (`trainers.trial.START_S`),
+since that process has to be placed and started itself."""
+_POLL_S = 2.0
+
+
+@contextlib.contextmanager
+def starts(running: Callable[[], str | None], state: Path, lost: Callable[[str], None]) -> Generator[None]:
+    """Calls `lost`, once and in a thread of its own, with a sentence when the `running` trial does not start.
+
+    It started when the recorder's file `state` has its id.
+    """
+    over = threading.Event()
+    threading.Thread(target=_watch_start, args=(running, state, lost, over), name="start", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _watch_start(
+    running: Callable[[], str | None], state: Path, lost: Callable[[str], None], over: threading.Event
+) -> None:
+    trial_id, since_s = None, time.monotonic()
+    while not over.wait(_POLL_S):
+        if (now := running()) != trial_id:
+            trial_id, since_s = now, time.monotonic()
+        if trial_id is None or trial_id in _started(state):
+            since_s = time.monotonic()
+        elif (waited_s := time.monotonic() - since_s) > START_S:
+            lost(f"no worker of trial {trial_id} spoke within {duration(waited_s)} of its start (`ray status`)")
+            return
+
+
+def _started(state: Path) -> set[str]:
+    try:
+        return set(json.loads(state.read_text())["standing"])
+    except FileNotFoundError:  # before the first word of any trial
+        return set()

@@ -1,0 +1,140 @@
+"""A Ray that no longer answers: its recorder gone for good, its raylet killed, all of it stopped under a Ctrl-C."""
+
+import contextlib
+import dataclasses
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+import psutil
+import pytest
+
+from tests.search.session import ROOT, Session, write_space
+from tests.search.studies import IN_ORDER, RAN, SLOW, Run, num_rungs, sessions_of, shows_a_result, start
+from trainers.journal import End, Measured, TrialEnd
+from trainers.recorder import MAX_RESTARTS
+
+LONGEST_S = 200.0
+"""From the fault to the end of the process; each of these hung for ever."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Stuck(Run):
+    """The study in three sessions, none of which Ray saw to its end."""
+
+    took_s: Sequence[float]
+    """From the fault to the end of each session."""
+
+
+@pytest.fixture(scope="module")
+def stuck(tmp_path_factory: pytest.TempPathFactory) -> Stuck:
+    """The recorder of the first session is killed again and again, the raylet of the second once, and Ray is stopped
+    under the third, which is interrupted.
+    """
+    folder = tmp_path_factory.mktemp("stuck")
+    space = write_space(folder / "stuck.py", axes={"engine": ("ddp",), "bucket_mib": (0, 8)}, **SLOW)
+    ended, took_s = [], list[float]()
+    for number, argv in enumerate(
+        ((str(space), "--name", "stuck", *IN_ORDER), ("--resume", "stuck"), ("--resume", "stuck"))
+    ):
+        with start(folder, "stuck", number, *argv) as session:
+            before = num_rungs(session.lines()) if number else 0
+            session.wait_for("a rung", lambda lines, before=before: num_rungs(lines) > before)
+            if not number:
+                session.wait_for("a measurement", lambda lines: [each for each in lines if isinstance(each, Measured)])
+            began_s = time.monotonic()
+            (_kill_recorders, _kill_raylet, _stop_ray)[number](session)
+            ended.append(session.end())
+            took_s.append(time.monotonic() - began_s)
+    return Stuck(path=folder / "studies" / "stuck", sessions=tuple(ended), took_s=took_s)
+
+
+def _kill_recorders(session: Session) -> None:
+    killed: set[int] = set()
+    while len(killed) <= MAX_RESTARTS:
+        for each in session.workers(["Recorder"]):
+            if each.pid not in killed:
+                killed.add(each.pid)
+                each.kill()
+        time.sleep(0.2)
+
+
+def _kill_raylet(session: Session) -> None:
+    for each in _named(session, "raylet"):
+        each.kill()
+
+
+def _stop_ray(session: Session) -> None:
+    for each in _named(session, "raylet", "gcs_server"):
+        each.suspend()
+    session.interrupt()
+
+
+def _named(session: Session, *names: str) -> list[psutil.Process]:
+    found: list[psutil.Process] = []
+    for each in session.family():
+        with contextlib.suppress(psutil.Error):
+            if each.name() in names:
+                found.append(each)
+    assert found
+    return found
+
+
+@pytest.mark.ray
+@pytest.mark.search
+@pytest.mark.heavy
+class TestSearch:
+    def test_each_session_ends_and_says_how_to_go_on(self, stuck: Stuck) -> None:
+        for ended, took_s in zip(stuck.sessions, stuck.took_s, strict=True):
+            assert took_s < LONGEST_S and "--resume stuck" in ended.err and "Traceback" not in ended.err, ended.err
+            assert shows_a_result(ended.out), "what was measured is shown"
+
+    def test_a_recorder_that_is_gone_is_the_cluster_s_fault(self, stuck: Stuck) -> None:
+        assert stuck.sessions[0].code == 3
+        said = stuck.sessions[0].err.splitlines()[-1]
+        assert said.startswith(
+            f"cluster fault: the study's recorder is gone: its process died more than {MAX_RESTARTS}"
+        )
+
+    def test_so_is_a_raylet_that_died(self, stuck: Stuck) -> None:
+        assert stuck.sessions[1].code == 3
+        said = next(line for line in stuck.sessions[1].err.splitlines() if line.startswith("cluster fault"))
+        assert "(raylet) at 127.0.0.1:" in said and "has not answered for 1" in said
+
+    def test_ctrl_c_ends_it_while_ray_does_not_answer(self, stuck: Stuck) -> None:
+        assert stuck.sessions[2].code in (3, 130), "which of the two watches is first hangs on the machine"
+
+    def test_the_journal_has_each_end_and_all_that_was_measured(self, stuck: Stuck) -> None:
+        sessions = sessions_of(stuck.lines())
+        for lines, ended in zip(sessions, stuck.sessions, strict=True):
+            assert [each.exit_code for each in lines if isinstance(each, End)] == [ended.code]
+        assert not any(each.state == "done" for each in sessions[0] if isinstance(each, TrialEnd))
+        assert stuck.measured and all(each.outcome in RAN for each in stuck.measured)
+
+
+DEAD_LOCK = """
+import ctypes
+from platform.common import signals
+
+signals.INTERRUPT_S = 1.0
+libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+with signals.ends_when_interrupted():
+    print("ready", flush=True)
+    libc.pthread_mutex_lock(mutex)
+    libc.pthread_mutex_lock(mutex)
+"""
+
+
+def test_ctrl_c_ends_a_process_whose_main_thread_never_returns() -> None:
+    """Python's handler of the signal waits for that thread."""
+    command = [sys.executable, "-c", DEAD_LOCK]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+            assert (process.returncode, said) == (130, "Interrupted.\n")
+        finally:
+            process.kill()

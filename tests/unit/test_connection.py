@@ -1,0 +1,62 @@
+# pyright: reportPrivateUsage=false
+"""Which Ray cluster a search joins where none is named."""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from platform.cluster import connection
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """Somebody listens there."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+def current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str) -> Path:
+    """The file that names the cluster whose head runs on this machine."""
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    path = tmp_path / "ray" / "ray_current_cluster"
+    path.parent.mkdir()
+    path.write_text(f"{address}\n")
+    return path
+
+
+def test_this_user_s_cluster_is_joined_and_named(
+    current: Path, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert connection._cluster_of_this_head() == address
+    assert f"Runs on the Ray cluster at {address}, which {current} names" in " ".join(capsys.readouterr().err.split())
+
+
+def test_another_user_s_is_not(
+    current: Path, address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Any user of the machine may write it first, and would have the search's code and data sent to him."""
+    if os.getuid() == 0:
+        os.chown(current, 54321, -1)
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: 54321)
+    assert connection._cluster_of_this_head() is None
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{current} belongs to user" in said and "--address joins one" in said and address not in said
+
+
+def test_a_link_to_a_file_of_this_user_s_is_not_followed(current: Path) -> None:
+    target = current.rename(current.with_name("elsewhere"))
+    current.symlink_to(target)
+    assert connection._cluster_of_this_head() is None
+
+
+def test_a_cluster_that_is_gone_is_none(current: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    current.write_text(f"127.0.0.1:{port}")
+    assert connection._cluster_of_this_head() is None
+    assert not capsys.readouterr().err

@@ -1,0 +1,46 @@
+"""A trial that never starts ends the search."""
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from platform.loop import overdue
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The times of the watch, short."""
+    monkeypatch.setattr(overdue, "START_S", 0.5)
+    monkeypatch.setattr(overdue, "_POLL_S", 0.05)
+
+
+def test_a_trial_without_a_first_word_is_lost_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    called = threading.Event()
+    with overdue.starts(lambda: "t0001", tmp_path / "state", lambda why: (said.append(why), called.set())[0]):
+        assert called.wait(10)
+        time.sleep(0.7)
+    (why,) = said
+    assert why.startswith("no worker of trial t0001 spoke within ")
+
+
+def test_one_that_began_may_take_its_time(tmp_path: Path) -> None:
+    said: list[str] = []
+    state = tmp_path / "state"
+    state.write_text(json.dumps({"standing": {"t0001": {"phase": "init"}}, "nodes": {}}))
+    with overdue.starts(lambda: "t0001", state, said.append):
+        time.sleep(1)
+    assert not said
+
+
+def test_each_trial_has_its_own_time(tmp_path: Path) -> None:
+    said: list[str] = []
+    began_s = time.monotonic()
+    # Another one, or none, every 0.3 s.
+    names = ("t0001", None, "t0002", "t0003")
+    with overdue.starts(lambda: names[int((time.monotonic() - began_s) / 0.3) % 4], tmp_path / "state", said.append):
+        time.sleep(1.5)
+    assert not said
