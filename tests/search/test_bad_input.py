@@ -19,7 +19,7 @@ from platform.study.study import Study
 from tests.samples import header, layout, measurement
 from trainers.codec import to_json
 from trainers.journal import Measured
-from trainers.journal_lines import to_line
+from trainers.journal_lines import append, to_line
 
 Refused = Callable[..., str]
 
@@ -377,9 +377,8 @@ class TestStudies:
 
     def test_a_journal_of_a_newer_version(self, refused: Refused, known: Path) -> None:
         line = {**to_line(Measured(measurement=measurement(micro_batch=2))), "schema": 99}
-        with (known / "journal.jsonl").open("a") as journal:
-            journal.write(json.dumps(line) + "\n")
-        assert "newer version" in refused("--resume", "known-1")
+        append(known / "journal.jsonl", line)
+        assert "newer version (journal schema 99" in refused("--resume", "known-1")
 
     def test_half_a_journal_line_is_kept_aside_and_told(
         self, known: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
