@@ -14,10 +14,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 # What to search and with which options: make search SPACE=gpt2 OPTIONS='--max-trials 4'
 SPACE ?= bloom7b
 OPTIONS ?=
+# Whose results MLflow shows, and where: make mlflow STUDIES=/data/studies PORT=5001
+STUDIES ?= studies
+PORT ?= 5000
 # What to test: make test TESTS=tests/search_spaces
 TESTS ?=
 
-.PHONY: help setup search test test-faults check format clean
+.PHONY: help setup search mlflow test test-faults check format clean
 
 help: ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -36,6 +39,9 @@ $(STAMP): $(CONSTRAINTS) pyproject.toml scripts/install_pth.py
 
 search: $(STAMP) ## measure which layout trains bloom7b fastest here
 	$(BIN)/python -m platform.search $(SPACE) $(OPTIONS)
+
+mlflow: $(STAMP) ## MLflow's pages of what was measured, at http://127.0.0.1:5000
+	$(BIN)/python -m platform.mirror.serve --studies '$(STUDIES)' --port $(PORT)
 
 test: $(STAMP) ## all tests but the heaviest
 	$(BIN)/python -m pytest $(TESTS)

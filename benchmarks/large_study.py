@@ -39,7 +39,8 @@ from platform.subject.request import read_request
 from platform.subject.subject import Subject, subject_of
 from trainers.cluster import Cluster
 from trainers.codec import to_json
-from trainers.journal import Line, Measured, RungStart, StudyHeader, TrialEnd, TrialStart, now, record, to_line
+from trainers.journal import Line, Measured, RungStart, StudyHeader, TrialEnd, TrialStart
+from trainers.journal_lines import now, record, to_line
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Conditions, Measurement, Outcome
 

@@ -13,16 +13,19 @@ from platform.common.errors import InputError, Parser, one_line
 from platform.common.say import say
 from platform.common.signals import exit_with
 from platform.mirror.mirror import Mirror
-from platform.mirror.uri import check_uri, kept_uri
+from platform.mirror.uri import check_uri, report_uri
 from platform.reports.files import write_results
 from platform.reports.show import show
 from platform.reports.table import to_rows, write_csv
 from platform.session import ending, scaling
 from platform.session.replanned import with_plan
 from platform.study.folder import FOLDER_HELP, default_folder, located, user_path
-from platform.study.journal import describe_rejected
+from platform.study.history import History
+from platform.study.journal import JOURNAL
+from platform.study.plain_files import refuse_links
 from platform.study.several import is_several
 from platform.study.study import find, is_held, read
+from platform.study.trust import not_written, other_owner
 
 _MIRROR_S = 120.0
 """Longest that catching MLflow up may take."""
@@ -39,6 +42,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--studies", type=Path, default=Path(default_folder()), metavar="DIR", help=FOLDER_HELP)
     made.add_argument("--json", action="store_true", help="print the result as JSON, alone on standard output")
     made.add_argument("--csv", type=Path, metavar="FILE", help="write the measurement table there too")
+    made.add_argument("--mlflow", metavar="URI", help="bring MLflow up to date there (default: MLFLOW_TRACKING_URI)")
+    trust = "write files and MLflow for a study of another user too"
+    made.add_argument("--trust", action="store_true", help=trust)
     made.add_argument("--no-mlflow", action="store_true", help="leave MLflow as it is")
     return made
 
@@ -58,21 +64,21 @@ def _report(options: argparse.Namespace) -> int:
     if is_several(studies / name):
         if options.csv is not None:
             raise InputError(f"{name} is several studies: give one's name with --csv, or take its scaling.csv")
-        return scaling.report(studies, name, as_object=options.json)
+        return scaling.report(studies, name, as_object=options.json, trusted=options.trust)
     folder = find(studies, name)
     running = is_held(folder)
-    history, rejected = read(folder, last=not running)
+    history, remarks = read(folder, last=not running)
     history = with_plan(history)
     assert history.header is not None
-    uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or kept_uri(history.header.mlflow_uri, folder.parent))
-    sentence = describe_rejected(folder, rejected)
-    if sentence:
-        say(sentence)
-    files: list[Path] = []
-    try:
-        files += write_results(folder, history)
-    except InputError as error:  # somebody else's study, or a full disk: what it says can be shown all the same
-        say(f"{one_line(error)}; the result is shown without files")
+    owner = "" if options.trust else other_owner((folder, folder / JOURNAL))
+    named = options.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or ""
+    if named and not options.no_mlflow:
+        check_uri(named)  # a mistake is said before anything is shown
+    for remark in remarks:
+        say(remark)
+    if owner:
+        say(not_written(owner))
+    files: list[Path] = [] if owner else _write(folder, history)
     if options.csv is not None:
         rows = to_rows(history.measurements, cluster=history.header.cluster, source=f"study {history.header.name}")
         write_csv(options.csv, rows)
@@ -82,10 +88,24 @@ def _report(options: argparse.Namespace) -> int:
         print(ending.how_it_ended(history.end, folder), ending.how_long(history), sep="\n")
     if running:
         say("The study is running: its search mirrors it to MLflow.")
-    elif not options.no_mlflow:
-        mirror = Mirror(folder, uri).start()
-        say(mirror.close(_MIRROR_S) or f"MLflow is up to date: {mirror.look}")
+    elif not options.no_mlflow and not owner:
+        try:
+            mirror = Mirror(folder, report_uri(named, history.header.mlflow_uri, folder.parent)).start()
+            say(mirror.close(_MIRROR_S) or "MLflow is up to date.")
+            say(mirror.look)
+        except InputError as error:
+            say(one_line(error))
     return ending.shown_verdict(history)
+
+
+def _write(folder: Path, history: History) -> list[Path]:
+    """The files of the result, as far as they can be written."""
+    try:
+        refuse_links(folder)
+        return write_results(folder, history)
+    except InputError as error:  # a folder that may only be read, or a full disk: the result is shown all the same
+        say(f"{one_line(error)}; the result is shown without files")
+        return []
 
 
 if __name__ == "__main__":

@@ -65,6 +65,8 @@ def parser() -> argparse.ArgumentParser:
     add("--studies", type=_folder, default=default_folder(), metavar="DIR", help=FOLDER_HELP)
     add("--name", help="name of the study (default: the space's, with a number)")
     add("--resume", metavar="NAME", help="go on with a study (or the path of its folder): run only what is missing")
+    trust = "go on with a study of another user, whose space file is code that runs as you"
+    add("--trust", action="store_true", help=trust)
     add("--dry-run", action="store_true", help="print what would run and what it would cost, and end")
     add("--json", action="store_true", help="print the result as JSON, alone on standard output")
     return made

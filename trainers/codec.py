@@ -11,7 +11,7 @@ import json
 import marshal
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -43,19 +43,22 @@ def from_json(kind: type[_T], data: Any) -> _T:
     conditions again and again.
 
     Raises:
-        ValueError: `data` is not an object, or has a field that `kind` lacks, or lacks one without a default.
+        ValueError: `data` is not an object, or has a field that `kind` lacks, or lacks one without a default, or has
+            one of another type.
     """
     if not isinstance(data, Mapping):
-        raise ValueError(f"{kind.__name__} wants a JSON object, got {type(data).__name__}")
+        raise ValueError(f"{kind.__name__} wants a JSON object, got {_shown(data)}")
     values = dict(data)
+    for name, plain, decode in _fields(kind):
+        if name not in values or type(values[name]) in plain:
+            continue
+        if decode is None:
+            raise ValueError(f"{kind.__name__}: {name} must be {_words(plain)}, got {_shown(values[name])}")
+        try:
+            values[name] = decode(values[name])
+        except (_WrongTypeError, TypeError, OverflowError) as error:
+            raise ValueError(f"{kind.__name__}: {name} {error}") from error
     try:
-        decoders, floats = _decoders(kind)
-        for name, decode in decoders:
-            if name in values:
-                values[name] = decode(values[name])
-        for name in floats:
-            if type(values.get(name)) is int:
-                values[name] = float(values[name])
         return kind(**values)
     except TypeError as error:
         fields = dataclasses.fields(kind)  # type: ignore[reportArgumentType]
@@ -70,60 +73,128 @@ def from_json(kind: type[_T], data: Any) -> _T:
         raise ValueError(f"{kind.__name__}: {error}") from error
 
 
+class _WrongTypeError(ValueError):
+    """What is wrong with a field's value, to follow the field's name."""
+
+
 _Decode = Callable[[Any], Any]
+_Plain = frozenset[type]
+_WORDS: Mapping[type, str] = {
+    str: "a text", int: "a whole number", float: "a number", bool: "true or false", type(None): "null"
+}  # fmt: skip
 
 
 @functools.cache
-def _decoders(kind: type) -> tuple[tuple[tuple[str, _Decode], ...], tuple[str, ...]]:
-    """Fields whose JSON is not yet their value, with what makes it, and apart from them the many that are floats.
+def _fields(kind: type) -> tuple[tuple[str, _Plain, _Decode | None], ...]:
+    """Each field, the types of JSON values that are its values as they stand, and what makes its value of others.
 
-    Found out once: a journal's line has 60 fields.
+    Computed once for a kind: a journal's line has 60 fields.
     """
     hints = typing.get_type_hints(kind)
-    found = {
-        field.name: functools.partial(from_json, hints[field.name])
-        if field.metadata.get(UNLIKE)
-        else _decoder(hints[field.name])
-        for field in dataclasses.fields(kind)
-    }
-    floats = tuple(name for name, decode in found.items() if decode is _as_float)
-    return tuple((name, decode) for name, decode in found.items() if decode and name not in floats), floats
+    found: list[tuple[str, _Plain, _Decode | None]] = []
+    for field in dataclasses.fields(kind):
+        plain, decode = _reader(hints[field.name])
+        if field.metadata.get(UNLIKE):
+            decode = functools.partial(from_json, hints[field.name])
+        if plain is not _ANY:
+            found.append((field.name, plain, decode))
+    return tuple(found)
 
 
-def _decoder(hint: Any) -> _Decode | None:
-    origin = typing.get_origin(hint)
+_ANY: _Plain = frozenset({object})
+
+
+def _reader(hint: Any) -> tuple[_Plain, _Decode | None]:
+    """What of JSON is a value of `hint` as it stands, and what makes one of the rest; None where nothing does."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return _ANY, None
     if origin in (typing.Union, types.UnionType):
-        decode = _decoder(next(arg for arg in typing.get_args(hint) if arg is not type(None)))
-        return decode if decode in (None, _as_float) else lambda item: None if item is None else decode(item)
+        plain, decodes = zip(*map(_reader, args), strict=True)
+        (decode, *others) = [each for each in decodes if each is not None] or [None]
+        assert not others, f"{hint} has several kinds of values that are made from JSON"
+        return frozenset().union(*plain), decode
+    if origin is typing.Literal:
+        return frozenset(), functools.partial(_one_of, args)
     if origin is tuple:
-        decode = _of_tuple(typing.get_args(hint))
-        return lambda item: None if item is None else decode(item)
-    if isinstance(hint, type):
-        if dataclasses.is_dataclass(hint):
-            return functools.partial(_one_of_each, hint, {})
-        if issubclass(hint, enum.Enum):
-            return hint
-        if hint is float:
-            return _as_float
-    return None
+        return frozenset(), _of_tuple(args)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return frozenset(), functools.partial(_mapping, *map(_reader, args))
+    if hint is float:
+        return frozenset({float}), _as_float
+    if hint in _PLAIN:
+        return frozenset({hint}), None
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return frozenset(), functools.partial(_one_of_each, hint, {})
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return frozenset(), hint
+    raise TypeError(f"{hint} cannot be read from JSON")
 
 
 def _of_tuple(inner: tuple[Any, ...]) -> _Decode:
-    decoders = [_decoder(hint) or _as_it_is for hint in inner if hint is not ...]
+    readers = [_reader(hint) for hint in inner if hint is not ...]
     if inner[-1] is not ...:
-        return lambda items: tuple(decode(item) for decode, item in zip(decoders, items, strict=True))
-    decode = decoders[0]
-    if decode is _as_float:
-        return lambda items: tuple(map(decode, items)) if int in map(type, items) else tuple(items)
-    return tuple if decode is _as_it_is else lambda items: tuple(map(decode, items))
+
+        def read_each(items: Any) -> tuple[Any, ...]:
+            if len(_listed(items)) != len(readers):
+                raise _WrongTypeError(f"must be a list of {len(readers)}, got {len(items)} values")
+            return tuple(_item(*reader, item) for reader, item in zip(readers, items, strict=True))
+
+        return read_each
+    plain, decode = readers[0]
+
+    def read(items: Any) -> tuple[Any, ...]:
+        if plain.issuperset(map(type, _listed(items))):
+            return tuple(items)
+        return tuple(_item(plain, decode, item) for item in items)
+
+    return read
 
 
-def _as_it_is(item: Any) -> Any:
-    return item
+def _listed(items: Any) -> Sequence[Any]:
+    if isinstance(items, (list, tuple)):
+        return items  # type: ignore[reportUnknownVariableType]
+    raise _WrongTypeError(f"must be a list, got {_shown(items)}")
 
 
-def _as_float(item: Any) -> Any:
-    return float(item) if type(item) is int else item
+def _mapping(keys: tuple[_Plain, _Decode | None], values: tuple[_Plain, _Decode | None], items: Any) -> dict[Any, Any]:
+    if not isinstance(items, Mapping):
+        raise _WrongTypeError(f"must be an object, got {_shown(items)}")
+    return {_item(*keys, key): _item(*values, item) for key, item in items.items()}  # type: ignore[reportUnknownVariableType]
+
+
+def _item(plain: _Plain, decode: _Decode | None, item: Any) -> Any:
+    if type(item) in plain or plain is _ANY:
+        return item
+    if decode is None:
+        raise _WrongTypeError(f"must be {_words(plain)}, got {_shown(item)}")
+    return decode(item)
+
+
+def _one_of(values: tuple[Any, ...], item: Any) -> Any:
+    if any(type(item) is type(value) and item == value for value in values):
+        return item
+    raise _WrongTypeError(f"must be one of {', '.join(map(str, values))}, got {_shown(item)}")
+
+
+def _as_float(item: Any) -> float:
+    if isinstance(item, (int, float)) and type(item) is not bool:
+        return float(item)
+    raise _WrongTypeError(f"must be a number, got {_shown(item)}")
+
+
+def _words(plain: _Plain) -> str:
+    return " or ".join(word for kind, word in _WORDS.items() if kind in plain)
+
+
+def _shown(item: Any) -> str:
+    """A JSON value in an error: itself where it is short, else its type."""
+    if isinstance(item, Mapping):
+        return "an object"
+    if isinstance(item, (list, tuple)):
+        return "a list"
+    text = json.dumps(item)
+    return text if len(text) <= 60 else _WORDS.get(type(item), type(item).__name__)  # type: ignore[reportUnknownArgumentType]
 
 
 _MOST_KEPT = 4096

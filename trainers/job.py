@@ -89,8 +89,9 @@ class Job:
     """None where the study has not measured it yet: then rank 0 does."""
     datasheet_peak_tflops: float | None = None
     """Of a device, in the recipe's compute precision; None where the catalogue does not have it."""
-    stop_at_unix_s: float | None = None
-    """No rung starts after this moment."""
+    stop_at_s: float | None = None
+    """No rung starts after this moment of the monotonic clock of the driver's node, where the recorder is: it tells the
+    workers how long that is."""
     commit: str = "unknown"
     engine_source: str = ""
     """Of an engine outside this project, the `trainers.engines.source_hash` that the study began with: workers must

@@ -1,39 +1,17 @@
-"""The journal's lines, and the one way to append them: also for processes that see nothing of the driver's code.
-
-A journal is a text file of JSON objects, one a line. It is only ever appended to, a line in one write, and a line is
-on disk before `append` returns. Figures that are not finite stand as Python writes them (`NaN`, `Infinity`).
-"""
+"""What a journal records: one frozen value a line. `trainers/journal_lines.py` has them as text."""
 
 import dataclasses
-import datetime
-import errno
-import json
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
-import pydantic_core
-
 from trainers.cluster import Cluster
-from trainers.codec import UNLIKE, from_json, identity, to_json
+from trainers.codec import UNLIKE, identity
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement
 from trainers.profiling.sums import Sums
 from trainers.recipe import Recipe
 
-SCHEMA = 1
-"""Stands in every line; raised when an older reader would misread what a newer writer means."""
-
 TrialState = Literal["done", "interrupted", "failed"]
-
-
-class JournalError(ValueError):
-    """A line that cannot be used; its text says why."""
-
-
-class NewerSchemaError(JournalError):
-    """A line written by a newer version of this project."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,6 +100,8 @@ class Planned:
     """What a session may try, written at its start; the last line counts."""
 
     kind: ClassVar[str] = "planned"
+    optional: ClassVar[bool] = True
+    """A version that does not know the kind reads the journal without such lines."""
     at: str = ""
     layouts: tuple[PlannedLayout, ...]
     """The one that is predicted to be the fastest first, of each recipe."""
@@ -203,6 +183,8 @@ class GateCurves:
     """Mean loss in nats over the step's sequences, before the step."""
     grad_norms: tuple[float, ...]
     """Global gradient norm before clipping."""
+    step_times_s: tuple[float, ...] = ()
+    """Seconds of each step; empty in journals of older versions."""
     is_reference: bool = False
     """Whether the layout ran for others to be compared with."""
 
@@ -266,6 +248,10 @@ class Resume:
     kind: ClassVar[str] = "resume"
     at: str = ""
     argv: tuple[str, ...] = ()
+    commit: str = "unknown"
+    """Of the checkout that goes on with the study."""
+    study: StudyHeader | None = None
+    """The study's first line once more: damage to that one does not cost the study. None in journals of schema 1."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -287,91 +273,3 @@ class End:
 
 
 Line = StudyHeader | Planned | Peak | TrialStart | RungStart | Measured | GateCurves | Profile | TrialEnd | Resume | End
-
-_KINDS: dict[str, type[Line]] = {kind.kind: kind for kind in get_args(Line)}
-
-
-def to_line(entry: Line) -> dict[str, Any]:
-    """The JSON object of `entry`, ready for `append`."""
-    return {"kind": entry.kind, "schema": SCHEMA, **to_json(entry)}
-
-
-def from_line(text: str | bytes) -> Line:
-    """The entry that a journal's line holds.
-
-    Raises:
-        NewerSchemaError: a newer version of this project wrote it.
-        JournalError: it is cut short, not a journal's line, or holds values that cannot be.
-    """
-    try:
-        data = _parsed(text)
-    except ValueError as error:
-        raise JournalError("not a whole JSON object") from error
-    if not isinstance(data, dict):
-        raise JournalError("not a JSON object")
-    fields: dict[str, Any] = dict(data)  # type: ignore[reportUnknownArgumentType]
-    schema, kind = fields.pop("schema", SCHEMA), fields.pop("kind", None)
-    if isinstance(schema, int) and schema > SCHEMA:
-        raise NewerSchemaError(f"written by a newer version (journal schema {schema}, this one reads up to {SCHEMA})")
-    if kind not in _KINDS:
-        raise JournalError(f"unknown kind {kind!r}: this version knows {', '.join(_KINDS)}")
-    try:
-        datetime.datetime.fromisoformat(fields["at"])
-        return from_json(_KINDS[kind], fields)
-    except KeyError as error:
-        raise JournalError(f"a {kind} without {error}") from error
-    except (ValueError, TypeError, AttributeError) as error:
-        raise JournalError(f"not a valid {kind}: {error}") from error
-
-
-def _parsed(text: str | bytes) -> Any:
-    try:
-        return pydantic_core.from_json(text)  # in half the time of `json`, which is most of reading a journal
-    except ValueError:
-        return json.loads(text)  # half a surrogate, as a file name that is not UTF-8 leaves: Python alone writes it
-
-
-def append(path: str | os.PathLike[str], line: Mapping[str, Any]) -> None:
-    """Add `line` to the journal at `path` and flush it to disk; fills in "at" where it is missing or empty.
-
-    Safe among processes of one machine: a line is one write at the file's end. Where the last writer was killed in the
-    middle of a line, the new one starts on a line of its own.
-
-    Raises:
-        OSError: the line could not be written in full (disk full, folder gone).
-    """
-    text = json.dumps({**line, "at": line.get("at") or now()}, separators=(",", ":"))
-    created = not Path(path).exists()
-    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        size = os.fstat(file).st_size
-        # Seen in the middle of another's write this may give an empty line, which readers pass over.
-        lead = b"\n" if size and os.pread(file, 1, size - 1) != b"\n" else b""
-        data = lead + text.encode() + b"\n"
-        written = os.write(file, data)
-        if written != len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))  # a disk that fills up cuts the last line
-        os.fsync(file)
-    finally:
-        os.close(file)
-    if created:
-        _sync_folder(Path(path).parent)
-
-
-def record(path: str | os.PathLike[str], entry: Line) -> None:
-    """`append` for an entry."""
-    append(path, to_line(entry))
-
-
-def now() -> str:
-    """The present time as the journal writes it."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a new file's name durable: fsync of the file alone leaves its entry in the folder to chance."""
-    file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

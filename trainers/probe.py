@@ -28,24 +28,24 @@ COLLECTIVE_S = {"cuda": 0.1, "cpu": 0.05}
 
 
 def train(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Ray Train's train function; `config` has `until_unix_s`. Returns, on rank 0, the fields of `Probe` it found."""
+    """Ray Train's train function; `config` has `left_s`. Returns, on rank 0, the fields of `Probe` it found."""
     node, address = ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
-    return probe(until_unix_s=config["until_unix_s"], node=node, address=address)
+    return probe(left_s=config["left_s"], node=node, address=address)
 
 
-def probe(*, until_unix_s: float, node: str, address: str) -> dict[str, Any] | None:
+def probe(*, left_s: float, node: str, address: str) -> dict[str, Any] | None:
     """As `train`, for ranks of any origin: `node` tells the machines apart, `address` is what they are called.
 
-    Nothing new is begun after `until_unix_s`, by the clock of any rank.
+    Nothing new is begun once `left_s` seconds are over, by the clock of any rank.
     """
-    return _Rank(until_unix_s, node, address).run()
+    return _Rank(left_s, node, address).run()
 
 
 class _Rank:
     """One rank of the probe. Every rank calls the same methods in the same order."""
 
-    def __init__(self, until_unix_s: float, node: str, address: str) -> None:
-        self.until_unix_s = until_unix_s
+    def __init__(self, left_s: float, node: str, address: str) -> None:
+        self.until_s = time.monotonic() + left_s
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.kind = "cuda" if dist.get_backend() == "nccl" else "cpu"
         self.device = torch.device("cuda", torch.cuda.current_device()) if self.kind == "cuda" else torch.device("cpu")
@@ -95,7 +95,7 @@ class _Rank:
 
     def _late(self) -> bool:
         """Whether any rank is out of time; from then on nothing new is begun."""
-        self.cut_short = self.cut_short or any(self._gather(time.time() > self.until_unix_s))
+        self.cut_short = self.cut_short or any(self._gather(time.monotonic() > self.until_s))
         return self.cut_short
 
     def _products(self) -> tuple[Product, ...]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from trainers import journal
 from trainers.codec import from_json
+from trainers.journal_lines import JournalError, from_line, record
 from trainers.layout import BatchPoint
 from trainers.measurement import ENDS_LADDER, Measurement, Outcome
 from trainers.node import error_of
@@ -115,7 +116,7 @@ class Recorder:
             before = self._standing.get(trial_id)
             if batch is not None and (before is None or before["batch"] != batch):
                 start = journal.RungStart(trial_id=trial_id, batch=from_json(BatchPoint, batch), deadline_s=allowed_s)
-                journal.record(self._path, start)
+                record(self._path, start)
             self._standing[trial_id] = {"phase": phase, "batch": batch, "until": time.monotonic() + allowed_s}
             self._keep()
 
@@ -124,6 +125,10 @@ class Recorder:
         with self._lock:
             self._nodes[trial_id] = nodes
             self._keep()
+
+    def seconds_until(self, moment_s: float) -> float:
+        """How long it is until a moment of this node's monotonic clock, which the driver shares."""
+        return moment_s - time.monotonic()
 
     def promise(self, trial_id: str, allowed_s: float) -> None:
         """Sets a standing trial's time for news anew, without a line in the journal."""
@@ -160,13 +165,13 @@ class Recorder:
                 entry = dataclasses.replace(entry, batch=left)
             elif entry.batch in done:  # asked again: the process that wrote it died before it could answer
                 return "known"
-            journal.record(self._path, journal.Measured(measurement=entry))
+            record(self._path, journal.Measured(measurement=entry))
             self._settle(trial_id, entry)
         return entry.outcome.value
 
     def _record(self, entry: journal.Peak | journal.GateCurves | journal.Profile) -> None:
         with self._lock:
-            journal.record(self._path, entry)
+            record(self._path, entry)
 
     def _settle(self, trial_id: str, entry: Measurement) -> None:
         self._done.setdefault(trial_id, set()).add(entry.batch)
@@ -184,8 +189,8 @@ class Recorder:
         self._standing, self._nodes = state["standing"], state["nodes"]
         for line in Path(self._path).read_bytes().splitlines():
             try:
-                entry = journal.from_line(line)
-            except journal.JournalError:  # cut short, or damaged: readers set it aside, and the trial runs it again
+                entry = from_line(line)
+            except JournalError:  # cut short, or damaged: readers set it aside, and the trial runs it again
                 continue
             if isinstance(entry, journal.Measured) and entry.measurement.trial_id in self._standing:
                 self._settle(entry.measurement.trial_id, entry.measurement)

@@ -67,9 +67,9 @@ class Worker:
         self.batch: BatchPoint = job.rungs[0] if job.rungs else job.profile or gate_batch(job)
         self.matmul_peak_tflops = job.matmul_peak_tflops
 
-    def _call_recorder(self, method: str, *arguments: Any, limit_s: float = recorder.ANSWER_S) -> None:
-        """Calls a method of the study's recorder; see `trainers.recorder.call`."""
-        recorder.call(self._recorder, method, *arguments, limit_s=limit_s)
+    def _call_recorder(self, method: str, *arguments: Any, limit_s: float = recorder.ANSWER_S) -> Any:
+        """The answer of a method of the study's recorder; see `trainers.recorder.call`."""
+        return recorder.call(self._recorder, method, *arguments, limit_s=limit_s)
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's `value`, by rank, on every rank."""
@@ -108,9 +108,9 @@ class Worker:
         if job.profile is not None:
             points = source.of_batch(job.profile.global_batch(job.layout))
             self._profile(context, engine, points, job.profile)
-        known = list(job.known_memory)
+        known, stop_at_s = list(job.known_memory), self._stop_at_s()
         for number, batch in enumerate(job.rungs):
-            late = any(self.gather(job.stop_at_unix_s is not None and time.time() > job.stop_at_unix_s))
+            late = any(self.gather(time.monotonic() > stop_at_s))
             if late or not self._fits(known, batch):
                 break
             self.batch = batch
@@ -131,6 +131,13 @@ class Worker:
         self.watchdog.rest()
         engine.close()
         return late
+
+    def _stop_at_s(self) -> float:
+        """From when on no rung may start, by this node's monotonic clock; never but on rank 0 of a job with a stop."""
+        if self.rank or self.job.stop_at_s is None:
+            return math.inf
+        left_s: float = self._call_recorder("seconds_until", self.job.stop_at_s)
+        return time.monotonic() + left_s
 
     def fail(self, error: Exception) -> NoReturn:
         """Turns what was raised into the failure that the trial records, and raises it."""

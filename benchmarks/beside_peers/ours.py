@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.beside_peers import trial
 from benchmarks.beside_peers.record import Record
-from trainers import journal
+from trainers import journal, journal_lines
 from trainers.measurement import Measurement, Outcome
 
 
@@ -30,7 +30,7 @@ def main(name: str, changes: tuple[str, ...], seed: int, limit_s: float, out: Pa
             process.wait(60)
     record = Record(out, began_unix_s)
     for line in (studies / "ours" / "journal.jsonl").read_text().splitlines():
-        entry = journal.from_line(line)
+        entry = journal_lines.from_line(line)
         if isinstance(entry, journal.Measured) and entry.measurement.outcome is not Outcome.SKIPPED:
             _write(record, entry.measurement, _unix_s(entry.at))
 

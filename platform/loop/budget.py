@@ -28,7 +28,7 @@ class Spending:
     """A session's time and device seconds beside its budget. Trials run one at a time: `begin` and `end` alternate."""
 
     def __init__(
-        self, budget: Budget, *, num_devices: int, spent_s: float = 0.0, clock: Callable[[], float] = time.time
+        self, budget: Budget, *, num_devices: int, spent_s: float = 0.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`spent_s` is what the session took before: Ray's start counts in a time budget as well."""
         self.budget = budget

@@ -51,10 +51,10 @@ def make_job(
     *,
     history: History,
     settings: Settings,
-    stop_at_unix_s: float | None,
+    stop_at_s: float | None,
 ) -> Job:
     """The trial of `candidate` that climbs `rungs`: one of the search, or the `final` one; it ends at
-    `stop_at_unix_s` (None: whenever it does).
+    `stop_at_s` by the driver's monotonic clock (None: whenever it does).
     """
     repeat = final.repeat if final else 0
     # Where every point is asked for, none is cut short.
@@ -87,7 +87,7 @@ def make_job(
         cap_gib=settings.cap_gib,
         matmul_peak_tflops=history.peak_tflops(candidate.recipe.compute_precision),
         datasheet_peak_tflops=datasheet_tflops(settings.cluster, candidate.recipe.compute_precision),
-        stop_at_unix_s=stop_at_unix_s,
+        stop_at_s=stop_at_s,
         commit=settings.commit,
         timing=settings.timing,
         hang_floor_s=settings.hang_floor_s,

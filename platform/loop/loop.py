@@ -18,7 +18,8 @@ from platform.study.history import key_of
 from platform.study.study import Study
 from search_spaces.space import Candidate
 from trainers.job import Job
-from trainers.journal import Measured, TrialEnd, TrialStart, TrialState, now
+from trainers.journal import Measured, TrialEnd, TrialStart, TrialState
+from trainers.journal_lines import now
 from trainers.layout import BatchPoint
 from trainers.measurement import ENDS_LADDER, Measurement, Outcome
 
@@ -36,14 +37,18 @@ class Loop:
         settings: Settings,
         spent_s: float = 0.0,
         shared_s: float = 0.0,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`spent_s` is what the session took before, `shared_s` what it had from those that were before it."""
+        """`spent_s` is what the session took before, `shared_s` what it had from those that were before it.
+
+        Budgets count by `clock`, which nobody sets: the time of day may go back by hours.
+        """
         self.study = study
         # All that the journal holds, this session's first line too: it settles what a killed session left open.
         self._tail, self.history = study.follow()
         history = self.history
         self.settings = settings
+        self._clock = clock
         self.spending = Spending(budget, num_devices=settings.cluster.num_devices, spent_s=spent_s, clock=clock)
         self.why_ended = ""
         """Why no further trial runs; empty while the search goes on."""
@@ -301,7 +306,7 @@ class Loop:
             final,
             history=self.history,
             settings=self.settings,
-            stop_at_unix_s=time.time() + left_s if math.isfinite(left_s) else None,
+            stop_at_s=self._clock() + left_s if math.isfinite(left_s) else None,
         )
 
     @property

@@ -2,23 +2,28 @@
 
 import fcntl
 import os
+import re
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from platform.common.errors import NOT_RESOLVED
 from platform.common.signals import INTERRUPTED
 from platform.common.text import plural
-from platform.mirror.fields import id_of
-from platform.mirror.runs import Runs
+from platform.mirror.content import Entry, Prediction, content_of, id_of
+from platform.mirror.look import how_to_look
+from platform.mirror.runs import WINNER_FILES, Runs
+from platform.mirror.study_run import roles
 from platform.mirror.system_metrics import Samples
-from platform.mirror.uri import check_uri, default_uri, shown_uri, ui_command
+from platform.mirror.uri import check_uri, default_uri, shown_uri, without_secrets
+from platform.reports.forecast import forecaster_of
 from platform.reports.rows import tables
 from platform.reports.summary import verdicts
 from platform.study.history import History
 from platform.study.journal import JOURNAL, Tail
-from trainers.journal import GateCurves, Line, Measured, RungStart, now
+from trainers.journal import GateCurves, Line, Measured, Profile, RungStart, StudyHeader
+from trainers.journal_lines import now
 from trainers.measurement import Measurement, Outcome
 
 __all__ = ["Mirror", "check_uri", "default_uri", "shown_uri"]
@@ -26,7 +31,7 @@ __all__ = ["Mirror", "check_uri", "default_uri", "shown_uri"]
 _POLL_S = 0.5
 _LONGEST_PAUSE_S = 15.0
 _LAST_TRY_S = 3.0
-_FILES = ("layout*.json", "ds_config*.json", "measurements.csv", "measurements.parquet", "*.png", "trace-*.json.gz")
+_FILES = (*WINNER_FILES, "measurements.csv", "measurements.parquet", "*.png", "trace-*.json.gz")
 
 
 class Mirror:
@@ -45,10 +50,11 @@ class Mirror:
         self._tail = tail or Tail(self.folder / JOURNAL)
         self._history = History()
         self._rung_starts: dict[tuple[str, int], str] = {}
-        self._pending: deque[tuple[Measurement | GateCurves, str, str]] = deque()
+        self._pending: deque[tuple[Entry, str, str]] = deque()
         self._seen: set[str] = set()
         self._runs: Runs | None = None
-        self._experiment_id = ""
+        self.addresses: Mapping[str, str] = {}
+        """Of each saved view, known once MLflow has answered."""
         self._samples = Samples(self.folder, after_ms=0)
         self._marked_running = False
         self._complete = False
@@ -87,8 +93,8 @@ class Mirror:
 
     @property
     def look(self) -> str:
-        """What to type, or to open, to look at the study."""
-        return ui_command(self.uri, self._experiment_id)
+        """What to type and which pages to open to look at the study."""
+        return how_to_look(self.uri, self.addresses)
 
     @property
     def mirrored(self) -> frozenset[str]:
@@ -128,7 +134,7 @@ class Mirror:
                 wait_s = _LONGEST_PAUSE_S
             except Exception as error:
                 # Whatever it is, the search goes on; what the server has is asked anew when it answers again.
-                self._problem = _brief(error)
+                self._problem = without_secrets(_brief(error), self.uri)
                 self._troubled = True
                 self._runs = None
                 self._marked_running = False
@@ -149,18 +155,26 @@ class Mirror:
             return
         if self._runs is None:
             self._runs = Runs(self.uri, header)
-            self._experiment_id = self._runs.experiment_id
+            self.addresses = self._runs.addresses
             self._samples = Samples(self.folder, after_ms=self._runs.samples_until_ms())
         if not self._marked_running and not closing:
             self._runs.running()
             self._marked_running = True
-        while self._pending:
-            pending, started, ended = self._pending[0]
-            self._runs.add(pending, started=started, ended=ended)
-            self._pending.popleft()
+        self._add_pending(self._runs, header)
         self._runs.samples(self._samples.read())
         if closing:
             self._finish(self._runs)
+
+    def _add_pending(self, runs: Runs, header: StudyHeader) -> None:
+        measurements = [entry for entry, _, _ in self._pending if isinstance(entry, Measurement)]
+        predicted = _predictions(measurements, header)
+        while self._pending:
+            entry, started, ended = self._pending[0]
+            found = predicted.get(id_of(entry))
+            runs.add(content_of(entry, header, started=started, ended=ended, predicted=found))
+            self._pending.popleft()
+        if any(each.repeat for each in measurements):
+            runs.set_roles(roles(self._history))
 
     def _take(self, entry: Line) -> None:
         self._history.extend([entry])
@@ -173,7 +187,7 @@ class Mirror:
             started = self._rung_starts.get((measurement.trial_id, measurement.batch.micro_batch), entry.at)
             self._pending.append((measurement, started, entry.at))
             self._seen.add(measurement.id)
-        if isinstance(entry, GateCurves):
+        if isinstance(entry, (GateCurves, Profile)):
             start = next((each.at for each in self._history.trials if each.trial_id == entry.trial_id), entry.at)
             self._pending.append((entry, start, entry.at))
 
@@ -188,12 +202,24 @@ class Mirror:
             at = end.at
         if self._troubled:
             runs.tidy()
+        runs.set_roles(roles(self._history))
         runs.describe("\n\n".join(verdicts(self._history)))
         for name, rows in tables(self._history).items():
             runs.table(name, rows)
         runs.attach(sorted(path for pattern in _FILES for path in self.folder.glob(pattern)))
-        runs.ended(self._history, status=status, at=at)
+        runs.ended(self._history, self.folder, status=status, at=at)
         self._complete = True
+
+
+def _predictions(measurements: Sequence[Measurement], header: StudyHeader) -> dict[str, Prediction]:
+    """What the cost model says of each, by id; empty where it does not know the devices."""
+    found = forecaster_of(header).of(measurements)
+    if found is None:
+        return {}
+    return {
+        each.id: Prediction(step_s=float(step_s), peak_gib=float(gib))
+        for each, step_s, gib in zip(measurements, found.step.total_s, found.memory.allocated_gib, strict=True)
+    }
 
 
 def _only_one(path: Path) -> int:
@@ -217,6 +243,8 @@ def _brief(error: Exception) -> str:
     while seen.__cause__ is not None:
         seen = seen.__cause__
     text = " ".join(str(seen).split())
+    if status := re.search(r"error code (\d{3})\b|too many (\d{3}) error responses", text):
+        return f"it answers with HTTP status {status[1] or status[2]}"
     for sign in (
         "Connection refused",
         "timed out",

@@ -1,6 +1,8 @@
-"""Where MLflow keeps a study: checked before anything starts, without importing MLflow."""
+"""Where MLflow keeps a study: checked before anything starts, without importing MLflow, and shown without secrets."""
 
-import shlex
+import base64
+import os
+import re
 import urllib.parse
 from pathlib import Path
 
@@ -15,12 +17,25 @@ def default_uri(studies: Path) -> str:
     return f"sqlite:///{_quoted(studies.absolute() / 'mlflow.db')}"
 
 
-def kept_uri(kept: str, studies: Path) -> str:
-    """Where a study's runs are: as its journal says (`kept`), else beside `studies`, which may be a copy of the folder
-    that the journal means, on a machine that has no such file.
+def report_uri(named: str, recorded: str, studies: Path) -> str:
+    """Where a report brings a study of `studies` up to date: at the URI that the user `named`, else beside the study.
+
+    A journal may be somebody else's, and a server that it has `recorded` would be sent this user's token, a file
+    written to: what is recorded elsewhere is used only where it is named too.
+
+    Raises:
+        InputError: the URI is not one; or the study's runs are elsewhere and nothing is named. The sentence says how.
     """
-    file = sqlite_path(kept)
-    return default_uri(studies) if not kept or (file is not None and not file.exists()) else kept
+    if named:
+        return check_uri(named)
+    beside = default_uri(studies)
+    file, default = sqlite_path(recorded), sqlite_path(beside)
+    if not recorded or (file is not None and (not file.exists() or (default and file.resolve() == default.resolve()))):
+        return beside  # also of a copy of the folder, on a machine that has no such file
+    raise InputError(
+        f"MLflow is left as it is: by its journal the study is at {shown_uri(recorded)!r}, which is used only where you"
+        " name it too, by --mlflow URI or MLFLOW_TRACKING_URI"
+    )
 
 
 def check_uri(uri: str) -> str:
@@ -69,23 +84,28 @@ def sqlite_path(uri: str) -> Path | None:
 
 
 def shown_uri(uri: str) -> str:
-    """The URI as it may be shown and kept: without the password."""
-    try:
-        parts = urllib.parse.urlsplit(uri)
-        if parts.password is None:
-            return uri
-    except ValueError:
+    """The URI as it may be shown and recorded: without user, password and query, which may hold a token."""
+    if sqlite_path(uri) is not None:
         return uri
-    host = parts.netloc.rpartition("@")[2]
-    return urllib.parse.urlunsplit(parts._replace(netloc=f"{parts.username}@{host}"))
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
+        return uri.rpartition("@")[2]
+    rest = rest.partition("?")[0].partition("#")[0] if "@" not in rest else rest.rpartition("@")[2].partition("?")[0]
+    return f"{scheme}://{rest}"
 
 
-def ui_command(uri: str, experiment_id: str = "") -> str:
-    """What to type, or to open, to look at the runs; with the page to open, as a shell's comment where it follows."""
-    page = f"/#/experiments/{experiment_id}/runs" if experiment_id else ""
-    if uri.startswith(("http://", "https://")):
-        return f"open {shown_uri(uri).rstrip('/')}{page}"
-    if uri.startswith("databricks"):
-        return "open the Databricks workspace"
-    then = f"  # then open http://127.0.0.1:5000{page}" if page else ""
-    return f"mlflow ui --backend-store-uri {shlex.quote(shown_uri(uri))}{then}"
+def without_secrets(text: str, uri: str) -> str:
+    """The text of an error, without what the URI or the environment says of user, password and token."""
+    text = re.sub(r"//\S*@", "//", text)
+    secrets = {os.environ.get(name, "") for name in ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")}
+    user_info = uri.partition("://")[2].rpartition("@")[0]
+    if user_info:
+        plain = urllib.parse.unquote(user_info)
+        password = user_info.partition(":")[2] or user_info
+        secrets |= {user_info, plain, password, urllib.parse.unquote(password)}
+    user, password = (os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("USERNAME", "PASSWORD"))
+    plain = {urllib.parse.unquote(user_info), f"{user}:{password}"}
+    secrets |= {base64.b64encode(each.encode()).decode() for each in plain if each.strip(":")}
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text

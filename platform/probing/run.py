@@ -26,7 +26,7 @@ def measure(place: Place, began_s: float) -> Probe:
     Raises:
         ClusterError: the workers did not start, or one of them failed.
     """
-    found = _run(place, until_unix_s=time.time() + BUDGET_S - (time.monotonic() - began_s))
+    found = _run(place, left_s=BUDGET_S - (time.monotonic() - began_s))
     probe = from_json(
         Probe,
         {
@@ -40,7 +40,7 @@ def measure(place: Place, began_s: float) -> Probe:
     return dataclasses.replace(probe, seconds=round(time.monotonic() - began_s, 1), finished=finished)
 
 
-def _run(place: Place, until_unix_s: float) -> Mapping[str, Any]:
+def _run(place: Place, left_s: float) -> Mapping[str, Any]:
     import ray.train  # reads at import the settings that `connected` made
     from ray.train.torch import TorchTrainer
 
@@ -50,7 +50,7 @@ def _run(place: Place, until_unix_s: float) -> Mapping[str, Any]:
     with tempfile.TemporaryDirectory(prefix="probe-") as scratch:
         trainer = TorchTrainer(
             workers.train,
-            train_loop_config={"until_unix_s": until_unix_s},
+            train_loop_config={"left_s": left_s},
             torch_config=process_group(on_cuda=place.has_gpus, timeout_s=COLLECTIVE_TIMEOUT_S, folder=scratch),
             scaling_config=ray.train.ScalingConfig(
                 num_workers=place.cluster.num_devices,

@@ -5,8 +5,6 @@
 
 import dataclasses
 import json
-import types
-import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from platform.study.history import History, by_recipe
 from platform.study.journal import JOURNAL
 from platform.study.parquet import PARQUET, write_parquet
 from platform.study.replace import replacing
-from trainers.codec import from_json, shortened, to_json
+from trainers.codec import from_json, to_json
 from trainers.engines.deepspeed.config import ds_config
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement
@@ -65,37 +63,9 @@ def read_layout(path: Path) -> LayoutFile:
         raise InputError(f'the layout file {path} must hold an object with "layout", as the search writes it')
     parts: dict[str, Any] = {key: data[key] for key in ("layout", "recipe", "batch") if data.get(key) is not None}  # type: ignore[reportUnknownMemberType]
     try:
-        _check_types(LayoutFile, parts)
         return from_json(LayoutFile, parts)
     except ValueError as error:
         raise InputError(f"the layout file {path} is not valid: {error}") from error
-
-
-def _check_types(kind: type, data: Mapping[str, Any]) -> None:
-    """Refuses values of another type than their field's: a file written by hand may hold 1.5, "2" or true for a number.
-
-    Raises:
-        ValueError: there is one.
-    """
-    for name, hint in typing.get_type_hints(kind).items():
-        hints = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-        inner = next((each for each in hints if dataclasses.is_dataclass(each)), None)
-        if name not in data or (data[name] is None and type(None) in hints):
-            continue
-        if inner is not None and isinstance(data[name], Mapping):
-            _check_types(typing.cast(type, inner), data[name])
-        elif inner is None and not any(_is_of(each, data[name]) for each in hints):
-            wanted = next((word for each, word in _WORDS.items() if each in hints), "text")
-            raise ValueError(f"{name} must be {wanted}, got {shortened(data[name])}")
-
-
-_WORDS = {bool: "true or false", int: "a whole number", float: "a number"}
-
-
-def _is_of(hint: Any, value: Any) -> bool:
-    if hint is float:
-        return type(value) in (int, float)
-    return type(value) is (str if typing.get_origin(hint) is typing.Literal else hint)
 
 
 def write_results(folder: Path, history: History) -> list[Path]:

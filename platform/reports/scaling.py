@@ -270,15 +270,18 @@ def _groups(found: Sequence[Row]) -> list[list[Row]]:
     return list(groups.values())
 
 
-def show(folder: Path, histories: Sequence[History], *, as_object: bool, width: int) -> None:
-    """Writes the files of the studies' comparison and prints it: tables and paths, or the JSON object alone."""
+def show(folder: Path | None, histories: Sequence[History], *, as_object: bool, width: int) -> None:
+    """Writes the files of the studies' comparison into `folder` (None: nowhere) and prints it: tables and paths, or the
+    JSON object alone.
+    """
     found = rows(histories)
     device = _header(histories[0]).cluster.device_word
-    files = write_files(folder, found, device)
+    files = write_files(folder, found, device) if folder else []
     if as_object:
         print(json.dumps(to_object(found, histories), allow_nan=False))
         return
     print_table(found, device, Console(width=width, highlight=False, markup=False, emoji=False))
-    print("Files:")
+    if files:
+        print("Files:")
     for path in files:
         print(f"  {path}")

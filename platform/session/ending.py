@@ -33,7 +33,8 @@ def tell(study: Study, mirror: Mirror, *, as_object: bool | None, profile: bool)
         say(said)
     if as_object is not None:
         show(history, files, as_object=as_object)
-    say(f"{how_long(history)} {mirror.look}")
+    say(how_long(history))
+    say(mirror.look)
 
 
 def how_it_ended(end: End | None, path: Path) -> str:

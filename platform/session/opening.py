@@ -10,6 +10,7 @@ from platform.common.say import say
 from platform.session.first_line import check_engines
 from platform.study.history import History
 from platform.study.study import Study, check_name, fresh_name
+from platform.study.trust import check_owner
 from platform.subject.options import SearchOptions, options_of
 from platform.subject.request import Request, read_request, resumed
 
@@ -62,7 +63,7 @@ def _new(options: SearchOptions) -> Opened:
 def _resumed(options: SearchOptions, name: str) -> Opened:
     if options.name is not None and options.name != name:
         raise InputError(f"--resume {name} goes on under its own name: leave out --name")
-    study, history, remark = Study.resume(options.studies, name)
+    study, history, remark = Study.resume(options.studies, name, trusted=options.trust)
     try:
         if remark:
             say(remark)
@@ -73,6 +74,7 @@ def _resumed(options: SearchOptions, name: str) -> Opened:
         check_engines(history.header)
         begun_with = options_of(history.header)
         options = resumed(options, begun_with)
+        check_owner(begun_with.files(), trusted=options.trust)
         if begun_with.learn_from is not None and options.study.learn_from is None:
             say("The study that it learned from is gone: it goes on with what it measured itself.")
         return Opened(options=options, request=read_request(options), study=study, history=history, left=left)

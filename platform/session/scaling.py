@@ -18,8 +18,10 @@ from platform.reports.show import table_width
 from platform.session import ending, session
 from platform.session.replanned import with_plan
 from platform.study.history import History
-from platform.study.several import Several, is_several, member, read_several, write_several
+from platform.study.plain_files import refuse_links
+from platform.study.several import SCALING, Several, is_several, member, read_several, write_several
 from platform.study.study import Study, fresh_name, is_study, read
+from platform.study.trust import check_owner, not_written, other_owner
 from platform.subject.options import SearchOptions, StudyOptions, read_options
 from platform.subject.request import read_request, resumed
 from platform.subject.subject import subject_of
@@ -82,14 +84,17 @@ def search(options: SearchOptions) -> int:
     return code
 
 
-def report(studies: Path, name: str, *, as_object: bool) -> int:
+def report(studies: Path, name: str, *, as_object: bool, trusted: bool = False) -> int:
     """Compares what the journals of `name` have so far; returns 0 where some number of devices has a winner, else 1; 4
     where on some number it is not resolved which layout is the fastest.
+
+    Writes files into the folder where it is this user's, or `trusted`.
 
     Raises:
         InputError: a journal or the folder cannot be used.
     """
-    several = read_several(studies / name)
+    folder = studies / name
+    several = read_several(folder)
     histories: list[History] = []
     for count in several.counts:
         path = studies / member(name, count)
@@ -97,7 +102,12 @@ def report(studies: Path, name: str, *, as_object: bool) -> int:
             histories.append(with_plan(read(path)[0]))
     if not histories:
         raise InputError(f"nothing of {name} was measured yet")
-    show(studies / name, histories, as_object=as_object, width=table_width())
+    owner = "" if trusted else other_owner((folder, folder / SCALING))
+    if owner:
+        say(not_written(owner))
+    else:
+        refuse_links(folder)
+    show(None if owner else folder, histories, as_object=as_object, width=table_width())
     say(f"To see it again: {ending.how_to('python -m platform.report', studies / name)}")
     code = 1
     for history in histories:
@@ -116,7 +126,12 @@ def _which(options: SearchOptions) -> tuple[str, Several]:
     if options.resume is not None:
         if options.name is not None and options.name != options.resume:
             raise InputError(f"--resume {options.resume} goes on under its own name: leave out --name")
-        return options.resume, read_several(studies / options.resume)
+        folder = studies / options.resume
+        refuse_links(folder)
+        check_owner((folder, folder / SCALING), trusted=options.trust)
+        several = read_several(folder)
+        check_owner(read_options(several.options, several.argv).files(), trusted=options.trust)
+        return options.resume, several
     first = dataclasses.replace(options, study=dataclasses.replace(options.study, gpus=counts[:1]))
     name = options.name or fresh_name(studies, read_request(first).space.name)
     for each in (name, *(member(name, count) for count in counts)):

@@ -12,6 +12,7 @@ import platform.searchers as searchers
 from platform.cluster import leftovers, preflight
 from platform.cluster.connection import CPU_WORKERS, connected
 from platform.cluster.nodes import Place
+from platform.common import checkout
 from platform.common.errors import ClusterError
 from platform.common.say import say
 from platform.common.signals import interruptible
@@ -65,7 +66,7 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
                 print_dry_run(subject, budget, opening.history)
                 return 0
             if opening.is_resumed:
-                study.record(Resume(argv=tuple(sys.argv[1:])))
+                study.record(Resume(argv=tuple(sys.argv[1:]), commit=checkout.commit(), study=opening.history.header))
             else:
                 study.record(header_of(study.name, subject, searcher=request.searcher, uri=uri))
             if not finished.why_over(study, request):

@@ -30,7 +30,7 @@ class History:
 
     def __init__(self, entries: Iterable[Line] = ()) -> None:
         self.header: StudyHeader | None = None
-        """None until the study's first line was read."""
+        """None until the study's first line was read, or a resumption that repeats it."""
         self.planned: Planned | None = None
         """What the last session may try; None in journals of older versions."""
         self.peaks: list[Peak] = []
@@ -79,7 +79,7 @@ class History:
 
     def _add(self, entry: Line) -> None:
         at = datetime.datetime.fromisoformat(entry.at)
-        if isinstance(entry, (StudyHeader, Resume)):
+        if isinstance(entry, (StudyHeader, Resume)) or not self.sessions:  # its first line may be damaged
             if self.sessions and self.end is None:
                 self._close_session()
             self.sessions += 1
@@ -130,7 +130,7 @@ class History:
                 if entry.left_out or entry.exit_code in (0, 1, NOT_RESOLVED):
                     self.left_out = entry.left_out
             case Resume():
-                pass
+                self.header = self.header or entry.study
 
     def _count(self, trial_id: str) -> None:
         if trial_id[1:].isdecimal():

@@ -3,11 +3,15 @@
 import copy
 import dataclasses
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from platform.common.errors import InputError
-from trainers.journal import JournalError, Line, NewerSchemaError, from_line, now
+from platform.study.plain_files import open_plain, read_plain
+from platform.study.replace import replacing
+from trainers.journal import Line, Resume, StudyHeader
+from trainers.journal_lines import JournalError, NewerSchemaError, from_line, now
 
 JOURNAL = "journal.jsonl"
 REJECTED = "journal.rejected.jsonl"
@@ -31,7 +35,11 @@ class Tail:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rejected: list[Rejected] = []
-        """Every line set aside so far."""
+        """Every line so far that is damaged."""
+        self.newer: list[Rejected] = []
+        """Every line so far that a newer version of this project wrote."""
+        self._commit = ""
+        """Of the checkout that wrote the last lines, as far as they say it."""
         self._offset = 0
         self._number = 0
         self._before: Sequence[Line] = ()
@@ -39,7 +47,7 @@ class Tail:
     def fork(self, lines: Sequence[Line] = ()) -> "Tail":
         """Another one, for a reader of its own, that gives `lines` and then what this one has not read yet."""
         other = copy.copy(self)
-        other.rejected, other._before = list(self.rejected), tuple(lines)
+        other.rejected, other.newer, other._before = list(self.rejected), list(self.newer), tuple(lines)
         return other
 
     def read(self, *, last: bool = False) -> list[Line]:
@@ -48,11 +56,11 @@ class Tail:
         With `last`, no writer is alive: an end without a newline is taken as the last line, whole or cut.
 
         Raises:
-            InputError: a line was written by a newer version of this project.
+            InputError: the file is a link, or cannot be read.
         """
         entries, self._before = list(self._before), ()
         try:
-            with self.path.open("rb") as file:
+            with os.fdopen(open_plain(self.path), "rb") as file:
                 file.seek(self._offset)
                 data = file.read()
         except FileNotFoundError:
@@ -70,35 +78,65 @@ class Tail:
         if not line.strip():
             return None
         try:
-            return from_line(line)
+            entry = from_line(line)
         except NewerSchemaError as error:
-            raise InputError(f"line {self._number} of {self.path} was {error}: update this checkout") from error
-        except JournalError as error:
-            text = line.rstrip(b"\n").decode("utf-8", "replace")
-            self.rejected.append(Rejected(offset=self._offset, number=self._number, text=text, why=str(error)))
+            self._commit = error.commit or self._commit
+            at = f": the checkout of commit {self._commit} reads it" if self._commit else ": update this checkout"
+            self.newer.append(self._rejected(line, f"{error}{at}"))
             return None
+        except JournalError as error:
+            self.rejected.append(self._rejected(line, str(error)))
+            return None
+        if isinstance(entry, (StudyHeader, Resume)):
+            self._commit = entry.commit
+        return entry
+
+    def _rejected(self, line: bytes, why: str) -> Rejected:
+        text = line.rstrip(b"\n").decode("utf-8", "replace")
+        return Rejected(offset=self._offset, number=self._number, text=text, why=why)
 
 
-def set_aside(folder: Path, rejected: list[Rejected]) -> str:
-    """Keep unusable lines in the study's `journal.rejected.jsonl`, each once; one sentence about them, "" for none."""
+def set_aside(folder: Path, rejected: Sequence[Rejected]) -> str:
+    """Writes damaged lines into the study's `journal.rejected.jsonl`, each once; one sentence about them, "" for none.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
     if not rejected:
         return ""
     path = folder / REJECTED
-    known: set[int] = set()
-    if path.exists():
-        with path.open(encoding="utf-8") as file:
-            known = {json.loads(line)["offset"] for line in file}
-    with path.open("a", encoding="utf-8") as file:
-        for each in rejected:
-            if each.offset not in known:
-                file.write(json.dumps({"set_aside_at": now(), **dataclasses.asdict(each)}) + "\n")
-    return describe_rejected(folder, rejected, f"kept in {REJECTED}, ")
+    before = read_plain(path).decode("utf-8", "replace").splitlines()
+    known = {_offset(line) for line in before}
+    new = [each for each in rejected if each.offset not in known]
+    if new:
+        lines = [json.dumps({"set_aside_at": now(), **dataclasses.asdict(each)}) for each in new]
+        with replacing(path, durably=True) as part:
+            part.write_text("".join(f"{line}\n" for line in (*before, *lines)), encoding="utf-8")
+    return describe_rejected(folder, rejected, f"stored in {REJECTED}, ")
 
 
-def describe_rejected(folder: Path, rejected: list[Rejected], kept: str = "") -> str:
-    """One sentence on what of the journal could not be used and where it is `kept`; "" where all of it could."""
+def _offset(line: str) -> int | None:
+    """The offset that a line of `journal.rejected.jsonl` has; None for one that is itself damaged."""
+    try:
+        found: Any = json.loads(line)
+    except ValueError:
+        return None
+    return found.get("offset") if isinstance(found, Mapping) else None  # type: ignore[reportUnknownMemberType]
+
+
+def describe_rejected(folder: Path, rejected: Sequence[Rejected], where: str = "") -> str:
+    """One sentence on what of the journal could not be used and `where` it is now; "" where all of it could."""
     if not rejected:
         return ""
-    first = rejected[0]
-    lines = f"Line {first.number}" if len(rejected) == 1 else f"{len(rejected)} lines (the first is {first.number})"
-    return f"{lines} of {folder / JOURNAL} could not be used ({first.why}): {kept}the rest is used."
+    return f"{_lines(rejected)} of {folder / JOURNAL} could not be used ({rejected[0].why}): {where}the rest is used."
+
+
+def describe_newer(folder: Path, newer: Sequence[Rejected]) -> str:
+    """What of the journal a newer version wrote, and which version reads it; "" for nothing. It ends without a stop."""
+    verb = "was" if len(newer) == 1 else "were"
+    return f"{_lines(newer)} of {folder / JOURNAL} {verb} {newer[0].why}" if newer else ""
+
+
+def _lines(rejected: Sequence[Rejected]) -> str:
+    first = rejected[0].number
+    return f"Line {first}" if len(rejected) == 1 else f"{len(rejected)} lines (the first is {first})"

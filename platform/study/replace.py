@@ -9,8 +9,9 @@ from platform.common.errors import InputError
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Generator[Path, None, None]:
-    """A path to write to in place of `path`, which it becomes at the end. Two processes may do so at once.
+def replacing(path: Path, *, durably: bool = False) -> Generator[Path, None, None]:
+    """A path to write to in place of `path`, which it becomes at the end, on disk where `durably`. Two processes may do
+    so at once.
 
     A link, a device or a pipe, such as /dev/stdout, is no file to put another in place of: it is written to itself.
 
@@ -21,11 +22,23 @@ def replacing(path: Path) -> Generator[Path, None, None]:
     part = path if itself else path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield part
+        if durably:
+            _sync(part)
         if not itself:
             part.replace(path)
+        if durably:
+            _sync(path.parent)
     except OSError as error:
         raise InputError(f"the file {path} cannot be written: {error.strerror or error}") from error
     finally:
         if not itself:
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

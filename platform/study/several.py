@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from platform.common.errors import InputError
+from platform.study.plain_files import read_plain
 from platform.study.replace import replacing
 from trainers.codec import from_json, to_json
 
@@ -60,6 +61,22 @@ def read_several(folder: Path) -> Several:
         InputError: it cannot be read.
     """
     try:
-        return from_json(Several, json.loads((folder / SCALING).read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
+        return from_json(Several, json.loads(read_plain(folder / SCALING)))
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{folder / SCALING} cannot be used ({error}): start a new search") from error
+
+
+def members_of(folder: Path) -> list[Path]:
+    """Folders of the studies of the search on several numbers of devices that the study in `folder` is one of."""
+    name, _, last = folder.name.rpartition("-")
+    common = folder.parent / name
+    if not name or not last.endswith("gpu") or not is_several(common):
+        return []
+    try:
+        several = read_several(common)
+    except InputError:
+        return []
+    members = [folder.parent / member(name, count) for count in several.counts]
+    return members if folder in members else []

@@ -1,5 +1,6 @@
 """A study's folder: created once, held by one driver at a time, found by name."""
 
+import contextlib
 import difflib
 import errno
 import fcntl
@@ -14,12 +15,17 @@ from typing import Self
 
 from platform.common.errors import ClusterError, InputError
 from platform.study.history import History
-from platform.study.journal import JOURNAL, Rejected, Tail, set_aside
+from platform.study.journal import JOURNAL, Tail, describe_newer, describe_rejected, set_aside
+from platform.study.plain_files import open_plain, refuse_links
 from platform.study.several import SCALING, is_several
-from trainers.journal import Line, now, record
+from platform.study.trust import check_owner
+from trainers.journal import Line
+from trainers.journal_lines import now, record
 from trainers.lean import no_collector
 
 LOCK = "lock"
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What the system says of a disk without room."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _RESERVED = ("mlflow.db", "mlflow-artifacts")
 """What the MLflow mirror keeps beside the studies."""
@@ -71,19 +77,24 @@ class Study:
         _refuse_taken(studies / name)
 
     @classmethod
-    def resume(cls, studies: Path, name: str) -> tuple[Self, History, str]:
+    def resume(cls, studies: Path, name: str, *, trusted: bool = False) -> tuple[Self, History, str]:
         """An existing study with what it has so far, and a sentence on lines that were set aside ("" for none).
 
         Raises:
-            InputError: there is no such study, another driver holds it, its journal has no readable first line or was
-                written by a newer version.
+            InputError: there is no such study, it is another user's and not `trusted`, something in its folder is a
+                link, another driver holds it, its journal does not say what it is about, or a newer version wrote to
+                it.
         """
         path = find(studies, name)
+        refuse_links(path)
+        check_owner((path, path / JOURNAL), trusted=trusted)
         study = cls(path, _acquire(path))
         try:
             with no_collector():  # all that a journal of 50 MiB becomes has no cycles
                 study._lines = study._tail.read(last=True)
                 study._history = _history(study._tail, study._lines)
+            if newer := study._tail.newer:
+                raise InputError(f"{describe_newer(path, newer)}; platform.report shows the rest")
             sentence = set_aside(path, study._tail.rejected)
         except BaseException:
             study.close()
@@ -119,9 +130,10 @@ class Study:
         try:
             record(self.journal, entry)
         except OSError as error:
+            remedy = "make room" if error.errno in FULL else "make it writable"
             raise ClusterError(
-                f"the journal {self.journal} cannot be written ({error.strerror or error}); what it holds is kept: make"
-                f" room, then go on with --resume {self.name}"
+                f"the journal {self.journal} cannot be written ({error.strerror or error}); what it holds is kept:"
+                f" {remedy}, then go on with --resume {self.name}"
             ) from error
 
     def close(self) -> None:
@@ -207,8 +219,8 @@ def find(studies: Path, name: str) -> Path:
 def is_held(path: Path) -> bool:
     """Whether a driver is running the study in folder `path` now."""
     try:
-        file = os.open(path / LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
+        file = open_plain(path / LOCK)  # to read: a reader of another user's study may not write
+    except (FileNotFoundError, InputError):
         return False
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -221,20 +233,25 @@ def is_held(path: Path) -> bool:
     return False
 
 
-def read(path: Path, *, last: bool = False) -> tuple[History, list[Rejected]]:
-    """What the journal of the study in folder `path` says, and the lines that could not be used.
+def read(path: Path, *, last: bool = False) -> tuple[History, list[str]]:
+    """What the journal of the study in folder `path` says, and sentences on the lines that could not be used.
 
     With `last`, no writer is alive and an unfinished end of the file counts as a line. Nothing is written.
 
     Raises:
-        InputError: the journal has no readable first line, or was written by a newer version.
+        InputError: the journal does not say what the study is about, or is a link.
     """
     tail = Tail(path / JOURNAL)
-    return _history(tail, tail.read(last=last)), tail.rejected
+    history = _history(tail, tail.read(last=last))
+    newer = describe_newer(path, tail.newer)
+    remarks = [describe_rejected(path, tail.rejected), newer and f"{newer}; the rest is used."]
+    return history, [remark for remark in remarks if remark]
 
 
 def _history(tail: Tail, lines: Sequence[Line]) -> History:
     history = History(lines)
+    if history.header is None and tail.newer:
+        raise InputError(describe_newer(tail.path.parent, tail.newer))
     if history.header is None:
         why = f" ({tail.rejected[0].why})" if tail.rejected else ""
         raise InputError(f"{tail.path} does not begin with a study's first line{why}: give the search a new name")
@@ -252,9 +269,9 @@ def _refuse_taken(path: Path) -> None:
 def _acquire(path: Path) -> int:
     """The file descriptor that holds the study's lock; the system frees it when the process ends, however it ends."""
     try:
-        file = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise InputError(f"the study in {path} cannot be written: {error.strerror}") from error
+        file = open_plain(path / LOCK, os.O_RDWR | os.O_CREAT)
+    except FileNotFoundError as error:
+        raise InputError(f"the folder {path} is gone") from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -265,8 +282,10 @@ def _acquire(path: Path) -> int:
                 f"the folder {path} is on a file system without locks ({error.strerror}): choose another by --studies"
             ) from error
         raise InputError(f"the study {path.name!r} is being run {_holder(holder)}: wait for it to end") from error
-    os.ftruncate(file, 0)
-    os.write(file, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now()}).encode())
+    holder = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now()}).encode()
+    with contextlib.suppress(OSError):  # on a full disk the lock holds all the same, without a name
+        os.ftruncate(file, 0)
+        os.write(file, holder)
     return file
 
 

@@ -9,7 +9,8 @@ from platform.common.errors import InputError
 from platform.common.text import plural
 from platform.searchers.problem import Earlier
 from platform.study.history import History, key_of
-from platform.study.journal import JOURNAL, Tail
+from platform.study.journal import JOURNAL, Tail, describe_newer
+from platform.study.plain_files import refuse_links
 from platform.subject.planning import same_devices
 from search_spaces.space import Candidate, Space
 from trainers.cluster import Cluster
@@ -52,9 +53,12 @@ def read_old(path: Path, space: Space) -> Old:
     Raises:
         InputError: it has no readable first line, was written by a newer version, or is of another model.
     """
+    refuse_links(path)
     tail = Tail(path / JOURNAL)
     history = History(tail.read())
     header = history.header
+    if header is None and tail.newer:
+        raise InputError(describe_newer(path, tail.newer))
     if header is None:
         raise InputError(f"{path / JOURNAL} does not begin with a study's first line: nothing is to be learned from it")
     models = {identity(each.model) for one in (space, space.miniature) if one for each in one.recipes}
@@ -65,7 +69,7 @@ def read_old(path: Path, space: Space) -> Old:
             f" ({header.name}: {theirs}): leave it out, or name a study of that model"
         )
     teaching = tuple(each for each in history.measurements if each.outcome in TEACH and not each.repeat)
-    return Old(header=header, measurements=teaching, num_unread=len(tail.rejected))
+    return Old(header=header, measurements=teaching, num_unread=len(tail.rejected) + len(tail.newer))
 
 
 def what_holds(

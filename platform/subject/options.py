@@ -11,6 +11,8 @@ from platform.study.folder import is_path, user_path
 from trainers.codec import from_json
 from trainers.journal import StudyHeader
 
+_BUILT_IN = frozenset((*search_spaces.names(), *search_spaces.reference.names()))
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StudyOptions:
@@ -36,13 +38,18 @@ class StudyOptions:
     def with_absolute_paths(self) -> "StudyOptions":
         """The same, to be understood from any working folder."""
         space, old = self.space, self.learn_from
-        named = (*search_spaces.names(), *search_spaces.reference.names())  # before any file or folder of that name
-        if space is not None and space not in named and user_path(space).exists():
+        # A built-in space comes before any file or folder of its name.
+        if space is not None and space not in _BUILT_IN and user_path(space).exists():
             space = _absolute(space)
         if old is not None and is_path(old):
             old = _absolute(old)
         layout, data = (each and _absolute(each) for each in (self.layout, self.data))
         return dataclasses.replace(self, space=space, learn_from=old, layout=layout, data=data)
+
+    def files(self) -> tuple[Path, ...]:
+        """The file of the space, which may be code; none for a built-in one."""
+        built_in = self.space is None or self.space in _BUILT_IN
+        return () if built_in else (Path(str(self.space)).expanduser(),)
 
     def differences(self, kept: "StudyOptions") -> list[str]:
         """Options that are given here and were not given so for the study that `kept` these, as a user types them."""
@@ -65,6 +72,7 @@ class SearchOptions:
     wait_for_gpus: float
     """Seconds."""
     exclude_slow: bool = False
+    trust: bool = False
     studies: Path
     """The folder of studies, absolute."""
     name: str | None = None

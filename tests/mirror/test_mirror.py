@@ -1,6 +1,7 @@
 # pyright: basic
 """The MLflow mirror against a real sqlite store and a real server: complete, each run once, never in the way."""
 
+import dataclasses
 import json
 import math
 import os
@@ -13,14 +14,17 @@ import pytest
 from mlflow import MlflowClient
 
 from platform.common.errors import InputError
+from platform.mirror.content import content_of
 from platform.mirror.mirror import Mirror, default_uri
 from platform.mirror.runs import Runs
 from platform.mirror.system_metrics import SAMPLES
+from platform.reports.files import write_results
 from platform.study.study import Study, read
 from tests.mirror.studies import POINTS, runs_of, wait_for, write
-from tests.samples import header, layout, measurement, miniature, skipped
+from tests.samples import header, layout, measurement, miniature, profile, skipped
 from trainers.journal import End, GateCurves, Measured, Resume
 from trainers.layout import Layout
+from trainers.measurement import Outcome
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,7 +36,8 @@ def test_a_study_is_mirrored_in_full(
     before = dict(os.environ)
     folder = write(studies, "full", *POINTS, skipped(micro_batch=8))
     uri = default_uri(studies)
-    assert Mirror(folder, uri).start().close(600) == ""
+    mirror = Mirror(folder, uri).start()
+    assert mirror.close(600) == ""
     assert dict(os.environ) == before
     assert sorted(each.name for each in tmp_path.iterdir()) == ["my studies"]
 
@@ -40,9 +45,16 @@ def test_a_study_is_mirrored_in_full(
     assert parent.info.status == "FINISHED" and parent.info.run_name == "full"
     experiment = client.get_experiment(parent.info.experiment_id)
     assert experiment.artifact_location == (store.parent / "mlflow-artifacts").as_uri()
-    assert parent.data.params["space"] == "bloom7b" and parent.data.params["tokens"] == "100000000000.0"
+    assert parent.data.params["space"] == "bloom7b" and parent.data.params["tokens"] == "100000000000"
+    assert (experiment.tags["mlflow.experimentKind"], parent.data.tags["role"]) == ("custom_model_development", "study")
+    views = {name for name in experiment.tags if name.startswith("mlflow.sharedViewState.")}
+    for name, address in mirror.addresses.items():
+        assert parent.data.tags[f"view_{name}"] == address
+        assert f"[{name}]({address})" in parent.data.tags["mlflow.note.content"]
+        assert f"mlflow.sharedViewState.{address.partition('Key=')[2].partition('&')[0]}" in views
     assert parent.data.tags["winner_measurement_id"] == POINTS[1].id
-    assert parent.data.metrics["tokens_per_s"] == 50000.0
+    assert (parent.data.metrics["tokens_per_s"], parent.data.metrics["gpus"]) == (50000.0, 4)
+    assert (parent.data.tags["winner_checkpointing"], parent.data.tags["winner_micro_batch"]) == ("full", "2")
     artifacts = {each.path for each in client.list_artifacts(parent.info.run_id)}
     assert artifacts == {
         *("layout.json", "measurements.csv", "measurements.parquet", "speed-memory.png", "heat-map.png"),
@@ -66,21 +78,23 @@ def test_a_study_is_mirrored_in_full(
     assert (failed.info.status, failed.data.tags["outcome"]) == ("FAILED", "oom")
     assert failed.data.tags["reason"] == POINTS[2].reason
     params = first.data.params
-    names = ("engine", "zero_stage", "micro_batch", "seq_len", "layout", "sharding", "degrees", "outcome")
-    assert [params[name] for name in names] == ["fsdp", "3", "1", "2048", layout().label, "full", "dp 4", "ok"]
-    assert first.data.tags["dp_shard"] == "4"
-    assert (params["model"], params["layout_id"], params["step_time_derived"]) == (
-        "bloom-7b1", POINTS[0].layout.id, "True")  # fmt: skip
+    names = ("engine", "sharding", "dp", "micro_batch", "outcome")
+    assert [params[name] for name in names] == ["fsdp", "full", "4", "1", "ok"]
+    assert all(set(child.data.params) == set(params) for child in children)
+    assert (parent.data.params["model"], parent.data.params["seq_len"]) == ("bloom-7b1", "2048")
+    assert first.data.tags["layout"] == layout().label and first.data.tags["step_time_derived"] == "true"
     assert first.data.metrics["tokens_per_s"] == 40000.0
     assert first.data.metrics["peak_reserved_gib"] == 66.5
     losses = client.get_metric_history(first.info.run_id, "loss")
     assert [each.step for each in losses] == [0, 1, 2] and losses[0].value == 12.0
+    assert first.info.start_time <= losses[0].timestamp <= losses[1].timestamp <= losses[2].timestamp
     norms = [each.value for each in client.get_metric_history(first.info.run_id, "grad_norm")]
     # MLflow's databases hold the largest double for infinity.
     assert norms[0] >= 1.79e308 and math.isnan(norms[1]) and norms[2] == 2.0
     for reason, lowered in (("power_cap", [1.0, 0.0, 1.0]), ("hardware_thermal", [0.0, 0.0, 1.0])):
         history = client.get_metric_history(first.info.run_id, f"held_back_{reason}")
         assert [(each.step, each.value) for each in history] == list(enumerate(lowered))
+    assert losses[2].timestamp == first.info.end_time
     assert (first.info.end_time or 0) >= first.info.start_time > 0
 
 
@@ -108,13 +122,13 @@ def test_a_winner_s_gate_and_its_reference_are_runs_with_their_curves(studies: P
     client, parent, children = runs_of(uri, "gated")
     gates = {run.data.tags["gate"]: run for run in children if "gate" in run.data.tags}
     assert len(children) == 4 and set(gates) == {"layout", "reference"}
-    assert gates["reference"].info.run_name == f"numerics gate, reference: {plain.label}"
+    assert gates["reference"].info.run_name == "gate reference: FSDP2 stage 3 (t9)"
     assert [each.value for each in client.get_metric_history(gates["layout"].info.run_id, "gate_loss")] == [
         12.5, 12.01, 11.0]  # fmt: skip
     assert len(client.get_metric_history(gates["reference"].info.run_id, "gate_grad_norm")) == 3
-    assert math.isnan(gates["layout"].data.metrics["tokens_per_s"])
-    assert parent.data.tags["gate"] == "passed"
-    assert parent.data.metrics["gate_loss_error"] == pytest.approx(0.01 / 12)
+    assert {gate.data.tags["role"] for gate in gates.values()} == {"gate"}
+    assert parent.data.tags["winner_gate"] == "passed"
+    assert parent.data.metrics["gate_loss_error"] == pytest.approx(0.01 / 12, rel=1e-3)
     assert "Numerics gate passed" in parent.data.tags["mlflow.note.content"]
     assert "Final runs left out: 9 runs of 3 finalists" in parent.data.tags["mlflow.note.content"]
     rows = table(client, parent.info.run_id, "gates.json", tmp_path)
@@ -164,15 +178,71 @@ def test_a_run_that_was_begun_is_completed_and_one_made_twice_is_removed(studies
     entry = read(folder)[0].header
     assert entry is not None
     begun = Runs(uri, entry)  # what is left by a process killed between making a run and filling it
-    at = entry.at
-    begun._new(POINTS[0], at)
-    begun._new(POINTS[1], at)
-    begun._new(POINTS[1], at)
+    for each in (POINTS[0], POINTS[1], POINTS[1]):
+        begun._new(content_of(each, entry, started=entry.at, ended=entry.at))
     assert Mirror(folder, uri).start().close(600) == ""
     _, _, children = runs_of(uri, "begun")
     assert sorted(run.data.tags["measurement_id"] for run in children) == sorted(each.id for each in POINTS[:2])
     assert {run.info.status for run in children} == {"FINISHED"}
     assert all("tokens_per_s" in run.data.metrics for run in children)
+
+
+def test_a_point_that_was_run_again_is_shown_once_by_its_median_run(studies: Path) -> None:
+    again = [dataclasses.replace(POINTS[1], repeat=n, tokens_per_s=v) for n, v in ((1, 5e4), (2, 4e4), (3, 4.5e4))]
+    folder = write(studies, "repeated", *POINTS, *again)
+    uri = default_uri(studies)
+    assert Mirror(folder, uri).start().close(600) == ""
+    _, _, children = runs_of(uri, "repeated")
+    shown = {run.data.tags["measurement_id"] for run in children if run.data.tags["role"] == "measurement"}
+    assert shown == {POINTS[0].id, again[2].id, POINTS[2].id} and len(children) == 6
+
+
+def test_a_profile_is_a_run_of_its_own_role(studies: Path) -> None:
+    with Study.create(studies, "profiled") as study:
+        study.record(header("profiled"))
+        study.record(Measured(measurement=POINTS[0]))
+        study.record(profile(POINTS[0]))
+    uri = default_uri(studies)
+    for _ in range(2):
+        assert Mirror(study.path, uri).start().close(600) == ""
+    _, _, children = runs_of(uri, "profiled")
+    (found,) = [run for run in children if run.data.tags["role"] == "profile"]
+    assert len(children) == 2 and found.data.metrics["profile_matmul_s"] == 0.04
+
+
+def test_a_winner_that_is_none_any_longer_leaves_no_tags_figures_or_files(studies: Path) -> None:
+    folder = write(studies, "unwon", POINTS[0])
+    uri = default_uri(studies)
+    assert Mirror(folder, uri).start().close(600) == ""
+    client, parent, _ = runs_of(uri, "unwon")
+    assert parent.data.tags["winner_measurement_id"] == POINTS[0].id
+    study, _, _ = Study.resume(studies, "unwon")
+    with study:  # run again, it fails: a point wins by its further runs alone
+        study.record(Resume())
+        study.record(Measured(measurement=dataclasses.replace(POINTS[0], repeat=1, outcome=Outcome.FAILED)))
+        study.record(End(exit_code=1, wall_s=10, gpu_s=40))
+    write_results(folder, read(folder)[0])
+    assert Mirror(folder, uri).start().close(600) == ""
+    client, parent, _ = runs_of(uri, "unwon")
+    assert not [name for name in parent.data.tags if name.startswith("winner")]
+    assert math.isnan(parent.data.metrics["tokens_per_s"]) and parent.data.metrics["gpus"] == 4
+    assert "layout.json" not in {each.path for each in client.list_artifacts(parent.info.run_id)}
+
+
+def test_runs_of_an_older_version_are_made_anew(studies: Path) -> None:
+    folder = write(studies, "old", *POINTS[:2])
+    uri = default_uri(studies)
+    assert Mirror(folder, uri).start().close(600) == ""
+    client, parent, children = runs_of(uri, "old")
+    for run in children:
+        client.delete_tag(run.info.run_id, "format")
+    client.log_metric(parent.info.run_id, "peak_allocated_gib", 61.0)
+    client.update_run(parent.info.run_id, name="old (miniature)")
+    assert Mirror(folder, uri).start().close(600) == ""
+    _, renewed, remade = runs_of(uri, "old")
+    assert len(remade) == 2 and not {run.info.run_id for run in remade} & {run.info.run_id for run in children}
+    assert renewed.info.run_id == parent.info.run_id and renewed.info.run_name == "old"
+    assert math.isnan(renewed.data.metrics["peak_allocated_gib"])
 
 
 MIRRORING = """
@@ -199,7 +269,7 @@ def test_a_killed_mirror_is_taken_up_where_it_was(studies: Path) -> None:
     assert {run.info.status for run in children} == {"FINISHED"}
 
 
-def test_a_miniature_says_so_everywhere(studies: Path) -> None:
+def test_a_miniature_is_tagged_on_each_of_its_runs(studies: Path) -> None:
     with Study.create(studies, "mini") as study:
         study.record(header("mini", miniature=True, recipes=(miniature(),)))
         small = measurement(recipe=miniature(), on=Layout(engine="ddp", dp_replicate=2))
@@ -207,9 +277,9 @@ def test_a_miniature_says_so_everywhere(studies: Path) -> None:
     uri = default_uri(studies)
     assert Mirror(study.path, uri).start().close(600) == ""
     _, parent, (child,) = runs_of(uri, "mini")
-    assert parent.info.run_name == "mini (miniature)" and parent.data.tags["miniature"] == "true"
+    assert parent.info.run_name == "mini" and parent.data.tags["miniature"] == "true"
     assert parent.info.status == "KILLED"
-    assert str(child.info.run_name).endswith("(miniature)") and child.data.tags["miniature"] == "true"
+    assert "miniature" not in str(child.info.run_name) and child.data.tags["miniature"] == "true"
 
 
 def test_a_study_that_never_began_has_nothing_to_mirror(studies: Path) -> None:

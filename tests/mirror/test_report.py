@@ -2,15 +2,20 @@
 """`python -m platform.report` brings MLflow up to date where the search could not."""
 
 import dataclasses
+import http.server
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from mlflow import MlflowClient
 
 import platform.report as report
 from platform.mirror.mirror import Mirror, default_uri
 from platform.study.study import Study
+from tests.mirror.studies import POINTS, write
 from tests.samples import header, measurement, oom
 from trainers.journal import End, Measured
 
@@ -38,9 +43,91 @@ def test_what_was_not_mirrored_is_caught_up(studies: Path, closed_port: int) -> 
     command = [sys.executable, "-m", "platform.report", "behind", "--studies", str(studies), "--json"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    assert "MLflow is up to date: mlflow ui --backend-store-uri 'sqlite:////" in result.stderr
+    assert "MLflow is up to date.\nMLflow: make mlflow STUDIES=" in result.stderr
+    assert "  layouts  http://127.0.0.1:5000/#/experiments/" in result.stderr
     client = MlflowClient(tracking_uri=default_uri(studies))
     experiment = client.get_experiment_by_name("bloom7b")
     assert experiment is not None
     runs = client.search_runs([experiment.experiment_id], "tags.study = 'behind'")
     assert sorted(run.data.tags.get("outcome", "study") for run in runs) == ["ok", "oom", "study"]
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Answers every request with error 500, in whose text it repeats what it was sent."""
+
+    def __init__(self) -> None:
+        self.requests: list[str] = []
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    @property
+    def place(self) -> str:
+        return f"127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        assert isinstance(self.server, Server)
+        self.server.requests.append(self.path)
+        said = f"I was sent {self.headers.get('Authorization')} for {self.path}".encode()
+        self.send_response(500)
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    do_POST = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    found = Server()
+    threading.Thread(target=found.serve_forever, daemon=True).start()
+    yield found
+    found.shutdown()
+    found.server_close()
+
+
+def somebody_s(studies: Path, uri: str) -> None:
+    with Study.create(studies, "theirs") as study:
+        study.record(dataclasses.replace(header("theirs"), mlflow_uri=uri))
+        study.record(Measured(measurement=measurement()))
+        study.record(End(exit_code=0, wall_s=10, gpu_s=40))
+
+
+def test_a_server_that_only_a_journal_names_is_sent_nothing(
+    studies: Path, server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    somebody_s(studies, f"http://{server.place}")
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "my-token")
+    assert report.main(["theirs", "--studies", str(studies)]) == 0
+    assert server.requests == []
+    told = capsys.readouterr().err
+    assert f"MLflow is left as it is: by its journal the study is at 'http://{server.place}'" in told
+    assert "--mlflow URI" in told
+
+
+def test_a_server_that_the_user_names_is_asked(
+    studies: Path, server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    somebody_s(studies, f"http://{server.place}")
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "my-token")
+    assert report.main(["theirs", "--studies", str(studies), "--mlflow", f"http://{server.place}"]) == 0
+    assert server.requests
+    told = capsys.readouterr().err
+    assert "lacks 1 of 1 measurement" in told and "my-token" not in told
+
+
+@pytest.mark.parametrize(("uri", "retries"), [("http://me:top-secret@{}", "0"), ("http://top-secret@{}", "1")])
+def test_no_password_is_shown_when_a_server_answers_with_an_error(
+    studies: Path, server: Server, uri: str, retries: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", retries)
+    folder = write(studies, "hidden", POINTS[0])
+    mirror = Mirror(folder, uri.format(server.place)).start()
+    told = mirror.close(60)
+    assert server.requests and "lacks 1 of 1 measurement" in told
+    assert "(it answers with HTTP status 500)" in told
+    for secret in ("top-secret", "me:", "bWU6dG9wLXNlY3JldA", "dG9wLXNlY3JldDo"):
+        assert secret not in told + mirror.look

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 import warnings
 
 import torch
@@ -17,7 +16,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=len(nodes))
-    found = probe(until_unix_s=time.time() + seconds, node=nodes[rank], address=f"host-{nodes[rank]}")
+    found = probe(left_s=seconds, node=nodes[rank], address=f"host-{nodes[rank]}")
     if rank == 0:
         print(json.dumps(found))
     dist.destroy_process_group()

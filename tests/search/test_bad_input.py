@@ -18,7 +18,8 @@ from platform.search import main
 from platform.study.study import Study
 from tests.samples import header, layout, measurement
 from trainers.codec import to_json
-from trainers.journal import Measured, to_line
+from trainers.journal import Measured
+from trainers.journal_lines import to_line
 
 Refused = Callable[..., str]
 

@@ -1,14 +1,12 @@
 """What follows a search: a fake backend plays the trials, the study is real."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import pytest
 
 from platform.finals.gate import verdict_on
 from platform.finals.ranking import winner
 from platform.finals.trial import Rules
-from platform.loop import loop as loops
 from platform.study.study import Study
 from search_spaces.space import Candidate
 from tests.samples import layout
@@ -252,18 +250,16 @@ class TestBudgetOfTheFinals:
         assert best is not None and best.layout.bucket_mib == 1
         assert verdict_on(best.layout, RECIPE, history.gates)
 
-    def test_the_search_leaves_time_for_it(
-        self, make: Make, slow: Backend, study: Study, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(loops, "time", SimpleNamespace(time=lambda: 0.0))  # not what the journal's disk takes
+    def test_the_search_leaves_time_for_it(self, make: Make, slow: Backend, study: Study, clock: Clock) -> None:
+        began_s = clock.now_s
         loop = make(self.MANY, rules=self.RULES, time_s=160.0)
         slow.run(loop)
         searched = [job for job in slow.jobs if job.rungs and not job.repeat]
         assert len(searched) == 8
         assert "too short for a trial beside the final runs" in loop.why_ended
         assert winner(history_of(study).measurements) and "run with" not in loop.left_out
-        stops_s = [job.stop_at_unix_s for job in searched if job.stop_at_unix_s]
-        assert stops_s[0] > 150 and 0 < stops_s[-1] < 160 - 56 - 88, "none of its rungs begins in the finals' time"
+        stops_s = [job.stop_at_s - began_s for job in searched if job.stop_at_s]
+        assert stops_s[0] > 150 and 56 < stops_s[-1] < 160 - 88, "none of its rungs begins in the finals' time"
 
     def test_without_time_for_the_gate_it_leaves_that_of_the_last_run_and_a_later_session_runs_the_gate_alone(
         self, make: Make, slow: Backend, study: Study, clock: Clock
@@ -313,9 +309,8 @@ class TestBudgetOfTheFinals:
 
     @pytest.mark.parametrize("time_s", [218.0, 233.0, 248.0])
     def test_room_is_kept_for_the_profile_of_each_recipe_s_winner(
-        self, time_s: float, make: Make, slow: Backend, study: Study, monkeypatch: pytest.MonkeyPatch
+        self, time_s: float, make: Make, slow: Backend, study: Study
     ) -> None:
-        monkeypatch.setattr(loops, "time", SimpleNamespace(time=lambda: 0.0))  # not what the journal's disk takes
         within = [dataclasses.replace(each, recipe=recipe) for recipe in (RECIPE, OTHER) for each in self.MANY[-5:]]
         slow.gate_s = 0.0  # all takes what it is estimated to take: nothing of one part is left to another
         slow.play = lambda job, batch: result(job, batch, 10_000.0)

@@ -2,7 +2,10 @@
 
 import dataclasses
 import datetime
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +42,8 @@ from trainers.journal import Measured, Peak, Resume, RungStart, TrialEnd, TrialS
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Measurement, Outcome
 
+ROOT = Path(__file__).parents[2]
+
 
 class TestWhatRuns:
     def test_every_layout_once_in_the_searcher_s_order_and_then_the_end(
@@ -64,7 +69,7 @@ class TestWhatRuns:
         job = make().next_job()
         assert job is not None
         assert (job.trial_id, job.repeat, job.cap_gib, job.recorder) == ("t0001", 0, 2.0, "none")
-        assert job.rungs == candidates()[0].batch_points() and job.stop_at_unix_s is None
+        assert job.rungs == candidates()[0].batch_points() and job.stop_at_s is None
         (start,) = history_of(study).trials
         assert (start.trial_id, start.layout, start.micro_batches) == ("t0001", LAYOUTS[0], (1, 2, 4))
 
@@ -146,11 +151,9 @@ class TestBudgets:
         backend.run(loop)
         assert backend.order == WHOLE[:1] and "too short for a trial" in loop.why_ended
 
-    def test_no_rung_of_a_job_starts_after_the_budget_s_end(self, make: Make) -> None:
+    def test_no_rung_of_a_job_starts_after_the_budget_s_end(self, make: Make, clock: Clock) -> None:
         job = make(time_s=14.0).next_job()
-        assert job is not None and job.stop_at_unix_s is not None
-        left_s = job.stop_at_unix_s - datetime.datetime.now(datetime.UTC).timestamp()
-        assert 0 < left_s <= 14.0
+        assert job is not None and job.stop_at_s == clock.now_s + 14.0
 
     @pytest.mark.parametrize("budget", [{"max_trials": 1}, {"time_s": 8.0}, {"gpu_s": 16.0}])
     def test_each_session_has_a_budget_of_its_own(
@@ -523,3 +526,45 @@ class TestFixedAccumulation:
         assert {each.global_batch for each in best.values()} == {32, 256}
         backend.run(make(candidates(*fixed), rules=rules))
         assert len(backend.jobs) == 6 + len(finals), "a resumed study runs none of it again"
+
+
+SET_BACK = """
+import sys, time
+set_back_s, time_of_day = [0.0], time.time
+time.time = lambda: time_of_day() - set_back_s[0]
+
+from pathlib import Path
+import conftest
+from platform.loop.budget import Budget
+from platform.loop.jobs import Settings
+from platform.loop.loop import Loop
+from platform.searchers import create
+from platform.searchers.problem import Problem
+from platform.study.study import Study
+from tests.samples import header
+from tests.search.backend import CLUSTER, RECIPE, Backend, Clock, candidates, fast
+from trainers.job import Timing
+
+def play(job, batch):
+    set_back_s[0] += 7200.0  # while the trial runs
+    return fast(job, batch)
+
+with Study.create(Path(sys.argv[1]), "made-up") as study:
+    study.record(header("made-up", recipes=(RECIPE,), cluster=CLUSTER))
+    settings = Settings(
+        cluster=CLUSTER, cpus_per_worker=1.0, recorder="none", commit="0", cap_gib=2.0, timing=Timing(), rules=None
+    )
+    within = candidates()
+    searcher = create("sweep", Problem(candidates=within))
+    loop = Loop(study=study, candidates=within, searcher=searcher, budget=Budget(time_s=3600.0), settings=settings)
+    Backend(study, Clock(), play).run(loop)
+    assert loop.spending.gpu_s > 0, loop.spending.gpu_s
+    assert 3500.0 < loop.spending.time_left_s() < 3600.0, loop.spending.time_left_s()
+"""
+
+
+def test_a_clock_that_is_set_back_changes_no_budget_and_no_device_seconds(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", SET_BACK, str(tmp_path)], cwd=ROOT, check=True)
+    ends = [each for each in Tail(tmp_path / "made-up" / "journal.jsonl").read() if isinstance(each, TrialEnd)]
+    assert len(ends) == len(candidates())
+    assert all(0 < end.gpu_s < 60.0 and 0 < end.wall_s < 60.0 for end in ends), ends

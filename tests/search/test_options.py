@@ -22,9 +22,9 @@ ROOT = Path(__file__).parents[2]
 SEARCH = """
     --address --all --data --device-memory-gib --dry-run --exclude-slow --gpu-s --gpus --json --layout --learn-from
     --list --max-trials --name --price-per-gpu-h --profile --repeats --resume --searcher --seed --set --steps --studies
-    --time-budget-s --tokens --wait-for-gpus
+    --time-budget-s --tokens --trust --wait-for-gpus
 """
-REPORT = "--csv --json --no-mlflow --studies"
+REPORT = "--csv --json --mlflow --no-mlflow --studies --trust"
 
 COMMANDS = {"search": (search.parser, SEARCH), "report": (report.parser, REPORT)}
 

@@ -1,12 +1,17 @@
 """Which MLflow URIs are taken, and how they are shown."""
 
 import shlex
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from platform.common.checkout import ROOT
 from platform.common.errors import InputError
-from platform.mirror.uri import check_uri, default_uri, shown_uri, sqlite_path, ui_command
+from platform.mirror import look, serve
+from platform.mirror.uri import check_uri, default_uri, report_uri, shown_uri, sqlite_path, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -58,18 +63,123 @@ def test_the_default_is_beside_the_studies_whatever_they_are_called(name: str) -
     assert sqlite_path(uri) == Path("/data") / name / "mlflow.db"
 
 
-def test_a_password_is_never_shown() -> None:
-    assert shown_uri("http://me:secret@host:5000/x") == "http://me@host:5000/x"
-    assert "secret" not in ui_command("postgresql://me:secret@host/db")
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("http://me:secret@host:5000/x", "http://host:5000/x"),
+        ("https://secret@host/x", "https://host/x"),
+        ("http://me:sec/ret@host:5000", "http://host:5000"),
+        ("http://me:sec#ret@host:5000", "http://host:5000"),
+        ("postgresql://me:secret@host/db?sslpassword=secret", "postgresql://host/db"),
+        ("mysql://host/db?password=secret", "mysql://host/db"),
+        ("http://host:5000/x", "http://host:5000/x"),
+        ("sqlite:////data/a@b/mlflow.db", "sqlite:////data/a@b/mlflow.db"),
+        ("databricks", "databricks"),
+        ("me:secret@host", "host"),
+    ],
+)
+def test_user_password_and_token_are_never_shown(uri: str, shown: str) -> None:
+    assert shown_uri(uri) == shown
+    told = look.how_to_look(uri, {"layouts": look.page_server(uri)})
+    assert "secret" not in told and "ret@" not in told
+
+
+def test_a_uri_that_is_refused_is_shown_without_its_password() -> None:
     with pytest.raises(InputError) as caught:
         check_uri("ftp://me:secret@host")
     assert "secret" not in str(caught.value)
 
 
-def test_how_to_look_at_the_runs() -> None:
-    assert ui_command("sqlite:////data/mlflow.db") == "mlflow ui --backend-store-uri sqlite:////data/mlflow.db"
-    assert ui_command("http://host:5000") == "open http://host:5000"
-    assert ui_command("http://host:5000/", "7") == "open http://host:5000/#/experiments/7/runs"
-    words = shlex.split(ui_command("sqlite:////my data/mlflow.db", "7"), comments=True)
-    assert words == ["mlflow", "ui", "--backend-store-uri", "sqlite:////my data/mlflow.db"]
-    assert ui_command("sqlite:////data/mlflow.db", "7").endswith("http://127.0.0.1:5000/#/experiments/7/runs")
+def test_an_error_is_told_without_what_the_environment_and_the_uri_keep_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "t0ken")
+    text = "500 for http://me:pass%20word@host/api: got Authorization Bearer t0ken, Basic bWU6cGFzcyB3b3Jk, pass word"
+    told = without_secrets(text, "http://me:pass%20word@host")
+    assert told == "500 for http://host/api: got Authorization Bearer ***, Basic ***, ***"
+
+
+class TestWhereAReportMirrors:
+    """What a journal says is used only where it is the store beside the study, or the user names it too."""
+
+    def test_beside_the_study_by_default_and_for_a_copy(self, tmp_path: Path) -> None:
+        beside = default_uri(tmp_path)
+        for recorded in ("", beside, f"sqlite:///{tmp_path}/gone/mlflow.db"):
+            assert report_uri("", recorded, tmp_path) == beside
+
+    def test_where_the_user_says(self, tmp_path: Path) -> None:
+        assert report_uri("http://mine:5000", "http://theirs:5000", tmp_path) == "http://mine:5000"
+
+    def test_a_link_to_the_folder_is_the_same_folder(self, tmp_path: Path) -> None:
+        (tmp_path / "real").mkdir()
+        (tmp_path / "real" / "mlflow.db").touch()
+        (tmp_path / "link").symlink_to(tmp_path / "real")
+        assert report_uri("", default_uri(tmp_path / "link"), tmp_path / "real") == default_uri(tmp_path / "real")
+
+    @pytest.mark.parametrize("recorded", ["http://theirs:5000", "postgresql://theirs/db", "databricks"])
+    def test_never_at_what_the_journal_alone_names(self, tmp_path: Path, recorded: str) -> None:
+        with pytest.raises(InputError, match="name it too, by --mlflow URI or MLFLOW_TRACKING_URI"):
+            report_uri("", recorded, tmp_path)
+
+    def test_never_in_another_file_that_the_journal_names(self, tmp_path: Path) -> None:
+        (tmp_path / "theirs.db").touch()
+        with pytest.raises(InputError, match="MLflow is left as it is"):
+            report_uri("", f"sqlite:///{tmp_path}/theirs.db", tmp_path / "studies")
+
+
+class TestHowToLook:
+    """The command works where it is printed."""
+
+    def test_in_the_checkout_it_is_make(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(ROOT)
+        assert look.serve_command(default_uri(ROOT / "studies")) == "make mlflow"
+        assert look.serve_command(default_uri(Path("/my data"))) == "make mlflow STUDIES='/my data'"
+
+    def test_elsewhere_it_is_this_environment_s_program(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.chdir(tmp_path)
+        program, *words = shlex.split(look.serve_command("sqlite:////my data/mlflow.db"))
+        assert Path(program) == Path(sys.executable).with_name("mlflow") and Path(program).exists()
+        assert words == ["ui", "--backend-store-uri", "sqlite:////my data/mlflow.db"]
+
+    def test_another_database_stays_in_its_variable(self) -> None:
+        assert look.serve_command("postgresql://me@host/db").endswith('--backend-store-uri "$MLFLOW_TRACKING_URI"')
+
+    def test_a_server_has_its_pages_already(self) -> None:
+        told = look.how_to_look("http://host:5000/", {"layouts": f"{look.page_server('http://host:5000/')}/#/x"})
+        assert told.splitlines() == ["MLflow: open", "  layouts  http://host:5000/#/x"]
+        assert look.how_to_look("http://host:5000", {}).split() == ["MLflow:", "open", "pages", "http://host:5000"]
+
+
+class TestServing:
+    """`make mlflow`, up to the moment at which MLflow itself takes over."""
+
+    def test_it_serves_the_store_beside_the_studies_on_this_machine_alone(self, tmp_path: Path) -> None:
+        (tmp_path / "mlflow.db").touch()
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            port = found.getsockname()[1]
+        words = serve.ui_arguments(tmp_path, port)
+        assert words[:5] == ["-m", "mlflow", "ui", "--backend-store-uri", default_uri(tmp_path)]
+        assert words[words.index("--host") + 1] == "127.0.0.1" and words[words.index("--port") + 1] == str(port)
+
+    def test_a_folder_without_a_store_is_one_sentence(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert serve.main(["--studies", str(tmp_path)]) == 2
+        assert capsys.readouterr().err == (
+            f"error: {tmp_path} has no mlflow.db: run make search first, or name another folder by STUDIES=DIR\n"
+        )
+
+    @pytest.mark.parametrize("port", ["taken", "99999"])
+    def test_a_port_that_cannot_be_used_is_one_sentence(
+        self, tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "mlflow.db").touch()
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            number = str(taken.getsockname()[1]) if port == "taken" else port
+            assert serve.main(["--studies", str(tmp_path), "--port", number]) == 2
+        assert "choose another by PORT=NUMBER" in capsys.readouterr().err
+
+    def test_make_passes_folder_and_port_on(self) -> None:
+        told = subprocess.run(
+            ["make", "-n", "mlflow", "STUDIES=/my data", "PORT=5001"], cwd=ROOT, capture_output=True, text=True
+        )
+        assert "-m platform.mirror.serve --studies '/my data' --port 5001" in told.stdout

@@ -19,7 +19,7 @@ def curves_of(context: Context, engine: Engine, gate: GateSize, batch: BatchPoin
     job = context.job
     recipe = dataclasses.replace(job.recipe.of_batch(gate.sequences), data=data.STREAM)
     rates = [recipe.learning_rate * gate.rate * (step + 1) / gate.steps for step in range(gate.steps)]
-    losses, norms = Rung(context, engine, data.source(recipe), batch).curves(rates)
+    losses, norms, times_s = Rung(context, engine, data.source(recipe), batch).curves(rates)
     engine.set_learning_rate(recipe.learning_rate)
     return GateCurves(
         trial_id=job.trial_id,
@@ -29,5 +29,6 @@ def curves_of(context: Context, engine: Engine, gate: GateSize, batch: BatchPoin
         sequences=gate.sequences,
         losses=tuple(losses),
         grad_norms=tuple(norms),
+        step_times_s=tuple(times_s),
         is_reference=not job.is_last,
     )

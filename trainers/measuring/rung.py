@@ -79,13 +79,13 @@ class Rung:
             **started,
         )
 
-    def curves(self, learning_rates: Sequence[float]) -> tuple[list[float], list[float]]:
-        """Mean loss over ranks and gradient norm of an optimizer step at each of the learning rates."""
+    def curves(self, learning_rates: Sequence[float]) -> tuple[list[float], list[float], list[float]]:
+        """Mean loss over ranks, gradient norm and seconds of an optimizer step at each of the learning rates."""
         accum = self._batch.grad_accum
         for step, rate in enumerate(learning_rates):
             self._engine.set_learning_rate(rate)
             self._run(1, accum, watch_s=None if step else self._c.job.first_step_s)
-        return self._losses, self._norms
+        return self._losses, self._norms, self._times_s
 
     def window(self, steps: int) -> None:
         """Runs `steps` optimizer steps in a row, as a timed window does."""

@@ -111,7 +111,8 @@ from platform.reports.progress import followed
 from tests.samples import RECIPE, header, layout, measurement
 from tests.unit.reports.test_progress import _Budget, begun
 from trainers.cluster import Cluster
-from trainers.journal import Measured, TrialStart, record
+from trainers.journal import Measured, TrialStart
+from trainers.journal_lines import record
 journal = Path(sys.argv[1])
 known = Cluster(
     device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=4, capability=(9, 0)

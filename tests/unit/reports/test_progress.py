@@ -12,7 +12,8 @@ from platform.reports.progress import Progress, count_outcomes, followed, measur
 from platform.study.history import History
 from platform.study.journal import Tail
 from tests.samples import CLUSTER, RECIPE, header, layout, measurement, miniature, oom, skipped
-from trainers.journal import Measured, RungStart, TrialStart, record
+from trainers.journal import Measured, RungStart, TrialStart
+from trainers.journal_lines import record
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Outcome
 

@@ -11,26 +11,10 @@ from pathlib import Path
 import pytest
 
 from platform.common.errors import InputError
-from platform.study.journal import REJECTED, Tail, set_aside
+from platform.study.journal import REJECTED, Tail, describe_newer, set_aside
 from tests.samples import RECIPE, header, layout, measurement, profile
-from trainers.journal import (
-    SCHEMA,
-    End,
-    JournalError,
-    Line,
-    Measured,
-    Peak,
-    Planned,
-    PlannedLayout,
-    Resume,
-    RungStart,
-    TrialEnd,
-    TrialStart,
-    append,
-    from_line,
-    record,
-    to_line,
-)
+from trainers.journal import End, Line, Measured, Peak, Planned, PlannedLayout, Resume, RungStart, TrialEnd, TrialStart
+from trainers.journal_lines import SCHEMA, JournalError, append, from_line, record, sealed, to_line
 from trainers.layout import BatchPoint
 
 ROOT = Path(__file__).parents[3]
@@ -42,7 +26,7 @@ ENTRIES: list[Line] = [
     RungStart(trial_id="t1", batch=BatchPoint(micro_batch=1, grad_accum=128), deadline_s=60.0),
     Measured(measurement=measurement()),
     TrialEnd(trial_id="t1", key="r-l", state="done", wall_s=10.0, gpu_s=40.0),
-    Resume(argv=("search", "--resume", "x")),
+    Resume(argv=("search", "--resume", "x"), commit="0123456", study=header(at="2026-01-01T00:00:00+00:00")),
     profile(),
     Planned(layouts=(PlannedLayout(recipe="r", layout=layout(), micro_batches=(1, 2), tokens_per_s=2e4),)),
     End(exit_code=0, wall_s=12.0, gpu_s=40.0),
@@ -134,6 +118,10 @@ def test_a_whole_line_that_only_lacks_its_newline_is_used(tmp_path: Path) -> Non
         ('{"kind": "party", "at": "2026-01-01T00:00:00+00:00"}', "unknown kind 'party'"),
         ('{"kind": "resume"}', "without 'at'"),
         ('{"kind": "resume", "at": "yesterday"}', "not a valid resume"),
+        ('{"kind": "resume", "at": "2026-01-01T00:00:00"}', "must have a time zone"),
+        ('{"kind": "resume", "at": "2026-01-01T00:00:00+00:00", "schema": "1"}', "schema must be a whole number"),
+        ('{"kind": ["resume"], "at": "2026-01-01T00:00:00+00:00"}', "unknown kind"),
+        ("[" * 100_000, "not a whole JSON object"),
         ('{"kind": "resume", "at": "2026-01-01T00:00:00+00:00", "mood": 1}', "no field mood"),
         ('{"kind": "measurement", "at": "2026-01-01T00:00:00+00:00", "measurement": null}', "wants a JSON object"),
     ],
@@ -148,19 +136,92 @@ def test_a_state_that_no_trial_can_end_in_is_refused() -> None:
         TrialEnd(trial_id="t", key="k", state="finished", wall_s=0, gpu_s=0)  # type: ignore[arg-type]
 
 
-def test_a_newer_schema_is_one_sentence(tmp_path: Path) -> None:
+def test_lines_of_a_newer_schema_are_told_apart_with_the_commit_that_reads_them(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     record(path, ENTRIES[1])
-    append(path, {**to_line(ENTRIES[6]), "schema": SCHEMA + 1, "news": True})
-    with pytest.raises(InputError, match=r"line 2 .* newer version .*schema 2.*update") as caught:
+    append(path, {**to_line(ENTRIES[4]), "schema": SCHEMA + 1, "news": True})
+    append(path, {**to_line(Resume(commit="feedface")), "schema": SCHEMA + 1})
+    append(path, {**to_line(ENTRIES[4]), "schema": SCHEMA + 1})
+    record(path, ENTRIES[5])
+    tail = Tail(path)
+    assert [entry.kind for entry in tail.read()] == ["peak", "trial_end"] and not tail.rejected
+    schema = f"written by a newer version (journal schema {SCHEMA + 1}, this one reads up to {SCHEMA})"
+    assert [(each.number, each.why) for each in tail.newer] == [
+        (2, f"{schema}: update this checkout"),
+        (3, f"{schema}: the checkout of commit feedface reads it"),
+        (4, f"{schema}: the checkout of commit feedface reads it"),
+    ]
+    assert describe_newer(tmp_path, tail.newer[1:2]) == f"Line 3 of {path} was {tail.newer[1].why}"
+
+
+def test_a_line_of_an_unknown_kind_is_skipped_only_where_it_is_marked_optional(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    of_later = {"kind": "weather", "wind": 3}
+    append(path, {**of_later, "schema": SCHEMA, "optional": True})
+    append(path, {**of_later, "schema": SCHEMA + 1, "optional": True})
+    append(path, {**of_later, "schema": SCHEMA})
+    append(path, {**of_later, "schema": SCHEMA, "optional": "true"})
+    record(path, ENTRIES[1])
+    tail = Tail(path)
+    assert [entry.kind for entry in tail.read()] == ["peak"]
+    assert [each.number for each in tail.rejected] == [3, 4] and not tail.newer
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.kind)
+def test_any_byte_that_changed_is_seen(tmp_path: Path, entry: Line) -> None:
+    path = tmp_path / "journal.jsonl"
+    record(path, entry)
+    whole = path.read_bytes()
+    for place in range(len(whole) - 1):
+        changed = bytearray(whole)
+        changed[place] ^= 1  # a digit becomes another digit, a letter another letter
+        with pytest.raises(JournalError):
+            from_line(bytes(changed))
+    assert from_line(whole) is not None
+
+
+def test_a_line_of_schema_2_without_its_checksum_is_damaged_and_one_of_schema_1_is_not() -> None:
+    line = {**to_line(ENTRIES[6]), "at": "2026-01-01T00:00:00+00:00"}
+    with pytest.raises(JournalError, match="checksum does not match"):
+        from_line(json.dumps(line))
+    assert from_line(json.dumps({**line, "schema": 1})) == from_line(sealed(json.dumps(line)))
+
+
+def test_a_torn_file_of_rejected_lines_is_mended(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text("first\nsecond\n")
+    tail = Tail(path)
+    assert tail.read() == []
+    set_aside(tmp_path, tail.rejected[:1])
+    aside = tmp_path / REJECTED
+    torn = aside.read_bytes()[:-20]
+    aside.write_bytes(torn)
+    set_aside(tmp_path, tail.rejected)
+    lines = aside.read_bytes().splitlines()
+    assert lines[0] == torn and [json.loads(line)["text"] for line in lines[1:]] == ["first", "second"]
+    before = aside.read_bytes()
+    set_aside(tmp_path, tail.rejected)
+    assert aside.read_bytes() == before
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["journal.jsonl", REJECTED]
+
+
+def test_a_link_in_place_of_the_journal_is_not_followed(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("private\n")
+    path = tmp_path / "journal.jsonl"
+    path.symlink_to(other)
+    with pytest.raises(InputError, match="is a link"):
         Tail(path).read()
-    assert "\n" not in str(caught.value)
+    with pytest.raises(OSError, match="symbolic links"):
+        record(path, ENTRIES[1])
+    assert other.read_text() == "private\n"
 
 
 WRITER = """
 import sys
 from tests.samples import measurement
-from trainers.journal import Measured, append, to_line
+from trainers.journal import Measured
+from trainers.journal_lines import append, to_line
 line = to_line(Measured(measurement=measurement()))
 line["pad"] = "x" * 200_000
 number = 0
@@ -211,7 +272,7 @@ def test_a_line_and_a_new_files_name_are_flushed_to_disk(tmp_path: Path, monkeyp
 
 def test_writers_side_by_side_do_not_mix_lines(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    code = "import sys\nfrom trainers.journal import append\n" + (
+    code = "import sys\nfrom trainers.journal_lines import append\n" + (
         "for n in range(100): append(sys.argv[1], {'kind': sys.argv[2], 'n': n, 'pad': 'y' * 3000})"
     )
     writers = [subprocess.Popen([sys.executable, "-c", code, str(path), name], cwd=ROOT) for name in "ab"]
@@ -222,7 +283,9 @@ def test_writers_side_by_side_do_not_mix_lines(tmp_path: Path) -> None:
 
 
 def test_appending_needs_neither_the_driver_nor_torch() -> None:
-    code = "import sys, trainers.journal; print([m for m in ('torch', 'ray', 'platform.study') if m in sys.modules])"
+    code = (
+        "import sys, trainers.journal_lines; print([m for m in ('torch', 'ray', 'platform.study') if m in sys.modules])"
+    )
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
 

@@ -15,7 +15,8 @@ from platform.study.history import History
 from platform.study.study import Study, check_name, find, fresh_name, names, read
 from search_spaces.space import Candidate
 from tests.samples import RECIPE, header, layout, measurement, oom, skipped
-from trainers.journal import End, Line, Measured, Peak, Resume, RungStart, TrialEnd, TrialStart, from_line
+from trainers.journal import End, Line, Measured, Peak, Resume, RungStart, TrialEnd, TrialStart
+from trainers.journal_lines import from_line
 from trainers.layout import BatchPoint, Layout
 from trainers.measurement import Outcome
 

@@ -1,0 +1,287 @@
+"""What a run of MLflow holds: of a measurement, of a numerics gate's curves or of a profile, under which names.
+
+Nothing here talks to MLflow. Every run below a study has the same parameters: the axes of a layout, its batch point and
+what differs among the study's recipes. What is the same for the whole study is on the study's run (`study_run`).
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from platform.common.text import sharding
+from platform.mirror.timing import Series, milliseconds, series_of
+from platform.reports.summary import days_of
+from trainers.codec import identity, to_json
+from trainers.journal import GateCurves, Profile, StudyHeader
+from trainers.layout import Layout
+from trainers.measurement import Measurement, Outcome
+from trainers.recipe import Recipe
+
+Entry = Measurement | GateCurves | Profile
+Role = Literal["measurement", "repeat", "gate", "profile"]
+"""What a run is for: the saved views show a point once, by its one run with the role "measurement"."""
+
+FORMAT = "2"
+"""Tag of every run below a study. A run of another format is deleted and made anew: MLflow renames nothing."""
+LONGEST = 500
+"""Characters of a value that every MLflow server takes."""
+ABSENT = "-"
+"""Value of a parameter that a run does not have, such as the micro-batch of a numerics gate."""
+DIGITS = 4
+"""Significant digits of a metric: repeated windows differ in the third or fourth."""
+
+METRICS = {
+    "tokens_per_s": "tokens_per_s",
+    "peak_gib": "peak_allocated_gib",
+    "tokens_per_s_per_gpu": "tokens_per_s_per_gpu",
+    "step_s": "step_time_s",
+    "tflops_per_gpu": "model_tflops_per_gpu",
+    "hardware_tflops_per_gpu": "hardware_tflops_per_gpu",
+    "matmul_peak_tflops": "matmul_peak_tflops",
+    "datasheet_peak_tflops": "datasheet_peak_tflops",
+    "utilization_pct": "utilization_pct",
+    "alloc_retries": "alloc_retries",
+    "idle_devices": "idle_devices",
+    "peak_reserved_gib": "peak_reserved_gib",
+    "peak_device_gib": "peak_device_gib",
+    "peak_forward_backward_gib": "peak_forward_backward_gib",
+    "peak_optimizer_gib": "peak_optimizer_gib",
+    "first_micro_step_s": "first_micro_step_s",
+    "middle_micro_step_s": "middle_micro_step_s",
+    "last_micro_step_s": "last_micro_step_s",
+    "optimizer_step_s": "optimizer_step_s",
+    "startup_s": "startup_s",
+    "import_s": "import_s",
+    "compile_s": "compile_s",
+    "oom_asked_gib": "asked_gib",
+    "oom_allocated_gib": "allocated_gib",
+    "oom_reserved_gib": "reserved_gib",
+}
+"""Metric -> field of a measurement."""
+SHARES = {"share_of_peak_pct": "share_of_matmul_peak", "share_of_datasheet_peak_pct": "share_of_datasheet_peak"}
+"""The same of fields that are shares of 1: MLflow has every share in per cent."""
+COMPARED = ("tokens_per_s", "peak_gib")
+"""What runs are compared by. A run without them has NaN there: MLflow's parallel coordinates draw a run that lacks a
+metric above all others, as if a layout that ran out of memory were the fastest."""
+
+_FINISHED = frozenset({Outcome.OK, Outcome.THRASH, Outcome.SLOW})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """What the cost model says of a batch point."""
+
+    step_s: float
+    peak_gib: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Content:
+    """All that a run below a study holds."""
+
+    entry_id: str
+    """Tells the run from the study's others."""
+    name: str
+    role: Role
+    tags: Mapping[str, str]
+    params: Mapping[str, str]
+    metrics: Mapping[str, float]
+    series: Mapping[str, Series]
+    """Metrics of several values."""
+    finished: bool
+    """Whether it ran to its end; MLflow shows the others as failed."""
+    started_ms: int
+    ended_ms: int
+
+
+def content_of(
+    entry: Entry, header: StudyHeader, *, started: str, ended: str, predicted: Prediction | None = None
+) -> Content:
+    """The content of the entry's run, in a study that begins with `header`. Times are the journal's."""
+    started_ms, ended_ms = milliseconds(started), milliseconds(ended)
+    return Content(
+        entry_id=id_of(entry),
+        name=_name(entry),
+        role=_role(entry),
+        tags={
+            "study": header.name,
+            "miniature": yes(entry.recipe.model.miniature_of is not None),
+            "layout": entry.layout.label,
+            "layout_id": entry.layout.id,
+            "recipe": entry.recipe.id,
+            "trial_id": entry.trial_id,
+            **_tags(entry),
+        },
+        params=_params(entry, header.recipes),
+        metrics=_metrics(entry, header, predicted),
+        series=series_of(entry, started_ms=started_ms, ended_ms=ended_ms),
+        finished=not isinstance(entry, Measurement) or entry.outcome in _FINISHED,
+        started_ms=started_ms,
+        ended_ms=ended_ms,
+    )
+
+
+def id_of(entry: Entry) -> str:
+    """What tells a run from the study's others."""
+    match entry:
+        case Measurement():
+            return entry.id
+        case GateCurves():
+            return identity(("gate", entry.trial_id, entry.recipe.id, entry.layout.id))
+        case Profile():
+            return identity(("profile", entry.trial_id, entry.recipe.id, entry.layout.id))
+
+
+def axes_of(layout: Layout) -> dict[str, Any]:
+    """The layout's axes as MLflow has them: what is sharded in a word, the degree of data parallelism in one figure."""
+    fields: dict[str, Any] = to_json(layout)
+    del fields["zero_stage"], fields["dp_shard"]
+    return {"sharding": sharding(layout), "dp": layout.data_parallel, **fields}
+
+
+def recipe_fields(recipe: Recipe) -> dict[str, Any]:
+    """The recipe's fields but an accumulation, which is the batch point's; the model's facts begin with `model_`."""
+    fields: dict[str, Any] = to_json(recipe)
+    del fields["grad_accum"]
+    model: dict[str, Any] = fields.pop("model")
+    del model["config"]
+    return {"model": model.pop("name"), **{f"model_{name}": value for name, value in model.items()}, **fields}
+
+
+def varying(recipes: Sequence[Recipe]) -> frozenset[str]:
+    """Names of the fields in which the recipes differ, or their points where an accumulation is fixed."""
+    flat = [recipe_fields(recipe) for recipe in recipes]
+    found = {name for name in (flat[0] if flat else ()) if len({as_text(each[name]) for each in flat}) > 1}
+    return frozenset(found | ({"global_batch"} if any(recipe.grad_accum for recipe in recipes) else set[str]()))
+
+
+def figures_of(measurement: Measurement, header: StudyHeader) -> dict[str, float]:
+    """The measurement's single figures, by metric, as far as they are known."""
+    found: dict[str, float | None] = {name: getattr(measurement, field) for name, field in METRICS.items()}
+    found |= {name: _percent(getattr(measurement, field)) for name, field in SHARES.items()}
+    found |= {
+        "step_spread_pct": _spread_pct(measurement),
+        "headroom_gib": _headroom_gib(measurement, header),
+        "days": days_of(measurement, header.tokens),
+    }
+    return {name: rounded(value) for name, value in found.items() if value is not None}
+
+
+def rounded(value: float) -> float:
+    """The value with the digits that are known; counts and what is not finite stay as they are."""
+    return value if isinstance(value, int) or not math.isfinite(value) else float(f"{value:.{DIGITS}g}")
+
+
+def as_text(value: Any) -> str:
+    """A parameter's value: whole numbers without a point, so that the same value is the same text."""
+    if isinstance(value, float) and math.isfinite(value) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return str(value)[:LONGEST]
+
+
+def yes(flag: bool) -> str:
+    """A tag's value for a flag."""
+    return "true" if flag else "false"
+
+
+def short_name(layout: Layout) -> str:
+    """Engine, degrees and checkpointing; the other axes are columns."""
+    parts = [layout.label.partition(",")[0]]
+    parts += [f"{axis} {getattr(layout, axis)}" for axis in ("tp", "pp", "cp") if getattr(layout, axis) > 1]
+    if layout.checkpointing != "none":
+        parts.append(f"ckpt {layout.checkpointing}")
+    return ", ".join(parts)
+
+
+def _name(entry: Entry) -> str:
+    """What a run is called. The trial tells layouts apart that differ in an axis which the name leaves out."""
+    trial = f" ({entry.trial_id})" if entry.trial_id else ""
+    short = short_name(entry.layout)
+    match entry:
+        case Measurement():
+            run = f", run {entry.repeat}" if entry.repeat else ""
+            return f"{short}, MBS {entry.batch.micro_batch}{run}{trial}"
+        case GateCurves():
+            return f"gate{' reference' if entry.is_reference else ''}: {short}{trial}"
+        case Profile():
+            return f"profile: {short}, MBS {entry.batch.micro_batch}{trial}"
+
+
+def _role(entry: Entry) -> Role:
+    match entry:
+        case Measurement():
+            return "repeat" if entry.repeat else "measurement"
+        case GateCurves():
+            return "gate"
+        case Profile():
+            return "profile"
+
+
+def _tags(entry: Entry) -> dict[str, str]:
+    match entry:
+        case Measurement():
+            told = {
+                "measurement_id": entry.id,
+                "outcome": entry.outcome.value,
+                "reason": entry.reason[:LONGEST],
+                "phase": entry.phase,
+                "rank": "" if entry.rank is None else str(entry.rank),
+                "measured_grad_accum": str(entry.measured_grad_accum or ""),
+                "step_time_derived": yes(entry.step_time_derived),
+            }
+            return {name: value for name, value in told.items() if value}
+        case GateCurves():
+            sequences = {"gate_steps": str(entry.steps), "gate_sequences": str(entry.sequences)}
+            return {"gate": "reference" if entry.is_reference else "layout", **sequences}
+        case Profile():
+            return {"trace": entry.trace, "device_kind": entry.device_kind, "rank": str(entry.rank)}
+
+
+def _params(entry: Entry, recipes: Sequence[Recipe]) -> dict[str, str]:
+    batch = None if isinstance(entry, GateCurves) else entry.batch
+    fields = recipe_fields(entry.recipe)
+    fields["global_batch"] = batch.global_batch(entry.layout) if batch else entry.recipe.global_batch or ABSENT
+    values = {
+        "outcome": entry.outcome.value if isinstance(entry, Measurement) else ABSENT,
+        **axes_of(entry.layout),
+        "micro_batch": batch.micro_batch if batch else ABSENT,
+        "grad_accum": batch.grad_accum if batch else ABSENT,
+        "repeat": entry.repeat if isinstance(entry, Measurement) else ABSENT,
+        **{name: fields[name] for name in sorted(varying(recipes))},
+    }
+    return {name: as_text(value) for name, value in values.items()}
+
+
+def _metrics(entry: Entry, header: StudyHeader, predicted: Prediction | None) -> dict[str, float]:
+    found: dict[str, float] = {}
+    match entry:
+        case Measurement():
+            found = {**dict.fromkeys(COMPARED, math.nan), **figures_of(entry, header)}
+        case Profile():
+            found |= {f"profile_{name}": rounded(value) for name, value in to_json(entry.sums).items()}
+        case GateCurves():
+            pass
+    if predicted is not None:
+        found |= {"predicted_step_s": rounded(predicted.step_s), "predicted_gib": rounded(predicted.peak_gib)}
+    return found
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _spread_pct(measurement: Measurement) -> float | None:
+    """Half of what lies between the quartiles of the step time, of its median."""
+    low, high, step = measurement.step_time_low_s, measurement.step_time_high_s, measurement.step_time_s
+    return None if low is None or high is None or not step else 100 * (high - low) / (2 * step)
+
+
+def _headroom_gib(measurement: Measurement, header: StudyHeader) -> float | None:
+    """What the peak leaves of a device's memory, or of the cap."""
+    cap = measurement.cap_gib or header.cap_gib
+    limit = min(header.cluster.device_memory_gib, cap or math.inf)
+    peaks = (measurement.peak_device_gib, measurement.peak_reserved_gib, measurement.peak_allocated_gib)
+    peak = next(itertools.filterfalse(lambda value: value is None, peaks), None)
+    return None if peak is None else limit - peak

@@ -1,0 +1,51 @@
+"""How to look at a study in MLflow: what to type, and which pages to open."""
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from platform.common.checkout import ROOT
+from platform.mirror.uri import default_uri, shown_uri, sqlite_path
+
+PORT = 5000
+_SERVER = f"http://127.0.0.1:{PORT}"
+
+
+def page_server(uri: str) -> str:
+    """The address below which MLflow's pages of the store at `uri` are: the server's, or that of `serve_command`."""
+    return shown_uri(uri).rstrip("/") if uri.startswith(("http://", "https://")) else _SERVER
+
+
+def serve_command(uri: str) -> str:
+    """What to type here to serve the pages of a store; "" where a server does so already."""
+    if uri.startswith(("http://", "https://", "databricks")):
+        return ""
+    path = sqlite_path(uri)
+    if path is not None and Path.cwd() == ROOT and (ROOT / "Makefile").exists() and uri == default_uri(path.parent):
+        elsewhere = path.parent != ROOT / "studies"
+        return "make mlflow" + (f" STUDIES={shlex.quote(str(path.parent))}" if elsewhere else "")
+    # A database's address may hold a password: it stays in the variable that named it.
+    store = shlex.quote(uri) if path is not None else '"$MLFLOW_TRACKING_URI"'
+    return f"{_program()} ui --backend-store-uri {store}"
+
+
+def how_to_look(uri: str, addresses: Mapping[str, str]) -> str:
+    """Lines for people: the command, and the address of each view where they are known."""
+    if uri.startswith("databricks"):
+        return "MLflow: open the Databricks workspace"
+    command = serve_command(uri)
+    first = f"MLflow: {command}" + (", then open" if addresses else "") if command else "MLflow: open"
+    shown = addresses or ({} if command else {"pages": page_server(uri)})
+    return "\n".join([first, *(f"  {name:<8} {address}" for name, address in shown.items())])
+
+
+def _program() -> str:
+    """`mlflow` as it is typed here: of this environment, or of the PATH."""
+    beside = Path(sys.executable).with_name("mlflow")
+    if not beside.exists():
+        return "mlflow" if shutil.which("mlflow") else f"{shlex.quote(sys.executable)} -m mlflow"
+    near = os.path.relpath(beside)
+    return shlex.quote(str(beside) if near.startswith("..") else near)

@@ -1,0 +1,126 @@
+"""What a study's run of MLflow holds: what is the same for all its measurements, and its winner's figures."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from platform.common.errors import InputError
+from platform.finals.contenders import named_winners
+from platform.finals.gate import verdict_on
+from platform.mirror.content import (
+    as_text,
+    axes_of,
+    figures_of,
+    recipe_fields,
+    rounded,
+    short_name,
+    varying,
+    yes,
+)
+from platform.reports.points import one_a_point
+from platform.reports.scaling import rows
+from platform.reports.summary import cost_of, days_of
+from platform.study.history import History
+from platform.study.several import members_of
+from platform.study.study import is_study, read
+from trainers.journal import StudyHeader
+from trainers.measurement import Measurement, Outcome
+
+WINNER = "winner"
+"""Tags that describe the winner begin so."""
+
+
+def study_tags(header: StudyHeader) -> dict[str, str]:
+    """What a study's run is found by."""
+    return {"role": "study", "study": header.name, "space": header.space, "miniature": yes(header.miniature)}
+
+
+def study_params(header: StudyHeader) -> dict[str, str]:
+    """What is the same for every measurement of the study."""
+    cluster, recipes = header.cluster, header.recipes
+    constants = recipe_fields(recipes[0]) if recipes else {}
+    values: dict[str, Any] = {
+        **{name: value for name, value in constants.items() if name not in varying(recipes)},
+        "space": header.space,
+        "searcher": header.searcher,
+        "search_seed": header.seed,
+        "tokens": header.tokens,
+        "recipes": "; ".join(recipe.label for recipe in recipes),
+        "device": cluster.device,
+        "device_memory_gib": rounded(cluster.device_memory_gib),
+        "num_nodes": cluster.num_nodes,
+        "devices_per_node": cluster.devices_per_node,
+        "cluster": cluster.label,
+        "cap_gib": header.cap_gib,
+        "price_per_gpu_h": header.price_per_gpu_h,
+        "commit": header.commit,
+        **{f"version_{name}": version for name, version in header.versions.items()},
+        "argv": " ".join(header.arguments),
+    }
+    return {name: as_text(value) for name, value in values.items() if value is not None}
+
+
+def standing(history: History, folder: Path) -> tuple[dict[str, str], dict[str, float]]:
+    """Tags and metrics that tell how the study in `folder` stands: its first recipe's winner, as far as it has one."""
+    header = history.header
+    assert header is not None
+    num_devices = header.cluster.num_devices
+    best = named_winners(history.measurements).get(header.recipes[0].id) if header.recipes else None
+    if best is None:
+        return {}, {"gpus": num_devices}
+    days = days_of(best, header.tokens)
+    figures: dict[str, float | None] = {
+        **figures_of(best, header),
+        "gpu_days": None if days is None else days * num_devices,
+        "cost": cost_of(best, header.tokens, header.price_per_gpu_h),
+        "efficiency_pct": _efficiency_pct(history, folder),
+    }
+    verdict = verdict_on(best.layout, best.recipe, history.gates)
+    if verdict is not None:
+        figures |= {"gate_loss_error": verdict.loss_error, "gate_norm_error": verdict.norm_error}
+    gate = "not run" if verdict is None else "passed" if verdict.passed else "failed"
+    known = {name: rounded(value) for name, value in figures.items() if value is not None}
+    return {**_winner_tags(best), "winner_gate": gate}, {"gpus": num_devices, **known}
+
+
+def outdated(
+    known_tags: Mapping[str, str],
+    known_metrics: Mapping[str, float],
+    tags: Mapping[str, str],
+    metrics: Mapping[str, float],
+) -> tuple[list[str], list[str]]:
+    """Names of the winner's tags and metrics that are there and hold no longer; `gate` is one of older versions."""
+    gone = [name for name in known_tags if (name.startswith(WINNER) or name == "gate") and name not in tags]
+    old = [name for name in known_metrics if name not in metrics and not name.startswith("system/")]
+    return gone, old
+
+
+def roles(history: History) -> dict[str, str]:
+    """Role of each measurement's run by id: the run that stands for its point is the "measurement", others "repeat"."""
+    tried = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
+    stands = {each.id for each in one_a_point(tried)}
+    return {each.id: "measurement" if each.id in stands else "repeat" for each in tried}
+
+
+def _winner_tags(best: Measurement) -> dict[str, str]:
+    axes = {**axes_of(best.layout), "micro_batch": best.batch.micro_batch, "grad_accum": best.batch.grad_accum}
+    return {
+        WINNER: f"{short_name(best.layout)}, MBS {best.batch.micro_batch}",
+        "winner_layout": best.layout.label,
+        "winner_measurement_id": best.id,
+        **{f"winner_{name}": as_text(value) for name, value in axes.items()},
+    }
+
+
+def _efficiency_pct(history: History, folder: Path) -> float | None:
+    """Tokens/s a device over that on the fewest devices, of a study that is one of several numbers of devices."""
+    assert history.header is not None
+    histories: list[History] = []
+    for path in members_of(folder):
+        try:
+            histories += [history] if path == folder else [read(path)[0]] if is_study(path) else []
+        except InputError:
+            continue  # a journal that cannot be read compares with nothing
+    this = (history.header.name, history.header.recipes[0])
+    row = next((row for row in rows(histories) if (row.study, row.recipe) == this), None)
+    return None if row is None or row.efficiency is None else 100 * row.efficiency

@@ -1,0 +1,61 @@
+"""When each value of a series was measured: counted back from the journal's line by the seconds of its steps."""
+
+import datetime
+import math
+from collections.abc import Sequence
+
+from trainers.journal import GateCurves, Profile
+from trainers.measurement import Measurement
+
+Series = tuple[tuple[int, float], ...]
+"""Unix milliseconds and value, of steps, windows or ranks in order."""
+
+
+def milliseconds(at: str) -> int:
+    """The journal's time as MLflow has it."""
+    return round(datetime.datetime.fromisoformat(at).timestamp() * 1000)
+
+
+def series_of(entry: Measurement | GateCurves | Profile, *, started_ms: int, ended_ms: int) -> dict[str, Series]:
+    """Metrics of several values: one for each step, window or rank. What lowered clocks is one for each reason: 1 in a
+    window that it did so, else 0.
+    """
+
+    def stamped(values: Sequence[float], seconds: Sequence[float]) -> Series:
+        return tuple(zip(_ends(seconds, len(values), started_ms, ended_ms), values, strict=True))
+
+    match entry:
+        case Measurement():
+            steps = entry.step_times_s
+            windows = tuple(window_s * max(1, entry.steps_per_window) for window_s in entry.windows_s)
+            made = {
+                "loss": stamped(entry.losses, steps),
+                "grad_norm": stamped(entry.grad_norms, steps),
+                "step_times_s": stamped(steps, steps),
+                "windows_s": stamped(entry.windows_s, windows),
+                "sm_clock_mhz": stamped(entry.sm_clock_mhz, windows),
+                "power_w": stamped(entry.power_w, windows),
+                # A value for each rank, all of the same moment.
+                "utilization_by_device_pct": stamped(entry.utilization_by_device_pct, ()),
+            }
+            for reason in entry.held_back_by:
+                held = tuple(float(reason in each.split(", ")) for each in entry.held_back)
+                made[f"held_back_{reason.replace(' ', '_')}"] = stamped(held, windows)
+        case GateCurves():
+            steps = entry.step_times_s
+            made = {"gate_loss": stamped(entry.losses, steps), "gate_grad_norm": stamped(entry.grad_norms, steps)}
+        case Profile():
+            made = {}
+    return {name: values for name, values in made.items() if values}
+
+
+def _ends(seconds: Sequence[float], count: int, started_ms: int, ended_ms: int) -> list[int]:
+    """When each of `count` values ended, the last one at `ended_ms`; all of them then where `seconds` says nothing."""
+    if len(seconds) != count or not all(map(math.isfinite, seconds)):
+        return [ended_ms] * count
+    ends: list[int] = []
+    at = float(ended_ms)
+    for each in reversed(seconds):
+        ends.append(max(started_ms, round(at)))
+        at -= 1000 * each
+    return ends[::-1]

@@ -1,0 +1,164 @@
+"""Saved views of MLflow's pages: which runs of a study, in which columns and charts, and the address of each.
+
+MLflow keeps a view as a tag of its experiment and lists it under the view's name; an address names the tag. Neither the
+tag nor the fields of a view are documented: `tests/mirror/test_views.py` holds them in a browser.
+"""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
+
+TAG = "mlflow.sharedViewState."
+"""Prefix of an experiment's tag that holds a view."""
+
+LAYOUT_PARAMS = (
+    *("outcome", "engine", "sharding", "dp", "tp", "pp", "cp", "micro_batch", "grad_accum"),
+    *("checkpointing", "attention", "loss", "compile"),
+)
+LAYOUT_METRICS = (
+    *("tokens_per_s", "tokens_per_s_per_gpu", "step_s", "step_spread_pct", "days", "tflops_per_gpu"),
+    *("share_of_peak_pct", "peak_gib", "headroom_gib", "utilization_pct", "alloc_retries"),
+    *("predicted_step_s", "predicted_gib"),
+)
+STUDY_METRICS = ("gpus", "tokens_per_s", "days", "gpu_days", "cost", "efficiency_pct")
+STUDY_TAGS = ("winner_gate", *(f"winner_{name}" for name in LAYOUT_PARAMS[1:]))
+AXES = ("engine", "sharding", "tp", "pp", "micro_batch", "grad_accum", "checkpointing")
+"""Of the parallel coordinates, in order; memory and speed follow."""
+
+_RUN_NAME = "attributes.`Run Name`"
+_MOST_RUNS = 100
+"""Runs in a scatter plot and in the parallel coordinates; more are a cloud."""
+_MOST_BARS = 20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class View:
+    """A saved view."""
+
+    key: str
+    """Names it in the experiment's tag and in the address."""
+    name: str
+    """What MLflow's list of views calls it."""
+    state: dict[str, Any]
+    at_ms: int
+
+    @property
+    def tag(self) -> tuple[str, str]:
+        """The experiment's tag that holds it."""
+        state = json.dumps(self.state, separators=(",", ":"))
+        return TAG + self.key, json.dumps({"name": self.name, "createdAt": self.at_ms, "state": state})
+
+
+def layouts_view(study: str, study_id: str, parent_id: str, at_ms: int) -> View:
+    """A study's points, the fastest first: a row each, and charts of their speed."""
+    first, *metrics = LAYOUT_METRICS  # what the rows are sorted by, in sight on a small screen too
+    columns = [_metric(first), *(_param(name) for name in LAYOUT_PARAMS), *(_metric(name) for name in metrics)]
+    charts = [
+        _bars("tokens_per_s"),
+        _scatter(("METRIC", "peak_gib"), ("METRIC", "tokens_per_s")),
+        _scatter(("PARAM", "micro_batch"), ("METRIC", "tokens_per_s")),
+        _parallel(AXES, ("peak_gib", "tokens_per_s")),
+    ]
+    state = _state(f"{_of(parent_id)} and tags.role = 'measurement'", columns, charts, section=f"Layouts of {study}")
+    return View(key=f"layouts-{study_id}", name=f"{study}: layouts", state=state, at_ms=at_ms)
+
+
+def gates_view(study: str, study_id: str, parent_id: str, at_ms: int) -> View:
+    """Loss and gradient norm of a study's numerics gates, a curve each."""
+    columns = [_tag("gate"), *(_param(name) for name in ("engine", "sharding", "tp", "pp", "cp", "checkpointing"))]
+    charts = [_curves("gate_loss"), _curves("gate_grad_norm")]
+    state = _state(f"{_of(parent_id)} and tags.role = 'gate'", columns, charts, section=f"Numerics gates of {study}")
+    return View(key=f"gates-{study_id}", name=f"{study}: numerics gates", state=state, at_ms=at_ms)
+
+
+def studies_view(space: str) -> View:
+    """The studies of a space beside each other: each one's winner, its speed, days and cost."""
+    columns = [*(_metric(name) for name in STUDY_METRICS), *(_tag(name) for name in STUDY_TAGS)]
+    charts = [_scatter(("METRIC", "gpus"), ("METRIC", "days")), _bars("tokens_per_s")]
+    state = _state("tags.role = 'study'", columns, charts, section=f"Studies of {space}")
+    return View(key="studies", name="studies", state=state, at_ms=0)
+
+
+def addresses(server: str, experiment_id: str, study_id: str) -> dict[str, str]:
+    """Where each view is, on MLflow's pages at `server`."""
+    page = f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs?viewStateShareKey="
+    charts = "&compareRunsMode=CHART"
+    return {
+        "layouts": f"{page}layouts-{study_id}",
+        "charts": f"{page}layouts-{study_id}{charts}",
+        "gates": f"{page}gates-{study_id}{charts}",
+        "studies": f"{page}studies",
+        "scaling": f"{page}studies{charts}",
+    }
+
+
+def _state(runs: str, columns: Sequence[str], charts: Sequence[dict[str, Any]], *, section: str) -> dict[str, Any]:
+    first = {"uuid": "view", "name": section, "columns": 2, "cardHeight": 400}
+    # MLflow adds a chart for each further metric to the sections of these names: they stay closed.
+    closed = [{"uuid": name, "name": f"{name} metrics"} for name in ("Model", "System")]
+    return {
+        "searchFilter": runs,
+        "orderByKey": _metric("tokens_per_s"),
+        "orderByAsc": False,
+        "startTime": "ALL",
+        "lifecycleFilter": "Active",
+        "modelVersionFilter": "All Runs",
+        "datasetsFilter": [],
+        "selectedColumns": columns,
+        "columnOrder": [_RUN_NAME, *columns],
+        "columnWidths": {_RUN_NAME: 260, **{column: _width_px(column) for column in columns}},
+        "runsHiddenMode": "SHOW_ALL",
+        "hideEmptyCharts": True,
+        "isAccordionReordered": True,  # otherwise MLflow puts the sections in an order of its own
+        "compareRunCharts": [
+            {"uuid": f"chart-{n}", "deleted": False, "isGenerated": False, "metricSectionId": "view", **chart}
+            for n, chart in enumerate(charts)
+        ],
+        "compareRunSections": [
+            {**each, "display": each is first, "isReordered": True, "deleted": False, "isGenerated": False}
+            for each in (first, *closed)
+        ],
+    }
+
+
+def _width_px(column: str) -> int:
+    """Wide enough for the column's title, and but for a degree's for a word."""
+    length = len(column.split("`")[1])
+    return 34 + 7 * (length if length < 3 else max(length, 9))
+
+
+def _of(parent_id: str) -> str:
+    return f"tags.`mlflow.parentRunId` = '{parent_id}'"
+
+
+def _param(name: str) -> str:
+    return f"params.`{name}`"
+
+
+def _tag(name: str) -> str:
+    return f"tags.`{name}`"
+
+
+def _metric(name: str) -> str:
+    return f"metrics.`{name}`"
+
+
+def _bars(metric: str) -> dict[str, Any]:
+    return {"type": "BAR", "runsCountToCompare": _MOST_BARS, "metricKey": metric}
+
+
+def _scatter(x: tuple[str, str], y: tuple[str, str]) -> dict[str, Any]:
+    axes = {name: {"key": key, "type": kind} for name, (kind, key) in (("xaxis", x), ("yaxis", y))}
+    return {"type": "SCATTER", "runsCountToCompare": _MOST_RUNS, **axes}
+
+
+def _parallel(params: Sequence[str], metrics: Sequence[str]) -> dict[str, Any]:
+    chosen = {"selectedParams": list(params), "selectedMetrics": list(metrics)}
+    return {"type": "PARALLEL", "runsCountToCompare": _MOST_RUNS, "showAllRuns": False, **chosen}
+
+
+def _curves(metric: str) -> dict[str, Any]:
+    axes = {"xAxisKey": "step", "useGlobalXaxisKey": False, "scaleType": "linear", "lineSmoothness": 0}
+    chosen = {"metricKey": metric, "selectedMetricKeys": [metric]}
+    return {"type": "LINE", "runsCountToCompare": _MOST_BARS, **chosen, **axes}

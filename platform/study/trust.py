@@ -1,0 +1,42 @@
+"""Whose a study is: the journal of another user names code that `--resume` would run."""
+
+import os
+import pwd
+from collections.abc import Iterable
+from pathlib import Path
+
+from platform.common.errors import InputError
+
+
+def other_owner(paths: Iterable[Path]) -> str:
+    """The first user who owns one of `paths` and is neither this one nor root, by name; "" where there is none."""
+    for path in paths:
+        try:
+            owner = path.stat().st_uid
+        except OSError:
+            continue  # what is not there is told by whoever opens it
+        if owner not in (0, os.geteuid()):
+            try:
+                return pwd.getpwuid(owner).pw_name
+            except KeyError:
+                return str(owner)
+    return ""
+
+
+def check_owner(paths: Iterable[Path], *, trusted: bool) -> None:
+    """Refuses to go on with a study, or to run a space file, of another user than this one and root.
+
+    Raises:
+        InputError: a path is another user's, and the user did not give `--trust`.
+    """
+    for path in () if trusted else paths:
+        if owner := other_owner([path]):
+            raise InputError(
+                f"{path} belongs to user {owner}, and to go on with a study runs the code that it names: look at it,"
+                " then give --trust"
+            )
+
+
+def not_written(owner: str) -> str:
+    """Why a report of a study of user `owner` leaves its folder and MLflow as they are."""
+    return f"The study belongs to user {owner}: it is shown, and neither files nor MLflow are written without --trust."
