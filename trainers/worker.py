@@ -68,7 +68,7 @@ class Worker:
         self.matmul_peak_tflops = job.matmul_peak_tflops
 
     def _call_recorder(self, method: str, *arguments: Any, limit_s: float = recorder.ANSWER_S) -> Any:
-        """Calls a method of the study's recorder; see `trainers.recorder.call`."""
+        """The answer of a method of the study's recorder; see `trainers.recorder.call`."""
         return recorder.call(self._recorder, method, *arguments, limit_s=limit_s)
 
     def gather(self, value: Any) -> list[Any]:
@@ -136,7 +136,8 @@ class Worker:
         """From when on no rung may start, by this node's monotonic clock; never but on rank 0 of a job with a stop."""
         if self.rank or self.job.stop_at_s is None:
             return math.inf
-        return time.monotonic() + self._call_recorder("seconds_until", self.job.stop_at_s)
+        left_s: float = self._call_recorder("seconds_until", self.job.stop_at_s)
+        return time.monotonic() + left_s
 
     def fail(self, error: Exception) -> NoReturn:
         """Turns what was raised into the failure that the trial records, and raises it."""

@@ -15,7 +15,7 @@ from platform.cluster.nodes import Place
 from platform.common import checkout
 from platform.common.errors import ClusterError
 from platform.common.say import say
-from platform.common.signals import INTERRUPT_S, INTERRUPTED, ends_when_interrupted, leave
+from platform.common.signals import INTERRUPT_S, INTERRUPTED, ends_when_interrupted
 from platform.loop import overdue
 from platform.loop.budget import Budget
 from platform.loop.jobs import Settings
@@ -44,12 +44,13 @@ class Run:
         place_s: float = 0.0,
         left: leftovers.Note | None = None,
         mirror: Mirror | None = None,
-        show: Callable[[], None] = lambda: None,
+        show: Callable[[], bool] = lambda: False,
     ) -> None:
         """The session began at `began_s`, and another one would take `place_s` more to begin.
 
         What an earlier driver `left` on the cluster is swept first; the `mirror` starts with the first trial. `show`
-        shows what was measured where `run` does not return: the process ends in it when the cluster's head is gone.
+        shows what was measured, once, where `run` does not return: the process ends in it when the cluster's head is
+        gone. It returns whether that was left to do.
         """
         self._study, self._subject, self._place, self._budget = study, subject, place, budget
         self._began_s, self._place_s, self._left = began_s, place_s, left
@@ -161,8 +162,13 @@ class Run:
         """Ends the process some time after Ctrl-C, which a call into Ray has not noticed."""
         stuck = f"Ray did not end within {INTERRUPT_S:.0f} s of the interrupt: --resume sweeps what is left of it."
         self._leave(INTERRUPTED, "", stuck)
-        time.sleep(INTERRUPT_S)  # the session's end is written: what comes after it has as long again
-        leave()
+        # The main thread has written the session's end, and is stuck in leaving Ray, or showing the result.
+        if self._show():
+            say(stuck)
+        else:
+            time.sleep(INTERRUPT_S)
+        self._stdout.flush()
+        os._exit(INTERRUPTED)
 
     def _leave(self, code: int, why: str, last_words: str) -> None:
         """Ends the process from a thread of its own; returns where the session's end is written already."""

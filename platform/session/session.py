@@ -1,9 +1,9 @@
 """One session of a study, from the options to the exit code."""
 
-import functools
 import gc
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
@@ -170,11 +170,21 @@ def _kept(history: History) -> str:
     return f"Kept {plural(measured, 'measurement')} that the journal has;"
 
 
-def _shown_by(study: Study, uri: str, options: SearchOptions, *, shown: bool) -> tuple[Mirror, Callable[[], None]]:
-    """The study's mirror, which is not started yet, and what shows its result at the end."""
+def _shown_by(study: Study, uri: str, options: SearchOptions, *, shown: bool) -> tuple[Mirror, Callable[[], bool]]:
+    """The study's mirror, which is not started yet, and what shows its result at the end: once, in whichever thread
+    calls it first. It returns whether it did.
+    """
+    first = threading.Lock()
+
+    def show() -> bool:
+        if not first.acquire(blocking=False):
+            return False
+        ending.tell(study, mirror, as_object=as_object, profile=options.profile)
+        return True
+
     mirror = Mirror(study.path, uri, study.from_start())
     as_object = options.json if shown else None
-    return mirror, functools.partial(ending.tell, study, mirror, as_object=as_object, profile=options.profile)
+    return mirror, show
 
 
 def _budget(options: SearchOptions, space: Space) -> Budget:

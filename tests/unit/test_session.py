@@ -229,6 +229,27 @@ class TestEnd:
         assert "Final runs" not in capsys.readouterr().err, "the verdict says it, with how to go on"
         assert f"Final runs left out: {left_out}; --resume runs them." in verdicts(history)
 
+    def test_a_stuck_ray_ends_it_some_time_after_the_interrupt(
+        self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """By the end of the process, from another thread: the main one is in a call into Ray."""
+        ends: list[Callable[[], None]] = []
+        monkeypatch.setattr(runs, "ends_when_interrupted", lambda end: contextlib.nullcontext(ends.append(end)))
+        monkeypatch.setattr(runs.os, "_exit", sys.exit)
+
+        def play(backend: Backend, loop: Loop) -> None:
+            assert loop.next_job() is not None
+            ends[0]()
+
+        with pytest.raises(SystemExit) as exited:
+            run(play)
+        assert exited.value.code == INTERRUPTED
+        history = read(tmp_path / "made-up")[0]
+        assert history.end is not None and history.end.exit_code == INTERRUPTED
+        said = capsys.readouterr().err
+        assert "go on with: python -m platform.search --resume made-up" in said
+        assert "Ray did not end within 60 s of the interrupt: --resume sweeps what is left of it." in said
+
     def test_a_head_that_is_gone_ends_it_with_code_3(
         self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
