@@ -28,9 +28,11 @@ from platform.common.signals import exit_with
 from platform.cost_model.hardware import ClusterSpec, find_cluster, word_on
 from platform.cost_model.probed import found_cluster
 from platform.plans.asked import check
-from platform.plans.layouts import batch_hint, best_plan, with_whole_batch
+from platform.plans.layouts import Plan, batch_hint, best_plan
 from platform.plans.max_model import largest_models
+from platform.plans.named import named_json, named_points, of_space, show_named
 from platform.plans.picture import draw_sizes
+from platform.plans.points import recipes_of
 from platform.plans.scaling import (
     against_devices,
     at_size,
@@ -51,6 +53,9 @@ from platform.probing import kept
 from platform.study.folder import default_folder, user_path
 from search_spaces import reference
 from search_spaces.space import Space
+
+_BY_AXES = ("gpus", "min_nodes", "batch_rampup")
+"""Options whose answers need a layout for any number of devices."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -154,6 +159,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     cap = options.device_memory_gib
     told: dict[str, Any] = {"space": space.name, "cluster": options.cluster or "ray", "tokens": tokens}
     code = 0
+    asked = next((f"--{name.replace('_', '-')}" for name in _BY_AXES if getattr(options, name)), None)
+    if space.points and asked and not options.max_model:
+        raise InputError(f"{asked} goes through layouts by axes, and space {space.name} has named points: leave it out")
     if options.max_model or options.min_nodes or options.batch_rampup or options.gpus:
         told["recipe"] = space.recipe.label
         if space.further_recipes:
@@ -202,11 +210,22 @@ def run(options: argparse.Namespace, console: Console) -> int:
             draw_sizes(sizes, cluster, tokens, space.recipe.label, options.png)
             console.print(f"drawn as {options.png}", highlight=False)
         code = 0 if any(size.planned for size in sizes) else 1
+    elif space.points:
+        code = _named(space, of_space(space, cluster), tokens, cap, told, console)
     else:
         code = _layouts(space, cluster, tokens, options, told, console)
     if options.json:
         print(json.dumps(told, indent=2))
     return code
+
+
+def _named(
+    space: Space, cluster: ClusterSpec, tokens: float, cap: float | None, told: dict[str, Any], console: Console
+) -> int:
+    points = named_points(space, cluster, cap)
+    show_named(points, cluster, tokens, console)
+    told["points"] = named_json(points, cluster, tokens)
+    return 0 if any(not point.reason for point in points) else 1
 
 
 def _layouts(
@@ -219,7 +238,15 @@ def _layouts(
 ) -> int:
     told["recipes"] = []
     cap = options.device_memory_gib
-    plans = [best_plan(space, recipe, cluster, top=options.top, memory_cap_gib=cap) for recipe in space.recipes]
+    plans: list[Plan] = []
+    without: dict[str, InputError] = {}
+    for recipe in recipes_of(space):
+        try:
+            plans.append(best_plan(space, recipe, cluster, top=options.top, memory_cap_gib=cap))
+        except InputError as error:
+            without[recipe.label] = error
+    if not plans:
+        raise next(iter(without.values()))
     if not any(plan.best for plan in plans):
         raise NothingFits(
             f"{space.recipe.model.name} fits no layout of {space.name} on {cluster.num_devices} x"
@@ -240,6 +267,9 @@ def _layouts(
                 "skipped": dict(plan.skipped),
             }
         )
+    for label, error in without.items():
+        console.print(f"{label}: {error}\n", highlight=False)
+        told["recipes"].append({"recipe": label, "layouts": [], "reason": str(error)})
     return 0
 
 
@@ -251,11 +281,13 @@ def _min_nodes(
     show_fewest(fewest, cluster, console)
     counts = sorted({fewest.num_nodes * factor for factor in (1, 2, 4, 8, 16)})
     parts = [dataclasses.replace(cluster, num_nodes=count) for count in counts]
-    sizes = [at_size(space, with_whole_batch(space.recipe, part.num_devices), part, cap) for part in parts]
+    sizes = [at_size(space, space.recipe, part, cap) for part in parts]
     console.print(f"\ntime against nodes ({tokens:.3g} tokens)", highlight=False)
     show_sizes(sizes, cluster, tokens, console, by_node=True)
     told["min_nodes"] = {
         "nodes": fewest.num_nodes,
+        "global_batch": space.recipe.global_batch,
+        "fewer_with_another_batch": fewest.rounded and dataclasses.asdict(fewest.rounded),
         "needed_gib": fewest.needed_gib,
         "parts_gib": {
             field.name: float(getattr(fewest.parts, field.name).ravel()[0])

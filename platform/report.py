@@ -14,15 +14,12 @@ from platform.common.say import say
 from platform.common.signals import exit_with
 from platform.mirror.mirror import Mirror
 from platform.mirror.uri import check_uri, report_uri
-from platform.reports.files import write_results
 from platform.reports.show import show
 from platform.reports.table import to_rows, write_csv
 from platform.session import ending, scaling
 from platform.session.replanned import with_plan
 from platform.study.folder import FOLDER_HELP, default_folder, located, user_path
-from platform.study.history import History
 from platform.study.journal import JOURNAL
-from platform.study.plain_files import refuse_links
 from platform.study.several import is_several
 from platform.study.study import find, is_held, read
 from platform.study.trust import not_written, other_owner
@@ -78,7 +75,7 @@ def _report(options: argparse.Namespace) -> int:
         say(remark)
     if owner:
         say(not_written(owner))
-    files: list[Path] = [] if owner else _write(folder, history)
+    files: list[Path] = [] if owner else ending.written(folder, history)
     if options.csv is not None:
         rows = to_rows(history.measurements, cluster=history.header.cluster, source=f"study {history.header.name}")
         write_csv(options.csv, rows)
@@ -96,16 +93,6 @@ def _report(options: argparse.Namespace) -> int:
         except InputError as error:
             say(one_line(error))
     return ending.shown_verdict(history)
-
-
-def _write(folder: Path, history: History) -> list[Path]:
-    """The files of the result, as far as they can be written."""
-    try:
-        refuse_links(folder)
-        return write_results(folder, history)
-    except InputError as error:  # a folder that may only be read, or a full disk: the result is shown all the same
-        say(f"{one_line(error)}; the result is shown without files")
-        return []
 
 
 if __name__ == "__main__":

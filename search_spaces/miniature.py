@@ -1,5 +1,7 @@
 """A small model of the same architecture, for machines without a GPU."""
 
+import dataclasses
+
 from search_spaces.space import Space
 from trainers.recipe import INCLUDED, Recipe
 from trainers.spec import ModelSpec
@@ -33,6 +35,29 @@ def small_model(
         embedding_norm=model.embedding_norm,
         init_std=model.init_std,
         miniature_of=model.name,
+    )
+
+
+MOST_SEQUENCE_FLOPS = 2e10
+"""Of training on one sequence, in a model that is measured itself where there is no GPU: four times the miniature's, so
+that a search of it takes minutes too."""
+
+
+def on_cpus(space: Space) -> Space:
+    """What is searched where there is no GPU: the space's own model in fp32 where it is small enough for two CPU
+    workers, with its length and batch and the miniature's few layouts; else its miniature.
+    """
+    recipe, small = space.recipe, stand_in(space)
+    if recipe.model.flops_per_token(recipe.seq_len) * recipe.seq_len > MOST_SEQUENCE_FLOPS:
+        return small
+    return dataclasses.replace(
+        small,
+        name=space.name,
+        summary=f"{recipe.model.name} itself on two CPU workers",
+        recipe=dataclasses.replace(recipe, compute_precision="fp32"),
+        micro_batches=(1, 2, 4),
+        device_memory_gib=None,
+        tokens=space.tokens,
     )
 
 

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from search_spaces.miniature import stand_in
+from search_spaces.miniature import on_cpus
 from search_spaces.space import Space
 from trainers.recipe import Recipe
 from trainers.spec import ModelSpec
@@ -38,7 +38,7 @@ def space_of_config(path: Path) -> Space:
         },
         micro_batches=(1, 2, 4, 8, 16),
     )
-    return dataclasses.replace(space, miniature=stand_in(space))
+    return dataclasses.replace(space, miniature=on_cpus(space))
 
 
 def _read(path: Path) -> dict[str, Any]:

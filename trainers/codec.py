@@ -188,13 +188,10 @@ def _words(plain: _Plain) -> str:
 
 
 def _shown(item: Any) -> str:
-    """A JSON value in an error: itself where it is short, else its type."""
+    """A value in an error, of an object or a list that it is one."""
     if isinstance(item, Mapping):
         return "an object"
-    if isinstance(item, (list, tuple)):
-        return "a list"
-    text = json.dumps(item)
-    return text if len(text) <= 60 else _WORDS.get(type(item), type(item).__name__)  # type: ignore[reportUnknownArgumentType]
+    return "a list" if isinstance(item, (list, tuple)) else shortened(item)
 
 
 _MOST_KEPT = 4096

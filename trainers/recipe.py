@@ -14,6 +14,7 @@ StatePrecision = Literal["fp32", "bf16"]
 Compression = Literal[
     "none", "bf16", "powersgd_1", "powersgd_2", "powersgd_4", "powersgd_8", "powersgd_16", "powersgd_32"
 ]
+DataOrder = Literal["file", "shuffled"]
 
 LARGEST_BATCH = 10**12
 """Of a sequence's tokens, of a batch's sequences and of what a batch is cut into."""
@@ -56,6 +57,8 @@ class Recipe:
     data: str = STREAM
     """STREAM, INCLUDED, or the path of a Parquet file or folder with a column of token ids."""
     seed: int = 0
+    data_order: DataOrder = dataclasses.field(default="file", metadata={"later": True})
+    """Order of a file's sequences in an epoch: as they lie there, or "shuffled" by (seed, epoch)."""
     grad_accum: int = dataclasses.field(default=0, metadata={"later": True})
     """Micro-steps of an optimizer step where these are fixed: the global batch then follows from the micro-batch and
     the data-parallel ranks. 0: the micro-steps follow from `global_batch`."""
@@ -66,6 +69,7 @@ class Recipe:
             ("compute_precision", Precision),
             ("state_precision", StatePrecision),
             ("compression", Compression),
+            ("data_order", DataOrder),
         ):
             if getattr(self, field) not in get_args(names):
                 raise ValueError(f"{field} must be one of {', '.join(get_args(names))}, got {getattr(self, field)!r}")

@@ -136,8 +136,7 @@ class Worker:
         """From when on no rung may start, by this node's monotonic clock; never but on rank 0 of a job with a stop."""
         if self.rank or self.job.stop_at_s is None:
             return math.inf
-        left_s: float = self._call_recorder("seconds_until", self.job.stop_at_s)
-        return time.monotonic() + left_s
+        return time.monotonic() + self._call_recorder("seconds_until", self.job.stop_at_s)
 
     def fail(self, error: Exception) -> NoReturn:
         """Turns what was raised into the failure that the trial records, and raises it."""

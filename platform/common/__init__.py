@@ -1,1 +1,22 @@
 """What every room may use: errors, signals, figures as text, one line on standard error, this checkout's commit."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+
+def _roots() -> dict[str, Path]:
+    """The checkout that each of our packages comes from."""
+    found = {"platform": Path(__file__).resolve().parents[2]}
+    for name in ("search_spaces", "trainers"):
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin is not None:
+            found[name] = Path(spec.origin).resolve().parents[1]
+    return found
+
+
+if len(set((roots := _roots()).values())) > 1:
+    # Every command imports this before it can run into a name that one checkout has and the other lacks.
+    told = ", ".join(f"{name} from {root}" for name, root in roots.items())
+    print(f"error: two checkouts are mixed ({told}): run `make setup` in the one that is meant", file=sys.stderr)
+    raise SystemExit(2)

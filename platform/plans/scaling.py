@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from platform.common.errors import InputError
-from platform.cost_model.enumeration import enumerate_points
 from platform.cost_model.hardware import MOST_DEVICES, ClusterSpec
 from platform.cost_model.memory import MemoryParts, peak_parts
 from platform.cost_model.predict import predict
-from platform.plans.layouts import Planned, axes_of, best_plan, fused_attention, layout_at, with_whole_batch
+from platform.plans.layouts import Planned, best_plan, with_whole_batch
+from platform.plans.points import points_of
 from search_spaces.space import Space
 from trainers.recipe import Recipe
 
@@ -41,6 +41,14 @@ class Phase:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RoundedBatch:
+    """Nodes that a model fits on only where its global batch is rounded up to a multiple of their devices."""
+
+    num_nodes: int
+    global_batch: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Fewest:
     """The fewest nodes that hold a model."""
 
@@ -55,6 +63,8 @@ class Fewest:
     """That layout's label, with its micro-batch."""
     tried: tuple[tuple[int, str], ...]
     """(nodes, reason) of what is too few."""
+    rounded: RoundedBatch | None
+    """What fits on fewer nodes; None where nothing does."""
 
 
 def parse_counts(text: str) -> tuple[int, ...]:
@@ -107,33 +117,43 @@ def against_devices(
 def fewest_nodes(
     space: Space, recipe: Recipe, cluster: ClusterSpec, *, most: int = 1024, memory_cap_gib: float | None = None
 ) -> Fewest:
-    """Counts nodes up until some point of the space fits, the global batch rounded up to a multiple of the devices.
+    """Counts nodes up until some point of the space fits at the recipe's global batch. Where a larger batch, a multiple
+    of the devices, fits on fewer, the first such is named beside it.
 
     Raises:
         InputError: not even `most` nodes do.
     """
     tried: list[tuple[int, str]] = []
+    rounded: RoundedBatch | None = None
     for num_nodes in range(1, most + 1):
         part = dataclasses.replace(cluster, num_nodes=num_nodes)
-        rounded = with_whole_batch(recipe, part.num_devices)
-        size = at_size(space, rounded, part, memory_cap_gib)
+        size = at_size(space, recipe, part, memory_cap_gib)
         if size.planned is not None:
-            return _fewest(space, rounded, part, size.planned, tuple(tried))
+            return _fewest(space, recipe, part, size.planned, tuple(tried), rounded)
         tried.append((num_nodes, size.reason))
+        whole = with_whole_batch(recipe, part.num_devices)
+        if rounded is None and whole != recipe and at_size(space, whole, part, memory_cap_gib).planned is not None:
+            rounded = RoundedBatch(num_nodes=num_nodes, global_batch=whole.global_batch)
+    hint = "" if rounded is None else f"; {rounded.num_nodes} fit with --set global_batch={rounded.global_batch}"
     raise InputError(
         f"{recipe.model.name} fits on none of 1 to {most} nodes of {cluster.devices_per_node} x {cluster.device.name}:"
-        f" {tried[-1][1]}"
+        f" {tried[-1][1]}{hint}"
     )
 
 
 def _fewest(
-    space: Space, recipe: Recipe, cluster: ClusterSpec, planned: Planned, tried: tuple[tuple[int, str], ...]
+    space: Space,
+    recipe: Recipe,
+    cluster: ClusterSpec,
+    planned: Planned,
+    tried: tuple[tuple[int, str], ...],
+    rounded: RoundedBatch | None,
 ) -> Fewest:
-    axes = axes_of(space, recipe)
-    columns = enumerate_points(recipe, cluster, axes).columns
+    points = points_of(space, recipe, cluster)
+    columns = points.columns(cluster)
     memory = predict(columns).memory
     row = int(np.argmin(memory.needed_gib))
-    layout = layout_at(columns, row, attention=fused_attention(space))
+    layout = points.layouts[row]
     ranks = ("the first pipeline stage (embedding)", "a middle pipeline stage", "the last pipeline stage (head)")
     return Fewest(
         num_nodes=cluster.num_nodes,
@@ -141,8 +161,9 @@ def _fewest(
         parts=peak_parts(columns.take(np.array([row]))),
         needed_gib=float(memory.needed_gib[row]),
         rank="every rank" if layout.pp == 1 else ranks[int(memory.binding_rank[row])],
-        smallest=f"{layout.label}, micro-batch {int(columns.micro_batch[row])}",
+        smallest=f"{layout.label}, micro-batch {points.batches[row].micro_batch}",
         tried=tried,
+        rounded=rounded,
     )
 
 

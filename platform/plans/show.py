@@ -30,7 +30,8 @@ def figure(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def _table(*columns: str, first: str = "left") -> Table:
+def table_of(*columns: str, first: str = "left") -> Table:
+    """An empty table without lines; the first column is flush left unless said otherwise."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for index, name in enumerate(columns):
         table.add_column(name, justify="left" if index == 0 and first == "left" else "right", overflow="fold")
@@ -49,7 +50,8 @@ def price(cluster: ClusterSpec, days: float, num_devices: int) -> str:
     return "-" if hourly is None else f"{hourly * num_devices * 24 * days:,.0f}"
 
 
-def _batch(planned: Planned) -> str:
+def batch_of(planned: Planned) -> str:
+    """Such as "8 x 4": the micro-batch, and how often it is accumulated."""
     return f"{planned.micro_batch} x {planned.grad_accum}"
 
 
@@ -68,7 +70,7 @@ def show_plan(plan: Plan, tokens: float, console: Console) -> None:
         console.print(f"nothing fits: {plan.nearest}", highlight=False)
     else:
         numbered = console.width < _WIDE
-        table = _table(
+        table = table_of(
             "#" if numbered else "layout",
             "batch",
             "GiB",
@@ -85,7 +87,7 @@ def show_plan(plan: Plan, tokens: float, console: Console) -> None:
             half = planned.high_s / planned.step_s - 1
             table.add_row(
                 str(number) if numbered else planned.layout.label,
-                _batch(planned),
+                batch_of(planned),
                 f"{planned.needed_gib:.0f}" + ("?" if planned.fit_probability < 0.9 else ""),
                 figure(planned.step_s),
                 f"±{100 * half:.0f} %",
@@ -122,7 +124,7 @@ def show_sizes(
     timed = [(size, size.planned.days(tokens)) for size in sizes if size.planned is not None]
     drawn = ("days, log scale",) if console.width >= _NARROW else ()
     counted = ("nodes", "GPUs") if by_node else ("GPUs",)
-    table = _table(*counted, "days", "GPU-days", "cost $", "MFU", "best layout", *drawn, first="right")
+    table = table_of(*counted, "days", "GPU-days", "cost $", "MFU", "best layout", *drawn, first="right")
     for column in table.columns[len(counted) + 4 :]:
         column.justify = "left"
     longest = max((days for _, days in timed), default=1.0)
@@ -144,7 +146,7 @@ def show_sizes(
             figure(days * size.num_devices),
             price(cluster, days, size.num_devices),
             f"{100 * planned.mfu:.0f} %",
-            f"{planned.layout.label}, batch {_batch(planned)}",
+            f"{planned.layout.label}, batch {batch_of(planned)}",
             *(bar for _ in drawn),
         )
     console.print(table, highlight=False)
@@ -156,7 +158,7 @@ def show_fewest(fewest: Fewest, cluster: ClusterSpec, console: Console) -> None:
         f"{fewest.num_nodes} nodes of {cluster.devices_per_node} x {cluster.device.name} are the fewest that fit",
         highlight=False,
     )
-    table = _table("a rank holds, at its peak", "GiB")
+    table = table_of("a rank holds, at its peak", "GiB")
     for field in dataclasses.fields(fewest.parts):
         table.add_row(field.name.replace("_", " "), f"{float(np.ravel(getattr(fewest.parts, field.name))[0]):.1f}")
     held = sum(float(np.ravel(getattr(fewest.parts, field.name))[0]) for field in dataclasses.fields(fewest.parts))
@@ -165,6 +167,12 @@ def show_fewest(fewest: Fewest, cluster: ClusterSpec, console: Console) -> None:
     table.add_row("there", f"{cluster.device.memory_gib:.1f}")
     console.print(table, highlight=False)
     console.print(f"that is {fewest.smallest}; {fewest.rank} binds", highlight=False)
+    if (other := fewest.rounded) is not None:
+        console.print(
+            f"{other.num_nodes} nodes fit too, with another recipe: --set global_batch={other.global_batch}, which"
+            f" {other.num_nodes * cluster.devices_per_node} devices share evenly",
+            highlight=False,
+        )
     full = [(nodes, reason) for nodes, reason in fewest.tried if reason.startswith("out of memory")]
     for nodes, reason in (full or fewest.tried)[-1:]:
         console.print(f"{nodes} nodes are too few: {reason}", highlight=False)
@@ -172,7 +180,7 @@ def show_fewest(fewest: Fewest, cluster: ClusterSpec, console: Console) -> None:
 
 def show_phases(phases: Sequence[Phase], cluster: ClusterSpec, console: Console) -> None:
     """The schedule of a batch ramp-up."""
-    table = _table("NNODES", "BS", "MBS", "accum", "tok/s", "a GPU's rate", "layout", first="right")
+    table = table_of("NNODES", "BS", "MBS", "accum", "tok/s", "a GPU's rate", "layout", first="right")
     table.columns[6].justify = "left"
     for phase in phases:
         planned = phase.planned
@@ -197,7 +205,7 @@ def show_largest(largest: Sequence[Largest], console: Console) -> None:
     """The largest models."""
     numbered = console.width < _WIDE
     names = ("GPUs", "params", "layers", "hidden", "heads", "GiB", "step s", "TFLOP/s")
-    table = _table(*names, *(() if numbered else ("layout",)), first="right")
+    table = table_of(*names, *(() if numbered else ("layout",)), first="right")
     table.columns[-1].justify = "right" if numbered else "left"
     for each in largest:
         planned = each.planned
@@ -210,11 +218,11 @@ def show_largest(largest: Sequence[Largest], console: Console) -> None:
             f"{planned.needed_gib:.1f}",
             figure(planned.step_s),
             figure(planned.mfu * planned.peak_tflops),
-            *(() if numbered else (f"{planned.layout.label}, batch {_batch(planned)}",)),
+            *(() if numbered else (f"{planned.layout.label}, batch {batch_of(planned)}",)),
         )
     console.print(table, highlight=False)
     for each in largest if numbered else ():
-        label = f"{each.planned.layout.label}, batch {_batch(each.planned)}"
+        label = f"{each.planned.layout.label}, batch {batch_of(each.planned)}"
         console.print(f"{each.num_devices:>4}  {label}", highlight=False)
     console.print("TFLOP/s are a GPU's", highlight=False)
     top, recipe = largest[-1], largest[-1].recipe

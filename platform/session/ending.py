@@ -3,7 +3,7 @@
 import shlex
 from pathlib import Path
 
-from platform.common.errors import NOT_RESOLVED, ClusterError, one_line
+from platform.common.errors import NOT_RESOLVED, ClusterError, InputError, one_line
 from platform.common.say import say
 from platform.common.signals import INTERRUPTED
 from platform.common.text import duration
@@ -14,6 +14,7 @@ from platform.reports.files import write_results
 from platform.reports.show import show
 from platform.study.folder import default_folder
 from platform.study.history import History
+from platform.study.plain_files import refuse_links
 from platform.study.study import Study
 from trainers.journal import End
 from trainers.measurement import Outcome
@@ -26,7 +27,7 @@ MIRROR_CLOSE_S = 30.0
 def tell(study: Study, mirror: Mirror, *, as_object: bool | None, profile: bool) -> None:
     """Writes and shows what a session that ended has: as a table, as one JSON object, or (None) not at all."""
     _, history = study.follow()
-    files = write_results(study.path, history)
+    files = written(study.path, history)
     if said := mirror.close(MIRROR_CLOSE_S):
         say(said)
     if profile and (said := not_profiled(history)):
@@ -35,6 +36,16 @@ def tell(study: Study, mirror: Mirror, *, as_object: bool | None, profile: bool)
         show(history, files, as_object=as_object)
     say(how_long(history))
     say(mirror.look)
+
+
+def written(folder: Path, history: History) -> list[Path]:
+    """Writes the files of the result, as far as they can be written; their paths."""
+    try:
+        refuse_links(folder)
+        return write_results(folder, history)
+    except InputError as error:  # a folder that may only be read, or a full disk: the result is shown all the same
+        say(f"{one_line(error)}; the result is shown without files")
+        return []
 
 
 def how_it_ended(end: End | None, path: Path) -> str:

@@ -109,8 +109,10 @@ def _subject(opening: Opened, place: Place) -> Subject:
     """
     request, history = opening.request, opening.history
     subject = subject_of(request, place, kept.find(opening.options.studies, place))
-    if subject.space.name != request.space.name:
+    if subject.miniature and subject.space.name != request.space.name:
         say(_of_miniature(request.space, subject.space))
+    elif subject.space.summary != request.space.summary:
+        say(f"No node has a GPU: {subject.recipes[0].model.name} is small enough to be measured on CPUs, in fp32.")
     for sentence in subject.knowledge.sentences:
         say(sentence)
     if opening.is_resumed:

@@ -124,7 +124,7 @@ class History:
                 self._open.pop(entry.trial_id, None)
                 self._count(entry.trial_id)
             case End():
-                self._close_session()
+                self._close_session(entry.wall_s)
                 self.end = entry
                 # A session that was interrupted says nothing of them.
                 if entry.left_out or entry.exit_code in (0, 1, NOT_RESOLVED):
@@ -136,10 +136,10 @@ class History:
         if trial_id[1:].isdecimal():
             self._last_number = max(self._last_number, int(trial_id[1:]))
 
-    def _close_session(self) -> None:
-        """Settle a session that ended or was killed: its length, and the trials it left open."""
+    def _close_session(self, wall_s: float | None = None) -> None:
+        """Settle a session that ended after `wall_s` or (None) was killed: its length, and the trials it left open."""
         assert self._last is not None
-        self._past_wall_s += self._session_wall_s()
+        self._past_wall_s += self._session_wall_s() if wall_s is None else wall_s
         for trial_id, start in self._open.items():
             if trial_id not in self._open_gpu_s:
                 self._open_gpu_s[trial_id] = _seconds(start, self._last) * start.layout.world_size
@@ -265,7 +265,7 @@ class History:
 
     @property
     def wall_s(self) -> float:
-        """Seconds that the study's sessions lasted, up to each one's last line."""
+        """Seconds that the study's sessions took, of one that was killed or runs from its first line to its last."""
         return self._past_wall_s + self._session_wall_s()
 
     @property

@@ -1,11 +1,15 @@
 """Writing a file so that a reader sees the old one or the new one, never half of either."""
 
 import contextlib
+import errno
 import os
 from collections.abc import Generator
 from pathlib import Path
 
 from platform.common.errors import InputError
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What the system says of a disk without room."""
 
 
 @contextlib.contextmanager
@@ -29,7 +33,8 @@ def replacing(path: Path, *, durably: bool = False) -> Generator[Path, None, Non
         if durably:
             _sync(path.parent)
     except OSError as error:
-        raise InputError(f"the file {path} cannot be written: {error.strerror or error}") from error
+        remedy = ": make room, then go on" if error.errno in FULL else ""
+        raise InputError(f"the file {path} cannot be written: {error.strerror or error}{remedy}") from error
     finally:
         if not itself:
             with contextlib.suppress(OSError):

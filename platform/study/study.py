@@ -17,6 +17,7 @@ from platform.common.errors import ClusterError, InputError
 from platform.study.history import History
 from platform.study.journal import JOURNAL, Tail, describe_newer, describe_rejected, set_aside
 from platform.study.plain_files import open_plain, refuse_links
+from platform.study.replace import FULL
 from platform.study.several import SCALING, is_several
 from platform.study.trust import check_owner
 from trainers.journal import Line
@@ -24,8 +25,6 @@ from trainers.journal_lines import now, record
 from trainers.lean import no_collector
 
 LOCK = "lock"
-FULL = (errno.ENOSPC, errno.EDQUOT)
-"""What the system says of a disk without room."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _RESERVED = ("mlflow.db", "mlflow-artifacts")
 """What the MLflow mirror keeps beside the studies."""

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 
+from platform.cost_model.columns import Columns
 from platform.cost_model.predict import Prediction, predict
 from platform.subject.planning import Plan
 from search_spaces.space import Candidate
@@ -20,16 +21,21 @@ def planned(plan: Plan) -> Planned:
         if (before := layouts.get(key)) is not None:  # named points may ask for a layout several times, the best first
             layouts[key] = dataclasses.replace(before, micro_batches=tuple(sorted({*before.micro_batches, *rungs})))
         else:
-            likely = None if prediction is None else _likely_best(prediction, candidate, row)
+            likely = (
+                None
+                if prediction is None or plan.columns is None
+                else _likely_best(plan.columns, prediction, candidate, row)
+            )
             layouts[key] = likely or PlannedLayout(recipe=key[0], layout=candidate.layout, micro_batches=rungs)
         row += len(rungs)
     return Planned(layouts=tuple(layouts.values()))
 
 
-def _likely_best(prediction: Prediction, candidate: Candidate, first: int) -> PlannedLayout:
+def _likely_best(columns: Columns, prediction: Prediction, candidate: Candidate, first: int) -> PlannedLayout:
     """The candidate, whose rungs are rows from `first` on, with the prediction of the one that a sweep goes by."""
     rows = slice(first, first + len(candidate.micro_batches))
-    speed = prediction.ok_probability[rows] / prediction.expected_s[rows]
+    tokens = np.broadcast_to(columns.tokens_per_step, columns.shape)[rows]  # accumulation as an axis: unlike batches
+    speed = prediction.ok_probability[rows] * tokens / prediction.expected_s[rows]
     best = int(np.argmax(speed))
     step_s = float(prediction.step.total_s[first + best])
     return PlannedLayout(
@@ -37,7 +43,7 @@ def _likely_best(prediction: Prediction, candidate: Candidate, first: int) -> Pl
         layout=candidate.layout,
         micro_batches=candidate.micro_batches,
         micro_batch=candidate.micro_batches[best],
-        tokens_per_s=candidate.recipe.tokens_per_step / step_s,
+        tokens_per_s=float(tokens[best]) / step_s,
         step_time_s=step_s,
         peak_gib=float(prediction.memory.allocated_gib[first + best]),
     )

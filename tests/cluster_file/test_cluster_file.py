@@ -106,6 +106,27 @@ def test_images_hold_the_pinned_ray_and_our_python() -> None:
     docker = _cluster()["docker"]
     for image in (docker["image"], docker["head_image"]):
         assert image.startswith(f"rayproject/ray:{_pins()['ray']}-py311-")
+        assert f"{image}  # CHANGE: @sha256:" in TEXT, "a tag may move"
+
+
+def test_the_efa_installer_is_unpacked_only_where_it_has_the_pinned_hash(tmp_path: Path) -> None:
+    """The file's own command, with a made-up download: another archive than the pinned one is not unpacked."""
+    (command,) = _cluster()["worker_setup_commands"]
+    assert "latest" not in command
+    script = command.replace("cd /tmp", f"cd {tmp_path}").replace("/dev/infiniband", "/").replace("sudo", "false")
+    made = "tar -czf efa.tar.gz --files-from /dev/null "
+    script, replaced = re.subn(r"curl -fsSo efa\.tar\.gz \S+", made, script)
+    assert replaced == 1
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    assert done.returncode != 0 and "efa.tar.gz: FAILED" in done.stdout
+    own = subprocess.run(["bash", "-c", f"cd {tmp_path} && sha256sum efa.tar.gz"], capture_output=True, text=True)
+    script = re.sub(r"[0-9a-f]{64}", own.stdout.split()[0], script).replace(made, "true ")
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    assert "efa.tar.gz: OK" in done.stdout
+
+
+def test_it_says_how_to_change_the_file_without_ending_a_search() -> None:
+    assert "ray up --no-restart cluster.yaml" in TEXT
 
 
 def test_setup_goes_by_the_same_steps_as_the_makefile() -> None:
@@ -138,6 +159,17 @@ def test_pip_takes_for_v100_the_cuda_12_build_of_the_pinned_torch_and_nothing_el
         assert chosen["numpy"] == pinned["numpy"]
         assert chosen["torch"] == torch or torch is None
     assert "--extra-index-url https://download.pytorch.org/whl/cu126" in (ROOT / "constraints-v100.txt").read_text()
+
+
+@pytest.mark.parametrize(("file", "torch"), [("requirements.lock", "+cpu"), ("requirements-cuda.lock", "")])
+def test_locks_hold_every_pin_with_its_hash(file: str, torch: str) -> None:
+    lines = [line for line in (ROOT / file).read_text().splitlines() if not line.startswith("#")]
+    locked = [re.fullmatch(r"([a-z0-9-]+)==(\S+) --hash=sha256:[0-9a-f]{64}", line) for line in lines]
+    assert all(locked), "a line a package: name, version and hash"
+    versions = {each[1]: each[2] for each in locked if each}
+    pinned = {name.lower().replace("_", "-").replace(".", "-"): version for name, version in _pins().items()}
+    assert {name: versions.get(name) for name in pinned} == {**pinned, "torch": pinned["torch"] + torch}
+    assert any(name.startswith("nvidia-cudnn") for name in versions) == (not torch)
 
 
 def _pins() -> dict[str, str]:

@@ -74,6 +74,42 @@ def test_the_fewest_nodes_hold_the_sum_that_is_shown(capsys: pytest.CaptureFixtu
     assert sum(parts.values()) < needed <= 31.74
 
 
+def test_the_fewest_nodes_keep_the_global_batch_and_name_the_one_that_would_do_with_fewer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ("gpt_175b", "--cluster", "jean-zay-v100", "--set", "compute_precision=fp16", "--min-nodes")
+    found = told(capsys, *arguments)["min_nodes"]
+    other = found["fewer_with_another_batch"]  # type: ignore[index]
+    assert found["global_batch"] == 1536 and other["num_nodes"] < found["nodes"]  # type: ignore[index]
+    assert other["global_batch"] > 1536 and other["global_batch"] % (4 * other["num_nodes"]) == 0
+    timed = [size for size in found["against_nodes"] if "days" in size]  # type: ignore[index]
+    assert timed and all(size["tokens_per_s"] * size["step_time_s"] == pytest.approx(1536 * 2048) for size in timed), (
+        "every row is of the batch that was asked for"
+    )
+
+
+@pytest.mark.parametrize(
+    ("space", "cluster", "fitting"), [("bloom7b_kinds", "8xH200", 22), ("gpt2_fsdp", "8xV100-16", 14)]
+)
+def test_every_named_point_is_planned(
+    space: str, cluster: str, fitting: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    points = told(capsys, space, "--cluster", cluster)["points"]
+    assert [point["point"] for point in points] == [point.name for point in search_spaces.load(space).points]  # type: ignore[union-attr]
+    assert sum(point["fits"] for point in points) == fitting  # type: ignore[union-attr]
+    assert all(point["tokens_per_s"] > 0 for point in points)  # type: ignore[union-attr]
+
+
+def test_a_named_point_that_cannot_run_or_fit_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("bloom7b_kinds", "--cluster", "2xH200", "--device-memory-gib", "60")
+    points = {point["point"]: point for point in told(capsys, *arguments)["points"]}  # type: ignore[union-attr]
+    assert "reshard must divide dp_shard" in points["fsdp_reshard_2"]["reason"]
+    assert re.fullmatch(r"out of memory: needs [\d.]+ GiB of 60\.0", points["zero1"]["reason"])
+    assert points["fsdp_offload"]["fits"]
+    assert main(["bloom7b_kinds", "--cluster", "8xH200", "--min-nodes"]) == 2
+    assert "has named points" in capsys.readouterr().err
+
+
 def test_the_largest_model_grows_with_the_devices(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("gpt2_xl", "--cluster", "p3.8xlarge", "--max-model", "--gpus", "4,8", "--micro-batch", "16")
     rows = told(capsys, *arguments, "--set", "seq_len=128", "--set", "compute_precision=fp16")["max_model"]

@@ -11,11 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
+from ray import _raylet
 from ray._private.state import GlobalState
-from ray._raylet import GcsClientOptions
 
 from platform.cluster.leftovers import shared_memory
 from platform.study.journal import Tail
@@ -154,7 +154,9 @@ def groups_of(session: Session) -> Callable[[], set[str]]:
         # And not by Ray's own function, which takes 127.0.0.1 for this host's other address: nobody listens there.
         state = GlobalState()
         state._initialize_global_state(  # pyright: ignore[reportPrivateUsage]
-            GcsClientOptions.create(addresses[0], None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
+            cast(Any, _raylet).GcsClientOptions.create(
+                addresses[0], None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False
+            )
         )
         try:
             table: dict[str, Any] = state.placement_group_table()

@@ -92,5 +92,38 @@ def test_the_pth_finds_our_modules_from_any_folder_and_under_safe_path(tmp_path:
         assert _run([python, *options, "-m", "platform"], cwd=tmp_path).strip()
 
 
+WHERE = (
+    "import platform.common.errors, search_spaces, trainers;"
+    " print(*(m.__file__ for m in (platform.common.errors, search_spaces, trainers)), sep='\\n')"
+)
+
+
+def test_everything_comes_from_one_checkout(tmp_path: Path) -> None:
+    """An environment that was set up for one checkout, used in a real copy of it."""
+    venv.create(tmp_path / "env", with_pip=False, symlinks=True)
+    python = str(tmp_path / "env" / "bin" / "python")
+    _run([python, str(ROOT / "scripts" / "install_pth.py")], cwd=tmp_path)
+    other = tmp_path / "other"
+    for name in ("platform", "search_spaces", "trainers"):
+        shutil.copytree(ROOT / name, other / name, ignore=shutil.ignore_patterns("__pycache__"))
+    script = tmp_path / "script.py"
+    script.write_text(WHERE)
+
+    def roots(*command: str, cwd: Path, path: str = "") -> set[Path]:
+        found = _run([python, *command], cwd=cwd, environment={"PYTHONPATH": path}).split()
+        assert len(found) == 3
+        return {next(root for root in (other, ROOT) if Path(file).is_relative_to(root)) for file in found}
+
+    assert roots("-c", WHERE, cwd=other) == {other}
+    assert roots("-c", WHERE, cwd=tmp_path) == {ROOT}
+    assert roots("-P", "-c", WHERE, cwd=other) == {ROOT}
+    assert roots(str(script), cwd=other) == {ROOT}, "a script's folder is searched, not the working one"
+    assert roots("-c", WHERE, cwd=tmp_path, path=str(other)) == {other}
+    mixed = f"import platform; platform.__path__ = [{str(ROOT / 'platform')!r}]; {WHERE}"
+    ended = subprocess.run([python, "-c", mixed], cwd=other, capture_output=True, text=True)
+    assert ended.returncode == 2 and ended.stderr.count("\n") == 1 and ended.stdout == ""
+    assert "two checkouts are mixed" in ended.stderr and str(other) in ended.stderr and str(ROOT) in ended.stderr
+
+
 def test_value_types_spaces_and_registry_cost_no_big_library() -> None:
     assert _run([sys.executable, "-c", NO_HEAVY_IMPORTS]).strip() == "[]"

@@ -19,7 +19,7 @@ from platform.study.study import Study
 from tests.samples import header, layout, measurement
 from trainers.codec import to_json
 from trainers.journal import Measured
-from trainers.journal_lines import to_line
+from trainers.journal_lines import append, to_line
 
 Refused = Callable[..., str]
 
@@ -128,8 +128,8 @@ class TestSet:
             ("global_batch=-512", "global_batch must be at least 1, got -512"),
             ("learning_rate=nan", "learning_rate takes numbers"),
             ("zero_stage=9", "zero_stage"),
-            ("seed=-1", "seed must not be negative, got -1"),
-            ("tp=2", "nothing of space gpt2 can run: no engine has tp yet, got tp 2: set it to 1"),
+            ("seed=-1", "seed must lie in [0, 2^63), got -1"),
+            ("tp=2", "nothing of space gpt2 can run: DDP has no tp yet, got tp 2: set it to 1"),
         ],
     )
     def test_unknown_axis_or_value(self, refused: Refused, change: str, why: str) -> None:
@@ -183,7 +183,7 @@ class TestLayoutFile:
         [
             ({"layout": {"engine": "ddp", "tp": 1.5}}, "tp must be a whole number, got 1.5"),
             ({"layout": {"engine": "ddp", "tp": "2"}}, "tp must be a whole number, got '2'"),
-            ({"layout": {"engine": "ddp", "tp": 2}}, "no engine has tp yet, got tp 2"),
+            ({"layout": {"engine": "ddp", "tp": 2}}, "DDP has no tp yet, got tp 2"),
             ({"layout": {"engine": "ddp"}, "batch": {"micro_batch": 1}}, "BatchPoint lacks grad_accum"),
         ],
     )
@@ -377,9 +377,8 @@ class TestStudies:
 
     def test_a_journal_of_a_newer_version(self, refused: Refused, known: Path) -> None:
         line = {**to_line(Measured(measurement=measurement(micro_batch=2))), "schema": 99}
-        with (known / "journal.jsonl").open("a") as journal:
-            journal.write(json.dumps(line) + "\n")
-        assert "newer version" in refused("--resume", "known-1")
+        append(known / "journal.jsonl", line)
+        assert "newer version (journal schema 99" in refused("--resume", "known-1")
 
     def test_half_a_journal_line_is_kept_aside_and_told(
         self, known: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -85,6 +85,19 @@ def test_a_config_json_becomes_a_space(name: str, tmp_path: Path) -> None:
     assert space.miniature.candidates(2)[0]
 
 
+def test_a_model_that_is_small_enough_is_searched_itself_without_a_gpu(tmp_path: Path) -> None:
+    sizes = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 256, "n_positions": 64}
+    path = tmp_path / "small.json"
+    path.write_text(json.dumps(sizes))
+    space = search_spaces.load(str(path)).with_changes(["global_batch=8"])
+    here = space.miniature
+    assert here is not None and here.recipe.model == space.recipe.model and here.recipe.model.miniature_of is None
+    assert (here.recipe.seq_len, here.recipe.compute_precision, here.num_workers) == (64, "fp32", 2)
+    path.write_text(json.dumps({**sizes, "n_layer": 2000}))
+    large = search_spaces.load(str(path)).miniature
+    assert large is not None and large.recipe.model.miniature_of == "small"
+
+
 def test_grouped_heads_stay_grouped_in_the_miniature(tmp_path: Path) -> None:
     path = tmp_path / "small-llama.json"
     path.write_text(json.dumps({**CONFIGS["llama-2-7b"][0], "num_key_value_heads": 8}))

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from trainers import data
 from trainers.data import ParquetTokens, Stream, sample_indices
 from trainers.layout import BatchPoint
 
@@ -83,15 +82,6 @@ def test_a_folder_is_read_in_the_order_of_names(tmp_path: Path) -> None:
     assert _read(tmp_path).sequences(0, [0]).tolist() == [[0, 1, 2, 3, 4]]
 
 
-def test_reading_stops_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "MAX_TOKENS", 9)
-    _write(tmp_path / "a.parquet", tokens=pa.array([[1] * 6] * 4))
-    (tmp_path / "b.parquet").write_text("never opened")
-    assert _read(tmp_path, seq_len=8).sequences(0, [0]).shape == (1, 9)
-    with pytest.raises(ValueError, match="holds 9 tokens, one sequence takes 10"):
-        _read(tmp_path, seq_len=9)
-
-
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
@@ -99,7 +89,7 @@ def test_reading_stops_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ({"tokens": pa.array(["a"])}, "must hold integers or lists of integers, got string"),
         ({"tokens": pa.array([1.0])}, "must hold integers or lists of integers, got double"),
         ({"tokens": pa.array([1, None, 2, 3, 4])}, "has empty places among its token ids"),
-        ({"tokens": pa.array([2**40] * 5)}, "holds what cannot be a token id"),
+        ({"tokens": pa.array([2**40] * 5)}, "run from 1099511627776 to"),
         ({"tokens": pa.array([1, 2, 3, 4, 100])}, "run from 1 to 100, the model's vocabulary from 0 to 99"),
         ({"tokens": pa.array([-1, 2, 3, 4, 5])}, "run from -1 to 5"),
         ({"tokens": pa.array([1, 2, 3, 4])}, "holds 4 tokens, one sequence takes 5"),

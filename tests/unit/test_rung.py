@@ -14,9 +14,10 @@ import torch
 
 from tests.samples import RECIPE, layout
 from trainers.engines.step import Marks, Phase, StepResult
-from trainers.job import Timing
+from trainers.job import GateSize, Timing
 from trainers.layout import BatchPoint
 from trainers.measurement import Outcome
+from trainers.measuring import gate
 from trainers.measuring.figures import Timed, Window, device_fields, judge, quartiles, speed_fields
 from trainers.measuring.rung import Rung, short_accum
 from trainers.measuring.sampling import Sampled
@@ -126,6 +127,16 @@ def test_slow_micro_steps_put_off_the_trial_s_deadline(monkeypatch: Any) -> None
     for steps in (1, 1, 3):
         made._run(steps, 2)
     assert promised == [300.0, 900.0, 900.0, 2700.0]  # two micro-steps and an optimizer step take 900 s
+
+
+def test_a_gate_s_curves_have_the_seconds_of_each_step(monkeypatch: Any) -> None:
+    made = rung(monkeypatch)
+    rates: list[float] = []
+    made._engine.set_learning_rate = rates.append
+    made._c.job = SimpleNamespace(first_step_s=60.0)
+    losses, norms, times_s = made.curves([0.1, 0.2, 0.3])
+    assert rates == [0.1, 0.2, 0.3] and len(losses) == len(norms) == 3
+    assert times_s == pytest.approx([0.3] * 3)  # two micro-steps and an optimizer step of 0.1 s
 
 
 def window(total_s: float, *sampled: Sampled | None) -> Window:
@@ -334,3 +345,22 @@ def test_the_loss_is_that_of_the_ranks_that_computed_one_weighted_by_tokens() ->
 def test_an_engine_whose_marks_belie_its_step_is_refused(spans: int, phases: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         timed_steps([0.1] * spans, phases)
+
+
+def test_a_fixed_accumulation_is_gated_by_the_gate_s_own_batch(monkeypatch: Any) -> None:
+    seen: list[Any] = []
+
+    class Curves:
+        def __init__(self, context: Any, engine: Any, source: Any, batch: BatchPoint) -> None:
+            seen.append(batch)
+
+        def curves(self, rates: Sequence[float]) -> tuple[list[float], list[float]]:
+            return [1.0] * len(rates), [2.0] * len(rates)
+
+    monkeypatch.setattr(gate, "Rung", Curves)
+    fixed = dataclasses.replace(RECIPE, global_batch=0, grad_accum=16)
+    asked: Any = SimpleNamespace(recipe=fixed, layout=layout(), trial_id="t1", is_last=True)
+    engine: Any = SimpleNamespace(set_learning_rate=seen.append)
+    batch = BatchPoint(micro_batch=1, grad_accum=2)
+    curves = gate.curves_of(cast(Any, SimpleNamespace(job=asked)), engine, GateSize(steps=2, sequences=8), batch)
+    assert seen == [batch, fixed.learning_rate] and curves.recipe == fixed and len(curves.losses) == 2

@@ -1,0 +1,141 @@
+"""The prediction of each named point of a space, exactly as it stands, on a cluster."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from platform.common.errors import InputError
+from platform.cost_model.features import from_points
+from platform.cost_model.hardware import ClusterSpec
+from platform.cost_model.predict import predict
+from platform.plans.layouts import Planned, planned_at
+from platform.plans.show import batch_of, cluster_label, figure, planned_json, table_of
+from search_spaces.degrees import fill, reason_against
+from search_spaces.space import Point, Space
+from trainers.layout import BatchPoint, Layout
+from trainers.recipe import Recipe
+from trainers.support import standing_refusal
+
+_WIDE = 110
+"""Columns of a terminal from which on a point's layout stands beside its name."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class NamedPoint:
+    """One named point with its prediction."""
+
+    name: str
+    recipe: Recipe
+    planned: Planned | None
+    """None where it cannot run on these devices at all."""
+    reason: str = ""
+    """Why it cannot run, or is predicted not to fit; "" where it fits."""
+
+
+def of_space(space: Space, cluster: ClusterSpec) -> ClusterSpec:
+    """As many devices of `cluster` as a trial of the space takes.
+
+    Raises:
+        InputError: there are fewer.
+    """
+    if space.num_workers is None or space.num_workers == cluster.num_devices:
+        return cluster
+    if space.num_workers > cluster.num_devices:
+        raise InputError(f"space {space.name} takes {space.num_workers} devices, got {cluster.num_devices}")
+    return cluster.with_devices(space.num_workers)
+
+
+def named_points(space: Space, cluster: ClusterSpec, memory_cap_gib: float | None = None) -> tuple[NamedPoint, ...]:
+    """Every named point of the space with each of its recipes, in the space's order."""
+    shared = {axis: values[0] for axis, values in space.axes.items()}
+    found: list[tuple[str, Recipe, tuple[Layout, BatchPoint] | str]] = []
+    for recipe in space.recipes:
+        for point in space.points:
+            changed = dataclasses.replace(recipe, **point.recipe)
+            found.append((point.name, changed, _resolved(changed, point, shared, cluster.num_devices)))
+    rows = [(recipe, *where) for _, recipe, where in found if not isinstance(where, str)]
+    if not rows:
+        told = "; ".join(dict.fromkeys(where for _, _, where in found if isinstance(where, str)))
+        raise InputError(f"no point of {space.name} stands on {cluster.num_devices} x {cluster.device.name}: {told}")
+    columns = from_points(rows, cluster)
+    if memory_cap_gib is not None:
+        columns = dataclasses.replace(columns, capacity_gib=np.minimum(columns.capacity_gib, memory_cap_gib))
+    prediction = predict(columns)
+    points: list[NamedPoint] = []
+    row = 0
+    for name, recipe, where in found:
+        if isinstance(where, str):
+            points.append(NamedPoint(name=name, recipe=recipe, planned=None, reason=where))
+            continue
+        planned = planned_at(recipe, *where, cluster, prediction, row, row)
+        points.append(NamedPoint(name=name, recipe=recipe, planned=planned, reason=_lacks(columns, prediction, row)))
+        row += 1
+    return tuple(points)
+
+
+def _resolved(
+    recipe: Recipe, point: Point, shared: dict[str, Any], num_devices: int
+) -> tuple[Layout, BatchPoint] | str:
+    """The point's layout and batch on so many devices, or why it has none."""
+    try:
+        layout = fill({**shared, **point.layout}, num_devices)
+        batch = BatchPoint.of(recipe, layout, point.micro_batch)
+    except ValueError as error:
+        return str(error)
+    reason = reason_against(recipe, layout, num_devices) or standing_refusal(recipe, layout, num_devices)
+    return reason or (layout, batch)
+
+
+def _lacks(columns: Any, prediction: Any, row: int) -> str:
+    """Why the point of a row is predicted not to run well; "" where it is."""
+    needed = float(prediction.memory.needed_gib[row])
+    capacity = float(np.broadcast_to(columns.capacity_gib, columns.shape)[row])
+    if not bool(np.asarray(prediction.fits)[row]):
+        return f"out of memory: needs {needed:.1f} GiB of {capacity:.1f}"
+    if prediction.ok_probability[row] <= 0.5:
+        return "predicted to thrash: the allocator's pools exceed the device"
+    return ""
+
+
+def show_named(points: Sequence[NamedPoint], cluster: ClusterSpec, tokens: float, console: Console) -> None:
+    """The points as a table."""
+    console.print(f"on {cluster_label(cluster)}, predicted, nothing measured", highlight=False)
+    wide = console.width >= _WIDE
+    names = ("point", "batch", "GiB", "step s", "80 %", "tok/s", "MFU", "days", "fits")
+    table = table_of(*names, *(("layout",) if wide else ()))
+    for column in table.columns[8:]:
+        column.justify = "left"
+    for point in points:
+        planned = point.planned
+        if planned is None:
+            table.add_row(point.name, *("-" for _ in range(7)), point.reason)
+            continue
+        table.add_row(
+            point.name,
+            batch_of(planned),
+            f"{planned.needed_gib:.1f}",
+            figure(planned.step_s),
+            f"±{100 * (planned.high_s / planned.step_s - 1):.0f} %",
+            figure(planned.tokens_per_s),
+            f"{100 * planned.mfu:.0f} %",
+            figure(planned.days(tokens)),
+            point.reason.partition(":")[0] or "yes",
+            *((planned.layout.label,) if wide else ()),
+        )
+    console.print(table, highlight=False)
+    recipes = len({point.recipe for point in points})
+    told = f", of {recipes} recipes: only points of one recipe compete" if recipes > 1 else ""
+    fitting = sum(not point.reason for point in points)
+    console.print(f"{len(points)} named points{told}; {fitting} fit", highlight=False)
+
+
+def named_json(points: Sequence[NamedPoint], cluster: ClusterSpec, tokens: float) -> list[dict[str, Any]]:
+    """The points as JSON; figures are left out of a point that cannot run on these devices at all."""
+    return [
+        {"point": point.name, "recipe": point.recipe.label, "fits": not point.reason, "reason": point.reason}
+        | ({} if point.planned is None else planned_json(point.planned, cluster, tokens))
+        for point in points
+    ]

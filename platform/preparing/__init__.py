@@ -1,0 +1,1 @@
+"""Text, JSON lines, Parquet and Megatron pairs made into token Parquet."""

@@ -1,0 +1,213 @@
+"""A run of `platform.prepare`: plan, workers, index. Killed at any time, it goes on from the shards that are there."""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Generator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from platform.common.errors import ClusterError, InputError
+from platform.preparing import inputs
+from platform.preparing.inputs import InputFile, Shard
+from platform.preparing.progress import Progress
+from platform.preparing.shard import Settings, Shared, begin, make
+from platform.preparing.tokenizer import BYTES, Tokenizer, load
+from platform.study.replace import replacing
+from trainers.codec import to_json
+from trainers.data.footer import read_footer
+from trainers.data.index import FORMAT, NAME, PLAN_NAME, IndexedFile, TokenIndex, read_index, write_index
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What the command's options ask for."""
+
+    inputs: tuple[Path, ...]
+    out: Path
+    """Absolute."""
+    tokenizer: str | None
+    """None for bytes of text, and for token ids as they are."""
+    with_end: bool
+    """Whether the tokenizer's end-of-sequence token ends every document."""
+    text_key: str
+    separator: bytes | None
+    """What stands between the documents of a text file; None where a file is a document."""
+    shard_bytes: int
+    num_workers: int
+
+
+def prepare(request: Request) -> TokenIndex:
+    """Makes the folder of `request` and returns its index.
+
+    Raises:
+        InputError: a mistake in the request or its inputs, or a folder that something else is in.
+        ClusterError: a worker process was killed.
+    """
+    files = inputs.find(request.inputs, request.out, request.text_key)
+    tokenizer, id_type = _tokenizer(request, files)
+    with _held(request.out):
+        _agree(request.out, _plan(request, files, tokenizer))
+        if (request.out / NAME).is_file():
+            return _finished(request.out)
+        for part in request.out.glob(".*.part"):
+            part.unlink(missing_ok=True)
+        shards = inputs.shards(files, request.shard_bytes, request.separator)
+        settings = Settings(
+            out=request.out,
+            id_type=id_type,
+            tokenizer=tokenizer,
+            text_key=request.text_key,
+            separator=request.separator,
+        )
+        _make(shards, settings, request.num_workers)
+        index = _index(request.out, shards, tokenizer)
+        with replacing(request.out / NAME) as path:
+            write_index(path, index)
+        return index
+
+
+def _tokenizer(request: Request, files: Sequence[InputFile]) -> tuple[Tokenizer | None, str]:
+    """The tokenizer, None where there are token ids, and the type of the token ids."""
+    ids = [file for file in files if file.kind in inputs.IDS]
+    if not ids:
+        tokenizer = load(request.tokenizer or BYTES, with_end=request.with_end)
+        return tokenizer, tokenizer.id_type
+    if len(ids) < len(files):
+        text = next(file for file in files if file not in ids)
+        raise InputError(f"{ids[0].path} holds token ids and {text.path} text: prepare them one after the other")
+    if request.tokenizer is not None:
+        raise InputError(f"{ids[0].path} holds token ids, which no tokenizer reads: leave out --tokenizer")
+    return None, np.result_type(*{file.id_type for file in ids}).name
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Generator[None]:
+    """Makes the folder and keeps other runs out of it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise InputError(f"the folder --out {folder} cannot be made: {error.strerror}") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise InputError(f"another run of this command writes to {folder}: wait for its end") from error
+    finally:
+        os.close(handle)
+
+
+def _plan(request: Request, files: Sequence[InputFile], tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """What the folder's bytes depend on."""
+    return {
+        "format": FORMAT,
+        "inputs": to_json(tuple(files)),
+        "tokenizer": None if tokenizer is None else tokenizer.name,
+        "tokenizer_sha256": None if tokenizer is None else tokenizer.digest,
+        "end_of_document": None if tokenizer is None else tokenizer.end_of_document,
+        "text_key": request.text_key,
+        "separator": None if request.separator is None else request.separator.decode(),
+        "shard_bytes": request.shard_bytes,
+    }
+
+
+def _agree(folder: Path, plan: dict[str, Any]) -> None:
+    """Writes the plan into a fresh folder, or refuses one that something else is in."""
+    path = folder / PLAN_NAME
+    if not path.exists():
+        others = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))
+        if others:
+            raise InputError(f"the folder --out {folder} holds other files, such as {others[0]}: give a new one")
+        with replacing(path) as part:
+            part.write_text(json.dumps(plan, indent=1) + "\n")
+        return
+    try:
+        before = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error}): give another --out") from error
+    changed = [name for name in plan if not isinstance(before, dict) or before.get(name) != plan[name]]
+    if changed:
+        raise InputError(
+            f"the folder --out {folder} was begun with another {' and '.join(changed)}: give the same inputs and"
+            " options to go on, or another --out"
+        )
+
+
+def _finished(folder: Path) -> TokenIndex:
+    try:
+        index = read_index(folder)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    assert index is not None
+    return index
+
+
+def _make(shards: Sequence[Shard], settings: Settings, num_workers: int) -> None:
+    missing = [shard for shard in shards if not (settings.out / shard.name).is_file()]
+    if not missing:
+        return
+    context = multiprocessing.get_context("spawn")
+    shared = Shared(input_bytes=context.Value("q", 0), tokens=context.Value("q", 0), stop=context.Event())
+    total_bytes = sum(shard.size_bytes for shard in missing)
+    pool = ProcessPoolExecutor(min(num_workers, len(missing)), context, begin, (settings, shared))
+    try:
+        # A worker that starts leaves Ctrl-C to this process from its first moment on.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            pending = {pool.submit(make, shard) for shard in missing}
+        finally:
+            signal.signal(signal.SIGINT, before)
+        with Progress(total_bytes=total_bytes, num_shards=len(shards), num_done=len(shards) - len(missing)) as progress:
+            while pending:
+                done, pending = wait(pending, timeout=progress.interval_s, return_when=FIRST_EXCEPTION)
+                _raise_first(done)
+                if pending and not multiprocessing.active_children():
+                    raise MemoryError  # the pool's own thread had none left to notice that
+                progress.show(shared.input_bytes.value, shared.tokens.value, len(shards) - len(pending))
+    except (BrokenProcessPool, MemoryError) as error:
+        what = "ran out of memory" if isinstance(error, MemoryError) else "was killed, perhaps for want of memory"
+        raise ClusterError(f"a worker process {what}: the same command goes on, --workers takes fewer") from error
+    finally:
+        shared.stop.set()
+        pool.shutdown(cancel_futures=True)
+
+
+def _raise_first(done: set[Future[None]]) -> None:
+    """Raises what the first of them raised, by the order of the input where it is an input's fault."""
+    failures = [error for each in done if (error := each.exception()) is not None]
+    if failures:
+        raise failures[0]
+
+
+def _index(folder: Path, shards: Sequence[Shard], tokenizer: Tokenizer | None) -> TokenIndex:
+    files: list[IndexedFile] = []
+    for shard in shards:
+        footer = read_footer(folder / shard.name)
+        files.append(
+            IndexedFile(
+                name=shard.name,
+                documents=footer.num_rows,
+                tokens=footer.num_tokens,
+                lowest_id=footer.lowest_id,
+                highest_id=footer.highest_id,
+            )
+        )
+    highest_id = max((file.highest_id for file in files), default=0)
+    return TokenIndex(
+        format=FORMAT,
+        tokenizer="ids" if tokenizer is None else tokenizer.name,
+        vocab_size=highest_id + 1 if tokenizer is None else tokenizer.vocab_size,
+        end_of_document=None if tokenizer is None else tokenizer.end_of_document,
+        documents=sum(file.documents for file in files),
+        tokens=sum(file.tokens for file in files),
+        files=tuple(files),
+    )

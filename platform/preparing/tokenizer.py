@@ -1,0 +1,91 @@
+"""Text to token ids: one a byte, or by a tokenizer from a folder on this machine."""
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from platform.common.errors import InputError, one_line
+
+BYTES = "bytes"
+
+Encode = Callable[[Sequence[str]], list[npt.NDArray[Any]]]
+"""Texts to the token ids of each."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Tokenizer:
+    """A tokenizer as it travels to another process."""
+
+    name: str
+    """BYTES, or the name of the tokenizer's folder."""
+    vocab_size: int
+    """Token ids lie in [0, vocab_size)."""
+    end_of_document: int | None = None
+    """The token id put after each document."""
+    definition: str = ""
+    """As JSON, as the library tokenizers reads it; "" for BYTES."""
+
+    @property
+    def id_type(self) -> str:
+        """The smallest NumPy type of three that holds every token id."""
+        return "uint8" if self.vocab_size <= 2**8 else "uint16" if self.vocab_size <= 2**16 else "int32"
+
+    @property
+    def digest(self) -> str:
+        """A hash of the definition."""
+        return hashlib.sha256(self.definition.encode()).hexdigest()
+
+    def encoder(self) -> Encode:
+        """What encodes texts, in the process that calls it."""
+        if not self.definition:
+            return lambda texts: [np.frombuffer(text.encode(), np.uint8) for text in texts]
+        import tokenizers
+
+        made = tokenizers.Tokenizer.from_str(self.definition)
+        made.no_truncation()
+        made.no_padding()
+        end = () if self.end_of_document is None else (self.end_of_document,)
+
+        def encode(texts: Sequence[str]) -> list[npt.NDArray[Any]]:
+            found = made.encode_batch_fast(list(texts), add_special_tokens=False)
+            return [np.array([*each.ids, *end], self.id_type) for each in found]
+
+        return encode
+
+
+def load(name: str, *, with_end: bool) -> Tokenizer:
+    """The tokenizer that `--tokenizer` names: BYTES, or a folder that transformers' AutoTokenizer reads.
+
+    `with_end` puts the tokenizer's end-of-sequence token after each document, where it has one.
+
+    Raises:
+        InputError: there is no such folder, or no tokenizer in it.
+    """
+    if name == BYTES:
+        return Tokenizer(name=BYTES, vocab_size=256)
+    folder = Path(name).expanduser().resolve()
+    if not folder.is_dir():
+        raise InputError(f"--tokenizer must be {BYTES} or a folder that holds a tokenizer, got {name}: no such folder")
+    os.environ["HF_HUB_OFFLINE"] = "1"  # read at import: nothing is looked for elsewhere
+    import transformers
+
+    try:
+        found: Any = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    except Exception as error:  # each tokenizer class has errors of its own
+        raise InputError(f"cannot read a tokenizer in {folder}: {one_line(error)}") from error
+    if not found.is_fast:
+        raise InputError(
+            f"the tokenizer in {folder}, {type(found).__name__}, is no fast one: save it with a tokenizer.json"
+        )
+    return Tokenizer(
+        name=folder.name,
+        vocab_size=max(found.get_vocab().values()) + 1,
+        end_of_document=found.eos_token_id if with_end else None,
+        definition=found.backend_tokenizer.to_str(),
+    )

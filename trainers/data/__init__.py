@@ -1,0 +1,67 @@
+"""Token sequences: a seeded, learnable, position-dependent stream, or the documents of Parquet files, packed.
+
+The contract: a row of a Parquet file is a document; the order of an epoch is a function of (seed, epoch); sample i of
+step s is the same tokens whatever the layout, and `sample_indices` gives which rank takes which sample when; a place in
+the data is a `Position`, (epoch, sample).
+
+No torch here, so that the driver can check a data path.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from trainers.data.order import Position
+from trainers.data.parquet import ParquetTokens
+from trainers.data.stream import Stream
+from trainers.layout import BatchPoint
+from trainers.recipe import INCLUDED, STREAM, Recipe
+from trainers.text import PATH as INCLUDED_TEXT
+
+__all__ = ["INCLUDED_TEXT", "ParquetTokens", "Position", "Source", "Stream", "sample_indices", "source"]
+
+
+class Source(Protocol):
+    """Where sequences come from."""
+
+    def sequences(self, step: int, indices: Sequence[int]) -> npt.NDArray[np.int64]:
+        """Samples `indices` of the global batch of `step`, as int64 [len(indices), seq_len + 1]."""
+        ...
+
+    def of_batch(self, global_batch: int) -> "Source":
+        """The same data in steps of that global batch."""
+        ...
+
+
+def source(recipe: Recipe) -> Source:
+    """The data that `recipe` names. Only the Parquet files' footers are read here.
+
+    Raises:
+        ValueError: the path holds no usable token ids (see `ParquetTokens`).
+    """
+    if recipe.data == STREAM:
+        return Stream(vocab_size=recipe.model.vocab_size, seq_len=recipe.seq_len, seed=recipe.seed)
+    return ParquetTokens(
+        INCLUDED_TEXT if recipe.data == INCLUDED else Path(recipe.data),
+        vocab_size=recipe.model.vocab_size,
+        seq_len=recipe.seq_len,
+        global_batch=recipe.global_batch,
+        shuffle_seed=recipe.seed if recipe.data_order == "shuffled" else None,
+    )
+
+
+def sample_indices(batch: BatchPoint, *, data_parallel: int, rank: int, micro_step: int) -> range:
+    """Which samples of the global batch data-parallel rank `rank` takes in micro-step `micro_step` of a step.
+
+    Raises:
+        ValueError: a rank or micro-step that the batch point does not have.
+    """
+    if not 0 <= rank < data_parallel:
+        raise ValueError(f"rank must lie in [0, {data_parallel}), got {rank}")
+    if not 0 <= micro_step < batch.grad_accum:
+        raise ValueError(f"micro_step must lie in [0, {batch.grad_accum}), got {micro_step}")
+    first = (micro_step * data_parallel + rank) * batch.micro_batch
+    return range(first, first + batch.micro_batch)

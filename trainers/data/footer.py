@@ -1,0 +1,173 @@
+"""One Parquet file of token ids: its column, the tokens in each row group, and its tokens block by block."""
+
+import dataclasses
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+COLUMNS = ("tokens", "input_ids")
+"""Names under which token ids are looked for in a Parquet file, in this order."""
+
+_BLOCK_TOKENS = 2**20
+_KEPT_TYPES = (pa.uint8(), pa.uint16(), pa.int32())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Tokens:
+    """A run of token ids."""
+
+    ids: npt.NDArray[Any]
+    """uint8, uint16 or int32."""
+    document_starts: npt.NDArray[np.int64]
+    """Places in `ids` where a document begins, ascending."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Footer:
+    """What a file holds."""
+
+    column: str
+    num_rows: int
+    group_tokens: tuple[int, ...]
+    """Tokens in each row group."""
+    lowest_id: int
+    highest_id: int
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in the file."""
+        return sum(self.group_tokens)
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether `kind` is a type of lists."""
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
+def open_parquet(path: Path) -> pq.ParquetFile:
+    """The Parquet file at `path`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return pq.ParquetFile(path)
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(f"cannot read {path} as Parquet: {error}") from error
+
+
+def read_footer(path: Path) -> Footer:
+    """The footer of the file at `path`. Only what a footer cannot tell for sure is read out of the file.
+
+    Raises:
+        ValueError: no Parquet, no column of token ids, or a row group without some of its ids.
+    """
+    with open_parquet(path) as parquet:
+        schema, metadata = parquet.schema_arrow, parquet.metadata
+        column = next((name for name in COLUMNS if name in schema.names), None)
+        if column is None:
+            raise ValueError(f"{path} has no column {' or '.join(COLUMNS)}; its columns are {', '.join(schema.names)}")
+        kind = schema.field(column).type
+        while is_list(kind):
+            kind = kind.value_type
+        if not pa.types.is_integer(kind):
+            raise ValueError(f"column {column} of {path} must hold integers or lists of integers, got {kind}")
+        leaves = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
+        leaf = next(number for number, name in enumerate(leaves) if name.split(".")[0] == column)
+        # Writers differ in whether they count an empty list as a null, so that other footers do not tell the tokens.
+        is_exact = str(metadata.created_by).startswith("parquet-cpp-arrow")
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        tokens: list[int] = []
+        bounds: list[tuple[int, int]] = []
+        for number, group in enumerate(groups):
+            chunk = group.column(leaf)
+            known = chunk.statistics
+            if is_exact and known is not None and known.has_min_max and known.has_null_count and not known.null_count:
+                tokens.append(chunk.num_values)
+                bounds.append((known.min, known.max))
+            else:
+                tokens.append(0)
+                for block in group_blocks(parquet, column, number, path):
+                    tokens[-1] += len(block.ids)
+                    if len(block.ids):
+                        bounds.append((int(block.ids.min()), int(block.ids.max())))
+    return Footer(
+        column=column,
+        num_rows=metadata.num_rows,
+        group_tokens=tuple(tokens),
+        lowest_id=min((low for low, _ in bounds), default=0),
+        highest_id=max((high for _, high in bounds), default=0),
+    )
+
+
+def blocks(path: Path, footer: Footer, first_group: int) -> Generator[Tokens]:
+    """The tokens of the file at `path` from row group `first_group` to its end, about a million at a time.
+
+    Raises:
+        ValueError: the file is not as its footer was.
+    """
+    with open_parquet(path) as parquet:
+        for number in range(first_group, len(footer.group_tokens)):
+            num_tokens = 0
+            for block in group_blocks(parquet, footer.column, number, path):
+                num_tokens += len(block.ids)
+                yield block
+            if num_tokens != footer.group_tokens[number]:
+                raise ValueError(
+                    f"row group {number} of {path} holds {num_tokens} tokens, its footer says"
+                    f" {footer.group_tokens[number]}: write the file anew with python -m platform.prepare"
+                )
+
+
+def group_blocks(parquet: pq.ParquetFile, column: str, number: int, path: Path) -> Generator[Tokens]:
+    """The tokens of row group `number`, about a million at a time, each document in one block.
+
+    Raises:
+        ValueError: it cannot be read, or holds no token ids.
+    """
+    where = f"column {column} of {path}"
+    group = parquet.metadata.row_group(number)
+    leaves = (group.column(leaf) for leaf in range(group.num_columns))
+    values = next(leaf.num_values for leaf in leaves if leaf.path_in_schema.split(".")[0] == column)
+    rows = max(1, group.num_rows * _BLOCK_TOKENS // max(values, _BLOCK_TOKENS))
+    try:
+        for batch in parquet.iter_batches(rows, row_groups=[number], columns=[column], use_threads=False):
+            yield _tokens(batch.column(0), where)
+    except MemoryError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(f"cannot read {where}: {error}") from error
+
+
+def _tokens(column: pa.Array, where: str) -> Tokens:
+    """The ids of the column's rows, and where those lists begin that are not empty."""
+    offsets = np.arange(len(column) + 1) if is_list(column.type) else np.zeros(0, np.int64)
+    while is_list(column.type):
+        lengths = _as_numpy(pc.call_function("list_value_length", [column]))
+        offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))[offsets]
+        column = column.flatten()
+    if column.null_count:
+        raise ValueError(f"{where} has empty places among its token ids")
+    if column.type not in _KEPT_TYPES:
+        try:
+            column = column.cast(pa.int32())
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"{where} holds what cannot be a token id: {error}") from error
+    return Tokens(ids=_as_numpy(column), document_starts=offsets[:-1][np.diff(offsets) > 0])
+
+
+def _as_numpy(column: pa.Array) -> npt.NDArray[Any]:
+    """Integers, 0 in place of a null."""
+    if column.null_count:
+        return pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
+    if not len(column):
+        return np.zeros(0, str(column.type))
+    # `to_numpy` would do, and would import pandas.
+    kind = np.dtype(str(column.type))
+    return np.frombuffer(column.buffers()[1], kind, len(column), column.offset * kind.itemsize)

@@ -1,0 +1,66 @@
+"""The index of a folder of token files, which `platform.prepare` writes when all files are there."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from trainers.codec import from_json, to_json
+
+NAME = "index.json"
+PLAN_NAME = "plan.json"
+"""What a folder is being made from. Without an index beside it, the folder is unfinished."""
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class IndexedFile:
+    """One Parquet file of the folder."""
+
+    name: str
+    documents: int
+    tokens: int
+    lowest_id: int
+    highest_id: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TokenIndex:
+    """What a folder of token files holds."""
+
+    format: int
+    tokenizer: str
+    """"bytes", "ids" where the input held token ids, or the name of the tokenizer's folder."""
+    vocab_size: int
+    """Token ids lie in [0, vocab_size)."""
+    end_of_document: int | None
+    """The token id that ends every document; None for none, or where the input held token ids."""
+    documents: int
+    tokens: int
+    files: tuple[IndexedFile, ...]
+
+
+def write_index(path: Path, index: TokenIndex) -> None:
+    """Writes the index to the file `path`."""
+    path.write_text(json.dumps(to_json(index), indent=1) + "\n")
+
+
+def read_index(folder: Path) -> TokenIndex | None:
+    """The index of `folder`; None where it has none.
+
+    Raises:
+        ValueError: the folder is unfinished, or the index is of another format.
+    """
+    path = folder / NAME
+    if not path.is_file():
+        if (folder / PLAN_NAME).is_file():
+            raise ValueError(
+                f"{folder} is unfinished: run the python -m platform.prepare command that began it again, it goes on"
+            )
+        return None
+    try:
+        index = from_json(TokenIndex, json.loads(path.read_bytes()))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path} is no index of token files ({error}): prepare the folder anew") from error
+    if index.format != FORMAT:
+        raise ValueError(f"{path} has format {index.format}, this version reads format {FORMAT}: prepare it anew")
+    return index

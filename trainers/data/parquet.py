@@ -1,0 +1,132 @@
+"""Documents of Parquet files packed to the sequence length, read ahead in a thread."""
+
+import concurrent.futures
+import copy
+import functools
+from collections import OrderedDict
+from collections.abc import Generator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from trainers.data.files import TokenFiles
+from trainers.data.footer import Tokens
+from trainers.data.order import WINDOW_CHUNKS, EpochOrder, Position, Window
+
+CHUNK_TOKENS = 2**20
+"""About what is read at once; part of a shuffled order's definition."""
+
+
+_Array = npt.NDArray[np.int64]
+
+
+class ParquetTokens:
+    """Token ids of a Parquet file, or of all `*.parquet` files of a folder in the order of their names.
+
+    The column is called `tokens` or `input_ids` and holds lists of integers, a row a document, or integers, which are
+    one document a file. The documents follow each other without padding; sequence n holds the tokens from
+    n * seq_len on and shares its last one with the next. What is left over at the end is not used. An epoch takes each
+    sequence once, in the order of the files, or shuffled by (`shuffle_seed`, epoch) where that is given.
+
+    Files are read when their samples are taken, the next window of `WINDOW_CHUNKS` chunks ahead, in a thread.
+
+    Raises:
+        ValueError: nothing to read, no such column, ids outside the vocabulary, or fewer tokens than one sequence.
+    """
+
+    def __init__(
+        self, path: Path, *, vocab_size: int, seq_len: int, global_batch: int, shuffle_seed: int | None = None
+    ) -> None:
+        self._files = TokenFiles(path)
+        self._seq_len, self._global_batch, self._shuffle_seed = seq_len, global_batch, shuffle_seed
+        self.num_sequences = (self._files.num_tokens - 1) // seq_len
+        """Sequences in an epoch."""
+        if self.num_sequences < 1:
+            raise ValueError(f"{path} holds {self._files.num_tokens} tokens, one sequence takes {seq_len + 1}")
+        low, high = self._files.id_range
+        if low < 0 or high >= vocab_size:
+            raise ValueError(
+                f"token ids in {path} run from {low} to {high}, the model's vocabulary from 0 to {vocab_size - 1}"
+            )
+        self._chunk_sequences = max(1, CHUNK_TOKENS // seq_len)
+        self._chunks: OrderedDict[int, concurrent.futures.Future[Tokens]] = OrderedDict()
+        self._reader = concurrent.futures.ThreadPoolExecutor(1, "tokens")  # starts its thread at the first task
+        self._order = functools.lru_cache(maxsize=3)(self._new_order)
+        self._begun = functools.lru_cache(maxsize=2)(self._begin)
+
+    def of_batch(self, global_batch: int) -> "ParquetTokens":
+        """The same data in steps of that global batch, with one reader for both."""
+        other = copy.copy(self)
+        other._global_batch = global_batch
+        return other
+
+    def position(self, step: int) -> Position:
+        """Where the global batch of `step` begins."""
+        epoch, sample = divmod(step * self._global_batch, self.num_sequences)
+        return Position(epoch=epoch, sample=sample)
+
+    def sequences(self, step: int, indices: Sequence[int]) -> _Array:
+        """Samples `indices` of the global batch of `step`, as int64 [len(indices), seq_len + 1]."""
+        return self.tokens(self.position(step), indices)
+
+    def tokens(self, position: Position, indices: Sequence[int]) -> _Array:
+        """The samples that lie `indices` after `position`, as int64 [len(indices), seq_len + 1].
+
+        The sample after an epoch's last one is the next epoch's first.
+
+        Raises:
+            ValueError: a file is not as its footer or the index says.
+        """
+        found = np.empty((len(indices), self._seq_len + 1), np.int64)
+        for row, (chunk, place) in enumerate(self._located(position, indices)):
+            found[row] = chunk.ids[place : place + self._seq_len + 1]
+        return found
+
+    def segment_ids(self, position: Position, indices: Sequence[int]) -> _Array:
+        """Of each token of `tokens`, the number of its document in its sample, counted from 0."""
+        found = np.zeros((len(indices), self._seq_len + 1), np.int64)
+        for row, (chunk, place) in enumerate(self._located(position, indices)):
+            low, high = np.searchsorted(chunk.document_starts, (place + 1, place + self._seq_len + 1))
+            found[row, chunk.document_starts[low:high] - place] = 1
+        return np.cumsum(found, axis=1)
+
+    def _located(self, position: Position, indices: Sequence[int]) -> Generator[tuple[Tokens, int]]:
+        """Of each sample, the chunk that holds it and the place in that where it begins."""
+        first = position.epoch * self.num_sequences + position.sample
+        for index in indices:
+            epoch, sample = divmod(first + index, self.num_sequences)
+            order = self._order(epoch)
+            window = self._begun(epoch, order.window_of(sample))
+            chunk, within = divmod(int(window.sequences[sample - window.first_sample]), self._chunk_sequences)
+            yield self._chunk(chunk).result(), within * self._seq_len
+
+    def _new_order(self, epoch: int) -> EpochOrder:
+        return EpochOrder(
+            num_sequences=self.num_sequences,
+            chunk_sequences=self._chunk_sequences,
+            shuffle_seed=self._shuffle_seed,
+            epoch=epoch,
+        )
+
+    def _begin(self, epoch: int, number: int) -> Window:
+        """The window, with its chunks and then the next window's being read."""
+        order = self._order(epoch)
+        window = order.window(number)
+        following = self._order(epoch + 1).chunks(0) if number + 1 == order.num_windows else order.chunks(number + 1)
+        for chunk in (*window.chunks, *following):
+            self._chunk(chunk)
+        return window
+
+    def _chunk(self, number: int) -> concurrent.futures.Future[Tokens]:
+        if number not in self._chunks:
+            self._chunks[number] = self._reader.submit(self._read, number)
+            if len(self._chunks) > 3 * WINDOW_CHUNKS:  # a batch may lie in two windows and a third be read ahead
+                self._chunks.popitem(last=False)
+        self._chunks.move_to_end(number)
+        return self._chunks[number]
+
+    def _read(self, chunk: int) -> Tokens:
+        first = chunk * self._chunk_sequences
+        last = min(first + self._chunk_sequences, self.num_sequences)
+        return self._files.read(first * self._seq_len, last * self._seq_len + 1)
