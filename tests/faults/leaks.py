@@ -152,12 +152,10 @@ def groups_of(session: Session) -> Callable[[], set[str]]:
             return set()
         # Anew each time: a client that is kept waits a minute for a Ray that has ended, and then ends its process.
         # And not by Ray's own function, which takes 127.0.0.1 for this host's other address: nobody listens there.
+        create = cast(Any, _raylet).GcsClientOptions.create
+        options = create(addresses[0], None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
         state = GlobalState()
-        state._initialize_global_state(  # pyright: ignore[reportPrivateUsage]
-            cast(Any, _raylet).GcsClientOptions.create(
-                addresses[0], None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False
-            )
-        )
+        state._initialize_global_state(options)  # pyright: ignore[reportPrivateUsage]
         try:
             table: dict[str, Any] = state.placement_group_table()
         finally:
