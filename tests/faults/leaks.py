@@ -11,10 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
-from ray._private.internal_api import get_state_from_address
+from ray import _raylet
+from ray._private.state import GlobalState
 
 from platform.cluster.leftovers import shared_memory
 from platform.study.journal import Tail
@@ -150,7 +151,11 @@ def groups_of(session: Session) -> Callable[[], set[str]]:
         if not addresses:
             return set()
         # Anew each time: a client that is kept waits a minute for a Ray that has ended, and then ends its process.
-        state = get_state_from_address(addresses[0])
+        # And not by Ray's own function, which takes 127.0.0.1 for this host's other address: nobody listens there.
+        create = cast(Any, _raylet).GcsClientOptions.create
+        options = create(addresses[0], None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
+        state = GlobalState()
+        state._initialize_global_state(options)  # pyright: ignore[reportPrivateUsage]
         try:
             table: dict[str, Any] = state.placement_group_table()
         finally:
