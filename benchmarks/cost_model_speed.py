@@ -1,14 +1,20 @@
-"""Seconds to enumerate and predict a million layout x batch points. Run from the checkout:
+"""Seconds to make the features of a million layout x batch points and to predict them. Run from the checkout:
 
 python -m benchmarks.cost_model_speed
 """
 
 import argparse
+import dataclasses
+import math
 import os
 import time
 
-from platform.cost_model.enumeration import Axes, enumerate_points
-from platform.cost_model.hardware import find_cluster
+import numpy as np
+
+from platform.cost_model.columns import Columns
+from platform.cost_model.features import Workload, features
+from platform.cost_model.hardware import ClusterSpec, find_cluster
+from platform.cost_model.layout_arrays import LayoutArrays, Words, words
 from platform.cost_model.predict import predict
 from trainers.recipe import Recipe
 from trainers.spec import ModelSpec
@@ -17,6 +23,111 @@ GPT_175B = ModelSpec(
     name="gpt-175b", architecture="gpt2", num_layers=96, hidden_size=12288, num_heads=96, vocab_size=51200,
     max_positions=2048,
 )  # fmt: skip
+ENGINE_STAGES = (
+    ("ddp", 0, "last"), ("fsdp", 3, "every"), ("fsdp", 3, "last"), ("fsdp", 2, "every"),
+    ("deepspeed", 0, "last"), ("deepspeed", 1, "last"), ("deepspeed", 2, "every"), ("deepspeed", 3, "every"),
+)  # fmt: skip
+"""(engine, zero_stage, grad_sync)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Axes:
+    """What is varied; each axis is a tuple of values."""
+
+    tp: tuple[int, ...] = (1, 2, 4, 8)
+    cp: tuple[int, ...] = (1,)
+    virtual_stages: tuple[int, ...] = (1,)
+    checkpointing: tuple[str, ...] = ("none", "selective", "full")
+    attention: tuple[str, ...] = ("eager", "sdpa")
+    compile: tuple[str, ...] = ("none", "block")
+    loss: tuple[str, ...] = ("plain", "chunked")
+    micro_batches: tuple[int, ...] = tuple(2**power for power in range(8))
+
+    @property
+    def free(self) -> tuple[tuple[str, ...], ...]:
+        """The axes that divide nothing."""
+        return self.checkpointing, self.attention, self.compile, self.loss
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Grid:
+    """The features of a product of axes: fields of [rows] for what must divide something, and with one axis each,
+    before that of rows, for what is free, so that a formula is computed over the axes that it depends on alone.
+    """
+
+    columns: Columns
+    layouts: LayoutArrays
+    num_points: int
+    """Points looked at."""
+
+
+def make_grid(recipe: Recipe, cluster: ClusterSpec, axes: Axes) -> Grid:
+    """Every point of `axes` whose degrees divide devices, heads, blocks, sequence and global batch."""
+    model, devices = recipe.model, cluster.num_devices
+    pipelines = [
+        degree
+        for degree in range(1, min(model.num_layers, devices) + 1)
+        if devices % degree == 0 and (model.num_layers % degree == 0 or (model.num_layers + 2) % degree == 0)
+    ]
+    bound = (range(len(ENGINE_STAGES)), axes.tp, pipelines, axes.cp, axes.virtual_stages, axes.micro_batches)
+    kind, tp, pp, cp, virtual, micro_batch = np.ix_(*(np.array(values) for values in bound))
+    stages = np.array([stage for _, stage, _ in ENGINE_STAGES])
+    syncs = np.array([sync == "every" and engine != "deepspeed" for engine, _, sync in ENGINE_STAGES])
+    dp = devices // (tp * pp * cp)
+    holds = (
+        (devices % (tp * pp * cp) == 0)
+        & (model.num_heads % tp == 0)
+        & (tp <= cluster.devices_per_node)
+        & ((cp == 1) | (recipe.seq_len % (2 * cp) == 0))
+        & (recipe.global_batch % np.maximum(micro_batch * dp, 1) == 0)
+        & ((pp == 1) | (stages[kind] <= 1))
+        & ((dp > 1) | ~syncs[kind])
+        & ((virtual == 1) | ((pp > 1) & (model.num_layers % (pp * virtual) == 0)))
+    )
+    index = np.nonzero(holds)
+    of_rows = [np.array(values)[place].astype(np.float64) for values, place in zip(bound, index, strict=True)]
+    _, tp, pp, cp, virtual, micro_batch = of_rows
+    stage, dp = stages[index[0]].astype(np.float64), devices / (tp * pp * cp)
+
+    def of_rows_words(place: int) -> Words:
+        distinct = tuple(dict.fromkeys(str(each[place]) for each in ENGINE_STAGES))
+        return words(distinct, np.array([distinct.index(str(each[place])) for each in ENGINE_STAGES])[index[0]])
+
+    def along(axis: int, values: tuple[str, ...]) -> Words:
+        return words(values, np.arange(len(values)).reshape([-1 if each == axis else 1 for each in range(5)]))
+
+    one = np.zeros((), dtype=np.int64)
+    shard = np.where(stage > 0, dp, 1.0)
+    layouts = LayoutArrays(
+        {
+            "engine": of_rows_words(0),
+            "grad_sync": of_rows_words(2),
+            "zero_stage": stage,
+            "dp_replicate": dp / shard,
+            "dp_shard": shard,
+            "tp": tp,
+            "pp": pp,
+            "cp": cp,
+            **{name: np.zeros(()) for name in ("bucket_mib", "prefetch", "reshard")},
+            "offload": words(("none",), one),
+            "overlap": words(("default",), one),
+            **{
+                name: along(axis, values)
+                for axis, (name, values) in enumerate(
+                    zip(("checkpointing", "attention", "compile", "loss"), axes.free, strict=True)
+                )
+            },
+        }
+    )
+    columns = features(
+        Workload.of(recipe),
+        layouts,
+        cluster,
+        micro_batch=micro_batch,
+        grad_accum=recipe.global_batch / (micro_batch * dp),
+        stack={"virtual_stages": virtual},
+    )
+    return Grid(columns=columns, layouts=layouts, num_points=holds.size * math.prod(map(len, axes.free)))
 
 
 def main() -> None:
@@ -27,13 +138,13 @@ def main() -> None:
     cluster = find_cluster("384x8xH100")
     for _ in range(3):
         busy, start = time.process_time(), time.perf_counter()
-        points = enumerate_points(recipe, cluster, axes)
-        enumerated = time.perf_counter()
-        prediction = predict(points.grid)
+        grid = make_grid(recipe, cluster, axes)
+        made = time.perf_counter()
+        prediction = predict(grid.columns)
         done = time.perf_counter()
         print(
-            f"{points.num_points:,} looked at, {prediction.sigma.size:,} enumerated in {enumerated - start:.2f} s,"
-            f" predicted in {done - enumerated:.2f} s, {done - start:.2f} s in all"
+            f"{grid.num_points:,} looked at, features of {prediction.sigma.size:,} made in {made - start:.2f} s,"
+            f" predicted in {done - made:.2f} s, {done - start:.2f} s in all"
             f" ({time.process_time() - busy:.2f} s of processor time, load {os.getloadavg()[0]:.1f})"
         )
 

@@ -28,10 +28,11 @@ from platform.common.signals import exit_with
 from platform.cost_model.hardware import ClusterSpec, find_cluster, word_on
 from platform.cost_model.probed import found_cluster
 from platform.plans.asked import check
-from platform.plans.layouts import batch_hint, best_plan
+from platform.plans.layouts import Plan, batch_hint, best_plan
 from platform.plans.max_model import largest_models
 from platform.plans.named import named_json, named_points, of_space, show_named
 from platform.plans.picture import draw_sizes
+from platform.plans.points import recipes_of
 from platform.plans.scaling import (
     against_devices,
     at_size,
@@ -237,7 +238,15 @@ def _layouts(
 ) -> int:
     told["recipes"] = []
     cap = options.device_memory_gib
-    plans = [best_plan(space, recipe, cluster, top=options.top, memory_cap_gib=cap) for recipe in space.recipes]
+    plans: list[Plan] = []
+    without: dict[str, InputError] = {}
+    for recipe in recipes_of(space):
+        try:
+            plans.append(best_plan(space, recipe, cluster, top=options.top, memory_cap_gib=cap))
+        except InputError as error:
+            without[recipe.label] = error
+    if not plans:
+        raise next(iter(without.values()))
     if not any(plan.best for plan in plans):
         raise NothingFits(
             f"{space.recipe.model.name} fits no layout of {space.name} on {cluster.num_devices} x"
@@ -258,6 +267,9 @@ def _layouts(
                 "skipped": dict(plan.skipped),
             }
         )
+    for label, error in without.items():
+        console.print(f"{label}: {error}\n", highlight=False)
+        told["recipes"].append({"recipe": label, "layouts": [], "reason": str(error)})
     return 0
 
 

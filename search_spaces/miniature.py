@@ -41,8 +41,6 @@ def small_model(
 MOST_SEQUENCE_FLOPS = 2e10
 """Of training on one sequence, in a model that is measured itself where there is no GPU: four times the miniature's, so
 that a search of it takes minutes too."""
-SMALL_GIB = 2.0
-"""Memory of a CPU worker with such a model: beyond it a rung runs out of memory, not the machine."""
 
 
 def on_cpus(space: Space) -> Space:
@@ -58,7 +56,7 @@ def on_cpus(space: Space) -> Space:
         summary=f"{recipe.model.name} itself on two CPU workers",
         recipe=dataclasses.replace(recipe, compute_precision="fp32"),
         micro_batches=(1, 2, 4),
-        device_memory_gib=SMALL_GIB,
+        device_memory_gib=None,
         tokens=space.tokens,
     )
 

@@ -180,7 +180,7 @@ class Space:
         rejected: list[Rejected] = []
         against = _Reasons()
         seen: set[str] = set()
-        for recipe, values, micro_batches, name in self._combinations():
+        for recipe, values, micro_batches, name in self.combinations():
             try:
                 layout = fill(values, wanted)
             except ValueError as error:
@@ -258,7 +258,7 @@ class Space:
         """Every value asked for must be able to run somewhere: on the fewest devices that its degrees allow."""
         unproven = {(change.axis, value) for change in asked for value in change.values}
         against: dict[tuple[str, Any], _Reasons] = {}
-        for recipe, values, micro_batches, _ in self._combinations():
+        for recipe, values, micro_batches, _ in self.combinations():
             if not unproven:
                 return
             num_devices = fewest_devices(values)
@@ -280,7 +280,7 @@ class Space:
                 if told is not None and (change.axis, value) in unproven:
                     raise ValueError(f"{change.axis}={value} gives no layout on any cluster: {told.text}")
 
-    def _combinations(self) -> Iterator[tuple[Recipe, dict[str, Any], tuple[int, ...], str]]:
+    def combinations(self) -> Iterator[tuple[Recipe, dict[str, Any], tuple[int, ...], str]]:
         """(recipe, axis values, micro-batches, point's name) of all that the space names, meaningful or not."""
         if self.points:
             shared = {axis: values[0] for axis, values in self.axes.items()}

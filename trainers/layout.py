@@ -2,9 +2,11 @@
 
 import dataclasses
 import functools
+import typing
 from collections.abc import Iterator
 from typing import Literal, get_args
 
+from trainers.axes import axes_of, axis, defaults_of
 from trainers.codec import identity, shortened
 from trainers.engines import engines_with, rules_of
 from trainers.engines.rules import Rules
@@ -22,17 +24,13 @@ LARGEST = 10**6
 """Of a degree and of a bucket's MiB: a larger one is a slip of the keyboard."""
 AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
 """Mesh axes, outermost first."""
-_OF_SOME_ENGINES = ("overlap", "prefetch", "reshard")
-"""Fields that mean nothing in other engines than those whose rules name them."""
-_NAMES = {
-    "grad_sync": get_args(GradSync),
-    "checkpointing": get_args(Checkpointing),
-    "offload": get_args(Offload),
-    "attention": get_args(Attention),
-    "overlap": get_args(Overlap),
-    "loss": get_args(Loss),
-    "compile": get_args(Compile),
-}
+
+
+def _checkpointing_words(value: str) -> str:
+    if (share := activation_budget(value)) < 1:
+        return f"{share:.0%} of activations kept"
+    word = {"every_4": "every fourth", "every_2": "every second"}.get(value, value)
+    return f"{word} block checkpointed" if word != value else f"{word} checkpointing"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)  # no slots: the id is kept beside the fields
@@ -43,55 +41,83 @@ class Layout:
         ValueError: an unknown name, a degree below 1, or a combination that no engine can mean.
     """
 
-    engine: str
+    engine: str = axis(column="engine")
     """One of `trainers.engines.names`, or the import path of an engine outside this project, "package.module:NAME"."""
-    zero_stage: int = 0
+    zero_stage: int = axis(0, column="sharding", lighter=(0, 1, 2, 3))
     """What is sharded over `dp_shard`: 0 nothing, 1 optimizer states, 2 gradients too, 3 parameters too.
 
     The stages of ZeRO (arXiv 1910.02054). For FSDP2, 3 reshards parameters after the forward pass, 2 keeps them.
     """
-    dp_replicate: int = 1
-    dp_shard: int = 1
-    tp: int = 1
-    pp: int = 1
-    cp: int = 1
-    grad_sync: GradSync = "last"
+    dp_replicate: int = axis(1, column="degrees", least=1)
+    dp_shard: int = axis(1, column="degrees", least=1)
+    tp: int = axis(1, label="tp {}", column="degrees", read_back="if known", least=1)
+    pp: int = axis(1, label="pp {}", column="degrees", read_back="if known", least=1)
+    cp: int = axis(1, label="cp {}", column="degrees", read_back="if known", least=1)
+    grad_sync: GradSync = axis("last", label="sync {}", column="options", lighter=("last", "every"))
     """Whether gradients are reduced after "every" micro-step or only after the "last" one of a step."""
-    checkpointing: Checkpointing = "none"
+    checkpointing: Checkpointing = axis(
+        "none",
+        label=_checkpointing_words,
+        column="checkpointing",
+        lighter=("none", "selective", "full"),
+        surely_lighter=True,
+    )
     """What is computed again in the backward pass: nothing, all but products and attention of every block, all of every
     fourth, every second or every block, or what a compiler finds cheapest to keep no more than that share (per cent)
     of what it would keep by itself."""
-    offload: Offload = "none"
-    bucket_mib: int = 0
+    offload: Offload = axis(
+        "none", label="offload {}", column="options", lighter=("none", "optimizer", "all"), surely_lighter=True
+    )
+    bucket_mib: int = axis(
+        0, label="buckets {} MiB", column="options", note="buckets of {} MiB", read_back="if set", least=0
+    )
     """Size of a gradient bucket; 0 for the engine's own default."""
-    overlap: Overlap = dataclasses.field(default="default", metadata={"later": True})
+    overlap: Overlap = axis(
+        "default",
+        later=True,
+        label="overlap {}",
+        column="options",
+        note="overlap {}",
+        read_back="if set",
+        of_some_engines=True,
+    )
     """Whether DeepSpeed's stages 1 to 3 communicate beside their computing; by default stage 3 alone does."""
-    prefetch: int = 0
+    prefetch: int = axis(
+        0, label="prefetch {}", column="options", note="prefetch {}", read_back="if set", of_some_engines=True, least=0
+    )
     """How many blocks FSDP2, or DeepSpeed's stage 3, gathers ahead; 0 for the engine's own choice.
 
     Stage 3 then keeps no more parameters gathered than these, one block's and those outside the blocks.
     """
-    reshard: int = dataclasses.field(default=0, metadata={"later": True})
+    reshard: int = axis(
+        0,
+        later=True,
+        label="reshard to {}",
+        column="options",
+        note="reshard to {}",
+        read_back="if known",
+        of_some_engines=True,
+        least=0,
+    )
     """Ranks that FSDP2's stage 3 spreads a block's parameters over between its two passes; 0 for all of `dp_shard`."""
-    attention: Attention = "eager"
-    loss: Loss = "plain"
+    attention: Attention = axis("eager", label="{}", always_shown=True, column="kernels")
+    loss: Loss = axis("plain", label="{} loss", column="kernels")
     """Over all logits at once, or "chunked": over some rows at a time, gradients along with them."""
-    compile: Compile = "none"
+    compile: Compile = axis("none", label="compile {}", column="kernels")
     """Nothing, each block (one graph for all of them), or the whole model with its loss."""
 
     def __post_init__(self) -> None:
-        for field, names in _NAMES.items():
-            if getattr(self, field) not in names:
-                raise ValueError(f"{field} must be one of {', '.join(names)}, got {getattr(self, field)!r}")
-        for axis in AXES:
-            if getattr(self, axis) < 1:
-                raise ValueError(f"{axis} must be at least 1, got {getattr(self, axis)}")
-        for field in (*AXES, "bucket_mib", "prefetch", "reshard"):
-            if getattr(self, field) > LARGEST:
-                raise ValueError(f"{field} must be at most 10^6, got {shortened(getattr(self, field))}")
-        for field in ("bucket_mib", "prefetch", "reshard"):
-            if getattr(self, field) < 0:
-                raise ValueError(f"{field} must not be negative, got {getattr(self, field)}")
+        for name, choices in _choices().items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
+        for name, declared in axes_of(Layout).items():
+            if declared.least is None:
+                continue
+            if (value := getattr(self, name)) < declared.least:
+                bound = f"be at least {declared.least}" if declared.least else "not be negative"
+                raise ValueError(f"{name} must {bound}, got {value}")
+            if value > LARGEST:
+                raise ValueError(f"{name} must be at most 10^6, got {shortened(value)}")
         rules = rules_of(self.engine)
         for sentence in (*rules.contradictions(self), *self._missing_axes(rules)):
             raise ValueError(sentence)
@@ -100,14 +126,17 @@ class Layout:
 
     def _missing_axes(self, rules: Rules) -> Iterator[str]:
         """A sentence for each axis that is not at its default and that the engine has not at this stage."""
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            stages = rules.axes.get(field.name, ())
-            if field.name in _OF_SOME_ENGINES and value != field.default and self.zero_stage not in stages:
+        for name, declared in axes_of(Layout).items():
+            stages = rules.axes.get(name, ())
+            if declared.of_some_engines and self.is_set(name) and self.zero_stage not in stages:
                 yield (
-                    f"{field.name} is an axis of {engines_with(field.name)}, got {field.name} {value} with"
+                    f"{name} is an axis of {engines_with(name)}, got {name} {getattr(self, name)} with"
                     f" {self.engine} at stage {self.zero_stage}"
                 )
+
+    def is_set(self, axis: str) -> bool:
+        """Whether that axis is not at its default."""
+        return getattr(self, axis) != defaults_of(Layout).get(axis)
 
     @functools.cached_property
     def id(self) -> str:
@@ -144,35 +173,27 @@ class Layout:
     @property
     def label(self) -> str:
         """One short line for people; fields at their plain value are left out."""
-        rules = rules_of(self.engine)
-        parts = [rules.label(self)]
+        parts = [rules_of(self.engine).label(self)]
         if self.zero_stage and self.dp_replicate > 1:
             parts.append(f"replicate {self.dp_replicate} x shard {self.dp_shard}")
-        parts += [f"{axis} {getattr(self, axis)}" for axis in ("tp", "pp", "cp") if getattr(self, axis) > 1]
-        if rules.chooses_sync(self):
-            parts.append(f"sync {self.grad_sync}")
-        if self.checkpointing != "none":
-            word = {"every_4": "every fourth", "every_2": "every second"}.get(self.checkpointing, self.checkpointing)
-            if self.activation_budget < 1:
-                parts.append(f"{self.activation_budget:.0%} of activations kept")
-            else:
-                parts.append(f"{word} block checkpointed" if self.checkpoint_every > 1 else f"{word} checkpointing")
-        if self.offload != "none":
-            parts.append(f"offload {self.offload}")
-        if self.bucket_mib:
-            parts.append(f"buckets {self.bucket_mib} MiB")
-        if self.overlap != "default":
-            parts.append(f"overlap {self.overlap}")
-        if self.prefetch:
-            parts.append(f"prefetch {self.prefetch}")
-        if self.reshard:
-            parts.append(f"reshard to {self.reshard}")
-        parts.append(self.attention)
-        if self.loss != "plain":
-            parts.append(f"{self.loss} loss")
-        if self.compile != "none":
-            parts.append(f"compile {self.compile}")
-        return ", ".join(parts)
+        return ", ".join([*parts, *self.words().values()])
+
+    def words(self) -> dict[str, str]:
+        """Axis -> what is shown of it, for those shown; engine, stage and data parallelism are not among them."""
+        shown: dict[str, str] = {}
+        for name, declared in axes_of(Layout).items():
+            # Where an engine has one way to synchronise, or nobody to do so with, both values mean the same.
+            tells = rules_of(self.engine).chooses_sync(self) if name == "grad_sync" else self.is_set(name)
+            if declared.label and (tells or declared.always_shown):
+                shown[name] = declared.words(getattr(self, name))
+        return shown
+
+
+@functools.cache
+def _choices() -> dict[str, tuple[str, ...]]:
+    """Axis -> the names that it may have."""
+    hints = typing.get_type_hints(Layout)
+    return {name: get_args(hints[name]) for name in axes_of(Layout) if typing.get_origin(hints[name]) is Literal}
 
 
 def activation_budget(checkpointing: str) -> float:

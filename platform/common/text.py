@@ -1,5 +1,6 @@
 """Figures as people read them."""
 
+from trainers.axes import axes_of
 from trainers.engines import rules_of
 from trainers.layout import Layout
 
@@ -61,22 +62,8 @@ def degrees(layout: Layout) -> str:
 
 
 def options(layout: Layout) -> str:
-    """What else tells layouts apart, beyond engine, sharding, degrees and checkpointing."""
-    parts = [layout.attention]
-    if layout.loss != "plain":
-        parts.append(f"{layout.loss} loss")
-    if layout.compile != "none":
-        parts.append(f"compile {layout.compile}")
-    if rules_of(layout.engine).chooses_sync(layout):
-        parts.append(f"sync {layout.grad_sync}")
-    if layout.offload != "none":
-        parts.append(f"offload {layout.offload}")
-    if layout.bucket_mib:
-        parts.append(f"buckets {layout.bucket_mib} MiB")
-    if layout.overlap != "default":
-        parts.append(f"overlap {layout.overlap}")
-    if layout.prefetch:
-        parts.append(f"prefetch {layout.prefetch}")
-    if layout.reshard:
-        parts.append(f"reshard to {layout.reshard}")
-    return ", ".join(parts)
+    """What else tells layouts apart, beyond engine, sharding, degrees and checkpointing: kernels, then the rest."""
+    words, declared = layout.words(), axes_of(Layout)
+    return ", ".join(
+        text for column in ("kernels", "options") for name, text in words.items() if declared[name].column == column
+    )

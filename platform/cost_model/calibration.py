@@ -10,18 +10,15 @@ import dataclasses
 
 import numpy as np
 
+from platform.cost_model import constants
 from platform.cost_model.columns import Array, Columns
 from platform.cost_model.predict import SHARE_SIGMA, Z_80, Prediction
 
-COMMON_SIGMA = 0.15
-"""Prior deviation of the error that all points of an engine and device share."""
-SMOOTH_SIGMA = 0.06
-SMOOTH_LENGTH = 2.0
-"""Doublings of a degree or micro-batch over which the smooth error changes."""
-NOISE_SIGMA = 0.04
-"""Deviation of one measurement from run to run, and of what differs between layouts without a pattern."""
-OTHER_GROUP = 0.5
-"""Correlation of the common error between different engines or devices."""
+COMMON_SIGMA = constants.number("calibration", "COMMON_SIGMA")
+SMOOTH_SIGMA = constants.number("calibration", "SMOOTH_SIGMA")
+SMOOTH_LENGTH = constants.number("calibration", "SMOOTH_LENGTH")
+NOISE_SIGMA = constants.number("calibration", "NOISE_SIGMA")
+OTHER_GROUP = constants.number("calibration", "OTHER_GROUP")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +87,7 @@ def _coordinates(c: Columns) -> Array:
         np.log2(c.dp),
         np.log2(c.hidden),
         c.zero_stage,
-        c.checkpointing,
+        c.selective_checkpointing + 2 * c.full_checkpointing,
         2 * c.flash,
         2 * c.fused,
         np.log2(c.heads),

@@ -6,18 +6,13 @@ Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operation
 
 import numpy as np
 
+from platform.cost_model import constants
 from platform.cost_model.columns import Array
 
-INTRA_HOP_S = 1.5e-6
-"""A ring's step between two devices of a node: a 32 KiB all-reduce over 8 H200 takes 40 us, 14 steps and its start."""
-INTER_HOP_S = 14e-6
-"""A ring's step between two nodes (NCCL, src/graph/tuning.cc, hwLat of the network for rings, simple protocol)."""
-FILL = 2.0
-FILL_BYTES = 2.0**24
-"""Large messages go through a ring in long pipelines, whose filling and draining cost up to so many latencies more,
-half of them at so many bytes. What nccl-tests take over their bytes at the best bandwidth, at 1, 16 and 256 MiB: 94,
-152 and 421 us over 8 A100, 42, 73 and 103 us over 8 H200, 49, 80 and 172 us over 8 B200 (stas00/ml-engineering,
-network/README.md)."""
+INTRA_HOP_S = constants.number("collectives", "INTRA_HOP_S")
+INTER_HOP_S = constants.number("collectives", "INTER_HOP_S")
+FILL = constants.number("collectives", "FILL")
+FILL_BYTES = constants.number("collectives", "FILL_BYTES")
 
 
 def _fill_s(num_bytes: Array, latency: Array) -> Array:

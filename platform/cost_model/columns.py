@@ -15,21 +15,6 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
-ENGINES = ("ddp", "fsdp", "deepspeed", "megatron")
-DDP, FSDP, DEEPSPEED, MEGATRON = range(len(ENGINES))
-CHECKPOINTING = ("none", "selective", "full", "every_4", "every_2", "budget_75", "budget_50", "budget_25")
-OFFLOAD = ("none", "optimizer", "all")
-COMPILE = ("none", "block", "model")
-
-LOGIT_BYTES = {"kept": 14.0, "plain": 12.0, "compiled": 8.0, "chunked": 10.0, "fused": 4.0}
-"""Bytes of one logit at the loss's peak, computed in 2 bytes.
-
-"plain": fp32 log-softmax, its gradient and the next one back, as `F.cross_entropy` over a cast leaves them; "kept":
-that beside the logits, which the model's output holds on to;
-"compiled": itself, log-softmax and gradient in its own type, one cast; "chunked": itself, its fp32 cast and fp32
-log-softmax (`trainers/kernels/head.py`; ATen's `log_softmax` into a wider type casts first; from fp16 it does without,
-which is not modelled); "fused": itself and a gradient in its own type, as a compiler makes it.
-"""
 CHUNK_LOGITS = 2.0**30
 """Logits of a chunk in `trainers/kernels/head.py`, which imports torch."""
 
@@ -56,7 +41,7 @@ class Columns:
     global_batch: Array
 
     engine: Array
-    """Index into `ENGINES`; "megatron" stands for published runs of Megatron-LM, whose kernels are fused by hand."""
+    """Place in `engines.ENGINES`: which one it is and nothing more."""
     zero_stage: Array
     shard: Array
     """Ranks that share one copy of what the stage shards, those of context parallelism among them."""
@@ -67,14 +52,20 @@ class Columns:
     virtual_stages: Array
     sequence_parallel: Array
     sync_every: Array
-    checkpointing: Array
-    """Index into `CHECKPOINTING`, "full" for some blocks as for all, "none" for a budget."""
+    full_checkpointing: Array
+    """1 where whole blocks are computed again: all of them, or each `checkpoint_every`-th."""
+    selective_checkpointing: Array
+    """1 where all but products and attention of each block is computed again."""
+    repeats_core_alone: Array
+    """1 where selective checkpointing computes the core of attention again and nothing else (Megatron-LM)."""
     checkpoint_every: Array
     """Distance between fully checkpointed blocks; 1 for all of them."""
     budget: Array
     """Share of a block's activations that compiled code keeps; 1 without a budget."""
-    offload: Array
-    """Index into `OFFLOAD`."""
+    states_on_host: Array
+    """1 where the optimizer's states lie in the host's memory and it steps there."""
+    parameters_on_host: Array
+    """1 where the parameters lie there too."""
     bucket_bytes: Array
     overlaps: Array
     """1 where DeepSpeed's stages 1 and 2 communicate beside their computing."""
@@ -93,18 +84,22 @@ class Columns:
     """1 where eager attention takes its softmax in fp32; GPT-2's takes it in the scores' own type."""
     fused: Array
     """1 where element-wise operations are fused by hand or compiler, 0 for eager execution."""
+    fused_softmax: Array
+    """1 where eager attention's softmax is one kernel."""
     compiled_calls: Array
     """Calls of code that torch.compile made, a block and pass: 1 for each block by itself, less for the model whole."""
     logit_bytes: Array
-    """Bytes that the loss holds of one logit at its peak; see `LOGIT_BYTES`."""
+    """Bytes that the loss holds of one logit at its peak; see `kernels.LOGIT_BYTES`."""
+    pads_vocabulary: Array
+    """1 where the head's product is padded to a width of whole loads."""
     chunked_loss: Array
     metric_losses: Array
     """Times that the trainer computes torch's loss once more, without gradients, for its metrics."""
     activation_forward: Array
     activation_backward: Array
-    """Reads and writes of the inner width in an activation's passes; see `values.activation_passes`."""
+    """Reads and writes of the inner width in an activation's passes; see `kernels.activation_passes`."""
     inner_copies: Array
-    """Tensors of the feed-forward's inner width that a block saves; see `values.inner_copies`."""
+    """Tensors of the feed-forward's inner width that a block saves; see `kernels.inner_copies`."""
     dropout: Array
     blocking: Array
     """1 where the host waits for each kernel that it launches (CUDA_LAUNCH_BLOCKING=1)."""
@@ -120,7 +115,7 @@ class Columns:
     gradient_bytes: Array
     """Bytes an element of an exchanged gradient."""
     prefetch: Array
-    """Share of ZeRO-3's communication that hides behind compute; see `values.PREFETCH`."""
+    """Share of ZeRO-3's communication that hides behind compute; see `features.PREFETCH`."""
     reduces_whole: Array
     """1 where DeepSpeed's stages 1 and 2 all-reduce whole buckets of gradients, 0 where they reduce them to owners."""
     compression: Array
@@ -152,7 +147,7 @@ class Columns:
     """What one process group alone reaches of it."""
     inter_latency: Array
     rounding: Array
-    """See `values.ROUNDING`."""
+    """See `features.ROUNDING`."""
     spread: Array
     """Run-to-run deviation of the cluster, in log space."""
 
@@ -167,7 +162,7 @@ class Columns:
         return self.global_batch * self.seq_len
 
     def flat(self) -> "Columns":
-        """A grid (`Enumeration.grid`) as one row a point; fields that all points share stay as they are."""
+        """A grid as one row a point; fields that all points share stay as they are."""
         shape = self.shape
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return Columns(
@@ -187,35 +182,9 @@ class Columns:
         return Columns(**picked)
 
 
-def wraps_optimizer(c: Columns) -> Mask:
-    """Rows of DeepSpeed whose optimizer is its own, with a hook on each gradient: all but stage 0 that sums in the
-    states' type, which then steps torch's (in published runs it holds 16-bit weights beside the masters).
-    """
-    plain = (c.zero_stage == 0) & (c.pp == 1) & (c.gradient_bytes >= c.state_bytes)
-    return (c.engine == DEEPSPEED) & ~plain
-
-
-def is_autocast(c: Columns) -> Mask:
-    """Rows whose weights stay in the states' type and are cast for each product: DDP, and DeepSpeed as plain."""
-    plain = (c.engine == DEEPSPEED) & ~wraps_optimizer(c)
-    return (c.compute_bytes < c.state_bytes) & ((c.engine == DDP) | plain)
-
-
 def checkpointed_share(c: Columns) -> Array:
     """Share of the blocks that a full checkpoint holds."""
     return np.ceil(c.layers / c.checkpoint_every) / c.layers
-
-
-def casts_softmax(c: Columns) -> Mask:
-    """Rows whose eager attention casts scores to fp32 for the softmax and back; autocast does so everywhere."""
-    return (c.compute_bytes < 4) & ((c.wide_softmax > 0) | is_autocast(c))
-
-
-def widens_gelu(c: Columns) -> Mask:
-    """Rows whose eager GELU is computed in fp32: GPT-2's takes a power, which autocast does in fp32, and all that
-    follows is (torch.amp, "CUDA Ops that can autocast to float32"; transformers, `NewGELUActivation`).
-    """
-    return is_autocast(c) & (c.wide_softmax == 0) & (c.fused == 0) & (c.gated == 0)
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Columns))

@@ -8,18 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from platform.cost_model import constants
 from trainers.spec import ModelSpec
 
 if TYPE_CHECKING:  # `columns` asks this room what a recipe exchanges
     from platform.cost_model.columns import Array, Columns
 
-POWERSGD_PASSES = 11.0
-"""Reads and writes of a gradient: the error is added (3), a copy made (2), both products read it and the last one
-writes it (3), what was left out is kept (3)."""
-MATRICES_OF_A_BLOCK = 4.0
-MATRIX_HOST_S = 0.5e-3
-"""Host time of one matrix: three products, two orthogonal bases (a QR decomposition from rank 3 on), views. An
-estimate."""
+POWERSGD_PASSES = constants.number("compression", "POWERSGD_PASSES")
+MATRICES_OF_A_BLOCK = constants.number("compression", "MATRICES_OF_A_BLOCK")
+MATRIX_HOST_S = constants.number("compression", "MATRIX_HOST_S")
 
 
 def factor_rank(compression: str) -> int:

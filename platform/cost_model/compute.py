@@ -8,76 +8,30 @@ import dataclasses
 
 import numpy as np
 
-from platform.cost_model import offload
-from platform.cost_model.columns import (
-    CHUNK_LOGITS,
-    COMPILE,
-    DEEPSPEED,
-    FSDP,
-    LOGIT_BYTES,
-    MEGATRON,
-    Array,
-    Columns,
-    casts_softmax,
-    checkpointed_share,
-    is_autocast,
-    widens_gelu,
-)
+from platform.cost_model import constants, offload
+from platform.cost_model.columns import CHUNK_LOGITS, Array, Columns, Mask, checkpointed_share
+from platform.cost_model.engines import costs_of
+from platform.cost_model.hardware import BANDWIDTH_SHARE
 
-__all__ = ["COMPILE", "LayerSeconds", "head_s", "layer_seconds", "matmul_s", "optimizer_s"]
-
-TILE_COLUMNS = 128
-"""Columns of the tile that one unit computes (NVIDIA, "Matrix Multiplication Background User's Guide", section 4.1);
-its rows, and the depth at which a tile's start and end cost as much as its products, are `Columns`."""
-BANDWIDTH_SHARE = 0.85
-"""Of the datasheet's memory bandwidth, sustained: 4.29 of 4.8 TB/s copied on an H200; STREAM on A100 gives 85-90 %."""
-FLASH_HALF_LENGTH = 256
-"""Sequence length at which fused attention reaches half its rate (FlashAttention-2, arXiv 2307.08691, figure 4)."""
-
-# Element-wise passes of one block's forward pass, in reads and writes of one value; backward passes cost 1.8 times
-# that (each reads the gradient besides). Counted from Megatron-LM's fused kernels: a norm reads and writes (2 of them),
-# bias + dropout + residual reads two, writes one (2). The activation's own are `values.activation_passes`.
-FUSED_REPLICATED = 10.4
-FUSED_SHUFFLE = 2.0
-ROTARY_PASSES = 4.0
-"""Queries and keys are read, turned and written back; half of each is moved once more."""
-EAGER_FACTOR = 2.2
-"""Eager execution reads and writes each intermediate: dropout, bias, residual and the parts of GELU apart."""
-BACKWARD_FACTOR = 1.8
-SOFTMAX_PASSES = 2.0
-DROPOUT_PASSES = 2.5
-UNIT_VALUES = 13e9
-"""Values a second that one unit of the device moves one by one besides their bytes: kernels that cast or broadcast
-have no vectorised loads (ATen, `CUDALoops.cuh`), nor has the softmax of up to `WARP_SOFTMAX` values. GPT-2 on one H200
-(this project), eager attention over length 1024 without compiling, in place of sdpa: 3.65 ms a sequence more under
-autocast, which moves 17 values and 52 bytes a score besides the products, 2.05 in bf16 alone, 11 values and 22 bytes:
-both by the sustained bandwidth and 14e9. BLOOM 7b1's rows ask for less; 13e9 is between."""
-WARP_SOFTMAX = 1024
-"""Longest row whose softmax a warp holds and loads value by value; a longer one is read in vectors (ATen's
-`PersistentSoftmax.cuh` and `SoftMax.cu`)."""
-HEAD_COPIES = 8.0
-"""Reads and writes of one value by the copies that bring queries, keys, values and output into eager attention's
-[heads, length, width] and back, each way: batched products want whole matrices, fused attention takes strides."""
-AUTOCAST_FACTOR = {"eager": 2.4, "fused": 1.3}
-"""Under autocast norms and the residual stream are fp32: a norm reads and writes 4 bytes and its output is cast, 7
-two-byte passes in place of 2; the residual sum has 5 in place of 3. Fused, the norm writes 2 bytes at once, which by
-this count is 1.6: measured it is 1.3. GPT-2 on one H200 (this project), compiled, takes 14 to 24 ms a step of 524,288
-tokens more under DDP and ZeRO-0, which run under autocast, than under FSDP2; 1.3 says 21."""
-
-WIDE_GELU = 1.9, 2.0
-"""How many times the bytes GPT-2's GELU passes, forward and backward, where its values are fp32: forward 68 bytes a
-value, its output's cast included, in place of 36."""
-
-ODD_SHARE, ODD_FLOPS = 0.4, 125e12
-EVEN_SHARE, EVEN_FLOPS = 0.8, 260e12
-"""Rate of 16-bit products over a width whose rows do not begin at 16 bytes, such as GPT-2's 50,257 words: a share of
-the sustained one, and no more FLOP/s than kernels without wide loads reach on any device. Measured on one H200 by this
-project (16,384 x 768 and 8,192 x 4,096, in three directions): 95 to 150 TFLOP/s at an odd width, 240 to 290 at one of 2
-or 4, 610 to 800 at one of 8. The share at odd widths is A100's: padding 50,257 to 50,304 shortened nanoGPT's step by a
-quarter (github.com/karpathy/nanoGPT); that at even widths is an estimate."""
-
-METRIC_BYTES = 14.0
-"""Bytes of a logit that a metric's loss reads and writes: under autocast a cast to fp32 (6) and its log-softmax (8)."""
+TILE_COLUMNS = constants.number("compute", "TILE_COLUMNS")
+FLASH_HALF_LENGTH = constants.number("compute", "FLASH_HALF_LENGTH")
+FUSED_REPLICATED = constants.number("compute", "FUSED_REPLICATED")
+FUSED_SHUFFLE = constants.number("compute", "FUSED_SHUFFLE")
+ROTARY_PASSES = constants.number("compute", "ROTARY_PASSES")
+EAGER_FACTOR = constants.number("compute", "EAGER_FACTOR")
+BACKWARD_FACTOR = constants.number("compute", "BACKWARD_FACTOR")
+SOFTMAX_PASSES = constants.number("compute", "SOFTMAX_PASSES")
+DROPOUT_PASSES = constants.number("compute", "DROPOUT_PASSES")
+UNIT_VALUES = constants.number("compute", "UNIT_VALUES")
+WARP_SOFTMAX = constants.number("compute", "WARP_SOFTMAX")
+HEAD_COPIES = constants.number("compute", "HEAD_COPIES")
+AUTOCAST_FACTOR = constants.words("compute", "AUTOCAST_FACTOR")
+WIDE_GELU = constants.pair("compute", "WIDE_GELU")
+ODD_SHARE = constants.number("compute", "ODD_SHARE")
+ODD_FLOPS = constants.number("compute", "ODD_FLOPS")
+EVEN_SHARE = constants.number("compute", "EVEN_SHARE")
+EVEN_FLOPS = constants.number("compute", "EVEN_FLOPS")
+METRIC_BYTES = constants.number("compute", "METRIC_BYTES")
 
 
 def matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array:
@@ -108,8 +62,7 @@ def _misalignment(c: Columns, width: Array) -> Array:
     odd = np.maximum(1 / ODD_SHARE, c.matmul_flops / ODD_FLOPS)
     even = np.maximum(1 / EVEN_SHARE, c.matmul_flops / EVEN_FLOPS)
     slower = np.where(width % 2 != 0, odd, np.where(width % 8 != 0, even, 1.0))
-    unpadded = (c.chunked_loss == 0) & (c.logit_bytes > LOGIT_BYTES["compiled"])
-    return np.where((c.compute_bytes == 2) & unpadded, slower, 1.0)
+    return np.where((c.compute_bytes == 2) & (c.pads_vocabulary == 0), slower, 1.0)
 
 
 def _backward_matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array:
@@ -154,7 +107,7 @@ def _attention_seconds(columns: Columns, tokens: Array) -> tuple[Array, Array]:
     # The second product is as deep as the sequence is long.
     deep_rate = sustained * seq / (seq + columns.half_depth)
     second = np.maximum(2 * scores * head_dim / deep_rate, score_bytes / bandwidth)
-    hand_fused = (columns.fused + (columns.engine == MEGATRON)) > 0
+    one_kernel = columns.fused_softmax > 0
     dropout = columns.dropout * DROPOUT_PASSES * score_bytes / bandwidth
     kernel = SOFTMAX_PASSES * score_bytes / bandwidth
     unfused, unfused_backward = (
@@ -162,9 +115,9 @@ def _attention_seconds(columns: Columns, tokens: Array) -> tuple[Array, Array]:
     )
     by_transformers = (columns.fused == 0) | (columns.compiled_calls > 0)
     copies = np.where(by_transformers, HEAD_COPIES * tokens * width * columns.compute_bytes / bandwidth, 0.0) + dropout
-    eager = product + second + copies + np.where(hand_fused, kernel, unfused)
+    eager = product + second + copies + np.where(one_kernel, kernel, unfused)
     eager_backward = (
-        2 * (product + second) + copies + np.where(hand_fused, kernel + score_bytes / bandwidth, unfused_backward)
+        2 * (product + second) + copies + np.where(one_kernel, kernel + score_bytes / bandwidth, unfused_backward)
     )
     is_flash = columns.flash > 0
     return np.where(is_flash, flash, eager), np.where(is_flash, 2.5 * flash, eager_backward)
@@ -179,7 +132,7 @@ def _eager_traffic(c: Columns) -> tuple[tuple[Array, Array], tuple[Array, Array]
     fp32, and one before it where the mask made none. Backward: the softmax's kernel reads gradient and output; both
     casts; the scale's pass (`modeling_bloom.py`, `modeling_gpt2.py`, `modeling_llama.py`; ATen's `SoftMax.cu`).
     """
-    half, casts, promotes = c.compute_bytes, casts_softmax(c), is_autocast(c)
+    half, casts, promotes = c.compute_bytes, casts_softmax(c), costs_of(c).autocasts(c)
     wide = np.where(casts, 4.0, half)
     cast = np.where(casts, half + wide, 0.0)
     scales = np.where((c.wide_softmax == 0) | (c.rotary > 0), 2.0, 0.0)
@@ -217,24 +170,27 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     replicated = FUSED_REPLICATED * h / np.where(columns.sequence_parallel > 0, tp, 1.0)
     rotation = ROTARY_PASSES * columns.rotary * (h + columns.kv_width) / tp
     is_fused = columns.fused > 0
-    wide = np.where(is_autocast(columns), np.where(is_fused, AUTOCAST_FACTOR["fused"], AUTOCAST_FACTOR["eager"]), 1.0)
+    wide = np.where(
+        costs_of(columns).autocasts(columns),
+        np.where(is_fused, AUTOCAST_FACTOR["fused"], AUTOCAST_FACTOR["eager"]),
+        1.0,
+    )
     values = (replicated * wide + FUSED_SHUFFLE * qkv + rotation) * np.where(is_fused, 1.0, EAGER_FACTOR)
     per_value = tokens * columns.compute_bytes / (columns.bandwidth * BANDWIDTH_SHARE)
     gelu, gelu_backward = (np.where(widens_gelu(columns), factor, 1.0) for factor in WIDE_GELU)
     passes = (values + inner * columns.activation_forward * gelu) * per_value
     passes_backward = (BACKWARD_FACTOR * values + inner * columns.activation_backward * gelu_backward) * per_value
     forward = products + attention + passes
-    # PyTorch's checkpoint stops when the last saved tensor is there: the last product's output is not needed
-    # (torch.utils.checkpoint.set_checkpoint_early_stop). Megatron-LM and DeepSpeed's pipeline run the whole block.
-    modern = (columns.engine == DEEPSPEED) & (columns.tp * columns.pp == 1) & (columns.flash > 0)
-    stops_early = (columns.engine < DEEPSPEED) | modern
+    stops_early = costs_of(columns).stops_early(columns)
     whole = forward - np.where(stops_early, matmul_s(columns, tokens, h, inner), 0.0)
     # Selective: Megatron-LM repeats the attention core (arXiv 2205.05198, section 5), as fused attention does anyway;
     # This project's engines keep what products and fused attention give, and repeat the rest (`engines/_kernels.py`).
     core = np.where(columns.flash > 0, 0.0, attention)
-    selective = core + np.where(columns.engine < 3, passes + (1 - columns.kept_checkpoints) * products, 0.0)
-    whole, full = whole * checkpointed_share(columns), columns.checkpointing == 2
-    is_selective = columns.checkpointing == 1
+    selective = core + np.where(
+        columns.repeats_core_alone == 0, passes + (1 - columns.kept_checkpoints) * products, 0.0
+    )
+    whole, full = whole * checkpointed_share(columns), columns.full_checkpointing > 0
+    is_selective = columns.selective_checkpointing > 0
     # Under a budget the compiler makes the cheapest values again first: an estimate, not measured yet.
     cheapest = (1 - columns.budget) ** 2 * forward
     attention_again = np.where(full, attention * checkpointed_share(columns), np.where(is_selective, core, 0.0))
@@ -249,35 +205,22 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     )
 
 
-def _weight_traffic_s(columns: Columns, parameters: Array) -> Array:
-    """Seconds that `parameters` of one rank and their gradients cost besides the products, a micro-batch.
+def _weight_traffic_s(c: Columns, parameters: Array) -> Array:
+    """Seconds that `parameters` of one rank and their gradients cost besides the products, a micro-batch."""
+    repeated = np.where(c.full_checkpointing > 0, checkpointed_share(c), 0.0)
+    return parameters * costs_of(c).weight_traffic(c, repeated) / (c.bandwidth * BANDWIDTH_SHARE)
 
-    Sums: the new gradient is read, the sum read and written (none where a step has one micro-batch). FSDP copies what
-    it gathered into place, for each pass at stage 3, and casts gradients for the reduction (arXiv 2304.11277, section
-    4.2); then it adds up this rank's part alone. DeepSpeed:
-    `BF16_Optimizer` casts a gradient before it adds it (`update_hp_grads`); stages 2 and 3 copy it to the bucket and
-    divide it there, then add this rank's part (`stage_1_and_2.py`, `average_tensor`); stage 3 concatenates what it
-    gathered, and gradients before their reduction (`AllGatherCoalescedHandle`, `reduce_scatter_coalesced`). Autocast
-    casts each fp32 weight for each pass.
+
+def casts_softmax(c: Columns) -> Mask:
+    """Rows whose eager attention casts scores to fp32 for the softmax and back; autocast does so everywhere."""
+    return (c.compute_bytes < 4) & ((c.wide_softmax > 0) | costs_of(c).autocasts(c))
+
+
+def widens_gelu(c: Columns) -> Mask:
+    """Rows whose eager GELU is computed in fp32: GPT-2's takes a power, which autocast does in fp32, and all that
+    follows is (torch.amp, "CUDA Ops that can autocast to float32"; transformers, `NewGELUActivation`).
     """
-    c = columns
-    several = c.grad_accum > 1
-    is_fsdp, is_deepspeed = c.engine == FSDP, c.engine == DEEPSPEED
-    repeated = np.where(c.checkpointing == 2, checkpointed_share(c), 0.0)
-    sharded_sum = np.where(several, 3 * c.gradient_bytes / c.shard, 0.0)
-    sums = np.where(several, 2 * c.gradient_bytes + c.compute_bytes, 0.0)
-    cast = c.compute_bytes + c.gradient_bytes
-    sums = np.where(is_fsdp & (c.sync_every > 0) & (c.shard > 1), cast + sharded_sum, sums)
-    whole_sums = is_deepspeed & (c.zero_stage == 1) & (c.gradient_bytes > c.compute_bytes)
-    sums = np.where(whole_sums, cast + 3 * c.gradient_bytes, sums)
-    bucketed = cast + 2 * c.gradient_bytes + sharded_sum
-    sums = np.where(is_deepspeed & (c.zero_stage == 2), bucketed, sums)
-    gathered = np.where(c.shard > 1, 2 * c.compute_bytes * (2 + repeated), 0.0)
-    sums = np.where(is_deepspeed & (c.zero_stage == 3), bucketed + 2 * c.gradient_bytes + gathered, sums)
-    passes = np.where(c.zero_stage == 3, 2.0, 1 / c.grad_accum)
-    copies = np.where(is_fsdp & (c.shard > 1), 2 * c.compute_bytes * passes, 0.0)
-    casts = np.where(is_autocast(c), (c.state_bytes + c.compute_bytes) * (1 + repeated), 0.0)
-    return parameters * (sums + copies + casts) / (c.bandwidth * BANDWIDTH_SHARE)
+    return costs_of(c).autocasts(c) & (c.wide_softmax == 0) & (c.fused == 0) & (c.gated == 0)
 
 
 def head_s(columns: Columns) -> tuple[Array, Array]:
@@ -312,4 +255,4 @@ def optimizer_s(columns: Columns, parameters: Array) -> Array:
     held = columns.state_bytes * (2 + columns.moments) + columns.state_bytes * (1 + columns.moments)
     traffic = parameters * (held + columns.state_bytes + columns.compute_bytes)
     on_device = traffic / (columns.bandwidth * BANDWIDTH_SHARE)
-    return np.where(columns.offload > 0, offload.optimizer_s(columns, parameters), on_device)
+    return np.where(columns.states_on_host > 0, offload.optimizer_s(columns, parameters), on_device)

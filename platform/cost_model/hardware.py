@@ -17,14 +17,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from platform.common.errors import InputError
+from platform.cost_model import constants
 from trainers.cluster import Cluster
 
-LABEL_SHARE = 0.988
-"""What the driver reports in GiB of the GB on the label: 79.1 of 80, 139.8 of 141, 31.7 of 32."""
+LABEL_SHARE = constants.number("hardware", "LABEL_SHARE")
 _NEAR = 0.2
 MOST_DEVICES = 1_000_000
-PLAIN_SHARE = 0.85
-"""Of the fp32 peak, sustained: those units draw less power than the matrix units."""
+PLAIN_SHARE = constants.number("hardware", "PLAIN_SHARE")
+BANDWIDTH_SHARE = constants.number("hardware", "BANDWIDTH_SHARE")
 _CPU = re.compile(r"\b(xeon|epyc|ryzen|neoverse|graviton|core\(tm\)|cpu|x86_64|aarch64)\b", re.IGNORECASE)
 _FILE = pathlib.Path(__file__).with_name("hardware.json")
 

@@ -11,7 +11,8 @@ that a matrix product reads or writes are counted here, because a compiler may r
 
 import dataclasses
 
-from trainers.engines import is_path
+from platform.cost_model.engines import costs
+from platform.cost_model.engines.base import Sizes
 from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
 
@@ -54,80 +55,10 @@ class LowerBound:
         return f"at least {self.total_gib:.1f} GiB a rank" + (f": {', '.join(parts)}" if parts else "")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class _StateBytes:
-    """Bytes a parameter, by what divides them."""
-
-    resident: float
-    """Parameters and states, held through the whole step."""
-    held_gradients: float
-    """Gradients alive at the start of the last backward pass."""
-    final_gradients: float
-    """Gradients alive when the optimizer steps."""
-    block_copies: float
-    """Copies a parameter of the blocks that live at the end of the forward pass."""
-
-
-def _itemsize(precision: str) -> int:
-    return 2 if precision in ("bf16", "fp16") else 4
-
-
-def _state_bytes(recipe: Recipe, layout: Layout, batch: BatchPoint) -> _StateBytes:
-    """Bytes a parameter of one tensor-parallel, pipeline-parallel share (ZeRO, arXiv 1910.02054, section 3.1)."""
-    state, compute = _itemsize(recipe.state_precision), _itemsize(recipe.compute_precision)
-    moments = 2.0 * state if recipe.optimizer == "adamw" else 0.0  # Adafactor's factored states are thin vectors
-    accumulates = batch.grad_accum > 1
-    # DeepSpeed's stage 0 computes 16 bits by torch's autocast over fp32 weights, as DDP does.
-    autocast = layout.engine == "deepspeed" and layout.zero_stage == 0 and compute < state
-    # Engines may shard over the context-parallel axis too, so the floor divides by it.
-    shard = layout.dp_shard * layout.cp
-    if layout.engine == "ddp" or autocast:
-        # DDP's bucket views hold the gradients from the first backward on.
-        held = state if accumulates or layout.engine == "ddp" else 0.0
-        # F.linear under autocast saves the low-precision weight for its backward pass; a compiler may cast again.
-        copies = compute if compute < state and layout.compile == "none" and layout.checkpointing == "none" else 0.0
-        resident = 0.0 if layout.offload == "all" else state
-        resident += 0.0 if layout.offload != "none" else moments
-        resident += state if recipe.powersgd_rank else 0.0  # the error feedback
-        if layout.offload != "none":
-            held = state = 0.0
-        return _StateBytes(resident=resident, held_gradients=held, final_gradients=state, block_copies=copies)
-    if layout.engine == "fsdp":
-        on_device = 0.0 if layout.offload != "none" else 1.0
-        resident = on_device * (state + moments) / shard
-        # Without a reduction at every micro-step the unsharded gradients are summed, in the reduction's type.
-        held = state if layout.grad_sync == "last" else on_device * state / shard
-        copies = compute if layout.zero_stage == 2 and (shard > 1 or compute != state) else 0.0
-        return _StateBytes(
-            resident=resident,
-            held_gradients=held if accumulates else 0.0,
-            final_gradients=on_device * state / shard,
-            block_copies=copies,
-        )
-    params = compute / (shard if layout.zero_stage == 3 else 1)
-    if layout.offload == "all":
-        params = 0.0
-    masters = state if state > compute else 0.0
-    sharded = shard if layout.zero_stage >= 1 else 1
-    resident = params + (0.0 if layout.offload != "none" else (masters + moments) / sharded)
-    gradients = compute / (shard if layout.zero_stage >= 2 else 1)
-    final = gradients
-    # Stage 1 in bf16 sums in fp32, in a buffer of its own that is there from the start.
-    summing = layout.zero_stage == 1 and recipe.compute_precision == "bf16" and state > compute
-    if layout.zero_stage in (1, 2) and masters:
-        # The step flattens this rank's share of the gradients and casts it to fp32.
-        final = state / shard
-    if summing:
-        gradients = final = float(state)
-    if layout.offload != "none":
-        # Stage 1 sums whole gradients on the device all the same; what stage 2 sums there depends on their type.
-        gradients, final = gradients if layout.zero_stage == 1 else 0.0, 0.0
-    return _StateBytes(
-        resident=resident,
-        held_gradients=gradients if accumulates or (summing and layout.offload == "none") else 0.0,
-        final_gradients=final,
-        block_copies=0.0,
-    )
+NOTHING_CERTAIN = LowerBound(
+    phase="loss", states_gib=0.0, gradients_gib=0.0, copies_gib=0.0, activations_gib=0.0, logits_gib=0.0
+)
+"""The floor of an engine that the model does not know."""
 
 
 def _activation_bytes(recipe: Recipe, layout: Layout, batch: BatchPoint) -> tuple[float, float]:
@@ -137,7 +68,7 @@ def _activation_bytes(recipe: Recipe, layout: Layout, batch: BatchPoint) -> tupl
     second residual and the feed-forward's inner values; eager attention keeps the probabilities too (arXiv 2205.05198,
     section 4.1, less everything a compiler can recompute). A checkpointed block keeps its input.
     """
-    model, size = recipe.model, _itemsize(recipe.compute_precision)
+    model, size = recipe.model, Sizes.of(recipe).compute
     tokens = batch.micro_batch * recipe.seq_len / layout.cp / layout.tp
     kv = model.num_kv_heads * model.head_dim
     width = 4 * model.hidden_size + 2 * kv + (2 if model.gated else 1) * model.ffn_size
@@ -158,13 +89,12 @@ def lower_bound(recipe: Recipe, layout: Layout, batch: BatchPoint) -> LowerBound
     The largest rank holds at least the average over tensor-parallel and pipeline ranks, so model parallelism divides
     everything evenly here. Three instants are looked at, the largest is returned.
     """
-    if is_path(layout.engine):  # of an engine outside this project nothing is certain
-        return LowerBound(
-            phase="loss", states_gib=0.0, gradients_gib=0.0, copies_gib=0.0, activations_gib=0.0, logits_gib=0.0
-        )
-    model, compute = recipe.model, _itemsize(recipe.compute_precision)
+    model, compute = recipe.model, Sizes.of(recipe).compute
+    engine = costs(layout.engine)
+    if engine is None:
+        return NOTHING_CERTAIN
     split = layout.tp * layout.pp
-    bytes_each = _state_bytes(recipe, layout, batch)
+    bytes_each = engine.certain(recipe, layout, batch)
     parameters = model.num_parameters / split
     block_parameters = model.num_layers * model.parameters_per_layer / split
     all_blocks, one_block = _activation_bytes(recipe, layout, batch)
@@ -174,8 +104,7 @@ def lower_bound(recipe: Recipe, layout: Layout, batch: BatchPoint) -> LowerBound
     held = parameters * bytes_each.held_gradients
     copies = block_parameters * bytes_each.block_copies
     unit_copies = 0.0
-    gathers = layout.engine == "fsdp" or (layout.engine == "deepspeed" and layout.zero_stage == 3)
-    if gathers and layout.zero_stage == 3 and layout.dp_shard > 1:
+    if bytes_each.gathers_blocks:
         unit_copies = model.parameters_per_layer / layout.tp * compute
     logits = 0.0
     if layout.loss == "plain" and layout.pp == 1:

@@ -1,7 +1,7 @@
 """Peak memory of the largest rank, by phase, from columns; and the sound floor that the search prunes by.
 
 Sources: activations of a block: arXiv 2205.05198, section 4.1, tensor by tensor; micro-batches in flight: arXiv
-2104.04473, section 2.2. What engines hold of parameters and gradients is `holdings`.
+2104.04473, section 2.2. What engines hold of parameters and gradients is theirs (`engines`).
 """
 
 import dataclasses
@@ -9,35 +9,22 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from platform.cost_model.columns import (
-    CHUNK_LOGITS,
-    DEEPSPEED,
-    FSDP,
-    Array,
-    Columns,
-    casts_softmax,
-    checkpointed_share,
-    is_autocast,
-    widens_gelu,
-)
-from platform.cost_model.holdings import per_parameter, table_gradient, unit_copies
+from platform.cost_model import constants
+from platform.cost_model.columns import CHUNK_LOGITS, Array, Columns, checkpointed_share
+from platform.cost_model.compute import casts_softmax, widens_gelu
+from platform.cost_model.engines import costs_of
+from platform.cost_model.engines.base import NOTHING, Copies, PerParameter
 from platform.cost_model.lower_bound import GIB, LowerBound, lower_bound, lower_bound_gib
-from platform.cost_model.step_time import rank_parameters, stages_of
+from platform.cost_model.mesh import Stages, rank_parameters, stages_of
 
 __all__ = ["PHASES", "LowerBound", "PeakMemory", "lower_bound", "lower_bound_gib", "peak_memory"]
 
 PHASES = ("loss", "block_backward", "end_of_backward", "optimizer")
 BLOCK_BACKWARD = 1
 
-EAGER_SCORE_BYTES = 4.0
-"""Of an attention score besides the probabilities: the fp32 softmax that eager attention saves. Compiled code saves the
-scores in their own type in its place and takes the softmax again."""
-FRAGMENTATION = 0.10
-"""Reserved over allocated at the peak: blocks are rounded up and split (PyTorch's caching allocator). What of it cannot
-be given back is `values.ROUNDING`."""
-COMMUNICATOR_GIB = 0.6
-"""Buffers of one NCCL communicator: send and receive buffers of three protocols, 9 MiB a
-channel and direction, some 30 channels (NCCL, `NCCL_BUFFSIZE` and `NCCL_LL128_BUFFSIZE`)."""
+EAGER_SCORE_BYTES = constants.number("memory", "EAGER_SCORE_BYTES")
+FRAGMENTATION = constants.number("memory", "FRAGMENTATION")
+COMMUNICATOR_GIB = constants.number("memory", "COMMUNICATOR_GIB")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +76,7 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     tokens = c.micro_batch * c.seq_len / c.cp
     split = np.where(c.sequence_parallel > 0, c.tp, 1.0)
     # Autocast keeps the residual stream in fp32.
-    residual = np.where(is_autocast(c), c.state_bytes, c.compute_bytes)
+    residual = np.where(costs_of(c).autocasts(c), c.state_bytes, c.compute_bytes)
     # In fp32: the power's input, the tangent and one plus it; in two bytes half the input and the output.
     inner = np.where(widens_gelu(c), 8.0, c.inner_copies) * c.ffn
     replicated = (2 * residual * c.hidden + 2 * c.compute_bytes * c.hidden + 2 * c.dropout * c.hidden) / split
@@ -100,104 +87,142 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     )
     scores = np.where(c.flash > 0, 0.0, per_score * c.heads * c.seq_len / c.tp)
     # Selective checkpointing forgets the attention core, the scores above all.
-    kept_scores = np.where(c.checkpointing == 1, 0.0, scores)
+    kept_scores = np.where(c.selective_checkpointing > 0, 0.0, scores)
     transient = tokens * c.compute_bytes * (2 * c.ffn / c.tp + 2 * c.hidden)
-    transient = transient + np.where(c.checkpointing == 1, tokens * scores, 0.0)
+    transient = transient + np.where(c.selective_checkpointing > 0, tokens * scores, 0.0)
     # This project's selective checkpointing keeps a block's input and what its products and fused attention give.
     products = 4 * c.hidden + 2 * c.kv_width + (1 + c.gated) * c.ffn
     kept = np.where(
-        (c.checkpointing == 1) & (c.engine <= DEEPSPEED),
+        (c.selective_checkpointing > 0) & (c.repeats_core_alone == 0),
         residual * c.hidden / split + c.compute_bytes * products * c.kept_checkpoints / c.tp,
         replicated + sharded + kept_scores,
     )
     return tokens * kept, tokens * residual * c.hidden / split, transient
 
 
-def _instants(c: Columns) -> Iterator[tuple[int, int, Array, MemoryParts]]:
-    """(rank, phase, bytes of single tensors larger than any before them, bytes held) of each instant that may be the
-    peak: four phases on the first, a middle and the last stage of a pipeline. Stages that do not exist hold nothing.
-    """
-    per = per_parameter(c)
-    stages = stages_of(c)
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Activations:
+    """Bytes that blocks save for the backward pass of one micro-batch."""
+
+    of_block: Array
+    """Kept of a block, the mean of checkpointed and other ones."""
+    again: Array
+    """Made once more, and transients, while one block's backward pass runs."""
+    of_stage: Array
+    """Kept of each micro-batch in flight beside the blocks' own."""
+
+
+def _activations(c: Columns) -> _Activations:
     everything, kept_input, transient = _block_bytes(c)
     saved = np.maximum(c.budget * everything, kept_input)
-    full = c.checkpointing == 2
+    full = c.full_checkpointing > 0
     share = np.where(full, checkpointed_share(c), 0.0)
-    kept = share * kept_input * c.kept_checkpoints / c.checkpoint_blocks + (1 - share) * saved
-    again = np.where(full, saved * c.checkpoint_blocks - kept_input, 0.0) + transient + everything - saved
-    tokens = c.micro_batch * c.seq_len / c.cp
-    boundary = tokens * c.hidden * c.compute_bytes
-    width = c.vocab / c.tp
-    chunked = c.chunked_loss > 0
-    logits = np.where(chunked, np.minimum(tokens * width, CHUNK_LOGITS), tokens * width) * c.logit_bytes
-    # The table's gradient is summed in fp32; that of a further chunk stands beside it.
-    sums = 4.0 * width * c.hidden
-    logits = logits + np.where(chunked, np.where(tokens * width > CHUNK_LOGITS, 2 * sums, sums), 0.0)
-    root = c.embedding_parameters / c.tp
-    owned, _ = rank_parameters(c, stages)
+    boundary = c.micro_batch * c.seq_len / c.cp * c.hidden * c.compute_bytes
+    return _Activations(
+        of_block=share * kept_input * c.kept_checkpoints / c.checkpoint_blocks + (1 - share) * saved,
+        again=np.where(full, saved * c.checkpoint_blocks - kept_input, 0.0) + transient + everything - saved,
+        of_stage=costs_of(c).stage_buffers(c, boundary),
+    )
 
+
+def _logit_bytes(c: Columns) -> Array:
+    """Bytes at the loss. A chunked one sums the table's gradient in fp32; that of a further chunk stands beside it."""
+    count = c.micro_batch * c.seq_len / c.cp * (c.vocab / c.tp)
+    sums = 4.0 * c.vocab / c.tp * c.hidden
+    in_chunks = np.minimum(count, CHUNK_LOGITS) * c.logit_bytes + np.where(count > CHUNK_LOGITS, 2 * sums, sums)
+    return np.where(c.chunked_loss > 0, in_chunks, count * c.logit_bytes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Rank:
+    """A rank of a pipeline's first, a middle or its last stage; without a pipeline the first is all."""
+
+    exists: Array
+    """1 or 0."""
+    parameters: Array
+    layers: Array
+    in_flight: Array
+    """Micro-batches whose activations it keeps."""
+    logits: Array
+    outside: Array
+    """Parameters outside the blocks."""
+    has_table: bool
+
+
+def _ranks(c: Columns, stages: Stages, owned: Array) -> tuple[_Rank, _Rank, _Rank]:
     piped = c.pp > 1
+    block, outside = c.layer_parameters / c.tp, c.embedding_parameters / c.tp
+    logits = _logit_bytes(c)
     in_flight = np.minimum(c.pp, c.grad_accum)
     interleaved = 1 + (c.pp - 1) / (c.pp * c.virtual_stages) * (c.virtual_stages > 1)
-    # DeepSpeed's pipeline keeps each buffer's input and output beside the blocks' own.
-    buffers = np.where(piped & (c.engine == DEEPSPEED), 2 * boundary, 0.0)
-    block = c.layer_parameters / c.tp
-    head_parameters = np.where(c.tied > 0, c.embedding_parameters, c.table_parameters) / c.tp
-    bucket = np.minimum(c.bucket_bytes / np.maximum(c.gradient_bytes, 1.0), owned) * c.gradient_bytes
-    num_buckets = np.where((c.zero_stage > 1) | (c.overlaps > 0), 2.0, 1.0)
-    buckets = np.where((c.engine == DEEPSPEED) & (c.dp > 1), bucket * num_buckets, 0.0)
-    # Stage 3 makes its bucket at the start, whole, whatever the model and the ranks; on a CPU, pages that nobody writes
-    # take no memory.
-    whole_bucket = np.where(c.units > 1, c.bucket_bytes, bucket)
-    buckets = np.where((c.engine == DEEPSPEED) & (c.zero_stage == 3), whole_bucket, buckets)
-    nothing = np.zeros(())
-    ranks = (
-        (
-            1.0,
-            np.where(piped, stages.first * block + root, owned),
-            np.where(piped, stages.first, c.layers),
-            np.where(piped, in_flight * interleaved, 1.0),
-            np.where(piped, 0.0, logits),
-            root,
-        ),
-        (np.where(c.pp > 2, 1.0, 0.0), stages.largest * block, stages.largest, in_flight - 1.0, nothing, root * 0.0),
-        (np.where(piped, 1.0, 0.0), stages.last * block + head_parameters, stages.last, np.ones(()), logits, root),
+    head = np.where(c.tied > 0, c.embedding_parameters, c.table_parameters) / c.tp
+    first = _Rank(
+        exists=np.ones(()),
+        parameters=np.where(piped, stages.first * block + outside, owned),
+        layers=np.where(piped, stages.first, c.layers),
+        in_flight=np.where(piped, in_flight * interleaved, 1.0),
+        logits=np.where(piped, 0.0, logits),
+        outside=outside,
+        has_table=True,
     )
-    table = table_gradient(c)
-    copies_of = unit_copies(c, [(own_root, loss) for *_, loss, own_root in ranks])
-    for rank, ((exists, parameters, layers, flight, loss, _), (at_loss, at_block, at_end)) in enumerate(
-        zip(ranks, copies_of, strict=True)
-    ):
-        if rank and not np.any(exists):
-            continue
-        owned_here = parameters * exists
-        resident, held = owned_here * per.resident, owned_here * per.held_gradients
-        final = owned_here * per.final_gradients
-        activations = flight * (layers * kept + buffers) * exists
-        common = buckets * exists
-        lookup = nothing if rank == 1 else table * exists
-        step_copies = owned_here * per.step_copies
-        # While one micro-batch ends its backward pass, the others in flight keep what they saved.
-        others = np.maximum(flight - 1, 0.0) * layers * kept * exists
-        held_parts = (
-            (held, at_loss * exists + common, activations, loss * exists, nothing),
-            (held, at_block * exists + common, activations + again * exists, nothing, nothing),
-            (np.maximum(final, held), at_end * exists + common + lookup, others, nothing, lookup),
-            (final, step_copies, nothing, nothing, step_copies),
-        )
-        for phase, (gradients, copies, saved_values, logit_bytes, large) in enumerate(held_parts):
-            yield (
-                rank,
-                phase,
-                large,
-                MemoryParts(
-                    states=resident,
-                    gradients=gradients,
-                    copies=copies,
-                    activations=saved_values,
-                    logits=logit_bytes,
-                ),
-            )
+    middle = _Rank(
+        exists=np.where(c.pp > 2, 1.0, 0.0),
+        parameters=stages.largest * block,
+        layers=stages.largest,
+        in_flight=in_flight - 1.0,
+        logits=NOTHING,
+        outside=outside * 0.0,
+        has_table=False,
+    )
+    last = _Rank(
+        exists=np.where(piped, 1.0, 0.0),
+        parameters=stages.last * block + head,
+        layers=stages.last,
+        in_flight=np.ones(()),
+        logits=logits,
+        outside=outside,
+        has_table=True,
+    )
+    return first, middle, last
+
+
+def _instants(c: Columns) -> Iterator[tuple[int, int, Array, MemoryParts]]:
+    """(rank, phase, bytes of single tensors larger than any before them, bytes held) of each instant that may be the
+    peak: the phases on the first, a middle and the last stage of a pipeline. Stages that do not exist hold nothing.
+    """
+    engine, stages = costs_of(c), stages_of(c)
+    owned, _ = rank_parameters(c, stages)
+    ranks = _ranks(c, stages, owned)
+    per, activations = engine.per_parameter(c), _activations(c)
+    buckets, table = engine.buckets(c, owned), engine.table_gradient(c)
+    all_copies = engine.copies(c, [(rank.outside, rank.logits) for rank in ranks])
+    for number, (rank, copies) in enumerate(zip(ranks, all_copies, strict=True)):
+        if np.any(rank.exists):
+            lookup = table if rank.has_table else NOTHING
+            phases = _phases(rank, per, copies, activations, buckets * rank.exists, lookup * rank.exists)
+            for phase, (large, parts) in enumerate(phases):
+                yield number, phase, large, parts
+
+
+def _phases(
+    rank: _Rank, per: PerParameter, copies: Copies, activations: _Activations, buckets: Array, lookup: Array
+) -> Iterator[tuple[Array, MemoryParts]]:
+    """(bytes of single large tensors, bytes held) in each of `PHASES` on one rank."""
+    exists = rank.exists
+    owned = rank.parameters * exists
+    states, held, final = owned * per.resident, owned * per.held_gradients, owned * per.final_gradients
+    saved = rank.in_flight * (rank.layers * activations.of_block + activations.of_stage) * exists
+    # While one micro-batch ends its backward pass, the others in flight keep what they saved.
+    others = np.maximum(rank.in_flight - 1, 0.0) * rank.layers * activations.of_block * exists
+    step = owned * per.step_copies
+
+    def parts(gradients: Array, copied: Array, kept: Array, logits: Array = NOTHING) -> MemoryParts:
+        return MemoryParts(states=states, gradients=gradients, copies=copied, activations=kept, logits=logits)
+
+    yield NOTHING, parts(held, copies.at_loss * exists + buckets, saved, rank.logits * exists)
+    yield NOTHING, parts(held, copies.in_block * exists + buckets, saved + activations.again * exists)
+    yield lookup, parts(np.maximum(final, held), copies.at_end * exists + buckets + lookup, others)
+    yield step, parts(final, step, NOTHING)
 
 
 def num_groups(*, dp: Array, tp: Array, pp: Array, cp: Array) -> Array:
@@ -230,12 +255,11 @@ def peak_memory(c: Columns) -> PeakMemory:
     outside = c.context_gib + COMMUNICATOR_GIB * num_groups(dp=c.dp, tp=c.tp, pp=c.pp, cp=c.cp)
     needed = allocated * (1 + c.rounding) + outside
     owned, _ = rank_parameters(c, stages_of(c))
-    whole_sums = (c.engine == FSDP) & (c.sync_every == 0) & (c.grad_accum > 1) & (c.offload == 0)
     return PeakMemory(
         allocated_gib=allocated,
         device_gib=np.maximum(best, cached) / GIB * (1 + FRAGMENTATION) + outside,
         needed_gib=needed,
-        pooled_gib=needed + np.where(whole_sums, owned * c.state_bytes / c.shard / GIB, 0.0),
+        pooled_gib=needed + costs_of(c).unpooled(c, owned) / GIB,
         phase=code % 4,
         binding_rank=code // 4,
     )

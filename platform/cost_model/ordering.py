@@ -7,12 +7,12 @@ import numpy as np
 
 from platform.common.errors import InputError
 from platform.cost_model.columns import Columns
+from platform.cost_model.engines import costs
+from platform.cost_model.features import from_points
 from platform.cost_model.predict import predict
 from platform.cost_model.probed import found_cluster
-from platform.cost_model.values import from_points
 from search_spaces.space import Candidate
 from trainers.cluster import Cluster
-from trainers.engines import is_path
 from trainers.probed import Probe
 
 
@@ -43,10 +43,11 @@ def likely_best_first(
 def known_columns(
     candidates: Sequence[Candidate], cluster: Cluster, cap_gib: float | None, probe: Probe | None = None
 ) -> Columns | None:
-    """A row for each rung of each candidate, in order; None on CPUs, where the catalogue does not know the GPU,
-    and where an engine is not this project's: nothing is known of its costs.
-    """
-    if cluster.device_kind != "cuda" or not candidates or any(is_path(each.layout.engine) for each in candidates):
+    """A row for each rung of each candidate, in order; None on CPUs, and where the catalogue does not know the GPU or
+    the cost model an engine."""
+    if cluster.device_kind != "cuda" or not candidates:
+        return None
+    if any(costs(each.layout.engine) is None for each in candidates):
         return None
     try:
         memory_gib = min(cluster.device_memory_gib, cap_gib or cluster.device_memory_gib)

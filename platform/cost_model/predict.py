@@ -2,11 +2,13 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from platform.cost_model.columns import DEEPSPEED, Array, Columns, Mask
+from platform.cost_model import constants
+from platform.cost_model.columns import Array, Columns, Mask
+from platform.cost_model.engines import costs_of
 from platform.cost_model.host import pace_share
 from platform.cost_model.memory import PeakMemory, peak_memory
 from platform.cost_model.step_time import StepTime, step_time
@@ -14,25 +16,9 @@ from platform.cost_model.step_time import StepTime, step_time
 Z_80 = 1.2816
 """Standard deviations on each side of a normal distribution's 80 %."""
 
-BASE_SIGMA = 0.055
-"""Log deviation of compute alone: what kernels, clocks and software versions change. With it the 80 % intervals hold
-82 to 86 % of published runs and 89 % of this project's on H200s (docs/cost-model.md)."""
-SHARE_SIGMA = {
-    "attention_s": 0.2,
-    "host_s": 0.2,
-    "tensor_s": 0.4,
-    "pipeline_s": 0.5,
-    "bubble_s": 0.25,
-    "data_s": 0.6,
-    "optimizer_s": 0.4,
-}
-"""Log deviation of each other part of a step, weighted with its share. Attention's kernels are a factor of 1.5 to 2
-apart from one version to the next (FlashAttention-2, arXiv 2307.08691, figures 4 to 7; FlashAttention-3, arXiv
-2407.08608, figure 5), so that half of 1.5, as a ratio, is one deviation. The host's: GPT-2 under FSDP2 at micro-batch
-8 takes 45 to 61 ms a micro-step on several H200 hosts of one device, compiled or not (this project)."""
-ZERO_3_SIGMA = 0.30
-"""Of DeepSpeed's stage 3, whose prefetching differs most between versions."""
-MEMORY_SIGMA = 0.06
+BASE_SIGMA = constants.number("predict", "BASE_SIGMA")
+SHARE_SIGMA = constants.words("predict", "SHARE_SIGMA")
+MEMORY_SIGMA = constants.number("predict", "MEMORY_SIGMA")
 CHUNK = 2**16
 """Points computed at once: arrays of a few thousand of its rows stay in a core's cache."""
 
@@ -86,8 +72,7 @@ def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:
     for part, sigma in SHARE_SIGMA.items():
         seconds = under_the_host_s(columns, step) if part == "host_s" else getattr(step, part)
         variance = variance + (sigma * seconds / step.total_s) ** 2
-    is_zero_3 = (columns.engine == DEEPSPEED) & (columns.zero_stage == 3)
-    return np.sqrt(variance + np.where(is_zero_3, ZERO_3_SIGMA**2, 0.0))
+    return np.sqrt(variance + costs_of(columns).sigma(columns) ** 2)
 
 
 def under_the_host_s(columns: Columns, step: StepTime) -> Array:
@@ -119,37 +104,38 @@ def _predict_chunk(columns: Columns) -> Prediction:
 
 
 def predict(columns: Columns) -> Prediction:
-    """Predicts all rows, or all points of a grid row by row, a chunk at a time."""
+    """Predicts all rows, or all points of a grid row by row: those of one engine at a time, a chunk at a time."""
     shape = columns.shape
-    rows = max(CHUNK // math.prod(shape[:-1]), 1)
-    if not shape or shape[-1] <= rows:
-        return _joined([_predict_chunk(columns)], [shape])
-    starts = range(0, shape[-1], rows)
-    parts = [_predict_chunk(columns.take(slice(start, start + rows))) for start in starts]
-    return _joined(parts, [(*shape[:-1], min(rows, shape[-1] - start)) for start in starts])
+    if not shape:
+        return _predict_chunk(columns)
+    chunk = max(CHUNK // math.prod(shape[:-1]), 1)
+    names = (*_names(Prediction), *_names(StepTime), *_names(PeakMemory))
+    whole: dict[str, Array] = {name: np.empty(shape) for name in names}
+    engine = np.broadcast_to(columns.engine, shape[-1:])
+    for code in np.unique(engine):
+        rows = np.flatnonzero(engine == code)
+        for start in range(0, len(rows), chunk):
+            some = rows[start : start + chunk]
+            # Rows that stand together are viewed and written without an index.
+            place = slice(some[0], some[-1] + 1) if some[-1] - some[0] + 1 == len(some) else some
+            for name, values in _leaves(_predict_chunk(columns.take(place))):
+                whole[name][..., place] = values
+    return _of_leaves({name: values.reshape(-1) for name, values in whole.items()})
 
 
-def _joined(parts: Sequence[Prediction], shapes: Sequence[tuple[int, ...]]) -> Prediction:
-    """One prediction of 1-d arrays from those of chunks of `shapes`; of no shape where the only one has none."""
+def _names(kind: type[StepTime] | type[PeakMemory] | type[Prediction]) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind) if field.name not in ("step", "memory"))
 
-    def joined(values: Sequence[Array]) -> Array:
-        whole = [np.broadcast_to(value, shape) for value, shape in zip(values, shapes, strict=True)]
-        if not shapes[0]:
-            return np.asarray(whole[0], dtype=np.float64)
-        return np.concatenate(whole, axis=-1, dtype=np.float64).reshape(-1)
 
-    def fields(
-        kind: type[StepTime] | type[PeakMemory], values: Sequence[StepTime] | Sequence[PeakMemory]
-    ) -> dict[str, Array]:
-        return {
-            field.name: joined([getattr(value, field.name) for value in values]) for field in dataclasses.fields(kind)
-        }
+def _leaves(prediction: Prediction) -> Iterator[tuple[str, Array]]:
+    """Every array of a prediction by its name; those of its parts have names of their own."""
+    for part in (prediction, prediction.step, prediction.memory):
+        yield from ((name, getattr(part, name)) for name in _names(type(part)))
 
+
+def _of_leaves(leaves: Mapping[str, Array]) -> Prediction:
     return Prediction(
-        step=StepTime(**fields(StepTime, [part.step for part in parts])),
-        memory=PeakMemory(**fields(PeakMemory, [part.memory for part in parts])),
-        **{
-            name: joined([getattr(part, name) for part in parts])
-            for name in ("sigma", "low_s", "high_s", "fit_probability", "ok_probability")
-        },
+        step=StepTime(**{name: leaves[name] for name in _names(StepTime)}),
+        memory=PeakMemory(**{name: leaves[name] for name in _names(PeakMemory)}),
+        **{name: leaves[name] for name in _names(Prediction)},
     )

@@ -4,16 +4,14 @@ import dataclasses
 import math
 import statistics
 
+from platform.cost_model import constants
 from platform.cost_model.collectives import INTER_HOP_S, INTRA_HOP_S
 from platform.cost_model.hardware import ClusterSpec, from_cluster
 from trainers.cluster import Cluster
 from trainers.probed import OPERATIONS, Probe, Scope
 
-COPY_SHARE = 0.89
-"""Of the datasheet's memory bandwidth that a large copy reaches: 4.29 of 4.8 TB/s on an H200."""
-TRAINING_SHARE = 0.82
-"""Sustained in training over the best product of a benchmark, where the catalogue has no benchmark of the device: the
-catalogue's others give 0.71 to 0.88, 0.83 in the median."""
+COPY_SHARE = constants.number("probed", "COPY_SHARE")
+TRAINING_SHARE = constants.number("probed", "TRAINING_SHARE")
 SHORTEST_S = 1e-6
 """Latencies below it are the formula's error."""
 

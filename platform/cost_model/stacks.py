@@ -3,24 +3,42 @@
 One place for all that is known of published stacks; the project's own rows state nearly all of it.
 """
 
+import functools
+import json
 import math
+import pathlib
 import re
 from typing import get_args
 
-from platform.cost_model.columns import ENGINES, OFFLOAD
+from platform.cost_model.engines import ENGINES
+from platform.cost_model.features import PREFETCH, ROUNDING, Workload
 from platform.cost_model.hardware import ClusterSpec
+from platform.cost_model.kernels import activation_passes, inner_copies, logit_bytes, loss_kind, pads_vocabulary
 from platform.cost_model.rows import Row, words
-from platform.cost_model.values import inner_copies, loss_kind
+from trainers.layout import Offload
 from trainers.spec import FlopsConvention, ModelSpec
 
 _FUSED_LOSS = ("mosaicml", "llm-foundry", "fused cross", "fused loss", "fused kernels", "liger")
 """Words of stacks that bring FlashAttention's cross-entropy or one like it (llm-foundry, `fused_crossentropy`)."""
 _EAGER = re.compile(r"hf trainer|pytorch eager|eager (?:mode|execution|pytorch)|(?:no|without) (?:torch.)?compile\b")
+_SPANS = re.compile(r"checkpoint-num-layers=(\d+)")
+_FILE = pathlib.Path(__file__).with_name("stacks.json")
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp")
 
 
-def stack_of(row: Row) -> str:
-    """The engine: stated in the project's own tables, else what the words of source and notes and the strategy say."""
+@functools.cache
+def table() -> dict[str, dict[str, str]]:
+    """What holds of stacks, by their data parallelism, each with its source; what is not named does not hold."""
+    return json.loads(_FILE.read_text(encoding="utf-8"))
+
+
+def has(stack: str, fact: str) -> bool:
+    """Whether `fact` holds of `stack`."""
+    return fact in table()[stack]
+
+
+def data_parallelism_of(row: Row) -> str:
+    """The engine's name: stated in the project's own tables, else what source, notes and strategy say of the stack."""
     if row.get("engine"):
         if row["engine"] not in ENGINES:
             raise ValueError(f"engine {row['engine']!r} is not one of {', '.join(ENGINES)}")
@@ -53,13 +71,69 @@ def precision_of(row: Row) -> tuple[str, float, float]:
     return compute, state, 4.0 if "fp32 grad" in text else 2.0
 
 
-def offload_of(row: Row) -> int:
+def offload_of(row: Row) -> str:
+    """What lies on the host, as an axis of the layout: stated, else by the words of notes."""
     if row.get("offload"):
-        return OFFLOAD.index(row["offload"])
+        if row["offload"] not in get_args(Offload):
+            raise ValueError(f"offload {row['offload']!r} is not one of {', '.join(get_args(Offload))}")
+        return row["offload"]
     text = words(row)
     if "full cpu offload" in text or "param offload y" in text:
-        return 2
-    return int("optimizer offload y" in text)
+        return "all"
+    return "optimizer" if "optimizer offload y" in text else "none"
+
+
+def is_flash(row: Row, cluster: ClusterSpec, engine: str) -> bool:
+    """Whether attention is fused: stated, in the row's words, or usual for the device and, on A100, for FSDP."""
+    if row.get("flash_attention") or row.get("attention"):
+        return row.get("flash_attention") == "yes" or row.get("attention") in ("sdpa", "flex")
+    device = cluster.device.name[:4]
+    return (
+        "flash" in words(row) or (device != "V100" and has(engine, "flash_on_a100")) or device not in ("V100", "A100")
+    )
+
+
+def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) -> dict[str, float]:
+    """The features that the software of a row states in place of this project's engines.
+
+    Every engine of this project reduces and sums in the states' type. Stacks with fused attention are younger than
+    DeepSpeed 0.6.
+    """
+    engine, text, own = data_parallelism_of(row), words(row), bool(row.get("engine"))
+    model, flash = work.model, is_flash(row, cluster, engine)
+    searched = own and "bare loop" not in text
+    _, state_bytes, low_gradient_bytes = precision_of(row)
+    whole_sums = has(engine, "sums_in_states_type") or searched
+    compiled = (row.get("compile") or "none") != "none"
+    fused = compiled if own else not is_eager(text)
+    loss = loss_of(row, flash)
+    forward, backward = activation_passes(work.modules, bool(model.gated), fused)
+    given = {
+        "vocab": model.vocab_size if own or is_eager(text) else padded(model.vocab_size, tp),
+        "sequence_parallel": float(row.get("seq_parallel") == "yes" or (own and tp > 1)),
+        "checkpoint_blocks": float(spans[1]) if (spans := _SPANS.search(text)) else 1.0,
+        "kept_checkpoints": kept_checkpoints(row, tp),
+        "repeats_core_alone": float(has(engine, "repeats_core_alone")),
+        "fused": float(fused),
+        "fused_softmax": float(fused or has(engine, "fused_softmax")),
+        "inner_copies": inner_copies("llama" if model.gated else work.modules, fused),
+        "activation_forward": forward,
+        "activation_backward": backward,
+        "logit_bytes": logit_bytes(loss, work.compute_bytes),
+        "pads_vocabulary": float(pads_vocabulary(loss) or row.get("loss") == "chunked"),
+        "metric_losses": metric_losses(text),
+        "rounding": ROUNDING["expandable" if searched else "blocks"],
+        "prefetch": PREFETCH["current" if own or flash else "2021"],
+        "reduces_whole": float(own or flash),
+        "dropout": float(not own and not flash),
+        "blocking": float(launches_block(text, cluster)),
+        "gradient_bytes": state_bytes if whole_sums else max(low_gradient_bytes, work.compute_bytes),
+    }
+    if not row.get("attention"):
+        given["flash"] = float(flash)
+    if "hf trainer" in text:  # the Hugging Face Trainer's "auto" bucket holds hidden_size^2 elements
+        given["bucket_bytes"] = model.hidden_size**2 * 2.0
+    return given
 
 
 def loss_of(row: Row, flash: bool) -> str:
@@ -67,11 +141,11 @@ def loss_of(row: Row, flash: bool) -> str:
     if row.get("engine"):
         if row.get("loss") == "chunked" and "bare loop" in words(row):
             return "kept"
-        return loss_kind(row.get("loss") == "chunked", row.get("compile") or "none")
+        return loss_kind(row.get("loss") or "plain", row.get("compile") or "none")
     text = words(row)
     if flash and any(word in text for word in _FUSED_LOSS):
         return "fused"
-    return "compiled" if flash and stack_of(row) == "megatron" else "kept"
+    return "compiled" if flash and has(data_parallelism_of(row), "fuses_loss_with_flash") else "kept"
 
 
 def metric_losses(text: str) -> float:
@@ -83,12 +157,7 @@ def metric_losses(text: str) -> float:
     return 2.0 if "llm-foundry" in text else 0.0
 
 
-def inner_copies_of(row: Row, model: ModelSpec, fused: bool) -> float:
-    """As `inner_copies`; only where transformers' own model runs is its GELU computed step by step."""
-    return inner_copies("llama" if model.gated else own_model(row), fused)
-
-
-def own_model(row: Row) -> str:
+def modules_of(row: Row) -> str:
     """The architecture where transformers' own model runs that computes its activation step by step, else ""."""
     if not (row.get("engine") or is_eager(words(row))):
         return ""

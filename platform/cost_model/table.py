@@ -8,45 +8,33 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Mapping
+from typing import get_args
 
-from platform.cost_model.columns import CHECKPOINTING, ENGINES
-from platform.cost_model.compression import compression_values
+import numpy as np
+
+from platform.cost_model.columns import FIELDS, Columns
+from platform.cost_model.features import Workload, features
 from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device_by_memory, find_node
+from platform.cost_model.layout_arrays import LayoutArrays
 from platform.cost_model.memory import outside_gib
 from platform.cost_model.rows import Row, number, wanted, whole_number, words
 from platform.cost_model.stacks import (
     convention_of,
-    inner_copies_of,
-    is_eager,
-    kept_checkpoints,
-    launches_block,
-    loss_of,
-    metric_losses,
+    data_parallelism_of,
+    has,
+    is_flash,
+    modules_of,
     moments_of,
     offload_of,
-    own_model,
-    padded,
     precision_of,
-    stack_of,
+    stack_features,
 )
-from platform.cost_model.values import (
-    PREFETCH,
-    ROUNDING,
-    activation_passes,
-    checkpointing_values,
-    cluster_values,
-    compiled_calls,
-    default_bucket_bytes,
-    flash_share,
-    logit_bytes,
-    model_values,
-)
+from trainers.layout import Checkpointing
 from trainers.measurement import TIMED
 from trainers.spec import ModelSpec
 
 CELL = ("model", "gpu", "gpus", "seq_len", "global_batch", "recipe")
 """Columns that are equal in all runs of a cell: those compete. Published tables state no recipe."""
-_SPANS = re.compile(r"checkpoint-num-layers=(\d+)")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +47,8 @@ class Run:
     model: ModelSpec
     cluster: ClusterSpec
     precision: str
+    layout: Mapping[str, str | float]
+    """Its layout by axis. The engine is the data parallelism of its stack."""
     values: Mapping[str, float]
     """One row of `Columns`."""
     step_time_s: float | None
@@ -168,85 +158,65 @@ def _virtual_stages(row: Row, model: ModelSpec, pp: float) -> float:
     return 1.0
 
 
-def _values(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, float]:
+def _layout(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, str | float]:
+    """The axes of a row's layout: words as they are stated, data parallelism as its stack has it.
+
+    Raises:
+        ValueError: degrees or words that no run can have.
+    """
     tp, pp, cp, dp = _degrees(row)
-    micro_batch, grad_accum = _batch(row, dp)
-    precision, state_bytes, low_gradient_bytes = precision_of(row)
-    compute_bytes = 2.0 if precision in ("bf16", "fp16", "fp8") else 4.0
-    engine, strategy, text = stack_of(row), row["strategy"], words(row)
-    own = bool(row.get("engine"))
-    checkpointing = row["activation_ckpt"] or ("none" if own else "")
-    if checkpointing not in CHECKPOINTING:
+    engine, strategy = data_parallelism_of(row), row["strategy"]
+    checkpointing = row["activation_ckpt"] or ("none" if row.get("engine") else "")
+    if checkpointing not in get_args(Checkpointing):
         raise ValueError(
             f"activation_ckpt {checkpointing!r} is not known" if checkpointing else "activation_ckpt not stated"
         )
-    flash = row.get("flash_attention") == "yes" or row.get("attention") in ("sdpa", "flex")
-    if not row.get("flash_attention") and not row.get("attention"):
-        # Not stated: said in words, or usual for the device's generation and, on A100, for FSDP.
-        flash = "flash" in text or (cluster.device.name[:4] != "V100" and engine == "fsdp")
-        flash = flash or cluster.device.name[:4] not in ("V100", "A100")
     stage = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}[strategy]
-    compiled = row.get("compile", "none") not in ("", "none")
-    # Every engine of ours reduces and sums in the states' type; DeepSpeed and Megatron-LM by themselves in 16 bits.
-    searched = own and "bare loop" not in text
-    whole_sums = engine in ("ddp", "fsdp") or searched
-    gradient_bytes = state_bytes if whole_sums else max(low_gradient_bytes, 2.0 if compute_bytes == 2 else 4.0)
-    fused = compiled if own else not is_eager(text)
-    # Ranks of context parallelism hold the same parameters, so shards are cut over them too.
-    shard = dp * cp if stage or engine == "fsdp" else 1.0
-    if strategy == "hsdp":
-        shard = min(shard, cluster.devices_per_node)
+    shard = dp if stage or has(engine, "shards_at_stage_0") else 1.0
+    if strategy == "hsdp":  # ranks of context parallelism hold the same parameters, so shards are cut over them too
+        shard = min(shard * cp, cluster.devices_per_node) / cp
     return {
-        **model_values(model),
-        **cluster_values(cluster, precision),
-        "vocab": model.vocab_size if own or is_eager(text) else padded(model.vocab_size, tp),
-        "seq_len": wanted(row, "seq_len"),
-        "global_batch": micro_batch * grad_accum * dp,
-        "engine": ENGINES.index(engine),
+        "engine": engine,
         "zero_stage": stage,
-        "shard": shard,
-        "overlaps": 0,
-        "blocks_ahead": 0,
-        "reshard": shard,
-        "dp": dp,
+        "dp_replicate": dp / shard,
+        "dp_shard": shard,
         "tp": tp,
         "pp": pp,
         "cp": cp,
-        "virtual_stages": _virtual_stages(row, model, pp),
-        "sequence_parallel": float(row.get("seq_parallel") == "yes" or (own and tp > 1)),
-        "sync_every": float(row.get("grad_sync", "every" if engine == "fsdp" else "") == "every"),
-        **checkpointing_values(checkpointing),
+        "grad_sync": row.get("grad_sync", "every" if has(engine, "reduces_every_micro_step") else "") or "last",
+        "checkpointing": checkpointing,
         "offload": offload_of(row),
-        # The Hugging Face Trainer's "auto" bucket holds hidden_size^2 elements.
-        "bucket_bytes": model.hidden_size**2 * 2.0
-        if "hf trainer" in text
-        else default_bucket_bytes(engine, state_bytes, compute_bytes),
-        "checkpoint_blocks": float(spans[1]) if (spans := _SPANS.search(text)) else 1.0,
-        "kept_checkpoints": kept_checkpoints(row, tp),
-        "flash": flash_share(own_model(row) or "", row["attention"]) if row.get("attention") else float(flash),
-        "wide_softmax": float(own_model(row) != "gpt2"),
-        "fused": float(fused),
-        "compiled_calls": compiled_calls(row.get("compile", ""), model.num_layers),
-        "inner_copies": inner_copies_of(row, model, fused),
-        **activation_passes(own_model(row), bool(model.gated), fused),
-        "logit_bytes": logit_bytes(loss_of(row, flash), compute_bytes),
-        "chunked_loss": float(row.get("loss") == "chunked"),
-        "metric_losses": metric_losses(text),
-        "rounding": ROUNDING["expandable" if searched else "blocks"],
-        # Stacks with fused attention are younger than DeepSpeed 0.6.
-        "prefetch": PREFETCH["current" if own or flash else "2021"],
-        "reduces_whole": float(own or flash),
-        "dropout": float(not own and not flash),
-        "blocking": float(launches_block(text, cluster)),
-        "micro_batch": micro_batch,
-        "grad_accum": grad_accum,
-        "compute_bytes": compute_bytes,
-        "scales_loss": float(precision == "fp16"),
-        "state_bytes": state_bytes,
-        "moments": moments_of(row, model, pp),
-        "gradient_bytes": gradient_bytes,
-        **compression_values(model, row.get("compression", "")),
+        "bucket_mib": 0,
+        "overlap": "default",
+        "prefetch": 0,
+        "reshard": 0,
+        "attention": row.get("attention") or ("sdpa" if is_flash(row, cluster, engine) else "eager"),
+        "loss": "chunked" if row.get("loss") == "chunked" else "plain",
+        "compile": row.get("compile") or "none",
     }
+
+
+def _columns(row: Row, model: ModelSpec, cluster: ClusterSpec, layout: Mapping[str, str | float]) -> Columns:
+    tp, pp = float(layout["tp"]), float(layout["pp"])
+    micro_batch, grad_accum = _batch(row, float(layout["dp_replicate"]) * float(layout["dp_shard"]))
+    precision, state_bytes, _ = precision_of(row)
+    work = Workload(
+        model=model,
+        modules=modules_of(row),
+        seq_len=wanted(row, "seq_len"),
+        precision=precision,
+        state_bytes=state_bytes,
+        moments=moments_of(row, model, pp),
+        compression=row.get("compression", "") or "none",
+    )
+    return features(
+        work,
+        LayoutArrays.of([layout]),
+        cluster,
+        micro_batch=np.array([micro_batch]),
+        grad_accum=np.array([grad_accum]),
+        stack={**stack_features(row, work, cluster, tp), "virtual_stages": _virtual_stages(row, model, pp)},
+    )
 
 
 def _step_time_s(row: Row, values: Mapping[str, float], model: ModelSpec) -> float | None:
@@ -276,7 +246,9 @@ def interpret(row: Row, *, measured: bool = True) -> Run:
         raise ValueError("expert parallelism is not modelled")
     model = _model(row)
     cluster = _cluster(row)
-    values = _values(row, model, cluster)
+    layout = _layout(row, model, cluster)
+    columns = _columns(row, model, cluster, layout)
+    values = {name: getattr(columns, name).item() for name in FIELDS}
     cap = number(row, "cap_gib")
     if cap is not None:
         # The cap is the allocator's: context and communicators lie outside of it.
@@ -297,6 +269,7 @@ def interpret(row: Row, *, measured: bool = True) -> Run:
         model=model,
         cluster=cluster,
         precision=precision_of(row)[0],
+        layout=layout,
         values=values,
         step_time_s=step_time_s,
         peak_memory_gib=peak,

@@ -44,6 +44,7 @@ METRICS = {
     "utilization_pct": "utilization_pct",
     "alloc_retries": "alloc_retries",
     "idle_devices": "idle_devices",
+    "load_average": "load_average",
     "peak_reserved_gib": "peak_reserved_gib",
     "peak_device_gib": "peak_device_gib",
     "peak_forward_backward_gib": "peak_forward_backward_gib",
@@ -66,6 +67,8 @@ COMPARED = ("tokens_per_s", "peak_gib")
 """What runs are compared by. A run without them has NaN there: MLflow's parallel coordinates draw a run that lacks a
 metric above all others, as if a layout that ran out of memory were the fastest."""
 
+_ONLY_IN_NAMES = ("replicate", "sync every", "offload", "buckets", "overlap", "prefetch", "reshard")
+"""How those parts of a layout's label begin that stand in a run's name."""
 _FINISHED = frozenset({Outcome.OK, Outcome.THRASH, Outcome.SLOW})
 
 
@@ -187,12 +190,12 @@ def yes(flag: bool) -> str:
 
 
 def short_name(layout: Layout) -> str:
-    """Engine, degrees and checkpointing; the other axes are columns."""
-    parts = [layout.label.partition(",")[0]]
-    parts += [f"{axis} {getattr(layout, axis)}" for axis in ("tp", "pp", "cp") if getattr(layout, axis) > 1]
+    """Engine, degrees, checkpointing and what no column of the saved views shows, but for the usual."""
+    first, *rest = layout.label.split(", ")
+    parts = [first, *(f"{axis} {getattr(layout, axis)}" for axis in ("tp", "pp", "cp") if getattr(layout, axis) > 1)]
     if layout.checkpointing != "none":
         parts.append(f"ckpt {layout.checkpointing}")
-    return ", ".join(parts)
+    return ", ".join([*parts, *(part for part in rest if part.startswith(_ONLY_IN_NAMES))])
 
 
 def _name(entry: Entry) -> str:

@@ -77,7 +77,7 @@ class Runs:
             params=missing,
             tags={name: value for name, value in tags.items() if run.data.tags.get(name) != value},
         )
-        if run.info.run_name != header.name:  # as older versions called it
+        if run.info.run_name == f"{header.name} (miniature)":  # as older versions called it
             self._client.update_run(run.info.run_id, name=header.name)
         return run
 

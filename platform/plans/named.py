@@ -8,9 +8,9 @@ import numpy as np
 from rich.console import Console
 
 from platform.common.errors import InputError
+from platform.cost_model.features import from_points
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.predict import predict
-from platform.cost_model.values import from_points
 from platform.plans.layouts import Planned, planned_at
 from platform.plans.show import batch_of, cluster_label, figure, planned_json, table_of
 from search_spaces.degrees import fill, reason_against
@@ -70,7 +70,7 @@ def named_points(space: Space, cluster: ClusterSpec, memory_cap_gib: float | Non
         if isinstance(where, str):
             points.append(NamedPoint(name=name, recipe=recipe, planned=None, reason=where))
             continue
-        planned = planned_at(recipe, cluster, columns, prediction, row, row, where[0])
+        planned = planned_at(recipe, *where, cluster, prediction, row, row)
         points.append(NamedPoint(name=name, recipe=recipe, planned=planned, reason=_lacks(columns, prediction, row)))
         row += 1
     return tuple(points)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from platform.common.errors import InputError
-from platform.cost_model.enumeration import enumerate_points
 from platform.cost_model.hardware import MOST_DEVICES, ClusterSpec
 from platform.cost_model.memory import MemoryParts, peak_parts
 from platform.cost_model.predict import predict
-from platform.plans.layouts import Planned, axes_of, best_plan, fused_attention, layout_at, with_whole_batch
+from platform.plans.layouts import Planned, best_plan, with_whole_batch
+from platform.plans.points import points_of
 from search_spaces.space import Space
 from trainers.recipe import Recipe
 
@@ -149,11 +149,11 @@ def _fewest(
     tried: tuple[tuple[int, str], ...],
     rounded: RoundedBatch | None,
 ) -> Fewest:
-    axes = axes_of(space, recipe)
-    columns = enumerate_points(recipe, cluster, axes).columns
+    points = points_of(space, recipe, cluster)
+    columns = points.columns(cluster)
     memory = predict(columns).memory
     row = int(np.argmin(memory.needed_gib))
-    layout = layout_at(columns, row, attention=fused_attention(space))
+    layout = points.layouts[row]
     ranks = ("the first pipeline stage (embedding)", "a middle pipeline stage", "the last pipeline stage (head)")
     return Fewest(
         num_nodes=cluster.num_nodes,
@@ -161,7 +161,7 @@ def _fewest(
         parts=peak_parts(columns.take(np.array([row]))),
         needed_gib=float(memory.needed_gib[row]),
         rank="every rank" if layout.pp == 1 else ranks[int(memory.binding_rank[row])],
-        smallest=f"{layout.label}, micro-batch {int(columns.micro_batch[row])}",
+        smallest=f"{layout.label}, micro-batch {points.batches[row].micro_batch}",
         tried=tried,
         rounded=rounded,
     )

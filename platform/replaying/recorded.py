@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from platform.cost_model.columns import CHECKPOINTING, ENGINES, OFFLOAD, from_rows
+from platform.cost_model.columns import from_rows
 from platform.cost_model.predict import predict
 from platform.cost_model.scoring import cells_of
 from platform.cost_model.table import Run
@@ -114,16 +114,13 @@ def _choice(key: str, run: Run) -> Recorded:
 
 
 def _axes(run: Run) -> dict[str, Any]:
-    values = run.values
-    numbers = ("zero_stage", "tp", "pp", "cp", "virtual_stages", "checkpoint_blocks", "micro_batch")
+    words = ("engine", "checkpointing", "offload", "grad_sync")
+    numbers = ("zero_stage", "tp", "pp", "cp", "dp_shard", "dp_replicate")
+    of_the_stack = ("virtual_stages", "checkpoint_blocks", "micro_batch")
     return {
-        "engine": ENGINES[int(values["engine"])],
-        "checkpointing": CHECKPOINTING[int(values["checkpointing"])],
-        "offload": OFFLOAD[int(values["offload"])],
-        "grad_sync": "every" if values["sync_every"] else "last",
-        "dp_shard": int(values["shard"]),
-        "dp_replicate": int(values["dp"] / values["shard"]),
+        **{name: run.layout[name] for name in words},
+        **{name: int(run.layout[name]) for name in numbers},
+        **{name: int(run.values[name]) for name in of_the_stack},
         "precision": run.precision,
-        **{name: int(values[name]) for name in numbers},
         **{name: run.row.get(name, "") for name in TEXTS},
     }

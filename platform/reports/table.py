@@ -11,6 +11,7 @@ from typing import Any
 
 from platform.common.errors import InputError
 from platform.study.replace import replacing
+from trainers.axes import axes_of
 from trainers.cluster import Cluster
 from trainers.engines import rules_of
 from trainers.layout import Layout
@@ -180,14 +181,9 @@ def _notes(measurement: Measurement) -> Iterable[str]:
         yield f"{layout.dp_replicate} replicas of {layout.dp_shard} shards"
     if layout.engine == "fsdp" and layout.zero_stage != 3:
         yield f"fsdp stage {layout.zero_stage}"
-    if layout.bucket_mib:
-        yield f"buckets of {layout.bucket_mib} MiB"
-    if layout.overlap != "default":
-        yield f"overlap {layout.overlap}"
-    if layout.prefetch:
-        yield f"prefetch {layout.prefetch}"
-    if layout.reshard:
-        yield f"reshard to {layout.reshard}"
+    for name, declared in axes_of(Layout).items():
+        if declared.note and layout.is_set(name):
+            yield declared.note.format(getattr(layout, name))
     if measurement.reason:
         yield " ".join(measurement.reason.split())
 

@@ -195,6 +195,14 @@ def _memory(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
     ]
 
 
+def _own_engine(world_size: int) -> list[tuple[ModelSpec, str, Layout]]:
+    """An engine outside this project, by its import path."""
+    if world_size != 2:
+        return []
+    layout = Layout(engine="tests.contract.own_engine:ENGINE", dp_replicate=2)
+    return [(BLOOM, "fp32", layout), (GPT2, "bf16", dataclasses.replace(layout, checkpointing="full"))]
+
+
 def cases(world_size: int) -> list[Case]:
     """At 2 ranks all combinations in fp32 on BLOOM, and the faults; at 1 and 4 ranks each stage and degree."""
     found: list[Case] = []
@@ -238,6 +246,6 @@ def cases(world_size: int) -> list[Case]:
         if layout.engine == "ddp" and main and plain:
             for climbs in (False, True):
                 add_recipe(recipe(BLOOM, compression="powersgd_4"), layout, 1 if climbs else 2, climbs=climbs)
-    for model, precision, layout in (*_kernels(world_size), *_memory(world_size)):
+    for model, precision, layout in (*_kernels(world_size), *_memory(world_size), *_own_engine(world_size)):
         add(model, precision, layout, 2)
     return found

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from platform.cost_model.columns import Columns
+from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
-from platform.cost_model.values import from_points
 from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
 from trainers.spec import ModelSpec

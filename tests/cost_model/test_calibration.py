@@ -1,28 +1,40 @@
 """Calibration: it learns what the measurements say and nothing else."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 
 from platform.cost_model.calibration import calibrate
-from platform.cost_model.columns import ENGINES
-from platform.cost_model.enumeration import Axes, enumerate_points
+from platform.cost_model.engines import ENGINES
+from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.predict import predict
-from tests.cost_model.points import GPT_39B
+from tests.cost_model.points import GPT_39B, fsdp
+from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
 
-COLUMNS = enumerate_points(
-    Recipe(model=GPT_39B, seq_len=2048, global_batch=256),
+KERNELS = [
+    {"checkpointing": checkpointing, "attention": attention, "compile": "block"}
+    for checkpointing, attention in itertools.product(("none", "full"), ("eager", "sdpa"))
+]
+RECIPE = Recipe(model=GPT_39B, seq_len=2048, global_batch=256)
+PIPELINED = [
+    Layout(engine="deepspeed", zero_stage=1, dp_shard=64 // (tp * pp), tp=tp, pp=pp, **kernels)  # type: ignore[arg-type]
+    for tp, pp in itertools.product((1, 2, 4, 8), (1, 2, 4, 8))
+    for kernels in KERNELS
+]
+SHARDED = [fsdp(dp_shard=64 // tp, tp=tp, grad_sync="every", **kernels) for tp in (1, 2, 4, 8) for kernels in KERNELS]
+COLUMNS = from_points(
+    [
+        (RECIPE, layout, BatchPoint.of(RECIPE, layout, micro_batch))
+        for layout in (*PIPELINED, *SHARDED)
+        for micro_batch in (1, 2, 4, 8)
+        if 256 % (micro_batch * layout.data_parallel) == 0
+    ],
     find_cluster("8x8xA100"),
-    Axes(
-        engine_stages=(("deepspeed", 1, "last"), ("fsdp", 3, "every")),
-        checkpointing=("none", "full"),
-        compile=("block",),
-        chunked_loss=(False,),
-    ),
-).columns
+)
 
 
 def test_a_common_error_is_learned_from_one_measurement_and_the_interval_narrows() -> None:

@@ -7,11 +7,11 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
 from platform.cost_model.columns import Columns
 from platform.cost_model.compression import compression_values
+from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.lower_bound import lower_bound_gib
 from platform.cost_model.memory import peak_memory
 from platform.cost_model.step_time import step_time
-from platform.cost_model.values import from_points
 from tests.cost_model.points import BLOOM_7B1, GPT2
 from trainers.layout import BatchPoint, Layout
 from trainers.models import build

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.lower_bound import lower_bound_gib
 from platform.cost_model.memory import peak_memory
 from platform.cost_model.step_time import step_time
-from platform.cost_model.values import from_points
 from tests.cost_model.points import BLOOM_7B1, point
 from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe

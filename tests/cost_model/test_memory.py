@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from platform.cost_model.columns import Columns, from_rows
+from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.memory import lower_bound_gib, peak_memory, peak_parts
 from platform.cost_model.predict import predict
 from platform.cost_model.rows import read_rows
 from platform.cost_model.table import interpret
-from platform.cost_model.values import from_points
 from tests.cost_model.points import BLOOM_7B1, GPT2, GPT_39B, fsdp, point
 from trainers.codec import to_json
 from trainers.layout import BatchPoint, Layout

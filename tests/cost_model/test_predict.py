@@ -1,4 +1,4 @@
-"""Intervals, enumeration, and predictions of reference models pinned as text."""
+"""Intervals, chunks and grids, and predictions of reference models pinned as text."""
 
 import dataclasses
 from pathlib import Path
@@ -7,19 +7,18 @@ import numpy as np
 import pytest
 
 import search_spaces
+from benchmarks.cost_model_speed import Axes, make_grid
 from platform.cost_model import host
 from platform.cost_model import step_time as steps
-from platform.cost_model.columns import FIELDS
-from platform.cost_model.enumeration import ENGINE_STAGES, Axes, enumerate_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.predict import normal_cdf, predict, under_the_host_s
-from platform.cost_model.values import from_points
-from platform.plans.layouts import best_plan, layout_at
+from platform.plans.layouts import best_plan
 from tests.cost_model.points import GPT2, GPT_39B, fsdp, point
-from trainers.layout import BatchPoint, Layout
+from trainers.layout import Layout
 from trainers.recipe import Recipe
 
 GOLDEN = Path(__file__).parent / "golden" / "predictions.txt"
+GRID = make_grid(Recipe(model=GPT_39B, seq_len=2048, global_batch=512), find_cluster("8x8xA100"), Axes())
 REFERENCES = (
     ("bloom7b", "8xH100"),
     ("bloom7b", "4xjean-zay-a100"),
@@ -51,8 +50,7 @@ def test_normal_distribution() -> None:
 
 
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = Recipe(model=GPT_39B, seq_len=2048, global_batch=512)
-    columns = enumerate_points(recipe, find_cluster("8x8xA100")).columns
+    columns = GRID.columns.flat()
     chunk, last = 1000, columns.shape[0] - 1
     assert last > 2 * chunk
     monkeypatch.setattr("platform.cost_model.predict.CHUNK", chunk)
@@ -61,34 +59,6 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     few = predict(columns.take(rows))
     assert np.array_equal(whole.step.total_s[rows], few.step.total_s)
     assert np.array_equal(whole.memory.needed_gib[rows], few.memory.needed_gib)
-
-
-def test_enumerated_rows_are_those_of_their_layouts() -> None:
-    """Every row of a product of axes equals the row made from its `Layout` one by one."""
-    recipe = Recipe(model=GPT_39B, seq_len=2048, global_batch=64)
-    cluster = find_cluster("2x8xA100")
-    axes = Axes(micro_batches=(1, 2), compile=("none", "block"))
-    found = enumerate_points(recipe, cluster, axes)
-    for row in range(0, found.columns.shape[0], 37):
-        layout = layout_at(found.columns, row, attention="sdpa")
-        assert layout.world_size == 16
-        micro_batch = int(found.columns.micro_batch[row])
-        alone = from_points([(recipe, layout, BatchPoint.of(recipe, layout, micro_batch))], cluster)
-        for name in FIELDS:
-            value = getattr(found.columns, name)
-            assert float(value if value.ndim == 0 else value[row]) == float(getattr(alone, name)[0]), (name, layout)
-
-
-def test_enumeration_counts_what_it_leaves_out() -> None:
-    recipe = Recipe(model=GPT_39B, seq_len=2048, global_batch=64)
-    found = enumerate_points(recipe, find_cluster("2x8xA100"), Axes())
-    assert found.columns.shape[0] + sum(count for _, count in found.skipped) == found.num_points
-    assert dict(found.skipped)["ZeRO stages 2 and 3 under a pipeline"] > 0
-
-
-def test_every_engine_and_stage_is_a_layout() -> None:
-    for engine, stage, sync in ENGINE_STAGES:
-        Layout(engine=engine, zero_stage=stage, grad_sync=sync)  # type: ignore[arg-type]
 
 
 def _lines() -> list[str]:
@@ -125,12 +95,11 @@ def test_a_memory_cap_is_obeyed() -> None:
 
 def test_a_grid_is_predicted_as_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """In one piece and in chunks whose last is shorter."""
-    recipe = Recipe(model=GPT_39B, seq_len=2048, global_batch=512)
-    points = enumerate_points(recipe, find_cluster("8x8xA100"))
+    columns = GRID.columns.flat()
     for chunk in (10**9, 1000):
         monkeypatch.setattr("platform.cost_model.predict.CHUNK", chunk)
-        grid, rows = predict(points.grid), predict(points.columns)
-        assert grid.step.total_s.shape == points.columns.shape
+        grid, rows = predict(GRID.columns), predict(columns)
+        assert grid.step.total_s.shape == columns.shape
         for part in ("total_s", "compute_s", "data_s", "bubble_s"):
             np.testing.assert_allclose(getattr(grid.step, part), getattr(rows.step, part), rtol=1e-12)
         np.testing.assert_allclose(grid.memory.needed_gib, rows.memory.needed_gib, rtol=1e-12)

@@ -6,25 +6,20 @@ import numpy as np
 import pytest
 
 from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwidth
-from platform.cost_model.columns import ENGINES, LOGIT_BYTES, Columns
+from platform.cost_model.columns import Columns
 from platform.cost_model.compute import UNIT_VALUES, head_s, layer_seconds, matmul_s
+from platform.cost_model.engines import ENGINES
+from platform.cost_model.engines.deepspeed import GRADIENT_HOST_S, INSTRUCTIONS_S
+from platform.cost_model.engines.fsdp import COLLECTIVE_HOST_S, SHARD_STEP_S
+from platform.cost_model.features import PREFETCH
 from platform.cost_model.hardware import find_device
-from platform.cost_model.host import (
-    CHECKPOINT_HOST_S,
-    COLLECTIVE_HOST_S,
-    COMPILED_CALL_S,
-    GRADIENT_HOST_S,
-    INSTRUCTIONS_S,
-    SHARD_STEP_S,
-    host_layer_s,
-    pace_share,
-    together_s,
-)
+from platform.cost_model.host import CHECKPOINT_HOST_S, COMPILED_CALL_S, host_layer_s, pace_share, together_s
+from platform.cost_model.kernels import LOGIT_BYTES
+from platform.cost_model.mesh import stages_of
 from platform.cost_model.rows import read_rows
 from platform.cost_model.scoring import merged, score_table, scores
-from platform.cost_model.step_time import StepTime, stages_of, step_time
+from platform.cost_model.step_time import StepTime, step_time
 from platform.cost_model.table import interpret
-from platform.cost_model.values import PREFETCH
 from tests.cost_model.points import GPT2, GPT_39B, TABLES, fsdp, point
 from trainers.layout import Compile, Layout
 
@@ -62,12 +57,12 @@ def test_an_odd_vocabulary_is_slow_unless_it_is_padded_or_compiled() -> None:
     """GPT-2's 16 sequences of 1,024 on one H200, as this project measured its products: 13.3, 9.0 and 8.3 ms."""
     columns = point(Layout(engine="ddp"), cluster="1xH200", model=GPT2, seq_len=1024, micro_batch=16)
     padded, even = changed(columns, vocab=50304.0), changed(columns, vocab=50258.0)
-    compiled = changed(columns, logit_bytes=LOGIT_BYTES["compiled"])
+    compiled = changed(columns, logit_bytes=LOGIT_BYTES["compiled"], pads_vocabulary=1.0)
     heads = [sum(float(part[0]) for part in head_s(each)) for each in (columns, even, padded)]
     assert heads[0] - heads[2] == pytest.approx(0.0255, rel=0.2)
     assert heads[0] > 1.3 * heads[1] > 1.3 * heads[2]
     assert sum(float(part[0]) for part in head_s(compiled)) < heads[2]
-    chunked = changed(columns, logit_bytes=LOGIT_BYTES["chunked"], chunked_loss=1.0)
+    chunked = changed(columns, logit_bytes=LOGIT_BYTES["chunked"], pads_vocabulary=1.0, chunked_loss=1.0)
     even_chunks = changed(chunked, vocab=50304.0)
     seconds, even_seconds = (sum(float(part[0]) for part in head_s(each)) for each in (chunked, even_chunks))
     assert seconds == pytest.approx(even_seconds, rel=0.01), "chunks pad the table"

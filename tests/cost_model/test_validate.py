@@ -12,13 +12,13 @@ import pytest
 import search_spaces
 from benchmarks import leave_one_table_out
 from platform.common.errors import InputError
-from platform.cost_model.columns import ENGINES
+from platform.cost_model.engines import ENGINES
+from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.rows import read_rows
 from platform.cost_model.scoring import constant_mfu, merged, regret, score_table, scores, spearman
 from platform.cost_model.step_time import step_time
 from platform.cost_model.table import Run, interpret
-from platform.cost_model.values import from_points
 from platform.validate import main
 from platform.validating.report import validate
 from tests.cost_model.points import TABLES, fsdp

@@ -96,6 +96,13 @@ def test_a_figure_of_the_search_alone_far_above_the_runs_is_a_contender() -> Non
     assert layouts(found) == [ONE, TWO] and unresolved(found)
 
 
+def test_a_figure_of_the_search_alone_whose_interval_holds_the_runs_is_none() -> None:
+    apart = (1.0, 1.3, 0.7)
+    one = [measurement(on=ONE, tokens_per_s=1300, windows_s=apart), *runs(ONE, 1020, first=1)]
+    assert unresolved([*one, *runs(TWO, 1200)])
+    assert not unresolved([*one, measurement(on=TWO, tokens_per_s=1200, windows_s=apart)])
+
+
 def test_what_can_win_no_more_is_no_contender() -> None:
     lost = measurement(on=TWO, tokens_per_s=None, repeat=2, outcome=Outcome.OOM)
     found = [*runs(ONE, 5000, 2211), *runs(TWO, 4855), lost, *runs(THREE, 2000)]

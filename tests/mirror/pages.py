@@ -19,7 +19,7 @@ from pathlib import Path
 from platform.mirror.mirror import Mirror, default_uri
 from tests.mirror.browser import Page, chromium, page
 
-WIDTH, HEIGHT = 1900, 1150
+WIDTH, HEIGHT = 1900, 1050
 
 
 @contextlib.contextmanager
@@ -115,6 +115,7 @@ def main() -> None:
     parser.add_argument("picture", type=Path)
     parser.add_argument("--studies", type=Path, default=Path("studies"))
     options = parser.parse_args()
+    is_table = options.view in ("layouts", "studies")
     program = chromium()
     assert program is not None, "this needs Chromium"
     mirror = Mirror(options.studies / options.name, default_uri(options.studies)).start()
@@ -122,10 +123,10 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         served(mirror.look, Path(folder)) as addresses,
-        page(program, Path(folder) / "profile", width=WIDTH, height=HEIGHT) as shown,
+        page(program, Path(folder) / "profile", width=WIDTH, height=HEIGHT if is_table else 1500) as shown,
     ):
         opened(shown, addresses[options.view])
-        if options.view in ("layouts", "studies"):
+        if is_table:
             columns(shown)
             shown.ask("document.querySelector('.ag-body-horizontal-scroll-viewport').scrollLeft = 0")
         else:

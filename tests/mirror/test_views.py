@@ -59,8 +59,18 @@ def test_each_printed_page_has_its_columns_rows_and_charts(
         for each in (*POINTS, *AGAIN, skipped(micro_batch=8)):
             study.record(Measured(measurement=each))
         for on, losses in zip((SLOW, FAST), LOSSES, strict=True):
-            gate = {"trial_id": "t9", "recipe": on.recipe, "steps": 3, "sequences": 32, "grad_norms": (3.0, 2.0, 1.0)}
-            study.record(GateCurves(layout=on.layout, losses=losses, is_reference=on is SLOW, **gate))
+            study.record(
+                GateCurves(
+                    trial_id="t9",
+                    recipe=on.recipe,
+                    layout=on.layout,
+                    steps=3,
+                    sequences=32,
+                    losses=losses,
+                    grad_norms=(3.0, 2.0, 1.0),
+                    is_reference=on is SLOW,
+                )
+            )
         study.record(profile(FAST, trial_id="t10"))
         study.record(End(exit_code=0, wall_s=10, gpu_s=40))
         write_results(study.path, read(study.path)[0])
@@ -101,7 +111,7 @@ def test_each_printed_page_has_its_columns_rows_and_charts(
 
         pages.opened(shown, addresses["studies"])
         assert set(pages.columns(shown)) == {*views.STUDY_METRICS, *views.STUDY_TAGS}
-        assert pages.rows(shown) == ["seen-4gpu"]  # the store has another study, of another space
+        assert pages.rows(shown) == ["seen-4gpu", "first"]  # the store has another study of the space, without a winner
         pages.opened(shown, addresses["scaling"])
         assert "gpus vs. days" in pages.charts(shown, 2)
 

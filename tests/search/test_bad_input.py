@@ -128,8 +128,8 @@ class TestSet:
             ("global_batch=-512", "global_batch must be at least 1, got -512"),
             ("learning_rate=nan", "learning_rate takes numbers"),
             ("zero_stage=9", "zero_stage"),
-            ("seed=-1", "seed must not be negative, got -1"),
-            ("tp=2", "nothing of space gpt2 can run: no engine has tp yet, got tp 2: set it to 1"),
+            ("seed=-1", "seed must lie in [0, 2^63), got -1"),
+            ("tp=2", "nothing of space gpt2 can run: DDP has no tp yet, got tp 2: set it to 1"),
         ],
     )
     def test_unknown_axis_or_value(self, refused: Refused, change: str, why: str) -> None:
@@ -183,7 +183,7 @@ class TestLayoutFile:
         [
             ({"layout": {"engine": "ddp", "tp": 1.5}}, "tp must be a whole number, got 1.5"),
             ({"layout": {"engine": "ddp", "tp": "2"}}, "tp must be a whole number, got '2'"),
-            ({"layout": {"engine": "ddp", "tp": 2}}, "no engine has tp yet, got tp 2"),
+            ({"layout": {"engine": "ddp", "tp": 2}}, "DDP has no tp yet, got tp 2"),
             ({"layout": {"engine": "ddp"}, "batch": {"micro_batch": 1}}, "BatchPoint lacks grad_accum"),
         ],
     )

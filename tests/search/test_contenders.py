@@ -62,6 +62,17 @@ def test_contenders_run_in_turn_until_their_order_is_resolved(make: Make, backen
     )
 
 
+def test_a_contender_that_takes_the_lead_has_its_last_run_with_the_gate(
+    make: Make, backend: Backend, study: Study
+) -> None:
+    backend.play = search_then(lambda job: FASTEST[job.layout] * (0.6 if job.layout == LAYOUTS[1] else 0.4))
+    backend.run(make(rules=LAST))
+    best = named_winner(history_of(study).measurements)
+    assert best is not None and best.layout == LAYOUTS[1]
+    last = [job.layout for job in backend.jobs if job.is_last and job.rungs]
+    assert last == [LAYOUTS[0], LAYOUTS[1]], "whatever rounds it had before"
+
+
 def test_a_passing_disturbance_costs_a_few_runs_and_no_verdict(make: Make, backend: Backend, study: Study) -> None:
     backend.play = search_then(lambda job: FASTEST[job.layout] / (2 if job.repeat == 1 else 1))
     backend.run(make(rules=LAST))

@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from tests.samples import RECIPE
+from trainers.axes import axes_of
+from trainers.engines import mismatches
 from trainers.layout import Layout
 
 FSDP = Layout(engine="fsdp", zero_stage=3, dp_shard=4)
@@ -42,3 +45,60 @@ def test_ranks_of_one_data_parallel_coordinate_see_the_same_sequences() -> None:
     layout = Layout(engine="fsdp", zero_stage=3, dp_replicate=2, dp_shard=2, tp=2)
     assert [layout.data_parallel_rank(rank) for rank in range(layout.world_size)] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert [FSDP.data_parallel_rank(rank) for rank in range(4)] == [0, 1, 2, 3]
+
+
+def test_every_axis_is_declared_and_shown_in_a_column() -> None:
+    assert list(axes_of(Layout)) == [field.name for field in dataclasses.fields(Layout)]
+    assert [name for name, declared in axes_of(Layout).items() if not declared.column] == []
+
+
+def test_an_axis_off_its_default_changes_the_label_or_the_words_of_its_engine() -> None:
+    """What no label shows, two rows of a table would be told apart by nothing."""
+    changed: dict[str, Any] = {
+        "zero_stage": 2,
+        "tp": 2,
+        "pp": 2,
+        "cp": 2,
+        "grad_sync": "every",
+        "checkpointing": "every_2",
+        "offload": "all",
+        "bucket_mib": 25,
+        "prefetch": 1,
+        "reshard": 2,
+        "attention": "sdpa",
+        "loss": "chunked",
+        "compile": "block",
+    }
+    labels = {dataclasses.replace(FSDP, **{name: value}).label for name, value in changed.items()}
+    assert len(labels | {FSDP.label}) == len(changed) + 1
+    other = {"engine", "dp_replicate", "dp_shard", "overlap"}  # the label's beginning, and another engine's axis
+    assert {*changed, *other} == set(axes_of(Layout))
+    assert dataclasses.replace(FSDP, checkpointing="budget_50").label.count("50% of activations kept") == 1
+    assert dataclasses.replace(FSDP, dp_replicate=2).label == ("FSDP2 stage 3, replicate 2 x shard 4, sync last, eager")
+
+
+def test_a_degree_that_an_engine_reads_back_otherwise_is_a_mismatch() -> None:
+    """Of a mesh in which neighbouring ranks share a tensor-parallel group, though the layout asked for none."""
+    recipe = RECIPE
+    told = {
+        **{name: getattr(FSDP, name) for name in axes_of(Layout)},
+        "world_size": 4,
+        "grad_accum": 2,
+        "product_sums": "fp32",
+        "fused": True,
+        **{name: getattr(recipe, name) for name in _OF_RECIPE},
+    }
+    assert mismatches(told, recipe, FSDP, grad_accum=2) == []
+    (sentence,) = mismatches({**told, "tp": 2}, recipe, FSDP, grad_accum=2)
+    assert sentence == "tp in effect is 2, the layout or recipe asks for 1"
+    del told["tp"]
+    assert mismatches(told, recipe, FSDP, grad_accum=2) == []
+    assert mismatches(told, recipe, dataclasses.replace(FSDP, dp_shard=2, tp=2), grad_accum=2) == [
+        "the engine does not tell its tp, 2 was asked for",
+        "dp_shard in effect is 4, the layout or recipe asks for 2",
+    ]
+
+
+_OF_RECIPE = (
+    "compute_precision", "state_precision", "optimizer", "learning_rate", "weight_decay", "beta1", "beta2", "epsilon",
+)  # fmt: skip

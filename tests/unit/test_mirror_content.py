@@ -85,6 +85,8 @@ def test_names_are_short_and_say_nothing_of_a_miniature_which_a_tag_does() -> No
     small = measurement(recipe=miniature(), on=Layout(engine="ddp", dp_replicate=2, checkpointing="full"), repeat=2)
     assert content(small).name == "DDP, ckpt full, MBS 1, run 2 (t1)"
     assert content(small).tags["miniature"] == "true" and content(measurement()).tags["miniature"] == "false"
+    every = measurement(on=layout(grad_sync="every", prefetch=2, attention="sdpa"))
+    assert content(every).name == "FSDP2 stage 3, sync every, prefetch 2, MBS 1 (t1)"
     assert content(GATE).name == "gate: FSDP2 stage 3 (t9)"
     assert content(profile()).name == "profile: FSDP2 stage 3, MBS 1 (t2)"
 
@@ -102,10 +104,12 @@ def test_values_of_a_series_have_the_time_at_which_their_step_ended() -> None:
         windows_s=(4.0, 1.0),
         steps_per_window=2,
         power_w=(1.0, 2.0),
+        others_busy_pct=(3.0, 81.0),
     )
     series = content(one).series
     assert series["loss"] == ((ENDED_MS - 6000, 3.0), (ENDED_MS - 2000, 2.0), (ENDED_MS, 1.0))
     assert series["power_w"] == ((ENDED_MS - 2000, 1.0), (ENDED_MS, 2.0))
+    assert series["others_busy_pct"] == ((ENDED_MS - 2000, 3.0), (ENDED_MS, 81.0))
     assert content(GATE).series["gate_loss"] == ((ENDED_MS - 2500, 2.123456789), (ENDED_MS, 1.0))
 
 

@@ -129,6 +129,16 @@ def test_slow_micro_steps_put_off_the_trial_s_deadline(monkeypatch: Any) -> None
     assert promised == [300.0, 900.0, 900.0, 2700.0]  # two micro-steps and an optimizer step take 900 s
 
 
+def test_a_gate_s_curves_have_the_seconds_of_each_step(monkeypatch: Any) -> None:
+    made = rung(monkeypatch)
+    rates: list[float] = []
+    made._engine.set_learning_rate = rates.append
+    made._c.job = SimpleNamespace(first_step_s=60.0)
+    losses, norms, times_s = made.curves([0.1, 0.2, 0.3])
+    assert rates == [0.1, 0.2, 0.3] and len(losses) == len(norms) == 3
+    assert times_s == pytest.approx([0.3] * 3)  # two micro-steps and an optimizer step of 0.1 s
+
+
 def window(total_s: float, *sampled: Sampled | None) -> Window:
     """A window of one step in equal parts."""
     part = total_s / 4

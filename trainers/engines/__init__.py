@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trainers import lean
+from trainers.axes import axes_of
 from trainers.engines.rules import Rules
 from trainers.engines.step import Marks, StepResult
 
@@ -218,18 +219,8 @@ class _Outside(Rules):
 def mismatches(in_effect: Mapping[str, Any], recipe: "Recipe", layout: "Layout", *, grad_accum: int) -> list[str]:
     """A sentence for each point where what an engine runs is not what was asked for; empty when all is well."""
     wanted: dict[str, Any] = {
-        "engine": layout.engine,
-        "zero_stage": layout.zero_stage,
-        "dp_replicate": layout.dp_replicate,
-        "dp_shard": layout.dp_shard,
         "world_size": layout.world_size,
         "grad_accum": grad_accum,
-        "grad_sync": layout.grad_sync,
-        "checkpointing": layout.checkpointing,
-        "offload": layout.offload,
-        "attention": layout.attention,
-        "loss": layout.loss,
-        "compile": layout.compile,
         "compute_precision": recipe.compute_precision,
         "product_sums": "fp32",
         "state_precision": recipe.state_precision,
@@ -237,21 +228,17 @@ def mismatches(in_effect: Mapping[str, Any], recipe: "Recipe", layout: "Layout",
         "learning_rate": recipe.learning_rate,
         "weight_decay": recipe.weight_decay,
     }
+    for name, declared in axes_of(type(layout)).items():
+        known = declared.read_back == "if known" and name in in_effect
+        if declared.read_back == "always" or layout.is_set(name) or known:
+            wanted[name] = getattr(layout, name)
     if recipe.optimizer == "adamw":
         wanted |= {name: getattr(recipe, name) for name in ("beta1", "beta2", "epsilon")} | {"fused": True}
     # Gradients travel and are added up in the states' type, where an engine has a setting for it.
     sums = ("reduce_precision", "accumulation_precision")
     wanted |= {name: recipe.state_precision for name in sums if name in in_effect}
-    # Engines without compression or model parallelism, or that cannot reshard to fewer ranks, need not tell of it.
-    nothing = {"compression": "none", "reshard": 0, "tp": 1, "pp": 1, "cp": 1}
-    for name, plain in nothing.items():
-        value = recipe.compression if name == "compression" else getattr(layout, name)
-        if value != plain or name in in_effect:
-            wanted[name] = value
-    # 0 and "default" ask for the library's own choice, whatever that is.
-    wanted |= {name: getattr(layout, name) for name in ("bucket_mib", "prefetch") if getattr(layout, name)}
-    if layout.overlap != "default":
-        wanted["overlap"] = layout.overlap
+    if recipe.compression != "none" or "compression" in in_effect:  # engines without it have nothing to read back
+        wanted["compression"] = recipe.compression
     untold = [name for name in wanted if name not in in_effect]
     wrong = [
         f"{name} in effect is {in_effect[name]}, the layout or recipe asks for {value}"

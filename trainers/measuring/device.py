@@ -1,5 +1,6 @@
 """What differs between a GPU and a CPU worker: clock, memory counters, memory cap."""
 
+import ctypes
 import re
 import resource
 import time
@@ -154,25 +155,29 @@ class CudaMeter:
 
 
 class CpuMeter:
-    """Memory of this process. Allocated: resident pages; reserved: private writable mappings (VmData).
+    """Memory of this process: resident pages. Nothing is reserved beyond these.
 
     The cap is RLIMIT_DATA, so that an allocation beyond it really fails. torch's CPU allocator then raises a plain
     RuntimeError; what tells it from others is the size that it says it could not have.
+
+    Under a cap the C library gives each tensor pages of its own and takes them back at once: what a step holds is then
+    the same in every run within 0.3 %. On a heap, which keeps and splits what is freed, it differs by 8 % (BLOOM's
+    miniature on DDP at micro-batch 4: 255 MiB, on the heap 331 to 358). It doubles a step's processor time, which all
+    layouts of a capped search share.
     """
 
     def __init__(self, share_gib: float) -> None:
         self.total_gib = share_gib
         self._cap_gib: float | None = None
         self._base_resident_gib = 0.0
-        self._base_data_gib = 0.0
-        self._peak_data_gib = 0.0
 
     def start(self, cap_gib: float | None) -> None:
+        if cap_gib is not None:
+            _allocate_by_pages()
         self._base_resident_gib = _status_gib("VmRSS")
-        self._base_data_gib = _status_gib("VmData")
         self._cap_gib = cap_gib
         if cap_gib is not None:
-            soft = int((self._base_data_gib + cap_gib) * GIB)
+            soft = int((_status_gib("VmData") + cap_gib) * GIB)
             resource.setrlimit(resource.RLIMIT_DATA, (soft, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
     def limit_gib(self) -> float:
@@ -183,26 +188,19 @@ class CpuMeter:
 
     def reset_peak(self) -> None:
         Path("/proc/self/clear_refs").write_text("5")
-        self._peak_data_gib = 0.0
 
     def peak_allocated_gib(self) -> float:
         return max(0.0, _status_gib("VmHWM") - self._base_resident_gib)
 
     def peak_reserved_gib(self) -> float:
-        held = _status_gib("VmData") - self._base_data_gib
-        self._peak_data_gib = max(self._peak_data_gib, held, self.peak_allocated_gib())
-        return self._peak_data_gib
+        return self.peak_allocated_gib()
 
     def alloc_retries(self) -> int:
         return 0
 
     def out_of_memory(self, error: BaseException) -> dict[str, float | None] | None:
-        held = _status_gib("VmData")
-        sizes: dict[str, float | None] = {
-            "asked_gib": None,
-            "allocated_gib": _status_gib("VmRSS") - self._base_resident_gib,
-            "reserved_gib": held - self._base_data_gib,
-        }
+        held_gib = _status_gib("VmRSS") - self._base_resident_gib
+        sizes: dict[str, float | None] = {"asked_gib": None, "allocated_gib": held_gib, "reserved_gib": held_gib}
         limited = resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY
         if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (limited and str(error) == "std::bad_alloc"):
             return sizes
@@ -215,6 +213,18 @@ class CpuMeter:
     def release(self) -> None:
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+
+
+_PAGES = {-8: 1, -3: 2**16, -1: 2**17}
+"""Of glibc's mallopt: arenas, the bytes from which an allocation has pages of its own, and those kept when freed."""
+
+
+def _allocate_by_pages() -> None:
+    """Gives every allocation of a tensor's size pages of its own, and what the heap holds of freed ones back."""
+    libc = ctypes.CDLL(None)
+    for option, value in _PAGES.items():
+        libc.mallopt(option, value)
+    libc.malloc_trim(0)
 
 
 def _status_gib(field: str) -> float:

@@ -8,15 +8,14 @@ import numpy.typing as npt
 
 from platform.searchers.guidance.points import Index, Points
 from platform.searchers.problem import MICRO_BATCH, Choice
+from trainers.axes import axes_of
+from trainers.layout import Layout
 
 LIGHTER: Mapping[str, tuple[Any, ...]] = {
-    "checkpointing": ("none", "selective", "full"),
-    "offload": ("none", "optimizer", "all"),
-    "grad_sync": ("last", "every"),
-    "zero_stage": (0, 1, 2, 3),
+    name: declared.lighter for name, declared in axes_of(Layout).items() if declared.lighter
 }
 """Axes along which memory falls, all else equal: values from the heaviest on."""
-CERTAIN = ("checkpointing", "offload")
+CERTAIN = tuple(name for name, declared in axes_of(Layout).items() if declared.surely_lighter)
 """Of these, the ones that need no prediction to agree. A stage that shards more may still need more: its buckets weigh
 more than what it shards of a small model, or on one device (BLOOM-7b1 on one H200: ZeRO-1 138 GiB, ZeRO-0 121)."""
 SHARDING = "dp_shard"

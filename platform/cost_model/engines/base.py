@@ -1,0 +1,187 @@
+"""What the formulas ask of an engine's data parallelism, and the answers of one without peculiarities."""
+
+import abc
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from platform.cost_model.columns import Array, Columns, Mask
+from trainers.layout import BatchPoint, Layout
+from trainers.recipe import Recipe
+
+NOTHING = np.zeros(())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PerParameter:
+    """Bytes a parameter of one rank's share of the model."""
+
+    resident: Array
+    held_gradients: Array
+    final_gradients: Array
+    step_copies: Array
+    """Flat copies while the optimizer steps."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Copies:
+    """Bytes of unsharded copies of one rank at three instants."""
+
+    at_loss: Array
+    in_block: Array
+    """While one block's backward pass runs."""
+    at_end: Array
+    """At the end of the backward pass."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Load:
+    """What there is to exchange, and to hide it behind."""
+
+    owned: Array
+    """Parameters of the largest rank."""
+    blocks: Array
+    """Of these, those of its blocks."""
+    slot: Array
+    """Seconds of one micro-batch."""
+    backward: Array
+    """Seconds of one micro-batch's backward pass."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Hooks:
+    """Host seconds of one block's hooks, beside its kernels."""
+
+    forward: Array
+    backward: Array
+    again: Array
+    """Of a checkpointed block's second forward pass."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Certain:
+    """Bytes a parameter that a rank cannot do without, by what divides them: for `lower_bound`, never above the truth.
+
+    Of one share of tensor and pipeline parallelism (ZeRO, arXiv 1910.02054, section 3.1).
+    """
+
+    resident: float = 0.0
+    """Parameters and states, held through the whole step."""
+    held_gradients: float = 0.0
+    """Gradients alive at the start of the last backward pass."""
+    final_gradients: float = 0.0
+    """Gradients alive when the optimizer steps."""
+    block_copies: float = 0.0
+    """Copies a parameter of the blocks that live at the end of the forward pass."""
+    gathers_blocks: bool = False
+    """Whether a block's parameters are gathered for its passes."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Sizes:
+    """Bytes of a value, as the floor needs them."""
+
+    state: float
+    compute: float
+    moments: float
+    """Of all optimizer states of a parameter; Adafactor's factored ones are thin vectors."""
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> "Sizes":
+        """The sizes of `recipe`."""
+        state, compute = (
+            2.0 if precision in ("bf16", "fp16") else 4.0
+            for precision in (recipe.state_precision, recipe.compute_precision)
+        )
+        return cls(state=state, compute=compute, moments=2.0 * state if recipe.optimizer == "adamw" else 0.0)
+
+
+class EngineCosts(abc.ABC):
+    """Costs of an engine's data parallelism. Every row of the `Columns` that a method is given is of this engine."""
+
+    @abc.abstractmethod
+    def bucket_bytes(self, state_bytes: float, compute_bytes: float) -> float:
+        """Bytes of a gradient bucket of the engine's own size."""
+
+    @abc.abstractmethod
+    def per_parameter(self, c: Columns) -> PerParameter:
+        """What a rank holds of parameters, gradients and states. `c.shard` ranks share what the stage shards."""
+
+    @abc.abstractmethod
+    def data_s(self, c: Columns, load: Load) -> Array:
+        """Exposed seconds a step of data-parallel communication, among several ranks."""
+
+    @abc.abstractmethod
+    def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
+        """What of `per_parameter` and `copies` is certain, whatever is freed, fused or computed again."""
+
+    def autocasts(self, c: Columns) -> Mask:
+        """Rows whose weights stay in the states' type and are cast for each product."""
+        return np.zeros((), dtype=bool)
+
+    def stops_early(self, c: Columns) -> Mask:
+        """Rows whose full checkpoint ends with the last saved tensor: the last product's output is not needed
+        (torch.utils.checkpoint.set_checkpoint_early_stop)."""
+        return np.ones((), dtype=bool)
+
+    def weight_traffic(self, c: Columns, repeated: Array) -> Array:
+        """Bytes moved a parameter and micro-batch besides the products, of which `repeated` are computed again.
+
+        Sums: the new gradient is read, the sum read and written; none where a step has one micro-batch.
+        """
+        return np.where(c.grad_accum > 1, 2 * c.gradient_bytes + c.compute_bytes, 0.0)
+
+    def copies(self, c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[Copies]:
+        """Unsharded copies of each of `ranks`, which are given as (parameters outside the blocks, bytes of logits)."""
+        for _ in ranks:
+            yield Copies(at_loss=NOTHING, in_block=NOTHING, at_end=NOTHING)
+
+    def table_gradient(self, c: Columns) -> Array:
+        """Bytes of the vocabulary table's gradient beside the sum it is added to, on the ranks that have the table: a
+        lookup's gradient is as large as its table."""
+        return c.table_parameters / c.tp * c.compute_bytes
+
+    def buckets(self, c: Columns, owned: Array) -> Array:
+        """Bytes of the buckets that gradients are copied to; `owned` are the largest rank's parameters."""
+        return NOTHING
+
+    def stage_buffers(self, c: Columns, boundary: Array) -> Array:
+        """Bytes that a pipeline keeps of each micro-batch in flight beside what blocks save."""
+        return NOTHING
+
+    def unpooled(self, c: Columns, owned: Array) -> Array:
+        """Bytes that are freed into another stream's pool of the allocator than they are needed in."""
+        return NOTHING
+
+    def optimizer_ranks(self, c: Columns) -> Array:
+        """Ranks that share the optimizer's step."""
+        return np.where(c.zero_stage >= 1, c.shard, 1.0)
+
+    def gradients_to_host_s(self, c: Columns, owned: Array) -> Array:
+        """Seconds a step of gradients that go to the host at every micro-step; the step's end is the optimizer's."""
+        return NOTHING
+
+    def hooks(self, c: Columns) -> Hooks:
+        """Host seconds of one block's hooks."""
+        return Hooks(forward=NOTHING, backward=NOTHING, again=NOTHING)
+
+    def wraps_optimizer(self, c: Columns) -> Mask:
+        """Rows whose optimizer is the engine's own around torch's: the host's part of a step counts twice."""
+        return np.zeros((), dtype=bool)
+
+    def step_host_s(self, c: Columns) -> Array:
+        """Host seconds of the optimizer's step beside `host.STEP_HOST_S`, while the device waits."""
+        return NOTHING
+
+    def step_block_host_s(self, c: Columns) -> Array:
+        """Host seconds of the optimizer's step a block, as far as the device may be behind."""
+        return NOTHING
+
+    def instructions_s(self, c: Columns) -> Array:
+        """Host seconds of a micro-step of a pipeline beside its transfers."""
+        return NOTHING
+
+    def sigma(self, c: Columns) -> Array:
+        """Log deviation of the step time beside that of its parts."""
+        return NOTHING

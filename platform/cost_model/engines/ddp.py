@@ -1,0 +1,100 @@
+"""DistributedDataParallel: whole weights in the states' type, gradients all-reduced in buckets, products autocast."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from platform.cost_model.columns import Array, Columns, Mask, checkpointed_share
+from platform.cost_model.compression import held_bytes, passing_bytes, squeezing_s
+from platform.cost_model.engines.base import Certain, Copies, EngineCosts, Load, PerParameter, Sizes
+from platform.cost_model.engines.exchange import OVERLAP_SLOWDOWN, Buckets, syncs
+from platform.cost_model.hardware import BANDWIDTH_SHARE
+from trainers.layout import BatchPoint, Layout
+from trainers.recipe import Recipe
+
+
+class Ddp(EngineCosts):
+    """`torch.nn.parallel.DistributedDataParallel` under torch.amp."""
+
+    def bucket_bytes(self, state_bytes: float, compute_bytes: float) -> float:
+        """25 MiB (`bucket_cap_mb`)."""
+        return 25 * 2.0**20
+
+    def autocasts(self, c: Columns) -> Mask:
+        """All whose products are in fewer bytes."""
+        return c.compute_bytes < c.state_bytes
+
+    def weight_traffic(self, c: Columns, repeated: Array) -> Array:
+        """Sums, and autocast's cast of each weight for each pass."""
+        return super().weight_traffic(c, repeated) + cast_traffic(c, self.autocasts(c), repeated)
+
+    def per_parameter(self, c: Columns) -> PerParameter:
+        """Whole weights, gradients beside them from the first backward pass on, states."""
+        on_device = 1.0 - c.states_on_host
+        whole = c.state_bytes * np.ones(())
+        return PerParameter(
+            resident=whole * (1 - c.parameters_on_host) + whole * c.moments * on_device + held_bytes(c),
+            held_gradients=whole,
+            final_gradients=whole * on_device,
+            step_copies=np.zeros(()),
+        )
+
+    def copies(self, c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[Copies]:
+        """Autocast's cache of cast weights, and a bucket's copies where gradients are squeezed."""
+        cached, passing = autocast_cache(c, self.autocasts(c)), passing_bytes(c)
+        for _ in ranks:
+            yield Copies(at_loss=cached, in_block=cached, at_end=passing)
+
+    def table_gradient(self, c: Columns) -> Array:
+        """Under autocast in the type of the sums."""
+        width = np.where(self.autocasts(c), np.maximum(c.gradient_bytes, c.compute_bytes), c.compute_bytes)
+        return c.table_parameters / c.tp * width
+
+    def data_s(self, c: Columns, load: Load) -> Array:
+        """Buckets are reduced during the last backward pass (arXiv 2006.15704, section 3.2.3). Torch's PowerSGD hook
+        waits for the device after each bucket: nothing of it hides.
+        """
+        buckets = Buckets.of(c, load.owned)
+        reduced = buckets.reduced_s
+        hidden = np.where(c.factor_rank == 0, np.minimum(reduced - reduced / buckets.count, load.backward), 0.0)
+        squeezing = squeezing_s(c, load.owned, c.bandwidth * BANDWIDTH_SHARE)
+        return syncs(c) * (reduced - hidden * (1 - OVERLAP_SLOWDOWN) + squeezing)
+
+    def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
+        """Weights, states and PowerSGD's error feedback; bucket views hold the gradients from the first backward on."""
+        sizes = Sizes.of(recipe)
+        certain = autocast_certain(sizes, layout)
+        feedback = sizes.state if recipe.powersgd_rank else 0.0
+        held = 0.0 if layout.offload != "none" else sizes.state
+        return Certain(
+            resident=certain.resident + feedback,
+            held_gradients=held,
+            final_gradients=certain.final_gradients,
+            block_copies=certain.block_copies,
+        )
+
+
+def cast_traffic(c: Columns, autocasts: Mask, repeated: Array) -> Array:
+    """Bytes of autocast's casts: of each weight in the states' type, for each pass."""
+    return np.where(autocasts, (c.state_bytes + c.compute_bytes) * (1 + repeated), 0.0)
+
+
+def autocast_cache(c: Columns, autocasts: Mask) -> Array:
+    """Bytes of the weights that autocast has cast. A compiled block casts its own and, unless it is checkpointed, saves
+    the casts for its backward pass.
+    """
+    repeated = np.where(c.full_checkpointing > 0, checkpointed_share(c), c.selective_checkpointing)
+    kept = np.where(c.fused > 0, 1 - repeated, 1.0)
+    return np.where(autocasts, c.compute_bytes * (c.layers * (c.layer_parameters / c.tp) / c.pp) * kept, 0.0)
+
+
+def autocast_certain(sizes: Sizes, layout: Layout) -> Certain:
+    """What is certain of whole weights in the states' type, gradients apart while the loss is computed."""
+    # F.linear under autocast saves the low-precision weight for its backward pass; a compiler may cast again.
+    eager = layout.compile == "none" and layout.checkpointing == "none"
+    away = layout.offload != "none"
+    return Certain(
+        resident=(0.0 if layout.offload == "all" else sizes.state) + (0.0 if away else sizes.moments),
+        final_gradients=0.0 if away else sizes.state,
+        block_copies=sizes.compute if sizes.compute < sizes.state and eager else 0.0,
+    )

@@ -1,0 +1,242 @@
+"""DeepSpeed ZeRO, stages 0 to 3, and its pipeline. Read in its code: the files that are named lie in its `runtime`."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from platform.cost_model import constants
+from platform.cost_model.columns import Array, Columns, Mask, checkpointed_share
+from platform.cost_model.engines.base import Certain, Copies, EngineCosts, Hooks, Load, PerParameter, Sizes
+from platform.cost_model.engines.ddp import autocast_cache, autocast_certain, cast_traffic
+from platform.cost_model.engines.exchange import OVERLAP_SLOWDOWN, Buckets, syncs, units_s
+from trainers.layout import BatchPoint, Layout
+from trainers.recipe import Recipe
+
+GRADIENT_HOST_S = constants.number("deepspeed", "GRADIENT_HOST_S")
+GATHER_HOST_S = constants.number("deepspeed", "GATHER_HOST_S")
+INSTRUCTIONS_S = constants.number("deepspeed", "INSTRUCTIONS_S")
+LIVE_PARAMETERS = constants.number("deepspeed", "LIVE_PARAMETERS")
+SUB_GROUP = constants.number("deepspeed", "SUB_GROUP")
+ZERO_3_GATHERS = constants.number("deepspeed", "ZERO_3_GATHERS")
+ZERO_3_SIGMA = constants.number("deepspeed", "ZERO_3_SIGMA")
+
+
+class DeepSpeed(EngineCosts):
+    """`deepspeed.initialize`. Stage 0 that sums in the states' type computes as DDP does, under torch's autocast."""
+
+    def bucket_bytes(self, state_bytes: float, compute_bytes: float) -> float:
+        """5e8 elements (`reduce_bucket_size`)."""
+        return 5e8 * compute_bytes
+
+    def wraps_optimizer(self, c: Columns) -> Mask:
+        """All but stage 0 that sums in the states' type, which steps torch's optimizer; in published runs stage 0 holds
+        16-bit weights beside the masters.
+        """
+        return ~((c.zero_stage == 0) & (c.pp == 1) & (c.gradient_bytes >= c.state_bytes))
+
+    def autocasts(self, c: Columns) -> Mask:
+        """Where torch's optimizer steps and products are in fewer bytes."""
+        return (c.compute_bytes < c.state_bytes) & ~self.wraps_optimizer(c)
+
+    def stops_early(self, c: Columns) -> Mask:
+        """With torch's checkpoint; the pipeline's runs the whole block, and so did stacks before fused attention."""
+        return (c.tp * c.pp == 1) & (c.flash > 0)
+
+    def weight_traffic(self, c: Columns, repeated: Array) -> Array:
+        """`BF16_Optimizer` casts a gradient before it adds it (`update_hp_grads`); stages 2 and 3 copy it to the bucket
+        and divide it there, then add this rank's part (`stage_1_and_2.py`, `average_tensor`); stage 3 concatenates what
+        it gathered, and gradients before their reduction (`AllGatherCoalescedHandle`, `reduce_scatter_coalesced`).
+        """
+        cast = c.compute_bytes + c.gradient_bytes
+        sums = np.where(_sums_whole(c), cast + 3 * c.gradient_bytes, super().weight_traffic(c, repeated))
+        sharded_sum = np.where(c.grad_accum > 1, 3 * c.gradient_bytes / c.shard, 0.0)
+        bucketed = cast + 2 * c.gradient_bytes + sharded_sum
+        gathered = np.where(c.shard > 1, 2 * c.compute_bytes * (2 + repeated), 0.0)
+        sums = np.where(c.zero_stage == 2, bucketed, sums)
+        sums = np.where(c.zero_stage == 3, bucketed + 2 * c.gradient_bytes + gathered, sums)
+        return sums + cast_traffic(c, self.autocasts(c), repeated)
+
+    def per_parameter(self, c: Columns) -> PerParameter:
+        """Weights in the products' type with masters and states, each shared from its stage on."""
+        sb, cb = c.state_bytes, c.compute_bytes
+        autocasts, on_device = self.autocasts(c), 1.0 - c.states_on_host
+        zero_1, zero_2, zero_3 = (np.where(c.zero_stage >= stage, c.shard, 1.0) for stage in (1, 2, 3))
+        masters = np.where((sb > cb) | (c.zero_stage >= 1), sb, 0.0)
+        weights = np.where(autocasts, sb, cb / zero_3) * (1 - c.parameters_on_host)
+        states = np.where(autocasts, sb * c.moments, (masters + sb * c.moments) / zero_1)
+        # Low-precision gradients are held in the type in which they are summed (fp32 under "bf16 with fp32 sums").
+        summed = np.maximum(c.gradient_bytes, cb)
+        accumulates = c.grad_accum > 1
+        # Whole sums in a wider type stand beside the low-precision gradients of the current micro-batch.
+        beside = ~autocasts & (summed > cb) & (c.zero_stage <= 1)
+        gradients = np.where(autocasts, sb, summed / zero_2) + np.where(beside, cb, 0.0)
+        held = np.where(accumulates | autocasts | beside, gradients, 0.0)
+        # Offloaded, stage 1 still sums whole gradients on the device, and stage 2 what it owns where the sums are wider
+        # than the products (`stage_1_and_2.py`, `copy_grads_in_partition`); only at the end of a step do they go down.
+        away = np.where((c.zero_stage == 2) & (summed > cb), summed / zero_2, 0.0)
+        away = np.where(c.zero_stage == 1, summed * accumulates, away)
+        return PerParameter(
+            resident=weights + states * on_device,
+            held_gradients=np.where(c.states_on_host > 0, away, held),
+            final_gradients=gradients * on_device,
+            step_copies=self._step_copies(c, summed, zero_1, zero_3) * on_device,
+        )
+
+    def _step_copies(self, c: Columns, summed: Array, zero_1: Array, zero_3: Array) -> Array:
+        """Bytes a parameter that the step flattens of this rank's gradients, stage 3 a sub-group at a time; sums in 16
+        bits are cast to fp32 as well. fp32 sums of 16-bit products stand in one flat tensor from the start, that the
+        optimizer takes as it is (`stage_1_and_2.py`, `_build_compact_grad_partition_buffer`; `bf16_optimizer.py`); fp32
+        throughout is flattened.
+        """
+        sb, cb = c.state_bytes, c.compute_bytes
+        owned = np.maximum(c.layers * c.layer_parameters / c.tp / c.pp / c.shard, 1.0)
+        flat = np.where(summed >= sb, 0.0, (cb + sb) / zero_1)
+        flat = np.where(c.zero_stage == 3, sb * np.minimum(SUB_GROUP / owned, 1.0) / zero_3, flat)
+        alike = (sb == cb) & ((c.zero_stage == 1) | (c.zero_stage == 2)) & (c.pp == 1)
+        return np.where(alike, sb / zero_1, np.where((sb > cb) & ~self.autocasts(c), flat, 0.0))
+
+    def copies(self, c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[Copies]:
+        """Stage 3 keeps up to a set number of gathered parameters. DeepSpeed leaves autocast's cache before the loss,
+        where only the head's stays, so that with checkpointing the end of the forward pass, with logits of 2 bytes, may
+        hold more than the loss.
+        """
+        cb, block = c.compute_bytes, c.layer_parameters / c.tp
+        whole = c.layers * block / c.pp
+        autocasts = self.autocasts(c)
+        cached = autocast_cache(c, autocasts)
+        leaves = (c.full_checkpointing > 0) & (cached > 0)
+        gathers = (c.zero_stage == 3) & (c.shard > 1)
+        # It reduces each gradient as it comes, and copies what it gathered for a module into place.
+        largest = c.ffn * c.hidden / c.tp * cb
+        for root, logits in ranks:
+            live = np.minimum(np.minimum(LIVE_PARAMETERS, whole + root), np.maximum(2 * block, root)) * cb
+            wished = np.minimum((1 + c.blocks_ahead) * block + root, whole + root) * cb
+            live = np.where(c.blocks_ahead > 0, wished, live)
+            before_loss = np.maximum(cached - logits * (1 - cb / c.logit_bytes), 0.0) + root * cb
+            yield Copies(
+                at_loss=np.where(gathers, live, np.where(leaves, before_loss, cached)),
+                in_block=np.where(
+                    gathers,
+                    np.maximum(live, largest) + 2 * largest,
+                    np.where(leaves, (root + block) * cb, cached),
+                ),
+                at_end=np.where(gathers, live, 0.0),
+            )
+
+    def table_gradient(self, c: Columns) -> Array:
+        """`BF16_Optimizer` casts each gradient to its sums' type before it adds it (`update_hp_grads`)."""
+        widened = self.autocasts(c) | _sums_whole(c)
+        width = np.where(widened, np.maximum(c.gradient_bytes, c.compute_bytes), c.compute_bytes)
+        return c.table_parameters / c.tp * width
+
+    def buckets(self, c: Columns, owned: Array) -> Array:
+        """One, or two where they are reduced beside the computing. Stage 3 makes its bucket at the start, whole,
+        whatever the model and the ranks; on a CPU, pages that nobody writes take no memory.
+        """
+        bucket = np.minimum(c.bucket_bytes / np.maximum(c.gradient_bytes, 1.0), owned) * c.gradient_bytes
+        count = np.where((c.zero_stage > 1) | (c.overlaps > 0), 2.0, 1.0)
+        reduced = np.where(c.dp > 1, bucket * count, 0.0)
+        return np.where(c.zero_stage == 3, np.where(c.units > 1, c.bucket_bytes, bucket), reduced)
+
+    def stage_buffers(self, c: Columns, boundary: Array) -> Array:
+        """Each buffer's input and output."""
+        return np.where(c.pp > 1, 2 * boundary, 0.0)
+
+    def data_s(self, c: Columns, load: Load) -> Array:
+        """By stage: 0 reduces after the backward pass, 1 and 2 then gather the updated parameters, 3 works by units."""
+        reduced = Buckets.of(c, load.owned).reduced_s * syncs(c)
+        stages = np.where(c.zero_stage >= 1, self._buckets_s(c, load), reduced)
+        return np.where(c.zero_stage == 3, self._units_s(c, load), stages)
+
+    def _buckets_s(self, c: Columns, load: Load) -> Array:
+        """Stages 1 and 2, which have all-reduced whole buckets since 2023 (`stage_1_and_2.py`,
+        `use_multi_rank_bucket_allreduce`). `BF16_Optimizer` all-reduces whole sums and steps its part of them.
+        """
+        buckets, whole_sums = Buckets.of(c, load.owned), _sums_whole(c)
+        reduced = buckets.reduced_s
+        each = np.where((c.reduces_whole > 0) | whole_sums, reduced, buckets.scattered_s)
+        beside = np.minimum(each * (1 - 1 / buckets.count), load.backward) * (1 - OVERLAP_SLOWDOWN)
+        hidden = np.where((c.overlaps > 0) & ~whole_sums, beside, 0.0)
+        times = np.where(c.zero_stage >= 2, c.grad_accum, syncs(c))
+        return times * (each - hidden) + buckets.ring.gather_s(load.owned * c.compute_bytes)
+
+    def _units_s(self, c: Columns, load: Load) -> Array:
+        """Stage 3 releases each module after every pass of it, so that recomputing loads it once more (arXiv
+        2104.07857, section 4.1)."""
+        again = np.where(c.full_checkpointing > 0, checkpointed_share(c), 0.0)
+        one = np.ones(())
+        return units_s(
+            c,
+            load,
+            collectives=ZERO_3_GATHERS,
+            gathers=1.0 + again,
+            gathers_again=one,
+            reductions=one,
+            hidden=c.prefetch,
+            stored_bytes=c.compute_bytes,
+        )
+
+    def gradients_to_host_s(self, c: Columns, owned: Array) -> Array:
+        """Stage 3 keeps its sums on the host and brings each up to add to it (`stage3.py`, `partition_grads`)."""
+        down = owned / c.shard * c.gradient_bytes / c.host_bandwidth
+        return np.where((c.zero_stage == 3) & (c.states_on_host > 0), (c.grad_accum - 1) * 2 * down, 0.0)
+
+    def hooks(self, c: Columns) -> Hooks:
+        """Stage 3 hooks every module, six a block. Below, the wrapped optimizer hooks each gradient."""
+        fetching = np.where(c.zero_stage == 3, 6 * GATHER_HOST_S, 0.0)
+        hooked = self.wraps_optimizer(c) & (c.zero_stage < 3) & (c.blocking > 0)
+        return Hooks(
+            forward=fetching,
+            backward=2 * fetching + np.where(hooked, 12 * GRADIENT_HOST_S, 0.0),
+            again=fetching,
+        )
+
+    def step_host_s(self, c: Columns) -> Array:
+        """In fp16 the wrapped optimizer looks through each gradient for overflow."""
+        searches = self.wraps_optimizer(c) & (c.scales_loss > 0) & (c.zero_stage < 3)
+        return np.where(searches, 12 * c.layers / c.pp * GRADIENT_HOST_S, 0.0)
+
+    def instructions_s(self, c: Columns) -> Array:
+        """The pipeline interprets a list of instructions."""
+        return np.asarray(INSTRUCTIONS_S)
+
+    def sigma(self, c: Columns) -> Array:
+        """Of stage 3, whose prefetching differs most between versions."""
+        return np.where(c.zero_stage == 3, ZERO_3_SIGMA, 0.0)
+
+    def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
+        """By stage, as `per_parameter`, but for what the flat buffers of a version may do without."""
+        sizes, stage = Sizes.of(recipe), layout.zero_stage
+        state, compute = sizes.state, sizes.compute
+        accumulates, on_device = batch.grad_accum > 1, layout.offload == "none"
+        if stage == 0 and compute < state:
+            # Gradients come with the backward pass, and stay only for a further micro-batch.
+            certain = autocast_certain(sizes, layout)
+            held = state if accumulates and on_device else 0.0
+            return dataclasses.replace(certain, held_gradients=held)
+        shard = layout.dp_shard * layout.cp
+        weights = 0.0 if layout.offload == "all" else compute / (shard if stage == 3 else 1)
+        masters = state if state > compute else 0.0
+        states = (masters + sizes.moments) / (shard if stage >= 1 else 1)
+        gradients = final = compute / (shard if stage >= 2 else 1)
+        # Stage 1 in bf16 sums in fp32, in a buffer of its own that is there from the start.
+        summing = stage == 1 and recipe.compute_precision == "bf16" and state > compute
+        if stage in (1, 2) and masters:
+            final = state / shard  # the step flattens this rank's share of the gradients and casts it to fp32
+        if summing:
+            gradients = final = state
+        if not on_device:
+            # Stage 1 sums whole gradients on the device all the same; what stage 2 sums there depends on their type.
+            gradients, final = gradients if stage == 1 else 0.0, 0.0
+        return Certain(
+            resident=weights + (states if on_device else 0.0),
+            held_gradients=gradients if accumulates or (summing and on_device) else 0.0,
+            final_gradients=final,
+            gathers_blocks=stage == 3 and layout.dp_shard > 1,
+        )
+
+
+def _sums_whole(c: Columns) -> Mask:
+    """Rows of `BF16_Optimizer`: stage 1 with sums wider than the products."""
+    return (c.zero_stage == 1) & (c.gradient_bytes > c.compute_bytes)

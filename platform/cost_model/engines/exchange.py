@@ -1,0 +1,90 @@
+"""Two ways in which engines exchange gradients: in buckets over all ranks, and unit by unit among those that share."""
+
+import dataclasses
+
+import numpy as np
+
+from platform.cost_model import constants, offload
+from platform.cost_model.columns import Array, Columns
+from platform.cost_model.engines.base import Load
+from platform.cost_model.mesh import Ring, data_ring
+
+OVERLAP_SLOWDOWN = constants.number("exchange", "OVERLAP_SLOWDOWN")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Buckets:
+    """Gradients of one rank, cut into buckets that are reduced over all ranks, one after the other."""
+
+    ring: Ring
+    num_bytes: Array
+    """Of all gradients, as they are exchanged."""
+    count: Array
+
+    @classmethod
+    def of(cls, c: Columns, owned: Array) -> "Buckets":
+        """The buckets of a rank's `owned` parameters."""
+        num_bytes = owned * c.gradient_bytes * c.compression
+        count = np.maximum(np.ceil(num_bytes / np.maximum(c.bucket_bytes, 1.0)), 1.0)
+        return cls(ring=data_ring(c), num_bytes=num_bytes, count=count)
+
+    @property
+    def reduced_s(self) -> Array:
+        """Seconds to all-reduce them all."""
+        return self.count * self.ring.all_reduce_s(self.num_bytes / self.count)
+
+    @property
+    def scattered_s(self) -> Array:
+        """Seconds to reduce each to the ranks that own its parts."""
+        return self.count * self.ring.gather_s(self.num_bytes / self.count)
+
+
+def syncs(c: Columns) -> Array:
+    """Reductions a step: one, or one for each micro-step."""
+    return np.where(c.sync_every > 0, c.grad_accum, 1.0)
+
+
+def scattered_s(c: Columns, owned: Array) -> Array:
+    """Seconds of stage 1 and 2 of ZeRO after the backward pass: gradients are scattered, updated parameters gathered in
+    their own type (arXiv 1910.02054, section 7.1), which are as many bytes as an all-reduce.
+    """
+    buckets = Buckets.of(c, owned)
+    return syncs(c) * buckets.scattered_s + buckets.ring.gather_s(owned * c.compute_bytes)
+
+
+def units_s(
+    c: Columns,
+    load: Load,
+    *,
+    collectives: float,
+    gathers: Array,
+    gathers_again: Array,
+    reductions: Array,
+    hidden: Array,
+    stored_bytes: Array,
+) -> Array:
+    """Exposed seconds a step where units (blocks) are gathered for each pass and their gradients scattered, beside the
+    compute of the neighbouring block (arXiv 2304.11277, section 3.3).
+
+    Each takes so many `collectives`. `gathers` a micro-step are over all ranks that share the parameters, and
+    `gathers_again` over those that hold them between the passes; there are so many `reductions`. Of all that a share of
+    `hidden` lies behind the compute. Parameters on the host are `stored_bytes` each.
+    """
+    whole = data_ring(c)
+    unit = Ring.of(c, c.shard, np.minimum(whole.in_node, c.shard))
+    per_layer = c.layer_parameters / c.tp
+    gather = collectives * unit.gather_s(per_layer * c.compute_bytes / collectives)
+    gather = gather + offload.parameters_s(c, per_layer / c.shard, stored_bytes)  # what lies on the host comes up first
+    # The second gathering may stay in a smaller group of neighbours.
+    few = np.minimum(c.reshard, c.shard)
+    near = Ring.of(c, few, np.minimum(whole.in_node, few)).gather_s(per_layer * c.compute_bytes)
+    second = np.where(few < c.shard, near, gather)
+    scatter = collectives * unit.gather_s(per_layer * c.gradient_bytes / collectives)
+    replicas = whole.ranks / c.shard
+    across = Ring.of(c, replicas, np.clip(np.floor(whole.in_node / c.shard), 1.0, replicas))
+    reduction = scatter + across.all_reduce_s(per_layer * c.gradient_bytes / c.shard)
+    talk = load.blocks / per_layer * (gathers * gather + gathers_again * second + reductions * reduction)
+    outside = (load.owned - load.blocks) * (2 * c.compute_bytes + c.gradient_bytes)
+    ends = outside / unit.bandwidth * (c.shard - 1) / c.shard
+    exposed = talk - np.minimum(talk, load.slot) * hidden + gather + scatter
+    return np.where((c.shard > 1) | (c.parameters_on_host > 0), c.grad_accum * exposed + ends, 0.0)

@@ -1,0 +1,136 @@
+"""FSDP2: each block a unit, gathered for its passes, whose gradients are reduced to shards."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from platform.cost_model import constants
+from platform.cost_model.columns import Array, Columns
+from platform.cost_model.engines.base import NOTHING, Certain, Copies, EngineCosts, Hooks, Load, PerParameter, Sizes
+from platform.cost_model.engines.exchange import OVERLAP_SLOWDOWN, units_s
+from platform.cost_model.offload import HOST_SUMS
+from trainers.layout import BatchPoint, Layout
+from trainers.recipe import Recipe
+
+UNIT_HOST_S = constants.number("fsdp", "UNIT_HOST_S")
+CAST_HOST_S = constants.number("fsdp", "CAST_HOST_S")
+REDUCE_HOST_S = constants.number("fsdp", "REDUCE_HOST_S")
+COLLECTIVE_HOST_S = constants.number("fsdp", "COLLECTIVE_HOST_S")
+SHARD_STEP_S = constants.number("fsdp", "SHARD_STEP_S")
+
+
+class Fsdp(EngineCosts):
+    """`torch.distributed.fsdp.fully_shard` over each block and the root. Stage 2 keeps blocks gathered."""
+
+    def bucket_bytes(self, state_bytes: float, compute_bytes: float) -> float:
+        """None: a unit is reduced by itself."""
+        return 0.0
+
+    def weight_traffic(self, c: Columns, repeated: Array) -> Array:
+        """What was gathered is copied into place, for each pass at stage 3, and gradients are cast for the reduction
+        (arXiv 2304.11277, section 4.2); then this rank's part alone is added up.
+        """
+        sharded_sum = np.where(c.grad_accum > 1, 3 * c.gradient_bytes / c.shard, 0.0)
+        reduced = c.compute_bytes + c.gradient_bytes + sharded_sum
+        sums = np.where((c.sync_every > 0) & (c.shard > 1), reduced, super().weight_traffic(c, repeated))
+        passes = np.where(c.zero_stage == 3, 2.0, 1 / c.grad_accum)
+        return sums + np.where(c.shard > 1, 2 * c.compute_bytes * passes, 0.0)
+
+    def per_parameter(self, c: Columns) -> PerParameter:
+        """Shards of weights and states; gradients whole where they are summed before they are reduced."""
+        on_device = 1.0 - c.states_on_host
+        shards = c.state_bytes / c.shard * on_device
+        accumulates = c.grad_accum > 1
+        held = np.where((c.sync_every == 0) & accumulates, c.state_bytes, shards)
+        return PerParameter(
+            resident=c.state_bytes * (1 + c.moments) / c.shard * on_device,
+            held_gradients=np.where(accumulates, held, 0.0),
+            final_gradients=shards,
+            step_copies=NOTHING,
+        )
+
+    def copies(self, c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[Copies]:
+        """The root unit (embeddings) stays through the forward pass, and one block is gathered ahead; a backward unit
+        has its parameters, their gradients and the fp32 input of the reduction.
+        """
+        cb, sb = c.compute_bytes, c.state_bytes
+        block = c.layer_parameters / c.tp
+        whole = c.layers * block / c.pp
+        # Between the passes each rank of a smaller group has its part of every block.
+        keeps = np.where(c.zero_stage == 2, whole, np.where(c.reshard < c.shard, whole / c.reshard, 0.0))
+        ahead = np.maximum(c.blocks_ahead, 1.0)
+        unit = np.where(c.zero_stage == 2, whole, (1 + ahead) * block + keeps) * cb + block * (cb + sb)
+        later = np.where(c.shard > 1, 2 * cb, cb) + sb
+        gathers = (c.shard > 1) | (cb != sb)
+        for root, _ in ranks:
+            yield Copies(
+                at_loss=np.where(gathers, (root + keeps) * cb, 0.0),
+                in_block=np.where(gathers, root * cb + unit, 0.0),
+                # The root is reduced last: parameters, gradients and, unless one rank reduces in place, their copy.
+                at_end=np.where(gathers, root * later, 0.0),
+            )
+
+    def table_gradient(self, c: Columns) -> Array:
+        """None: the root unit's is among the copies."""
+        return NOTHING
+
+    def unpooled(self, c: Columns, owned: Array) -> Array:
+        """Sharded gradients, where sums were whole until then: these are freed into another stream's pool."""
+        whole_sums = (c.sync_every == 0) & (c.grad_accum > 1) & (c.states_on_host == 0)
+        return np.where(whole_sums, owned * c.state_bytes / c.shard, 0.0)
+
+    def optimizer_ranks(self, c: Columns) -> Array:
+        """All that share the parameters."""
+        return c.shard
+
+    def data_s(self, c: Columns, load: Load) -> Array:
+        """A block is gathered for its forward pass and, at stage 3, again for its backward pass."""
+        once = 1.0 / c.grad_accum
+        return units_s(
+            c,
+            load,
+            collectives=1.0,
+            gathers=np.where(c.zero_stage == 3, 1.0, once),
+            gathers_again=np.where(c.zero_stage == 3, 1.0, 0.0),
+            reductions=np.where(c.sync_every > 0, 1.0, once),
+            hidden=np.asarray(1 - OVERLAP_SLOWDOWN),
+            stored_bytes=c.state_bytes,
+        )
+
+    def gradients_to_host_s(self, c: Columns, owned: Array) -> Array:
+        """Each reduced gradient goes down and is added to what lies there."""
+        share = owned / c.shard * c.gradient_bytes
+        sums = (c.sync_every > 0) & (c.parameters_on_host > 0)
+        return np.where(sums, (c.grad_accum - 1) * (share / c.host_bandwidth + share / HOST_SUMS), 0.0)
+
+    def hooks(self, c: Columns) -> Hooks:
+        """Of one unit. Stage 2 gathers for the first of a step's micro-steps; gradients may be reduced in the last
+        alone. A unit holds the checkpoint; compiled code has it inside.
+        """
+        collective = np.where(c.shard > 1, COLLECTIVE_HOST_S, 0.0)
+        gather, reduce = CAST_HOST_S + collective, REDUCE_HOST_S + collective
+        every = c.zero_stage == 3
+        reductions = np.where(c.sync_every > 0, 1.0, 1.0 / c.grad_accum)
+        return Hooks(
+            forward=UNIT_HOST_S + np.where(every, 1.0, 1.0 / c.grad_accum) * gather,
+            backward=2 * UNIT_HOST_S + np.where(every, gather, 0.0) + reductions * reduce,
+            again=NOTHING,
+        )
+
+    def step_block_host_s(self, c: Columns) -> Array:
+        """Twelve parameters of a block, each unscaled, clipped and stepped as a plain tensor."""
+        return np.asarray(12 * SHARD_STEP_S)
+
+    def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
+        """Shards, which may be cut over context parallelism's ranks too; whole gradients where these are summed."""
+        sizes, shard = Sizes.of(recipe), layout.dp_shard * layout.cp
+        on_device = 0.0 if layout.offload != "none" else 1.0
+        held = sizes.state if layout.grad_sync == "last" else on_device * sizes.state / shard
+        gathers = shard > 1 or sizes.compute != sizes.state
+        return Certain(
+            resident=on_device * (sizes.state + sizes.moments) / shard,
+            held_gradients=held if batch.grad_accum > 1 else 0.0,
+            final_gradients=on_device * sizes.state / shard,
+            block_copies=sizes.compute if layout.zero_stage == 2 and gathers else 0.0,
+            gathers_blocks=layout.zero_stage == 3 and layout.dp_shard > 1,
+        )

@@ -1,0 +1,46 @@
+"""Megatron-LM's data parallelism, of published runs: 16-bit weights, fp32 masters, gradients reduced at the end."""
+
+import numpy as np
+
+from platform.cost_model.columns import Array, Columns, Mask
+from platform.cost_model.engines.base import NOTHING, Certain, EngineCosts, Load, PerParameter
+from platform.cost_model.engines.exchange import Buckets, scattered_s, syncs
+from trainers.layout import BatchPoint, Layout
+from trainers.recipe import Recipe
+
+
+class Megatron(EngineCosts):
+    """Its DDP at stage 0, its distributed optimizer at stage 1."""
+
+    def bucket_bytes(self, state_bytes: float, compute_bytes: float) -> float:
+        """4e7 parameters (`ddp_bucket_size`)."""
+        return 4e7 * state_bytes
+
+    def stops_early(self, c: Columns) -> Mask:
+        """Never: its checkpoint runs the whole block."""
+        return np.zeros((), dtype=bool)
+
+    def per_parameter(self, c: Columns) -> PerParameter:
+        """Weights in the products' type, masters and states, shared from stage 1 on; gradients from stage 2 on."""
+        sb, cb, on_device = c.state_bytes, c.compute_bytes, 1.0 - c.states_on_host
+        zero_1, zero_2, zero_3 = (np.where(c.zero_stage >= stage, c.shard, 1.0) for stage in (1, 2, 3))
+        masters = np.where(sb > cb, sb, 0.0)
+        summed = np.maximum(c.gradient_bytes, cb)
+        # Whole sums in a wider type stand beside the low-precision gradients of the current micro-batch.
+        beside = (summed > cb) & (c.zero_stage <= 1)
+        gradients = summed / zero_2 + np.where(beside, cb, 0.0)
+        return PerParameter(
+            resident=cb / zero_3 * (1 - c.parameters_on_host) + (masters + sb * c.moments) / zero_1 * on_device,
+            held_gradients=np.where((c.grad_accum > 1) | beside, gradients, 0.0),
+            final_gradients=gradients * on_device,
+            step_copies=NOTHING,
+        )
+
+    def data_s(self, c: Columns, load: Load) -> Array:
+        """After the backward pass: all-reduced, or scattered and the updated parameters gathered."""
+        reduced = syncs(c) * Buckets.of(c, load.owned).reduced_s
+        return np.where(c.zero_stage >= 1, scattered_s(c, load.owned), reduced)
+
+    def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
+        """Nothing: no layout of a search has it."""
+        return Certain()

@@ -1,0 +1,266 @@
+"""Features: the one builder of the predictor's `Columns` from layouts, batch points, a model and a cluster.
+
+Layouts stay beside the rows that they give; nothing decodes a row back into a layout.
+"""
+
+import dataclasses
+import operator
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from platform.cost_model import constants
+from platform.cost_model.columns import FIELDS, Array, Columns, Mask
+from platform.cost_model.compression import compression_values
+from platform.cost_model.engines import ENGINES, costs
+from platform.cost_model.hardware import PLAIN_SHARE, ClusterSpec
+from platform.cost_model.kernels import (
+    activation_passes,
+    checkpoint_distance,
+    compiled_calls,
+    flash_share,
+    inner_copies,
+    is_full_checkpointing,
+    logit_bytes,
+    loss_kind,
+    pads_vocabulary,
+)
+from platform.cost_model.layout_arrays import AXES, LayoutArrays
+from platform.cost_model.offload import LINK_SHARE
+from trainers.layout import BatchPoint, Layout, activation_budget
+from trainers.recipe import Recipe
+from trainers.spec import ModelSpec
+
+ROUNDING = constants.words("features", "ROUNDING")
+
+PREFETCH = constants.words("features", "PREFETCH")
+
+
+THIS_PROJECT = {
+    "virtual_stages": 1.0,
+    "checkpoint_blocks": 1.0,
+    "kept_checkpoints": 1.0,
+    "repeats_core_alone": 0.0,
+    "reduces_whole": 1.0,
+    "metric_losses": 0.0,
+    "dropout": 0.0,
+    "blocking": 0.0,
+    "rounding": ROUNDING["expandable"],
+}
+"""What this project's trainer does that no layout of it states otherwise: its stack."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """What a recipe, or a published run, asks for besides its layout and batch."""
+
+    model: ModelSpec
+    modules: str
+    """The architecture whose modules of transformers run, "" where a stack brings its own."""
+    seq_len: int
+    precision: str
+    """Of the products."""
+    state_bytes: float
+    moments: float
+    """Optimizer states a parameter."""
+    compression: str = "none"
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> "Workload":
+        """The workload of `recipe`."""
+        return cls(
+            model=recipe.model,
+            modules=recipe.model.architecture,
+            seq_len=recipe.seq_len,
+            precision=recipe.compute_precision,
+            state_bytes=2.0 if recipe.state_precision == "bf16" else 4.0,
+            moments=2.0 if recipe.optimizer == "adamw" else 0.0,
+            compression=recipe.compression,
+        )
+
+    @property
+    def compute_bytes(self) -> float:
+        """Bytes of a value that enters a product."""
+        return 2.0 if self.precision in ("bf16", "fp16", "fp8") else 4.0
+
+
+def features(
+    work: Workload,
+    layouts: LayoutArrays,
+    cluster: ClusterSpec,
+    *,
+    micro_batch: Array,
+    grad_accum: Array,
+    stack: Mapping[str, Array | float] | None = None,
+) -> Columns:
+    """The rows of `layouts` at these batch points. `stack` has the features that a run's software states in place of
+    those of this project's engines; see `stacks`.
+    """
+    dp = layouts.numbers("dp_replicate") * layouts.numbers("dp_shard")
+    values: dict[str, Array | Mask | float] = {
+        **_of_model(work.model),
+        **_of_work(work),
+        **_of_cluster(cluster, work.precision),
+        **_of_engine(work, layouts),
+        **_of_kernels(work, layouts),
+        "micro_batch": micro_batch,
+        "grad_accum": grad_accum,
+        "global_batch": micro_batch * grad_accum * dp,
+        **THIS_PROJECT,
+        **(stack or {}),
+    }
+    return Columns(**{name: np.asarray(values[name], dtype=np.float64) for name in FIELDS})
+
+
+def from_points(points: Sequence[tuple[Recipe, Layout, BatchPoint]], cluster: ClusterSpec) -> Columns:
+    """A row for each (recipe, layout, batch point) on one cluster, in order."""
+    rows: dict[Recipe, list[int]] = {}
+    for row, (recipe, _, _) in enumerate(points):
+        rows.setdefault(recipe, []).append(row)
+    parts = [
+        features(
+            Workload.of(recipe),
+            LayoutArrays.of([dict(zip(AXES, _values_of(points[row][1]), strict=True)) for row in members]),
+            cluster,
+            micro_batch=np.array([points[row][2].micro_batch for row in members], dtype=np.float64),
+            grad_accum=np.array([points[row][2].grad_accum for row in members], dtype=np.float64),
+        )
+        for recipe, members in rows.items()
+    ]
+    if not parts:
+        return Columns(**{name: np.zeros(0) for name in FIELDS})
+    return joined(parts).take(np.argsort(np.concatenate(list(rows.values())), kind="stable"))
+
+
+_values_of = operator.attrgetter(*AXES)
+
+
+def joined(parts: Sequence[Columns]) -> Columns:
+    """The rows of all `parts`, one after the other; every field has a value a row."""
+    return Columns(
+        **{
+            name: np.concatenate([np.broadcast_to(getattr(part, name), part.shape) for part in parts])
+            for name in FIELDS
+        }
+    )
+
+
+def _of_work(work: Workload) -> dict[str, Array | float]:
+    return {
+        **compression_values(work.model, work.compression),
+        "seq_len": work.seq_len,
+        "compute_bytes": work.compute_bytes,
+        "scales_loss": work.precision == "fp16",
+        "state_bytes": work.state_bytes,
+        "moments": work.moments,
+        # Every engine of this project reduces and sums in the states' type.
+        "gradient_bytes": work.state_bytes,
+    }
+
+
+def _of_engine(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask | float]:
+    """Degrees, and what engines do with parameters, gradients and states."""
+    numbers, of_words = layouts.numbers, layouts.of_words
+    cp, shard, reshard, buckets = (numbers(axis) for axis in ("cp", "dp_shard", "reshard", "bucket_mib"))
+
+    def bucket_bytes(engine: str) -> float:
+        known = costs(engine)
+        assert known is not None, engine
+        return known.bucket_bytes(work.state_bytes, work.compute_bytes)
+
+    return {
+        "engine": of_words(ENGINES.index, "engine"),
+        "zero_stage": numbers("zero_stage"),
+        "dp": numbers("dp_replicate") * shard,
+        "tp": numbers("tp"),
+        "pp": numbers("pp"),
+        "cp": cp,
+        "shard": shard * cp,
+        "reshard": np.where(reshard > 0, reshard, shard) * cp,
+        "sequence_parallel": numbers("tp") > 1,
+        "sync_every": of_words(lambda word: word == "every", "grad_sync"),
+        "states_on_host": of_words(lambda word: word != "none", "offload"),
+        "parameters_on_host": of_words(lambda word: word == "all", "offload"),
+        "bucket_bytes": np.where(buckets > 0, buckets * 2.0**20, of_words(bucket_bytes, "engine")),
+        "overlaps": of_words(lambda word: word == "on", "overlap") * (numbers("zero_stage") < 3),
+        "prefetch": PREFETCH["current"] * of_words(lambda word: word != "off", "overlap"),
+        "blocks_ahead": numbers("prefetch"),
+    }
+
+
+def _of_kernels(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask | float]:
+    """What is computed again, and by which kernels."""
+    of_words, compute, modules = layouts.of_words, work.compute_bytes, work.modules
+    fused = of_words(lambda word: word != "none", "compile")
+
+    def passes(compile_: str) -> tuple[float, float]:
+        return activation_passes(modules, bool(work.model.gated), compile_ != "none")
+
+    return {
+        "full_checkpointing": of_words(is_full_checkpointing, "checkpointing"),
+        "selective_checkpointing": of_words(lambda word: word == "selective", "checkpointing"),
+        "checkpoint_every": of_words(checkpoint_distance, "checkpointing"),
+        "budget": of_words(activation_budget, "checkpointing"),
+        "flash": of_words(lambda word: flash_share(modules, word), "attention"),
+        "wide_softmax": modules != "gpt2",
+        "fused": fused,
+        "fused_softmax": fused,
+        "compiled_calls": of_words(lambda word: compiled_calls(word, work.model.num_layers), "compile"),
+        "inner_copies": of_words(lambda word: inner_copies(modules, word != "none"), "compile"),
+        "activation_forward": of_words(lambda word: passes(word)[0], "compile"),
+        "activation_backward": of_words(lambda word: passes(word)[1], "compile"),
+        "logit_bytes": of_words(lambda *words: logit_bytes(loss_kind(*words), compute), "loss", "compile"),
+        "pads_vocabulary": of_words(lambda *words: pads_vocabulary(loss_kind(*words)), "loss", "compile"),
+        "chunked_loss": of_words(lambda word: word == "chunked", "loss"),
+    }
+
+
+def _of_model(model: ModelSpec) -> dict[str, Array | float]:
+    return {
+        "layers": model.num_layers,
+        "hidden": model.hidden_size,
+        "kv_width": model.num_kv_heads * model.head_dim,
+        "heads": model.num_heads,
+        "ffn": model.ffn_size,
+        "gated": model.gated,
+        "rotary": model.position == "rotary",
+        "vocab": model.vocab_size,
+        "layer_parameters": model.parameters_per_layer,
+        "embedding_parameters": model.embedding_parameters,
+        "table_parameters": model.vocab_size * model.hidden_size,
+        "tied": bool(model.tied_embeddings),
+    }
+
+
+def _of_cluster(cluster: ClusterSpec, precision: str) -> dict[str, Array | float]:
+    """What a cluster gives to its rows, for products computed in `precision`."""
+    device = cluster.device
+    peak = device.peak_tflops(precision) * 1e12
+    # fp8 products also cast their operands and find their largest values: Transformer Engine reports 1.3 to 1.5 times
+    # bf16 where the peak is twice as high (docs.nvidia.com, Transformer Engine, "Performance Optimizations").
+    share = device.matmul_share * (0.75 if precision == "fp8" else 1.0)
+    if precision == "fp32":
+        share = PLAIN_SHARE
+    half_type = "fp16" if precision in ("fp16", "fp8") else "bf16"
+    half = device.peak_tflops(half_type) * device.scale(half_type) * 1e12
+    return {
+        "matmul_flops": peak * share * device.scale(precision),
+        # Products of the matrix units start and end slowly: they pass through shared memory in long pipelines.
+        "tile_rows": 128 if precision == "fp32" else 256,
+        "half_depth": 32 if precision == "fp32" else 128,
+        "plain_flops": device.peak_tflops("fp32") * device.scale("fp32") * 1e12 * device.matmul_share,
+        "peak_flops": peak,
+        "flash_flops": half * device.flash_share,
+        "bandwidth": device.bandwidth_gb_per_s * 1e9,
+        "host_bandwidth": device.host_gb_per_s * 1e9 * LINK_SHARE,
+        "units": device.units,
+        "capacity_gib": device.memory_gib,
+        "context_gib": device.context_gib,
+        "devices_per_node": cluster.devices_per_node,
+        "intra_bandwidth": cluster.intra_gb_per_s * 1e9,
+        "intra_latency": cluster.intra_latency_s,
+        "inter_bandwidth": cluster.inter_gb_per_s * 1e9,
+        "group_bandwidth": cluster.group_gb_per_s * 1e9,
+        "inter_latency": cluster.inter_latency_s,
+        "spread": cluster.spread,
+    }

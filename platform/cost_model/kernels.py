@@ -1,0 +1,72 @@
+"""What kernels make of a layout's words: bytes and passes of activations, attention and the loss, as numbers."""
+
+from platform.cost_model import constants
+from trainers.layout import activation_budget
+
+BIASED_FLASH = constants.number("kernels", "BIASED_FLASH")
+
+LOGIT_BYTES = constants.words("kernels", "LOGIT_BYTES")
+
+
+def checkpoint_distance(checkpointing: str) -> float:
+    """Distance between fully checkpointed blocks; 1 for all of them."""
+    return {"every_4": 4.0, "every_2": 2.0}.get(checkpointing, 1.0)
+
+
+def is_full_checkpointing(checkpointing: str) -> bool:
+    """Whether whole blocks are computed again: all of them, or some."""
+    return checkpointing not in ("none", "selective") and activation_budget(checkpointing) == 1
+
+
+def compiled_calls(compile_: str, num_layers: int) -> float:
+    """`Columns.compiled_calls` by the layout's word for what is compiled."""
+    return {"block": 1.0, "model": 1.0 / num_layers}.get(compile_, 0.0)
+
+
+def flash_share(architecture: str, attention: str) -> float:
+    """`Columns.flash` of an attention kernel: BLOOM's ALiBi is an additive bias to sdpa."""
+    if attention == "eager":
+        return 0.0
+    return BIASED_FLASH if (architecture, attention) == ("bloom", "sdpa") else 1.0
+
+
+def loss_kind(loss: str, compile_: str) -> str:
+    """The key of `LOGIT_BYTES`: what is compiled whole takes its loss along, a chunk's is compiled with the blocks."""
+    if loss == "chunked":
+        return "chunked" if compile_ == "none" else "fused"
+    return "compiled" if compile_ == "model" else "plain"
+
+
+def logit_bytes(kind: str, compute_bytes: float) -> float:
+    """Bytes of a logit by kind of loss; in fp32 nothing is cast, so each copy is the logits' own size."""
+    return LOGIT_BYTES[kind] if compute_bytes == 2 else {"kept": 16.0, "chunked": 8.0, "fused": 8.0}.get(kind, 12.0)
+
+
+def pads_vocabulary(kind: str) -> bool:
+    """Whether the head's product is padded to a width of whole loads: by a compiler, or by the loss's kernel."""
+    return kind not in ("plain", "kept")
+
+
+def inner_copies(architecture: str, fused: bool) -> float:
+    """Tensors of inner width saved: before and after the activation, the gate's two besides.
+
+    transformers' GPT-2 computes its GELU in eight element-wise steps, of which eager execution saves three more:
+    the tangent, half the input and one plus the tangent (`NewGELUActivation`).
+    """
+    if architecture == "llama":
+        return 3.0 if fused else 4.0
+    return 5.0 if architecture == "gpt2" and not fused else 2.0
+
+
+def activation_passes(architecture: str, gated: bool, fused: bool) -> tuple[float, float]:
+    """Reads and writes of one inner value by the activation, forward and backward.
+
+    transformers computes the GELU of BLOOM (`bloom_gelu_forward`, `bloom_gelu_back`: 9 and 18 element-wise kernels) and
+    of GPT-2 (`NewGELUActivation`: 8, and autograd's of each) step by step: a kernel reads one or two values and writes
+    one. Other eager activations are one kernel and the gate's product, with casts and copies around them.
+    """
+    steps = {"bloom": (21.0, 44.0), "gpt2": (18.0, 28.0)}.get(architecture)
+    if steps is None or fused:
+        forward = (2.0 if fused else 4.4) * (1 + gated)
+        return forward, 1.8 * forward
+    return steps

@@ -1,0 +1,55 @@
+"""Layouts as arrays, an axis at a time: what the features are made of."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from platform.cost_model.columns import Array
+from trainers.layout import Layout
+
+AXES = tuple(field.name for field in dataclasses.fields(Layout))
+Words = tuple[tuple[str, ...], npt.NDArray[np.int64]]
+"""The distinct words of an axis, and of each row the place of its own among them."""
+
+
+class LayoutArrays:
+    """The values of layouts by axis, as arrays that broadcast: numbers, or words as places among the distinct ones."""
+
+    def __init__(self, values: Mapping[str, Words | Array]) -> None:
+        self._values = values
+
+    @classmethod
+    def of(cls, layouts: Sequence[Mapping[str, str | float]]) -> "LayoutArrays":
+        """One row a layout, each a mapping of all `AXES`."""
+        return cls({axis: _column([layout[axis] for layout in layouts]) for axis in AXES})
+
+    def numbers(self, axis: str) -> Array:
+        """The values of an axis of numbers."""
+        values = self._values[axis]
+        assert not isinstance(values, tuple), axis
+        return values
+
+    def of_words(self, function: Callable[..., float], *axes: str) -> Array:
+        """`function` of the words of `axes`: called once for each combination of distinct ones."""
+        columns = [self._values[axis] for axis in axes]
+        words = [column[0] for column in columns if isinstance(column, tuple)]
+        places = [column[1] for column in columns if isinstance(column, tuple)]
+        table = np.empty([len(each) for each in words])
+        for place in np.ndindex(table.shape):
+            table[place] = function(*(each[index] for each, index in zip(words, place, strict=True)))
+        return table[tuple(places)]
+
+
+def words(values: Sequence[str], places: npt.NDArray[np.int64]) -> Words:
+    """An axis of `LayoutArrays` whose values are `values` at `places`."""
+    return tuple(values), places
+
+
+def _column(values: Sequence[str | float]) -> Words | Array:
+    if not isinstance(values[0], str):
+        return np.array(values, dtype=np.float64)
+    distinct: dict[str, int] = {}
+    places = np.array([distinct.setdefault(str(value), len(distinct)) for value in values], dtype=np.int64)
+    return tuple(distinct), places

@@ -1,0 +1,276 @@
+"""Layouts on their way into the predictor: none is lost, merged or changed, and plan and search predict the same."""
+
+import dataclasses
+import json
+import random
+
+import numpy as np
+import pytest
+
+import search_spaces
+from benchmarks.cost_model_speed import Axes, make_grid
+from platform.cost_model import engines
+from platform.cost_model.columns import FIELDS, Columns
+from platform.cost_model.features import from_points
+from platform.cost_model.hardware import ClusterSpec, find_cluster
+from platform.cost_model.layout_arrays import AXES
+from platform.cost_model.lower_bound import lower_bound_gib
+from platform.cost_model.ordering import known_columns
+from platform.cost_model.predict import predict
+from platform.cost_model.probed import found_cluster
+from platform.plan import main
+from platform.plans.layouts import best_plan
+from platform.plans.points import points_of, recipes_of
+from platform.subject.planning import make_plan
+from search_spaces.space import Candidate, Space
+from tests.cost_model.points import BLOOM_7B1, GPT2, GPT_39B, point
+from trainers.cluster import Cluster
+from trainers.engines import names, rules_of
+from trainers.layout import BatchPoint, Layout
+from trainers.recipe import Recipe
+from trainers.support import standing_refusal
+
+VALUES = {
+    "dp_replicate": (1, 1, 2, 4),
+    "dp_shard": (1, 2, 4, 8),
+    "tp": (1, 1, 1, 2, 4),
+    "pp": (1, 1, 1, 2, 4),
+    "cp": (1, 1, 1, 2),
+    "grad_sync": ("every", "last"),
+    "checkpointing": ("none", "selective", "every_4", "every_2", "full", "budget_75", "budget_50", "budget_25"),
+    "offload": ("none", "none", "optimizer", "all"),
+    "bucket_mib": (0, 0, 10, 500),
+    "overlap": ("default", "default", "on", "off"),
+    "prefetch": (0, 0, 1, 4),
+    "reshard": (0, 0, 2, 4),
+    "attention": ("eager", "sdpa", "flex"),
+    "loss": ("plain", "chunked"),
+    "compile": ("none", "block", "model"),
+}
+
+
+def random_layouts(count: int) -> list[Layout]:
+    """Valid layouts, the same at each call."""
+    draw, layouts = random.Random(8), []
+    while len(layouts) < count:
+        engine = draw.choice(names())
+        values = {axis: draw.choice(among) for axis, among in VALUES.items()}
+        try:
+            layouts.append(Layout(engine=engine, zero_stage=draw.choice(rules_of(engine).stages), **values))  # type: ignore[arg-type]
+        except ValueError:
+            continue
+    return layouts
+
+
+def values_of(columns: Columns, row: int) -> list[float]:
+    return [float(np.broadcast_to(getattr(columns, name), columns.shape)[row]) for name in FIELDS]
+
+
+def test_every_random_layout_survives_the_way_into_the_plan() -> None:
+    """Of those whose engine does not refuse them, each comes out as the one layout of a space of its values."""
+    survived = 0
+    for layout in random_layouts(2000):
+        recipe = Recipe(model=GPT_39B, seq_len=2048, global_batch=2 * layout.data_parallel)
+        space = Space(
+            name="one",
+            summary="",
+            recipe=recipe,
+            axes={axis: (getattr(layout, axis),) for axis in AXES},
+            micro_batches=(2,),
+        )
+        cluster = find_cluster(f"{layout.world_size}xH100")
+        points = points_of(space, recipe, cluster)
+        alone = dataclasses.replace(layout, tp=1, pp=1, cp=1)
+        if standing_refusal(recipe, alone, alone.world_size):
+            assert not points.layouts and sum(count for _, count in points.skipped) == 1
+        elif points.layouts:
+            # On one data-parallel rank both words for the gradients' sync mean the same.
+            expected = dataclasses.replace(layout, grad_sync=points.layouts[0].grad_sync)
+            assert points.layouts == (expected if layout.data_parallel == 1 else layout,)
+            survived += 1
+        else:
+            assert {reason for reason, _ in points.skipped} <= {
+                "ZeRO stages 2 and 3 under a pipeline", "tp reaches across nodes"
+            }  # fmt: skip
+    assert survived > 200
+
+
+def test_rows_made_together_are_those_made_alone() -> None:
+    """Whatever layouts and recipes stand beside them: words are numbered among all, and recipes are grouped."""
+    recipes = (
+        Recipe(model=BLOOM_7B1, seq_len=2048, global_batch=64),
+        Recipe(model=GPT2, seq_len=512, global_batch=64, compute_precision="fp32", optimizer="adafactor"),
+        Recipe(model=GPT_39B, seq_len=1024, global_batch=64, state_precision="bf16", compression="none"),
+    )
+    points = [
+        (recipes[place % 3], layout, BatchPoint(micro_batch=1 + place % 4, grad_accum=1 + place % 5))
+        for place, layout in enumerate(random_layouts(100))
+    ]
+    cluster = find_cluster("4x8xH100")
+    together = from_points(points, cluster)
+    for row, each in enumerate(points):
+        assert values_of(together, row) == values_of(from_points([each], cluster), 0), each
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_every_axis_reaches_the_features(axis: str) -> None:
+    changes = {
+        "engine": [{"engine": "ddp"}, {"engine": "deepspeed"}],
+        "zero_stage": [{"engine": "fsdp", "zero_stage": stage} for stage in (2, 3)],
+        "reshard": [{"engine": "fsdp", "zero_stage": 3, "dp_shard": 8, "reshard": ranks} for ranks in (0, 2, 4)],
+        "overlap": [
+            {"engine": "deepspeed", "zero_stage": 2, "grad_sync": "every", "overlap": word}
+            for word in ("default", "on")
+        ],
+        "attention": [{"engine": "fsdp", "zero_stage": 3, "attention": word} for word in ("eager", "sdpa")],
+        "bucket_mib": [{"engine": "ddp", "bucket_mib": size} for size in (0, 10, 25.5)],
+        "dp_replicate": [{"engine": "ddp", "dp_replicate": ranks} for ranks in (1, 2, 4)],
+    }.get(axis, [{"engine": "fsdp", "zero_stage": 3, axis: value} for value in dict.fromkeys(VALUES.get(axis, ()))])
+    rows = [tuple(values_of(point(Layout(**each), cluster="4x8xH100"), 0)) for each in changes]  # type: ignore[arg-type]
+    assert len(set(rows)) == len(rows) > 1
+
+
+@pytest.mark.parametrize("name", [*search_spaces.names(), "gpt2_xxl"])
+@pytest.mark.parametrize("num_devices", [1, 8])
+def test_plan_and_search_predict_the_same(name: str, num_devices: int) -> None:
+    """Every layout of the space that a search would run is planned, with the same seconds and GiB."""
+    space = search_spaces.load(name)
+    cluster = Cluster(
+        device_kind="cuda",
+        device="NVIDIA H200",
+        device_memory_gib=139.8,
+        devices_per_node=num_devices,
+        capability=(9, 0),
+    )
+    try:
+        candidates, _ = space.candidates(num_devices)
+    except ValueError:
+        pytest.skip(f"no layout of {name} can run on {num_devices}")
+    runs = [each for each in candidates if standing_refusal(each.recipe, each.layout, num_devices) is None]
+    spec = found_cluster(cluster, None)
+    planned = {
+        (recipe, layout, batch): row
+        for recipe in recipes_of(space)
+        for layout, batch, row in _predicted(space, recipe, spec)
+    }
+    if not runs:
+        assert not planned
+        return
+    columns = known_columns(runs, cluster, None)
+    assert columns is not None
+    keys = [(each.recipe, each.layout, batch) for each in runs for batch in each.batch_points()]
+    searched = dict(zip(keys, _figures(columns), strict=True))
+    assert {key for key in planned if key[1].tp * key[1].pp * key[1].cp == 1} == set(searched)
+    for key, figures in searched.items():
+        assert planned[key] == figures, key
+
+
+def _figures(columns: Columns) -> list[tuple[float, float]]:
+    """(seconds, GiB) of each row."""
+    prediction = predict(columns)
+    return list(zip(prediction.step.total_s.tolist(), prediction.memory.needed_gib.tolist(), strict=True))
+
+
+def _predicted(space: Space, recipe: Recipe, spec: ClusterSpec) -> list[tuple[Layout, BatchPoint, tuple[float, float]]]:
+    points = points_of(space, recipe, spec)
+    return list(
+        zip(points.layouts, points.batches, _figures(points.columns(spec)) if points.layouts else [], strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("base", "change"),
+    [
+        (("engine=fsdp", "zero_stage=3"), "offload=all"),
+        (("engine=fsdp", "zero_stage=3"), "reshard=2"),
+        (("engine=fsdp", "zero_stage=3"), "dp_shard=8"),
+        (("engine=deepspeed", "zero_stage=3"), "prefetch=1"),
+        (("engine=deepspeed", "zero_stage=2"), "bucket_mib=64"),
+        (("engine=deepspeed", "zero_stage=2"), "overlap=on"),
+    ],
+)
+def test_every_axis_counts_in_a_plan(base: tuple[str, ...], change: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def best(*changes: str) -> tuple[float, float]:
+        arguments = ["bloom7b", "--cluster", "2x8xH100", "--top", "1", "--json"]
+        assert main([*arguments, *(part for each in changes for part in ("--set", each))]) == 0
+        layout = json.loads(capsys.readouterr().out)["recipes"][0]["layouts"][0]
+        return layout["needed_gib"], layout["step_time_s"]
+
+    assert best(*base, change) != best(*base)
+
+
+def test_what_fits_on_one_device_by_offload_alone_is_planned(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bloom7b", "--cluster", "1xH100"]) == 1
+    assert "fits no layout" in capsys.readouterr().err
+    assert main(["bloom7b", "--cluster", "1xH100", "--set", "offload=all"]) == 0
+    assert "offload all" in " ".join(capsys.readouterr().out.split())
+
+
+def test_budgets_are_layouts_of_their_own_and_what_is_compiled_is_called_so() -> None:
+    space = search_spaces.load("gpt2").with_changes(["engine=ddp", "checkpointing=budget_75,budget_50,budget_25"])
+    best = best_plan(space, space.recipe, find_cluster("1xH200"), top=100).best
+    assert {each.layout.checkpointing for each in best} == {"budget_75", "budget_50", "budget_25"}
+    whole = search_spaces.load("gpt2").with_changes(["compute_precision=fp32", "compile=model"])
+    assert {each.layout.compile for each in best_plan(whole, whole.recipe, find_cluster("1xH200"), top=100).best} == {
+        "model"
+    }
+
+
+def test_named_points_are_all_planned() -> None:
+    for name, count in (("bloom7b_kinds", 22), ("gpt2_fsdp", 14)):
+        space = search_spaces.load(name)
+        cluster = find_cluster("4xH200")
+        rows = [row for recipe in recipes_of(space) for row in points_of(space, recipe, cluster).layouts]
+        assert len(space.points) == count == len(rows), name
+
+
+def test_a_grid_has_the_rows_of_its_layouts() -> None:
+    """Words, and degrees from the product of axes, give what the layouts one by one give."""
+    recipe = Recipe(model=GPT_39B, seq_len=2048, global_batch=64)
+    cluster = find_cluster("2x8xA100")
+    grid = make_grid(recipe, cluster, Axes(micro_batches=(1, 2)))
+    columns = grid.columns.flat()
+    shape = grid.columns.shape
+    engines = ("ddp", "fsdp", "deepspeed")
+    axes = Axes()
+    for row in range(0, columns.shape[0], 37):
+        *free, place = np.unravel_index(row, shape)
+        checkpointing, attention, compiled, loss = (
+            values[index] for values, index in zip(axes.free, free, strict=True)
+        )
+        numbers = {
+            name: int(grid.layouts.numbers(name)[place])
+            for name in ("zero_stage", "dp_replicate", "dp_shard", "tp", "pp")
+        }
+        every = bool(np.broadcast_to(grid.columns.sync_every, shape[-1:])[place])
+        layout = Layout(
+            engine=engines[int(grid.layouts.of_words(engines.index, "engine")[place])],  # type: ignore[arg-type]
+            grad_sync="every" if every else "last",
+            checkpointing=checkpointing,  # type: ignore[arg-type]
+            attention=attention,  # type: ignore[arg-type]
+            compile=compiled,  # type: ignore[arg-type]
+            loss=loss,  # type: ignore[arg-type]
+            **numbers,  # type: ignore[arg-type]
+        )
+        batch = BatchPoint.of(recipe, layout, int(grid.columns.micro_batch[place]))
+        assert values_of(columns, row) == values_of(from_points([(recipe, layout, batch)], cluster), 0), layout
+
+
+def test_an_engine_that_the_model_does_not_know_is_neither_predicted_nor_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layout, recipe = Layout(engine="ddp"), Recipe(model=GPT_39B, seq_len=2048, global_batch=8)
+    cluster = Cluster(
+        device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=1, capability=(9, 0)
+    )
+    candidate = Candidate(recipe=recipe, layout=layout, micro_batches=(1,))
+    batch = BatchPoint(micro_batch=1, grad_accum=8)
+    assert lower_bound_gib(recipe, layout, batch) > 139.8 and known_columns([candidate], cluster, None) is not None
+    monkeypatch.delitem(engines._COSTS, "ddp")  # pyright: ignore[reportPrivateUsage]
+    assert lower_bound_gib(recipe, layout, batch) == 0
+    assert known_columns([candidate], cluster, None) is None
+    assert [each.micro_batches for each in make_plan([candidate], (), cluster, None).candidates] == [(1,)]
+    space = search_spaces.load("gpt2")
+    plan = best_plan(space, space.recipe, find_cluster("8xH100"), top=1000)
+    assert {each.layout.engine for each in plan.best} == {"fsdp", "deepspeed"}
+    assert "the cost model does not know engine ddp" in dict(plan.skipped)

@@ -1,0 +1,61 @@
+"""What is declared of an axis beside its type: how it is shown, read back from an engine, and what it does to memory.
+
+An axis is one field of a `Layout`, made by `axis`. `--set`, labels, reports, the check of what runs, and pruning by
+memory follow from the declaration.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Axis:
+    """The declaration of one axis."""
+
+    label: str | Callable[[Any], str] = ""
+    """Words for a value, with {} where it stands; empty where other words say it."""
+    always_shown: bool = False
+    """Whether its default is shown too."""
+    column: str = ""
+    """The column of reports that shows it; empty where another axis's words say it."""
+    note: str = ""
+    """Words in the notes of the measurements' table, which has no column for it, where it is not at its default."""
+    read_back: Literal["always", "if set", "if known"] = "always"
+    """When what an engine reads back must agree: always, where the axis is not at its default, or also where the engine
+    reads it back at all."""
+    of_some_engines: bool = False
+    """Whether it means nothing but in engines whose rules name it."""
+    least: int | None = None
+    """The smallest number that it may be."""
+    lighter: tuple[Any, ...] = ()
+    """Values from the one that needs most memory on; empty where memory does not follow from the value."""
+    surely_lighter: bool = False
+    """Whether that holds without a prediction that agrees."""
+
+    def words(self, value: Any) -> str:
+        """What is shown of `value`."""
+        return self.label.format(value) if isinstance(self.label, str) else self.label(value)
+
+
+def axis(default: Any = dataclasses.MISSING, *, later: bool = False, **declared: Any) -> Any:
+    """The field of an axis; `declared` are the fields of its `Axis`.
+
+    With `later`, identities of what was measured before the axis existed stay as they were (`codec.identity`).
+    """
+    metadata = {"axis": Axis(**declared), **({"later": True} if later else {})}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@functools.cache
+def axes_of(kind: type) -> Mapping[str, Axis]:
+    """Name -> declaration of every axis of a dataclass, in the order of its fields."""
+    return {each.name: each.metadata["axis"] for each in dataclasses.fields(kind) if "axis" in each.metadata}
+
+
+@functools.cache
+def defaults_of(kind: type) -> Mapping[str, Any]:
+    """Name -> default of every axis that has one."""
+    fields = {each.name: each.default for each in dataclasses.fields(kind) if each.name in axes_of(kind)}
+    return {name: default for name, default in fields.items() if default is not dataclasses.MISSING}
