@@ -2,6 +2,7 @@
 
 import dataclasses
 import socket
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -212,3 +213,8 @@ class TestCall:
         answers.append(ActorDiedError())
         with pytest.raises(RecorderGoneError, match="its process died more than 5 times"):
             call(self.actor, "standing", "t1", limit_s=5)
+
+
+def test_how_long_a_moment_is_away_is_told_by_the_clock_of_its_node(recorder: Recorder) -> None:
+    assert 9.0 < recorder.seconds_until(time.monotonic() + 10.0) <= 10.0
+    assert recorder.seconds_until(time.monotonic() - 5.0) <= -5.0
