@@ -354,8 +354,8 @@ def test_a_fixed_accumulation_is_gated_by_the_gate_s_own_batch(monkeypatch: Any)
         def __init__(self, context: Any, engine: Any, source: Any, batch: BatchPoint) -> None:
             seen.append(batch)
 
-        def curves(self, rates: Sequence[float]) -> tuple[list[float], list[float]]:
-            return [1.0] * len(rates), [2.0] * len(rates)
+        def curves(self, rates: Sequence[float]) -> tuple[list[float], list[float], list[float]]:
+            return [1.0] * len(rates), [2.0] * len(rates), [0.5] * len(rates)
 
     monkeypatch.setattr(gate, "Rung", Curves)
     fixed = dataclasses.replace(RECIPE, global_batch=0, grad_accum=16)
@@ -364,3 +364,4 @@ def test_a_fixed_accumulation_is_gated_by_the_gate_s_own_batch(monkeypatch: Any)
     batch = BatchPoint(micro_batch=1, grad_accum=2)
     curves = gate.curves_of(cast(Any, SimpleNamespace(job=asked)), engine, GateSize(steps=2, sequences=8), batch)
     assert seen == [batch, fixed.learning_rate] and curves.recipe == fixed and len(curves.losses) == 2
+    assert curves.step_times_s == (0.5, 0.5)
