@@ -364,3 +364,4 @@ def test_a_fixed_accumulation_is_gated_by_the_gate_s_own_batch(monkeypatch: Any)
     batch = BatchPoint(micro_batch=1, grad_accum=2)
     curves = gate.curves_of(cast(Any, SimpleNamespace(job=asked)), engine, GateSize(steps=2, sequences=8), batch)
     assert seen == [batch, fixed.learning_rate] and curves.recipe == fixed and len(curves.losses) == 2
+    assert curves.step_times_s == (0.5, 0.5)
