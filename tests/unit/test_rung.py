@@ -355,7 +355,7 @@ def test_a_fixed_accumulation_is_gated_by_the_gate_s_own_batch(monkeypatch: Any)
             seen.append(batch)
 
         def curves(self, rates: Sequence[float]) -> tuple[list[float], ...]:
-            return [1.0] * len(rates), [2.0] * len(rates), [0.1] * len(rates)
+            return [1.0] * len(rates), [2.0] * len(rates), [0.5] * len(rates)
 
     monkeypatch.setattr(gate, "Rung", Curves)
     fixed = dataclasses.replace(RECIPE, global_batch=0, grad_accum=16)
