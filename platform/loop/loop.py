@@ -254,21 +254,24 @@ class Loop:
             self._search.blame_suspects()
         self.fault = policy.fault(self._ends)
         missing = follows is Next.AGAIN or state == "interrupted" or self._search.is_suspect(key)
-        self._log.record(
-            TrialEnd(
-                trial_id=job.trial_id,
-                key=key,
-                state="failed" if end.kind is Kind.UNSTARTED else "interrupted" if missing else "done",
-                wall_s=wall_s,
-                gpu_s=gpu_s,
-                reason=end.reason,
-                fault="" if end.kind is Kind.RAN else end.kind,
-                node=end.node,
-            )
-        )
-        self._log.refresh()
+        self._record_end(running, end, missing=missing, wall_s=wall_s, gpu_s=gpu_s)
         if running.final is None and follows is not Next.AGAIN:
             self._search.trial_ended(key, interrupted=state == "interrupted")
+
+    def _record_end(self, running: _Running, end: policy.Ended, *, missing: bool, wall_s: float, gpu_s: float) -> None:
+        """Writes the end of the trial, of which something is still `missing`."""
+        line = TrialEnd(
+            trial_id=running.job.trial_id,
+            key=running.key,
+            state="failed" if end.kind is Kind.UNSTARTED else "interrupted" if missing else "done",
+            wall_s=wall_s,
+            gpu_s=gpu_s,
+            reason=end.reason,
+            fault="" if end.kind is Kind.RAN else end.kind,
+            node=end.node,
+        )
+        self._log.record(line)
+        self._log.refresh()
 
     def _give_up(self, running: _Running, known: Sequence[Measurement], reason: str) -> None:
         """Blames the layout where the cluster is known to work; else once that is known."""

@@ -69,52 +69,46 @@ def show_plan(plan: Plan, tokens: float, console: Console) -> None:
     if not plan.best:
         console.print(f"nothing fits: {plan.nearest}", highlight=False)
     else:
-        numbered = console.width < _WIDE
-        table = table_of(
-            "#" if numbered else "layout",
-            "batch",
-            "GiB",
-            "step s",
-            "80 %",
-            "tok/s",
-            "MFU",
-            "days",
-            "cost $",
-            "loses by",
-        )
-        for number, planned in enumerate(plan.best, 1):
-            days = planned.days(tokens)
-            half = planned.high_s / planned.step_s - 1
-            table.add_row(
-                str(number) if numbered else planned.layout.label,
-                batch_of(planned),
-                f"{planned.needed_gib:.0f}" + ("?" if planned.fit_probability < 0.9 else ""),
-                figure(planned.step_s),
-                f"±{100 * half:.0f} %",
-                figure(planned.tokens_per_s),
-                f"{100 * planned.mfu:.0f} %",
-                figure(days),
-                price(cluster, days, cluster.num_devices),
-                planned.loses_by or "best",
-            )
-        console.print(table, highlight=False)
-        for number, planned in enumerate(plan.best if numbered else (), 1):
-            console.print(f"{number:>3}  {planned.layout.label}", highlight=False)
-        if any(planned.fit_probability < 0.9 for planned in plan.best):
-            console.print("?: fits with less than 90 % probability", highlight=False)
-        shares = plan.best[0].shares
-        told = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items() if share >= 0.005)
-        console.print(f"the best one's step: {told}", highlight=False)
+        _show_best(plan.best, cluster, tokens, console)
     console.print(
         f"{plan.num_points:,} points looked at; {plan.num_layouts:,} layouts have one that fits,"
         f" {plan.num_too_large:,} lose by memory",
         highlight=False,
     )
     if plan.lost_by:
-        told = ", ".join(f"{count:,} by {part}" for part, count in plan.lost_by)
-        console.print(f"of those that fit, against the best one: {told}", highlight=False)
+        losses = ", ".join(f"{count:,} by {part}" for part, count in plan.lost_by)
+        console.print(f"of those that fit, against the best one: {losses}", highlight=False)
     for reason, count in plan.skipped:
         console.print(f"  {count:,} skipped: {reason}", highlight=False)
+
+
+def _show_best(best: Sequence[Planned], cluster: ClusterSpec, tokens: float, console: Console) -> None:
+    """The table of the best layouts, and the parts of the first one's step."""
+    numbered = console.width < _WIDE
+    first = "#" if numbered else "layout"
+    table = table_of(first, "batch", "GiB", "step s", "80 %", "tok/s", "MFU", "days", "cost $", "loses by")
+    for number, planned in enumerate(best, 1):
+        days = planned.days(tokens)
+        half = planned.high_s / planned.step_s - 1
+        table.add_row(
+            str(number) if numbered else planned.layout.label,
+            batch_of(planned),
+            f"{planned.needed_gib:.0f}" + ("?" if planned.fit_probability < 0.9 else ""),
+            figure(planned.step_s),
+            f"±{100 * half:.0f} %",
+            figure(planned.tokens_per_s),
+            f"{100 * planned.mfu:.0f} %",
+            figure(days),
+            price(cluster, days, cluster.num_devices),
+            planned.loses_by or "best",
+        )
+    console.print(table, highlight=False)
+    for number, planned in enumerate(best if numbered else (), 1):
+        console.print(f"{number:>3}  {planned.layout.label}", highlight=False)
+    if any(planned.fit_probability < 0.9 for planned in best):
+        console.print("?: fits with less than 90 % probability", highlight=False)
+    shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in best[0].shares.items() if share >= 0.005)
+    console.print(f"the best one's step: {shares}", highlight=False)
 
 
 def show_sizes(
