@@ -16,10 +16,16 @@ class Axis:
 
     label: str | Callable[[Any], str] = ""
     """Words for a value, with {} where it stands; empty where other words say it."""
+    short: str = ""
+    """Words for a value in the names of MLflow's runs, where they differ from the label."""
     always_shown: bool = False
     """Whether its default is shown too."""
     column: str = ""
     """The column of reports that shows it; empty where another axis's words say it."""
+    table: str = ""
+    """The column of the measurements' table that holds it, where it has not the axis' name."""
+    parameter: bool = True
+    """Whether MLflow has it as a parameter; what is not has its part in `sharding` and `dp` there."""
     note: str = ""
     """Words in the notes of the measurements' table, which has no column for it, where it is not at its default."""
     read_back: Literal["always", "if set", "if known"] = "always"
@@ -33,6 +39,8 @@ class Axis:
     """Values from the one that needs most memory on; empty where memory does not follow from the value."""
     surely_lighter: bool = False
     """Whether that holds without a prediction that agrees."""
+    of_number: Literal["", "lighter", "no memory"] = ""
+    """What a larger number does to a rank's memory: less is needed, or as much; empty where neither is sure."""
 
     def words(self, value: Any) -> str:
         """What is shown of `value`."""

@@ -15,7 +15,9 @@ from typing import Any
 
 from platform.common.errors import InputError
 from platform.study.replace import replacing
+from trainers.axes import axes_of
 from trainers.codec import from_json, to_json
+from trainers.layout import Layout
 from trainers.measurement import Measurement
 
 PARQUET = "measurements.parquet"
@@ -31,7 +33,7 @@ _NAMES: dict[tuple[str, ...], str] = {
     ("recipe", "model", "config"): "model_config",
     ("recipe", "compute_precision"): "precision",
     ("recipe", "grad_accum"): "fixed_grad_accum",
-    ("layout", "checkpointing"): "activation_ckpt",
+    **{("layout", name): declared.table for name, declared in axes_of(Layout).items() if declared.table},
     ("conditions", "device"): "gpu",
     ("conditions", "num_nodes"): "nodes",
 }

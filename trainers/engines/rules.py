@@ -35,6 +35,12 @@ class Rules:
     """How much stands between a plain training loop and this engine: the numerics gate refers to the least."""
     packages: tuple[str, ...] = ()
     """Packages beyond torch and transformers whose versions its figures depend on."""
+    is_preloaded: bool = False
+    """Whether processes that wait for a trial import it ahead; nothing of it may begin with CUDA on import."""
+    config_name: str = ""
+    """Name of a JSON file with a winner's configuration in the engine's own format, for its users; empty for none."""
+    config: str = ""
+    """Import path "package.module:function" of what makes it from recipe, layout and batch point; without torch."""
 
     @property
     def stages(self) -> tuple[int, ...]:
@@ -56,6 +62,10 @@ class Rules:
     def strategy(self, layout: "Layout") -> str:
         """The published tables' word for what is sharded."""
         return f"zero{layout.zero_stage}" if layout.zero_stage else "ddp"
+
+    def note(self, layout: "Layout") -> str:
+        """What the measurements' table says in its notes, where `strategy` leaves it open; empty for nothing."""
+        return ""
 
     def contradictions(self, layout: "Layout") -> Iterator[str]:
         """What in `layout` this engine can never mean, a sentence each."""
@@ -88,6 +98,14 @@ class Rules:
             yield (
                 f"{what} keeps everything on the device, got offload {layout.offload}:"
                 " choose none, or an engine that shards"
+            )
+
+    def depth_refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+        """What reaches beyond the blocks of the model, a sentence each."""
+        if layout.prefetch >= recipe.model.num_layers:
+            yield (
+                f"prefetch {layout.prefetch} reaches beyond the {recipe.model.num_layers} blocks of"
+                f" {recipe.model.name}: choose less"
             )
 
     def lacks_buckets(self, layout: "Layout") -> str:
