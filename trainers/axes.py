@@ -1,11 +1,12 @@
 """What is declared of an axis beside its type: how it is shown, read back from an engine, and what it does to memory.
 
-An axis is one field of a `Layout`, made by `axis`. `--set`, labels, reports, the check of what runs, and pruning by
-memory follow from the declaration.
+An axis is one field of a `Layout` or a `Recipe`, made by `axis`. `--set`, labels, reports, MLflow, the check of what
+runs, pruning by memory and the table in docs/search.md follow from the declaration.
 """
 
 import dataclasses
 import functools
+import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -14,6 +15,8 @@ from typing import Any, Literal
 class Axis:
     """The declaration of one axis."""
 
+    about: str = ""
+    """What it is, in a sentence for people."""
     label: str | Callable[[Any], str] = ""
     """Words for a value, with {} where it stands; empty where other words say it."""
     short: str = ""
@@ -60,6 +63,13 @@ def axis(default: Any = dataclasses.MISSING, *, later: bool = False, **declared:
 def axes_of(kind: type) -> Mapping[str, Axis]:
     """Name -> declaration of every axis of a dataclass, in the order of its fields."""
     return {each.name: each.metadata["axis"] for each in dataclasses.fields(kind) if "axis" in each.metadata}
+
+
+@functools.cache
+def choices_of(kind: type) -> Mapping[str, tuple[str, ...]]:
+    """Name -> the names that it may have, of every axis that has no other values."""
+    hints = typing.get_type_hints(kind)
+    return {name: typing.get_args(hints[name]) for name in axes_of(kind) if typing.get_origin(hints[name]) is Literal}
 
 
 @functools.cache

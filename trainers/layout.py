@@ -2,11 +2,10 @@
 
 import dataclasses
 import functools
-import typing
 from collections.abc import Iterator
-from typing import Literal, get_args
+from typing import Literal
 
-from trainers.axes import axes_of, axis, defaults_of
+from trainers.axes import axes_of, axis, choices_of, defaults_of
 from trainers.codec import identity, shortened
 from trainers.engines import engines_with, rules_of
 from trainers.engines.rules import Rules
@@ -41,20 +40,44 @@ class Layout:
         ValueError: an unknown name, a degree below 1, or a combination that no engine can mean.
     """
 
-    engine: str = axis(column="engine")
-    """One of `trainers.engines.names`, or the import path of an engine outside this project, "package.module:NAME"."""
-    zero_stage: int = axis(0, column="sharding", parameter=False, lighter=(0, 1, 2, 3))
-    """What is sharded over `dp_shard`: 0 nothing, 1 optimizer states, 2 gradients too, 3 parameters too.
-
-    The stages of ZeRO (arXiv 1910.02054). For FSDP2, 3 reshards parameters after the forward pass, 2 keeps them.
-    """
-    dp_replicate: int = axis(1, column="degrees", least=1, of_number="no memory")
-    dp_shard: int = axis(1, column="degrees", least=1, parameter=False, of_number="lighter")
-    tp: int = axis(1, label="tp {}", column="degrees", read_back="if known", least=1)
-    pp: int = axis(1, label="pp {}", column="degrees", read_back="if known", least=1)
-    cp: int = axis(1, label="cp {}", column="degrees", read_back="if known", least=1)
-    grad_sync: GradSync = axis("last", label="sync {}", column="options", lighter=("last", "every"))
-    """Whether gradients are reduced after "every" micro-step or only after the "last" one of a step."""
+    engine: str = axis(
+        column="engine",
+        about="What trains: one of this project by its name, or another by the import path of its rules.",
+    )
+    zero_stage: int = axis(
+        0,
+        column="sharding",
+        parameter=False,
+        lighter=(0, 1, 2, 3),
+        about="What is sharded over `dp_shard`, by the stages of ZeRO (arXiv 1910.02054): 0 nothing, 1 optimizer"
+        " states, 2 gradients too, 3 parameters too. For FSDP2, 3 reshards parameters after the forward pass, 2"
+        " keeps them.",
+    )
+    dp_replicate: int = axis(
+        1,
+        column="degrees",
+        least=1,
+        of_number="no memory",
+        about="Data-parallel groups that each hold the whole model.",
+    )
+    dp_shard: int = axis(
+        1,
+        column="degrees",
+        least=1,
+        parameter=False,
+        of_number="lighter",
+        about="Data-parallel ranks that share one copy of what is sharded.",
+    )
+    tp: int = axis(1, label="tp {}", column="degrees", read_back="if known", least=1, about="Tensor-parallel degree.")
+    pp: int = axis(1, label="pp {}", column="degrees", read_back="if known", least=1, about="Pipeline stages.")
+    cp: int = axis(1, label="cp {}", column="degrees", read_back="if known", least=1, about="Context-parallel degree.")
+    grad_sync: GradSync = axis(
+        "last",
+        label="sync {}",
+        column="options",
+        lighter=("last", "every"),
+        about="Whether gradients are reduced after every micro-step or only after the last one of a step.",
+    )
     checkpointing: Checkpointing = axis(
         "none",
         label=_checkpointing_words,
@@ -63,17 +86,27 @@ class Layout:
         column="checkpointing",
         lighter=("none", "selective", "full"),
         surely_lighter=True,
+        about="What is computed again in the backward pass: nothing, all but products and attention of every block, all"
+        " of every fourth, every second or every block, or what a compiler finds cheapest to keep no more than that"
+        " share (per cent) of what it would keep by itself.",
     )
-    """What is computed again in the backward pass: nothing, all but products and attention of every block, all of every
-    fourth, every second or every block, or what a compiler finds cheapest to keep no more than that share (per cent)
-    of what it would keep by itself."""
     offload: Offload = axis(
-        "none", label="offload {}", column="options", lighter=("none", "optimizer", "all"), surely_lighter=True
+        "none",
+        label="offload {}",
+        column="options",
+        lighter=("none", "optimizer", "all"),
+        surely_lighter=True,
+        about="What lies in host memory: nothing, the optimizer's states, or parameters too.",
     )
     bucket_mib: int = axis(
-        0, label="buckets {} MiB", column="options", note="buckets of {} MiB", read_back="if set", least=0
+        0,
+        label="buckets {} MiB",
+        column="options",
+        note="buckets of {} MiB",
+        read_back="if set",
+        least=0,
+        about="MiB of a gradient bucket; 0 for the engine's own default.",
     )
-    """Size of a gradient bucket; 0 for the engine's own default."""
     overlap: Overlap = axis(
         "default",
         later=True,
@@ -82,15 +115,19 @@ class Layout:
         note="overlap {}",
         read_back="if set",
         of_some_engines=True,
+        about="Whether DeepSpeed's stages 1 to 3 communicate beside their computing; by default stage 3 alone does.",
     )
-    """Whether DeepSpeed's stages 1 to 3 communicate beside their computing; by default stage 3 alone does."""
     prefetch: int = axis(
-        0, label="prefetch {}", column="options", note="prefetch {}", read_back="if set", of_some_engines=True, least=0
+        0,
+        label="prefetch {}",
+        column="options",
+        note="prefetch {}",
+        read_back="if set",
+        of_some_engines=True,
+        least=0,
+        about="Blocks gathered ahead; 0 for the engine's own choice. DeepSpeed's stage 3 then keeps no more parameters"
+        " gathered than these, one block's and those outside the blocks.",
     )
-    """How many blocks FSDP2, or DeepSpeed's stage 3, gathers ahead; 0 for the engine's own choice.
-
-    Stage 3 then keeps no more parameters gathered than these, one block's and those outside the blocks.
-    """
     reshard: int = axis(
         0,
         later=True,
@@ -100,16 +137,28 @@ class Layout:
         read_back="if known",
         of_some_engines=True,
         least=0,
+        about="Ranks that FSDP2's stage 3 spreads a block's parameters over between its two passes; 0 for all of"
+        " `dp_shard`.",
     )
-    """Ranks that FSDP2's stage 3 spreads a block's parameters over between its two passes; 0 for all of `dp_shard`."""
-    attention: Attention = axis("eager", label="{}", always_shown=True, column="kernels")
-    loss: Loss = axis("plain", label="{} loss", column="kernels")
-    """Over all logits at once, or "chunked": over some rows at a time, gradients along with them."""
-    compile: Compile = axis("none", label="compile {}", column="kernels")
-    """Nothing, each block (one graph for all of them), or the whole model with its loss."""
+    attention: Attention = axis(
+        "eager", label="{}", always_shown=True, column="kernels", about="The kernels that attention is computed by."
+    )
+    loss: Loss = axis(
+        "plain",
+        label="{} loss",
+        column="kernels",
+        about="Over all logits at once, or over some rows at a time, gradients along with them.",
+    )
+    compile: Compile = axis(
+        "none",
+        label="compile {}",
+        column="kernels",
+        about="What torch.compile is given: nothing, each block (one graph for all of them), or the whole model with"
+        " its loss.",
+    )
 
     def __post_init__(self) -> None:
-        for name, choices in _choices().items():
+        for name, choices in choices_of(Layout).items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
         for name, declared in axes_of(Layout).items():
@@ -244,13 +293,6 @@ class Layout:
             if declared.label and (tells or declared.always_shown) and (not columns or declared.column in columns):
                 shown[name] = declared.words(getattr(self, name))
         return shown
-
-
-@functools.cache
-def _choices() -> dict[str, tuple[str, ...]]:
-    """Axis -> the names that it may have."""
-    hints = typing.get_type_hints(Layout)
-    return {name: get_args(hints[name]) for name in axes_of(Layout) if typing.get_origin(hints[name]) is Literal}
 
 
 def activation_budget(checkpointing: str) -> float:

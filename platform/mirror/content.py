@@ -144,9 +144,9 @@ def layout_fields(layout: Layout) -> dict[str, Any]:
 
 def recipe_fields(recipe: Recipe) -> dict[str, Any]:
     """The recipe's fields but an accumulation, which is the batch point's; the model's facts begin with `model_`."""
-    fields: dict[str, Any] = to_json(recipe)
-    del fields["grad_accum"]
-    model: dict[str, Any] = fields.pop("model")
+    known: dict[str, Any] = to_json(recipe)
+    fields = {name: known[name] for name, declared in axes_of(Recipe).items() if declared.parameter}
+    model: dict[str, Any] = known["model"]
     del model["config"]
     return {"model": model.pop("name"), **{f"model_{name}": value for name, value in model.items()}, **fields}
 

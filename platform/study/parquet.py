@@ -19,6 +19,7 @@ from trainers.axes import axes_of
 from trainers.codec import from_json, to_json
 from trainers.layout import Layout
 from trainers.measurement import Measurement
+from trainers.recipe import Recipe
 
 PARQUET = "measurements.parquet"
 
@@ -31,8 +32,7 @@ _NAMES: dict[tuple[str, ...], str] = {
     ("recipe", "model", "ffn_size"): "ffn",
     ("recipe", "model", "vocab_size"): "vocab",
     ("recipe", "model", "config"): "model_config",
-    ("recipe", "compute_precision"): "precision",
-    ("recipe", "grad_accum"): "fixed_grad_accum",
+    **{("recipe", name): declared.table for name, declared in axes_of(Recipe).items() if declared.table},
     **{("layout", name): declared.table for name, declared in axes_of(Layout).items() if declared.table},
     ("conditions", "device"): "gpu",
     ("conditions", "num_nodes"): "nodes",
