@@ -38,6 +38,8 @@ class Axis:
     """Whether it means nothing but in engines whose rules name it."""
     least: int | None = None
     """The smallest number that it may be."""
+    counts_blocks: bool = False
+    """Whether it is a number of the model's blocks, of which it must be less."""
     lighter: tuple[Any, ...] = ()
     """Values from the one that needs most memory on; empty where memory does not follow from the value."""
     surely_lighter: bool = False

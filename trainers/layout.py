@@ -125,6 +125,7 @@ class Layout:
         read_back="if set",
         of_some_engines=True,
         least=0,
+        counts_blocks=True,
         about="Blocks gathered ahead; 0 for the engine's own choice. DeepSpeed's stage 3 then keeps no more parameters"
         " gathered than these, one block's and those outside the blocks.",
     )

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from trainers.axes import axes_of
+
 if TYPE_CHECKING:
     from trainers.layout import GradSync, Layout
     from trainers.recipe import Recipe
@@ -102,11 +104,10 @@ class Rules:
 
     def depth_refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
         """What reaches beyond the blocks of the model, a sentence each."""
-        if layout.prefetch >= recipe.model.num_layers:
-            yield (
-                f"prefetch {layout.prefetch} reaches beyond the {recipe.model.num_layers} blocks of"
-                f" {recipe.model.name}: choose less"
-            )
+        blocks = recipe.model.num_layers
+        for name, declared in axes_of(type(layout)).items():
+            if declared.counts_blocks and (value := getattr(layout, name)) >= blocks:
+                yield f"{name} {value} reaches beyond the {blocks} blocks of {recipe.model.name}: choose less"
 
     def lacks_buckets(self, layout: "Layout") -> str:
         """Why no size of gradient buckets can be set, as a clause; empty where it can."""
