@@ -194,7 +194,7 @@ def _of_kernels(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask
     """What is computed again, and by which kernels."""
     of_words, compute, modules, gated = layouts.of_words, work.compute_bytes, work.modules, work.model.gated
     stepwise = modules.stepwise_activation if modules else None
-    biased = modules is not None and modules.position == "alibi"
+    biased, position = modules is not None and modules.position == "alibi", work.model.position
     fused = of_words(lambda word: word != "none", "compile")
 
     def passes(compile_: str) -> tuple[float, float]:
@@ -207,6 +207,8 @@ def _of_kernels(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask
         "budget": of_words(activation_budget, "checkpointing"),
         "flash": of_words(lambda word: flash_share(word, biased=biased), "attention"),
         "wide_softmax": modules is None or modules.fp32_softmax,
+        "scales_scores": position == "rotary" or (modules is not None and modules.position == "learned"),
+        "power_activation": stepwise is not None and stepwise.takes_power,
         "fused": fused,
         "fused_softmax": fused,
         "compiled_calls": of_words(lambda word: compiled_calls(word, work.model.num_layers), "compile"),

@@ -23,6 +23,8 @@ class StepwiseActivation:
     """Values read and written in the backward pass."""
     saved_tensors: float
     """Tensors of inner width that autograd saves, input and output of the activation included."""
+    takes_power: bool = False
+    """Whether it takes a power, which autocast computes in fp32, with all that follows."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

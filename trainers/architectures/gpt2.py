@@ -30,5 +30,7 @@ ARCHITECTURE = Architecture(
     fp32_softmax=False,
     # `NewGELUActivation`: 8 kernels, and autograd's of each. Besides input and output, autograd saves the tangent, half
     # the input, and one plus the tangent.
-    stepwise_activation=StepwiseActivation(forward_accesses=18.0, backward_accesses=28.0, saved_tensors=5.0),
+    stepwise_activation=StepwiseActivation(
+        forward_accesses=18.0, backward_accesses=28.0, saved_tensors=5.0, takes_power=True
+    ),
 )
