@@ -55,7 +55,7 @@ def tokens_per_s(space: Space, choice: Choice) -> float:
     import torch.distributed as dist
 
     from trainers import engines
-    from trainers.engines.step import NO_MARKS
+    from trainers.engines.step import Unmarked
 
     candidate = candidate_of(space, choice)
     if candidate is None:
@@ -83,7 +83,7 @@ def tokens_per_s(space: Space, choice: Choice) -> float:
             torch.cuda.synchronize()
         began_s = time.perf_counter()
         for _ in range(steps):
-            engine.step(micro_batches, NO_MARKS)
+            engine.step(micro_batches, Unmarked())
         if on_gpu:
             torch.cuda.synchronize()
         return time.perf_counter() - began_s

@@ -1,6 +1,7 @@
 """A real search from which other processes take the processors while its best layout has its last run."""
 
 import os
+import signal
 import statistics
 import subprocess
 from collections.abc import Generator, Sequence
@@ -22,11 +23,12 @@ BUSY = 40
 
 
 @contextmanager
-def busy(num_processes: int) -> Generator[None]:
-    """So many processes that compute all the time."""
-    loops = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(num_processes)]
+def waiting(num_processes: int) -> Generator[Sequence[subprocess.Popen[bytes]]]:
+    """So many processes that compute all the time once they get SIGCONT: to start them takes longer than a rung."""
+    command = ["sh", "-c", "kill -STOP $$; while :; do :; done"]
+    loops = [subprocess.Popen(command) for _ in range(num_processes)]
     try:
-        yield
+        yield loops
     finally:
         for each in loops:
             each.kill()
@@ -60,10 +62,16 @@ def disturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
         axes={"checkpointing": ("none", "full"), "engine": ("ddp",)},
     )
     given = ("--name", "busy", "--time-budget-s", "280", *IN_ORDER)
-    with start(folder, "busy", 1, str(space), *given) as session:
+    with (
+        waiting(BUSY * len(os.sched_getaffinity(0))) as loops,
+        start(folder, "busy", 1, str(space), *given) as session,
+    ):
         session.wait_for("the last run's rung", _has_begun)
-        with busy(BUSY * len(os.sched_getaffinity(0))):
-            session.wait_for("the last run's end", _has_ended)
+        for each in loops:
+            each.send_signal(signal.SIGCONT)
+        session.wait_for("the last run's end", _has_ended)
+        for each in loops:
+            each.kill()
         return Run(path=folder / "studies" / "busy", sessions=(session.end(),))
 
 
