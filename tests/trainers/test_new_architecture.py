@@ -28,8 +28,9 @@ class _Qwen2(Architecture):
         return super().parameters_per_layer(spec) + spec.hidden_size + 2 * spec.num_kv_heads * spec.head_dim
 
 
-_OF_LLAMA = {field.name: getattr(LLAMA, field.name) for field in dataclasses.fields(LLAMA)}
-QWEN2 = _Qwen2(**{**_OF_LLAMA, "name": "qwen2", "counted_with": {"use_sliding_window": False}})
+_FACTS: dict[str, Any] = {field.name: getattr(LLAMA, field.name) for field in dataclasses.fields(LLAMA)}
+_FACTS.update(name="qwen2", counted_with={"use_sliding_window": False})
+QWEN2 = _Qwen2(**_FACTS)
 QWEN2_0_5B: dict[str, Any] = {
     "model_type": "qwen2",
     "num_hidden_layers": 24,
@@ -64,7 +65,7 @@ def test_its_published_configuration_is_searched_and_predicted(tmp_path: Path) -
 
 @pytest.mark.parametrize("attention", ["sdpa", "flex"])
 def test_it_is_built_and_computes_the_same_by_every_attention(attention: Attention) -> None:
-    sizes = {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "num_kv_heads": 2, "vocab_size": 97}
+    sizes: dict[str, Any] = {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "num_kv_heads": 2, "vocab_size": 97}
     spec = ModelSpec(name="small", architecture="qwen2", ffn_size=88, init_std=0.2, **sizes)
     tokens = torch.arange(48).reshape(2, 24)
     logits: list[torch.Tensor] = []
