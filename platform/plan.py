@@ -55,7 +55,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="where probes are kept (default: %(default)s)",
     )
-    made.add_argument("--set", metavar="AXIS=VALUE", action="append", default=[], help="change an axis of the space")
+    made.add_argument(
+        "--set", metavar="AXIS=VALUE", action="append", default=[], help="values of an axis (docs/search.md)"
+    )
     made.add_argument("--tokens", metavar="N", type=float, help="token budget (default: the space's)")
     made.add_argument(
         "--price-per-gpu-h", metavar="P", type=float, help="what a device costs an hour, in place of the catalogue's"

@@ -31,7 +31,13 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("space", nargs="?", help="name of a space (see --list), path of a space file or of a transformers config.json")
     add("--list", action="store_true", help="print the known spaces and end")
-    add("--set", action="append", default=[], metavar="AXIS=VALUE[,VALUE]", help="values of a layout or recipe axis")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="AXIS=VALUE[,VALUE]",
+        help="values of an axis (docs/search.md)",
+    )
     add("--layout", metavar="FILE", help="measure the one layout of a layout.json")
     add("--searcher", default="guided", choices=searchers.NAMES, help="how layouts are picked (default: %(default)s)")
     old = "begin with what an old study of the same model taught: its name, or the path of its folder"

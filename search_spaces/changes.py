@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from trainers import engines
+from trainers.axes import axes_of
 from trainers.layout import Layout
 from trainers.recipe import Recipe
 
@@ -60,9 +61,9 @@ def _axes() -> dict[str, tuple[Literal["recipe", "layout", "micro_batch", "point
     layout = typing.get_type_hints(Layout)
     recipe = typing.get_type_hints(Recipe)
     return {
-        **{field.name: ("layout", layout[field.name]) for field in dataclasses.fields(Layout)},
+        **{name: ("layout", layout[name]) for name in axes_of(Layout)},
         MICRO_BATCH: ("micro_batch", int),
-        **{field.name: ("recipe", recipe[field.name]) for field in dataclasses.fields(Recipe) if field.name != "model"},
+        **{name: ("recipe", recipe[name]) for name in axes_of(Recipe)},
         POINT: ("point", str),
     }
 

@@ -1,11 +1,12 @@
 """What is declared of an axis beside its type: how it is shown, read back from an engine, and what it does to memory.
 
-An axis is one field of a `Layout`, made by `axis`. `--set`, labels, reports, the check of what runs, and pruning by
-memory follow from the declaration.
+An axis is one field of a `Layout` or a `Recipe`, made by `axis`. `--set`, labels, reports, MLflow, the check of what
+runs, pruning by memory and the table in docs/search.md follow from the declaration.
 """
 
 import dataclasses
 import functools
+import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -14,12 +15,20 @@ from typing import Any, Literal
 class Axis:
     """The declaration of one axis."""
 
+    about: str = ""
+    """What it is, in a sentence for people."""
     label: str | Callable[[Any], str] = ""
     """Words for a value, with {} where it stands; empty where other words say it."""
+    short: str = ""
+    """Words for a value in the names of MLflow's runs, where they differ from the label."""
     always_shown: bool = False
     """Whether its default is shown too."""
     column: str = ""
     """The column of reports that shows it; empty where another axis's words say it."""
+    table: str = ""
+    """The column of the measurements' table that holds it, where it has not the axis' name."""
+    parameter: bool = True
+    """Whether MLflow has it as a parameter; what is not has its part in `sharding` and `dp` there."""
     note: str = ""
     """Words in the notes of the measurements' table, which has no column for it, where it is not at its default."""
     read_back: Literal["always", "if set", "if known"] = "always"
@@ -29,10 +38,14 @@ class Axis:
     """Whether it means nothing but in engines whose rules name it."""
     least: int | None = None
     """The smallest number that it may be."""
+    counts_blocks: bool = False
+    """Whether it is a number of the model's blocks, of which it must be less."""
     lighter: tuple[Any, ...] = ()
     """Values from the one that needs most memory on; empty where memory does not follow from the value."""
     surely_lighter: bool = False
     """Whether that holds without a prediction that agrees."""
+    of_number: Literal["", "lighter", "no memory"] = ""
+    """What a larger number does to a rank's memory: less is needed, or as much; empty where neither is sure."""
 
     def words(self, value: Any) -> str:
         """What is shown of `value`."""
@@ -52,6 +65,13 @@ def axis(default: Any = dataclasses.MISSING, *, later: bool = False, **declared:
 def axes_of(kind: type) -> Mapping[str, Axis]:
     """Name -> declaration of every axis of a dataclass, in the order of its fields."""
     return {each.name: each.metadata["axis"] for each in dataclasses.fields(kind) if "axis" in each.metadata}
+
+
+@functools.cache
+def choices_of(kind: type) -> Mapping[str, tuple[str, ...]]:
+    """Name -> the names that it may have, of every axis that has no other values."""
+    hints = typing.get_type_hints(kind)
+    return {name: typing.get_args(hints[name]) for name in axes_of(kind) if typing.get_origin(hints[name]) is Literal}
 
 
 @functools.cache

@@ -2,11 +2,10 @@
 
 import dataclasses
 import functools
-import typing
 from collections.abc import Iterator
-from typing import Literal, get_args
+from typing import Literal
 
-from trainers.axes import axes_of, axis, defaults_of
+from trainers.axes import axes_of, axis, choices_of, defaults_of
 from trainers.codec import identity, shortened
 from trainers.engines import engines_with, rules_of
 from trainers.engines.rules import Rules
@@ -41,37 +40,73 @@ class Layout:
         ValueError: an unknown name, a degree below 1, or a combination that no engine can mean.
     """
 
-    engine: str = axis(column="engine")
-    """One of `trainers.engines.names`, or the import path of an engine outside this project, "package.module:NAME"."""
-    zero_stage: int = axis(0, column="sharding", lighter=(0, 1, 2, 3))
-    """What is sharded over `dp_shard`: 0 nothing, 1 optimizer states, 2 gradients too, 3 parameters too.
-
-    The stages of ZeRO (arXiv 1910.02054). For FSDP2, 3 reshards parameters after the forward pass, 2 keeps them.
-    """
-    dp_replicate: int = axis(1, column="degrees", least=1)
-    dp_shard: int = axis(1, column="degrees", least=1)
-    tp: int = axis(1, label="tp {}", column="degrees", read_back="if known", least=1)
-    pp: int = axis(1, label="pp {}", column="degrees", read_back="if known", least=1)
-    cp: int = axis(1, label="cp {}", column="degrees", read_back="if known", least=1)
-    grad_sync: GradSync = axis("last", label="sync {}", column="options", lighter=("last", "every"))
-    """Whether gradients are reduced after "every" micro-step or only after the "last" one of a step."""
+    engine: str = axis(
+        column="engine",
+        about="What trains: one of this project by its name, or another by the import path of its rules.",
+    )
+    zero_stage: int = axis(
+        0,
+        column="sharding",
+        parameter=False,
+        lighter=(0, 1, 2, 3),
+        about="What is sharded over `dp_shard`, by the stages of ZeRO (arXiv 1910.02054): 0 nothing, 1 optimizer"
+        " states, 2 gradients too, 3 parameters too. For FSDP2, 3 reshards parameters after the forward pass, 2"
+        " keeps them.",
+    )
+    dp_replicate: int = axis(
+        1,
+        column="degrees",
+        least=1,
+        of_number="no memory",
+        about="Data-parallel groups that each hold the whole model.",
+    )
+    dp_shard: int = axis(
+        1,
+        column="degrees",
+        least=1,
+        parameter=False,
+        of_number="lighter",
+        about="Data-parallel ranks that share one copy of what is sharded.",
+    )
+    tp: int = axis(1, label="tp {}", column="degrees", read_back="if known", least=1, about="Tensor-parallel degree.")
+    pp: int = axis(1, label="pp {}", column="degrees", read_back="if known", least=1, about="Pipeline stages.")
+    cp: int = axis(1, label="cp {}", column="degrees", read_back="if known", least=1, about="Context-parallel degree.")
+    grad_sync: GradSync = axis(
+        "last",
+        label="sync {}",
+        column="options",
+        lighter=("last", "every"),
+        about="Whether gradients are reduced after every micro-step or only after the last one of a step.",
+    )
     checkpointing: Checkpointing = axis(
         "none",
         label=_checkpointing_words,
+        short="ckpt {}",
+        table="activation_ckpt",
         column="checkpointing",
         lighter=("none", "selective", "full"),
         surely_lighter=True,
+        about="What is computed again in the backward pass: nothing, all but products and attention of every block, all"
+        " of every fourth, every second or every block, or what a compiler finds cheapest to keep no more than that"
+        " share (per cent) of what it would keep by itself.",
     )
-    """What is computed again in the backward pass: nothing, all but products and attention of every block, all of every
-    fourth, every second or every block, or what a compiler finds cheapest to keep no more than that share (per cent)
-    of what it would keep by itself."""
     offload: Offload = axis(
-        "none", label="offload {}", column="options", lighter=("none", "optimizer", "all"), surely_lighter=True
+        "none",
+        label="offload {}",
+        column="options",
+        lighter=("none", "optimizer", "all"),
+        surely_lighter=True,
+        about="What lies in host memory: nothing, the optimizer's states, or parameters too.",
     )
     bucket_mib: int = axis(
-        0, label="buckets {} MiB", column="options", note="buckets of {} MiB", read_back="if set", least=0
+        0,
+        label="buckets {} MiB",
+        column="options",
+        note="buckets of {} MiB",
+        read_back="if set",
+        least=0,
+        about="MiB of a gradient bucket; 0 for the engine's own default.",
     )
-    """Size of a gradient bucket; 0 for the engine's own default."""
     overlap: Overlap = axis(
         "default",
         later=True,
@@ -80,15 +115,20 @@ class Layout:
         note="overlap {}",
         read_back="if set",
         of_some_engines=True,
+        about="Whether DeepSpeed's stages 1 to 3 communicate beside their computing; by default stage 3 alone does.",
     )
-    """Whether DeepSpeed's stages 1 to 3 communicate beside their computing; by default stage 3 alone does."""
     prefetch: int = axis(
-        0, label="prefetch {}", column="options", note="prefetch {}", read_back="if set", of_some_engines=True, least=0
+        0,
+        label="prefetch {}",
+        column="options",
+        note="prefetch {}",
+        read_back="if set",
+        of_some_engines=True,
+        least=0,
+        counts_blocks=True,
+        about="Blocks gathered ahead; 0 for the engine's own choice. DeepSpeed's stage 3 then keeps no more parameters"
+        " gathered than these, one block's and those outside the blocks.",
     )
-    """How many blocks FSDP2, or DeepSpeed's stage 3, gathers ahead; 0 for the engine's own choice.
-
-    Stage 3 then keeps no more parameters gathered than these, one block's and those outside the blocks.
-    """
     reshard: int = axis(
         0,
         later=True,
@@ -98,16 +138,28 @@ class Layout:
         read_back="if known",
         of_some_engines=True,
         least=0,
+        about="Ranks that FSDP2's stage 3 spreads a block's parameters over between its two passes; 0 for all of"
+        " `dp_shard`.",
     )
-    """Ranks that FSDP2's stage 3 spreads a block's parameters over between its two passes; 0 for all of `dp_shard`."""
-    attention: Attention = axis("eager", label="{}", always_shown=True, column="kernels")
-    loss: Loss = axis("plain", label="{} loss", column="kernels")
-    """Over all logits at once, or "chunked": over some rows at a time, gradients along with them."""
-    compile: Compile = axis("none", label="compile {}", column="kernels")
-    """Nothing, each block (one graph for all of them), or the whole model with its loss."""
+    attention: Attention = axis(
+        "eager", label="{}", always_shown=True, column="kernels", about="The kernels that attention is computed by."
+    )
+    loss: Loss = axis(
+        "plain",
+        label="{} loss",
+        column="kernels",
+        about="Over all logits at once, or over some rows at a time, gradients along with them.",
+    )
+    compile: Compile = axis(
+        "none",
+        label="compile {}",
+        column="kernels",
+        about="What torch.compile is given: nothing, each block (one graph for all of them), or the whole model with"
+        " its loss.",
+    )
 
     def __post_init__(self) -> None:
-        for name, choices in _choices().items():
+        for name, choices in choices_of(Layout).items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
         for name, declared in axes_of(Layout).items():
@@ -118,16 +170,15 @@ class Layout:
                 raise ValueError(f"{name} must {bound}, got {value}")
             if value > LARGEST:
                 raise ValueError(f"{name} must be at most 10^6, got {shortened(value)}")
-        rules = rules_of(self.engine)
-        for sentence in (*rules.contradictions(self), *self._missing_axes(rules)):
+        for sentence in (*self.rules.contradictions(self), *self._missing_axes()):
             raise ValueError(sentence)
         if self.reshard == 1:
             raise ValueError("reshard is a number of ranks, 2 or more, got 1: zero_stage 2 keeps parameters whole")
 
-    def _missing_axes(self, rules: Rules) -> Iterator[str]:
+    def _missing_axes(self) -> Iterator[str]:
         """A sentence for each axis that is not at its default and that the engine has not at this stage."""
         for name, declared in axes_of(Layout).items():
-            stages = rules.axes.get(name, ())
+            stages = self.rules.axes.get(name, ())
             if declared.of_some_engines and self.is_set(name) and self.zero_stage not in stages:
                 yield (
                     f"{name} is an axis of {engines_with(name)}, got {name} {getattr(self, name)} with"
@@ -144,9 +195,29 @@ class Layout:
         return _identity(self)
 
     @property
+    def rules(self) -> Rules:
+        """The rules of its engine."""
+        return rules_of(self.engine)
+
+    @property
     def data_parallel(self) -> int:
         """Ranks that see different sequences."""
         return self.dp_replicate * self.dp_shard
+
+    @property
+    def model_parallel(self) -> int:
+        """Ranks that share one copy of the model and see the same sequences."""
+        return self.tp * self.pp * self.cp
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether parameters are sharded within groups of ranks and replicated between them."""
+        return self.dp_replicate > 1 and self.dp_shard > 1
+
+    @property
+    def data_parallel_part(self) -> "Layout":
+        """The layout of the ranks that hold the same part of the model."""
+        return self if self.model_parallel == 1 else dataclasses.replace(self, tp=1, pp=1, cp=1)
 
     def data_parallel_rank(self, rank: int) -> int:
         """The data-parallel coordinate of global `rank`: ranks that share it see the same sequences.
@@ -158,7 +229,7 @@ class Layout:
     @property
     def world_size(self) -> int:
         """Devices the layout takes: the product of its degrees."""
-        return self.data_parallel * self.tp * self.pp * self.cp
+        return self.data_parallel * self.model_parallel
 
     @property
     def checkpoint_every(self) -> int:
@@ -171,29 +242,58 @@ class Layout:
         return activation_budget(self.checkpointing)
 
     @property
+    def steps_on_host(self) -> bool:
+        """Whether the optimizer's states lie in host memory, where the cores of the host step them."""
+        return self.offload != "none"
+
+    @property
+    def machinery(self) -> tuple[int, ...]:
+        """How much stands between a plain training loop and this layout, what counts most first."""
+        states = (int(self.offload != "none"), int(self.checkpointing != "none"))
+        return (self.model_parallel, *states, self.rules.machinery, self.zero_stage)
+
+    @property
+    def frugality(self) -> tuple[int, ...]:
+        """Smaller where full checkpointing and sharding leave less in memory."""
+        return int(self.checkpointing != "full"), -self.zero_stage
+
+    def hardware_flops_per_token(self, recipe: Recipe) -> float:
+        """FLOPs that devices do for a token of `recipe`, checkpointed blocks computed again."""
+        return recipe.model.hardware_flops_per_token(recipe.seq_len, self.checkpointing)
+
+    @property
+    def degrees(self) -> str:
+        """The mesh for people: data parallel always, the others where they are used."""
+        whole = f"dp {self.dp_replicate}x{self.dp_shard}" if self.is_hybrid else f"dp {self.data_parallel}"
+        return " ".join([whole, *self.words("degrees").values()])
+
+    @property
+    def replicas(self) -> str:
+        """How a sharded model is replicated, for people; empty where it is not."""
+        return (
+            f"replicate {self.dp_replicate} x shard {self.dp_shard}"
+            if self.zero_stage and self.dp_replicate > 1
+            else ""
+        )
+
+    @property
     def label(self) -> str:
         """One short line for people; fields at their plain value are left out."""
-        parts = [rules_of(self.engine).label(self)]
-        if self.zero_stage and self.dp_replicate > 1:
-            parts.append(f"replicate {self.dp_replicate} x shard {self.dp_shard}")
-        return ", ".join([*parts, *self.words().values()])
+        parts = [self.rules.label(self), self.replicas, *self.words().values()]
+        return ", ".join(part for part in parts if part)
 
-    def words(self) -> dict[str, str]:
-        """Axis -> what is shown of it, for those shown; engine, stage and data parallelism are not among them."""
+    def words(self, *columns: str) -> dict[str, str]:
+        """Axis -> what is shown of it, for those shown in these columns of reports, or in any where none is named.
+
+        Engine, stage and data parallelism are not among them.
+        """
         shown: dict[str, str] = {}
         for name, declared in axes_of(Layout).items():
             # Where an engine has one way to synchronise, or nobody to do so with, both values mean the same.
-            tells = rules_of(self.engine).chooses_sync(self) if name == "grad_sync" else self.is_set(name)
-            if declared.label and (tells or declared.always_shown):
+            tells = self.rules.chooses_sync(self) if name == "grad_sync" else self.is_set(name)
+            if declared.label and (tells or declared.always_shown) and (not columns or declared.column in columns):
                 shown[name] = declared.words(getattr(self, name))
         return shown
-
-
-@functools.cache
-def _choices() -> dict[str, tuple[str, ...]]:
-    """Axis -> the names that it may have."""
-    hints = typing.get_type_hints(Layout)
-    return {name: get_args(hints[name]) for name in axes_of(Layout) if typing.get_origin(hints[name]) is Literal}
 
 
 def activation_budget(checkpointing: str) -> float:

@@ -15,8 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+from trainers import engines
+
 GIB = 2**30
-_PACKAGES = ("torch", "ray", "deepspeed", "transformers")
+_PACKAGES = ("torch", "ray", *engines.packages(), "transformers")
 """That training runs on."""
 GRACE_S = 10.0
 """What processes that are ending may take to let go of a GPU."""

@@ -3,8 +3,9 @@
 import dataclasses
 import functools
 import math
-from typing import Literal, get_args
+from typing import Literal
 
+from trainers.axes import axes_of, axis, choices_of, defaults_of
 from trainers.codec import identity, shortened
 from trainers.spec import ModelSpec
 
@@ -33,46 +34,67 @@ class Recipe:
     """
 
     model: ModelSpec
-    seq_len: int
-    """Tokens in one sequence."""
-    global_batch: int
-    """Sequences in one optimizer step, over all ranks; 0 where `grad_accum` fixes the accumulation in its place."""
-    optimizer: Optimizer = "adamw"
-    """"adafactor" is that of transformers with a fixed learning rate, no first moment and updates clipped at 1."""
-    compute_precision: Precision = "bf16"
-    """Type of the matrix products; "tf32" is fp32 storage with TF32 products, another mathematics than "fp32"."""
-    state_precision: StatePrecision = "fp32"
-    """Type of master weights, optimizer states and gradients' sums, over micro-steps and over ranks."""
-    compression: Compression = "none"
-    """What DDP's gradients are squeezed into before they are exchanged: bf16, or PowerSGD's factors of that rank
-    (arXiv 1905.13727) from the second optimizer step on."""
-    learning_rate: float = 1e-4
-    weight_decay: float = 0.1
-    beta1: float = 0.9
-    """AdamW's alone, as are `beta2` and `epsilon`."""
-    beta2: float = 0.95
-    epsilon: float = 1e-8
-    grad_clip: float = 1.0
-    """Largest global gradient norm; 0 for no clipping."""
-    data: str = STREAM
-    """STREAM, INCLUDED, or the path of a Parquet file or folder with a column of token ids."""
-    seed: int = 0
-    data_order: DataOrder = dataclasses.field(default="file", metadata={"later": True})
-    """Order of a file's sequences in an epoch: as they lie there, or "shuffled" by (seed, epoch)."""
-    grad_accum: int = dataclasses.field(default=0, metadata={"later": True})
-    """Micro-steps of an optimizer step where these are fixed: the global batch then follows from the micro-batch and
-    the data-parallel ranks. 0: the micro-steps follow from `global_batch`."""
+    seq_len: int = axis(label="length {}", always_shown=True, about="Tokens in one sequence.")
+    global_batch: int = axis(
+        about="Sequences in one optimizer step, over all ranks; 0 where `grad_accum` fixes the accumulation instead."
+    )
+    optimizer: Optimizer = axis(
+        "adamw",
+        label="{}",
+        always_shown=True,
+        about="`adafactor` is that of transformers with a fixed learning rate, no first moment and updates clipped"
+        " at 1.",
+    )
+    compute_precision: Precision = axis(
+        "bf16",
+        label="{} compute",
+        always_shown=True,
+        table="precision",
+        about="Type of the matrix products; `tf32` is fp32 storage with TF32 products, another mathematics than"
+        " `fp32`.",
+    )
+    state_precision: StatePrecision = axis(
+        "fp32",
+        label="{} states",
+        always_shown=True,
+        about="Type of master weights, optimizer states and gradients' sums, over micro-steps and over ranks.",
+    )
+    compression: Compression = axis(
+        "none",
+        label="{} compression",
+        about="What DDP's gradients are squeezed into before they are exchanged: bf16, or PowerSGD's factors of that"
+        " rank (arXiv 1905.13727) from the second optimizer step on.",
+    )
+    learning_rate: float = axis(1e-4, about="Size of an optimizer step.")
+    weight_decay: float = axis(0.1, about="Decoupled weight decay.")
+    beta1: float = axis(0.9, about="Decay of the first moment, of AdamW alone.")
+    beta2: float = axis(0.95, about="Decay of the second moment, of AdamW alone.")
+    epsilon: float = axis(1e-8, about="Added to the root of the second moment, of AdamW alone.")
+    grad_clip: float = axis(1.0, about="Largest global gradient norm; 0 for no clipping.")
+    data: str = axis(
+        STREAM,
+        about="`stream` (seeded, learnable), `included` (a text, byte by byte), or the path of a Parquet file or folder"
+        " with a column of token ids.",
+    )
+    seed: int = axis(0, about="Of weights and data.")
+    data_order: DataOrder = axis(
+        "file",
+        later=True,
+        about="Order of a file's sequences in an epoch: as they lie there, or shuffled by seed and epoch.",
+    )
+    grad_accum: int = axis(
+        0,
+        later=True,
+        table="fixed_grad_accum",
+        parameter=False,
+        about="Micro-steps of an optimizer step where these are fixed: the global batch then follows from the"
+        " micro-batch and the data-parallel ranks. 0: the micro-steps follow from `global_batch`.",
+    )
 
     def __post_init__(self) -> None:
-        for field, names in (
-            ("optimizer", Optimizer),
-            ("compute_precision", Precision),
-            ("state_precision", StatePrecision),
-            ("compression", Compression),
-            ("data_order", DataOrder),
-        ):
-            if getattr(self, field) not in get_args(names):
-                raise ValueError(f"{field} must be one of {', '.join(get_args(names))}, got {getattr(self, field)!r}")
+        for field, names in choices_of(Recipe).items():
+            if getattr(self, field) not in names:
+                raise ValueError(f"{field} must be one of {', '.join(names)}, got {getattr(self, field)!r}")
         if self.grad_accum and self.global_batch:
             raise ValueError(
                 f"a fixed grad_accum makes the global batch follow from it: give one of them, got grad_accum"
@@ -122,17 +144,13 @@ class Recipe:
     @property
     def label(self) -> str:
         """One line for people: model, length, batch, optimizer and precisions."""
-        parts = [
-            self.model.name,
-            f"length {self.seq_len}",
-            f"accumulation {self.grad_accum}" if self.grad_accum else f"global batch {self.global_batch}",
-            self.optimizer,
-            f"{self.compute_precision} compute",
-            f"{self.state_precision} states",
-        ]
-        if self.compression != "none":
-            parts.append(f"{self.compression} compression")
-        return ", ".join(parts)
+        words = {
+            name: declared.words(getattr(self, name))
+            for name, declared in axes_of(Recipe).items()
+            if declared.label and (declared.always_shown or getattr(self, name) != defaults_of(Recipe).get(name))
+        }
+        batch = f"accumulation {self.grad_accum}" if self.grad_accum else f"global batch {self.global_batch}"
+        return ", ".join([self.model.name, words.pop("seq_len"), batch, *words.values()])
 
 
 # A search of many layouts asks for the one recipe's hash once for each.

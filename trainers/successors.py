@@ -40,7 +40,10 @@ def preload() -> None:
     with contextlib.suppress(Exception):  # it comes up again, and is told, where the trial imports it
         if IS_WORKER in os.environ:
             importlib.import_module("trainers.worker")
-            importlib.import_module("trainers.engines").load("ddp")
+            engines = importlib.import_module("trainers.engines")
+            for rules in engines.registered():
+                if rules.is_preloaded:
+                    engines.load(rules.name)
             importlib.import_module("trainers.models").load_code()
         elif IS_TUNE in os.environ:
             importlib.import_module("trainers.trial")

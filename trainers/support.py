@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 
+from trainers import architectures
+from trainers.architectures import architecture_of
 from trainers.cluster import Cluster
-from trainers.engines import rules_of
+from trainers.kernels.rules import kernel_refusals
 from trainers.layout import Layout
 from trainers.recipe import Recipe
 from trainers.spec import ModelSpec
@@ -42,7 +44,7 @@ def _of_cluster(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[st
             yield "DeepSpeed has no fp16 on a CPU and torch no fast one: choose bf16 or fp32"
         if precision == "tf32":
             yield "TF32 is a mode of CUDA devices, the cluster has CPUs: choose fp32 or bf16"
-        if layout.offload != "none":
+        if layout.steps_on_host:
             yield f"offload {layout.offload} moves states to host memory, where a CPU's are already: choose none"
     elif precision in ("bf16", "tf32") and (cluster.capability or (0, 0)) < (8, 0):
         got = ".".join(map(str, cluster.capability)) if cluster.capability else "unknown"
@@ -59,57 +61,31 @@ def _of_engine(recipe: Recipe, layout: Layout) -> Iterator[str]:
         )
     if recipe.state_precision == "bf16" and recipe.optimizer == "adafactor":
         yield "transformers' Adafactor keeps its states in fp32, never in bf16: choose state_precision fp32 or adamw"
-    yield from rules_of(layout.engine).refusals(recipe, layout)
-    yield from _of_blocks(recipe, layout)
-    yield from _of_kernels(layout)
-
-
-def _of_blocks(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    if layout.prefetch >= recipe.model.num_layers:
-        yield (
-            f"prefetch {layout.prefetch} reaches beyond the {recipe.model.num_layers} blocks of {recipe.model.name}:"
-            " choose less"
-        )
-    if recipe.model.num_layers <= layout.checkpoint_every // 2:
-        yield (
-            f"checkpointing {layout.checkpointing} of {recipe.model.num_layers} blocks is that of a smaller distance:"
-            f" choose {'full' if recipe.model.num_layers == 1 else 'every_2'}"
-        )
-
-
-def _of_kernels(layout: Layout) -> Iterator[str]:
-    if layout.compile == "model" and (layout.attention == "flex" or layout.loss == "chunked"):
-        yield (
-            f"a model compiled whole has sdpa or eager attention and the plain loss, got {layout.attention} and"
-            f" {layout.loss}: choose compile block"
-        )
-    if layout.activation_budget < 1 and layout.compile == "none":
-        yield (
-            "an activation budget is for a compiler to keep, got compile none:"
-            f" choose compile block or another checkpointing than {layout.checkpointing}"
-        )
-    if layout.checkpointing == "selective" and layout.attention == "flex" and layout.compile == "none":
-        yield (
-            "selective checkpointing cannot look into FlexAttention, which is compiled by itself where blocks are not:"
-            " choose compile block, another attention or another checkpointing"
-        )
+    yield from layout.rules.refusals(recipe, layout)
+    yield from layout.rules.depth_refusals(recipe, layout)
+    yield from kernel_refusals(recipe, layout)
 
 
 def _of_model(spec: ModelSpec) -> Iterator[str]:
-    kind = spec.architecture
+    kind, family = spec.architecture, architecture_of(spec.architecture)
     if spec.config:
         return  # a configuration that transformers reads describes a model that transformers has
-    if kind == "bloom" and not spec.embedding_norm:
-        yield f"transformers has no bloom without a norm after the embedding, {spec.name} asks for one"
-    if kind != "bloom" and spec.embedding_norm:
-        yield f"transformers has no {kind} with a norm after the embedding, {spec.name} asks for one: use bloom"
-    if kind == "bloom" and spec.ffn_size != 4 * spec.hidden_size:
+    if family.embedding_norm and not spec.embedding_norm:
+        yield f"transformers has no {kind} without a norm after the embedding, {spec.name} asks for one"
+    if spec.embedding_norm and not family.embedding_norm:
+        others = [name for name in architectures.names() if architecture_of(name).embedding_norm]
         yield (
-            f"bloom in transformers has ffn_size 4 x hidden_size, {4 * spec.hidden_size} for {spec.name},"
+            f"transformers has no {kind} with a norm after the embedding, {spec.name} asks for one:"
+            f" use {' or '.join(others)}"
+        )
+    if "ffn_size" not in family.config_keys and spec.ffn_size != 4 * spec.hidden_size:
+        yield (
+            f"{kind} in transformers has ffn_size 4 x hidden_size, {4 * spec.hidden_size} for {spec.name},"
             f" got {spec.ffn_size}"
         )
-    if kind != "llama" and spec.num_kv_heads != spec.num_heads:
+    if "num_kv_heads" not in family.config_keys and spec.num_kv_heads != spec.num_heads:
+        others = [name for name in architectures.names() if "num_kv_heads" in architecture_of(name).config_keys]
         yield (
             f"transformers has no {kind} with fewer key/value heads than heads,"
-            f" {spec.name} asks for {spec.num_kv_heads} of {spec.num_heads}: use llama"
+            f" {spec.name} asks for {spec.num_kv_heads} of {spec.num_heads}: use {' or '.join(others)}"
         )

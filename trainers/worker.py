@@ -82,7 +82,7 @@ class Worker:
         job, late = self.job, False
         self._stand("init", None, 2 * job.first_step_s)
         self.watchdog.beat("init", allowed_s=job.first_step_s)
-        if job.layout.offload == "none":  # an optimizer that steps on the host has all of its cores
+        if not job.layout.steps_on_host:  # an optimizer that steps on the host has all of its cores
             successors.ask(ray.train.get_context().get_local_world_size(), job.cpus_per_worker)
         nodes = self.gather(ray.get_runtime_context().get_node_id())
         if self.rank == 0:
@@ -196,7 +196,7 @@ class Worker:
         if best is None or speed is None:
             return False
         recipe, layout = self.job.recipe, self.job.layout
-        flops = recipe.model.hardware_flops_per_token(recipe.seq_len, layout.checkpointing)
+        flops = layout.hardware_flops_per_token(recipe)
         ceiling = layout.world_size * peak * 1e12 / flops if peak else math.inf
         largest = self.job.rungs[-1].micro_batch
         return best_above_tokens_per_s(speed, measured.batch.micro_batch, largest, ceiling) < best

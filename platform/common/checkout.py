@@ -6,10 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from trainers import engines
+
 ROOT = Path(__file__).resolve().parents[2]
 COMMIT_VARIABLE = "LAYOUT_SEARCH_COMMIT"
 """Says the commit of a copy that has no .git: a container, the working directory of a submitted job."""
-_PACKAGES = ("ray", "torch", "deepspeed", "transformers", "mlflow", "pyarrow")
+_PACKAGES = ("ray", "torch", *engines.packages(), "transformers", "mlflow", "pyarrow")
 
 
 def commit() -> str:

@@ -1,7 +1,5 @@
 """Figures as people read them."""
 
-from trainers.axes import axes_of
-from trainers.engines import rules_of
 from trainers.layout import Layout
 
 
@@ -46,24 +44,6 @@ def plural(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-def sharding(layout: Layout) -> str:
-    """What is sharded and how, in a few letters."""
-    return rules_of(layout.engine).sharding(layout)
-
-
-def degrees(layout: Layout) -> str:
-    """The mesh: data parallel always, the others where they are used."""
-    if layout.dp_replicate > 1 and layout.dp_shard > 1:
-        parts = [f"dp {layout.dp_replicate}x{layout.dp_shard}"]
-    else:
-        parts = [f"dp {layout.data_parallel}"]
-    parts += [f"{axis} {getattr(layout, axis)}" for axis in ("tp", "pp", "cp") if getattr(layout, axis) > 1]
-    return " ".join(parts)
-
-
 def options(layout: Layout) -> str:
     """What else tells layouts apart, beyond engine, sharding, degrees and checkpointing: kernels, then the rest."""
-    words, declared = layout.words(), axes_of(Layout)
-    return ", ".join(
-        text for column in ("kernels", "options") for name, text in words.items() if declared[name].column == column
-    )
+    return ", ".join([*layout.words("kernels").values(), *layout.words("options").values()])

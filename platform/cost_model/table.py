@@ -29,7 +29,8 @@ from platform.cost_model.stacks import (
     precision_of,
     stack_features,
 )
-from trainers.layout import Checkpointing
+from trainers.axes import defaults_of
+from trainers.layout import Checkpointing, Layout
 from trainers.measurement import TIMED
 from trainers.spec import ModelSpec
 
@@ -176,6 +177,7 @@ def _layout(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, str |
     if strategy == "hsdp":  # ranks of context parallelism hold the same parameters, so shards are cut over them too
         shard = min(shard * cp, cluster.devices_per_node) / cp
     return {
+        **defaults_of(Layout),
         "engine": engine,
         "zero_stage": stage,
         "dp_replicate": dp / shard,
@@ -186,10 +188,6 @@ def _layout(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, str |
         "grad_sync": row.get("grad_sync", "every" if has(engine, "reduces_every_micro_step") else "") or "last",
         "checkpointing": checkpointing,
         "offload": offload_of(row),
-        "bucket_mib": 0,
-        "overlap": "default",
-        "prefetch": 0,
-        "reshard": 0,
         "attention": row.get("attention") or ("sdpa" if is_flash(row, cluster, engine) else "eager"),
         "loss": "chunked" if row.get("loss") == "chunked" else "plain",
         "compile": row.get("compile") or "none",

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from search_spaces.space import Candidate
-from trainers.engines import rules_of
+from trainers.axes import axes_of
 from trainers.journal import GateCurves
 from trainers.layout import Layout
 from trainers.measurement import TIMED, Measurement, Outcome
@@ -103,18 +103,13 @@ def references(recipe: Recipe, candidates: Sequence[Candidate], measurements: Se
     lost = {each.layout for each in measurements if each.recipe == recipe and each.outcome in _CANNOT} - ran
     layouts = {each.layout: None for each in candidates if each.recipe == recipe and each.layout not in lost}
 
+    kernels = [name for name, declared in axes_of(Layout).items() if declared.column == "kernels"]
+
     def order(layout: Layout) -> tuple[int, bool, tuple[int, ...]]:
-        machinery = (
-            layout.tp * layout.pp * layout.cp,
-            int(layout.offload != "none"),
-            int(layout.checkpointing != "none"),
-            rules_of(layout.engine).machinery,
-            layout.zero_stage,
-        )
-        fused = (layout.attention != "eager") + (layout.loss != "plain") + (layout.compile != "none")
+        fused = sum(layout.is_set(name) for name in kernels)
         if layout in ran:
-            return fused, False, machinery
-        return fused, True, (int(layout.checkpointing != "full"), -layout.zero_stage, *machinery)
+            return fused, False, layout.machinery
+        return fused, True, (*layout.frugality, *layout.machinery)
 
     return sorted(layouts, key=order)
 

@@ -71,7 +71,7 @@ def make_job(
         recorder=settings.recorder,
         recipe=candidate.recipe,
         layout=candidate.layout,
-        engine_source=history.header.engines.get(candidate.layout.engine, "") if history.header else "",
+        engine_source=history.header.engines.get(candidate.layout.rules.name, "") if history.header else "",
         rungs=rungs,
         cluster=settings.cluster,
         cpus_per_worker=settings.cpus_per_worker,

@@ -10,9 +10,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from platform.common.text import sharding
 from platform.mirror.timing import Series, milliseconds, series_of
 from platform.reports.summary import days_of
+from trainers.axes import axes_of
 from trainers.codec import identity, to_json
 from trainers.journal import GateCurves, Profile, StudyHeader
 from trainers.layout import Layout
@@ -67,8 +67,6 @@ COMPARED = ("tokens_per_s", "peak_gib")
 """What runs are compared by. A run without them has NaN there: MLflow's parallel coordinates draw a run that lacks a
 metric above all others, as if a layout that ran out of memory were the fastest."""
 
-_ONLY_IN_NAMES = ("replicate", "sync every", "offload", "buckets", "overlap", "prefetch", "reshard")
-"""How those parts of a layout's label begin that stand in a run's name."""
 _FINISHED = frozenset({Outcome.OK, Outcome.THRASH, Outcome.SLOW})
 
 
@@ -137,18 +135,18 @@ def id_of(entry: Entry) -> str:
             return identity(("profile", entry.trial_id, entry.recipe.id, entry.layout.id))
 
 
-def axes_of(layout: Layout) -> dict[str, Any]:
+def layout_fields(layout: Layout) -> dict[str, Any]:
     """The layout's axes as MLflow has them: what is sharded in a word, the degree of data parallelism in one figure."""
-    fields: dict[str, Any] = to_json(layout)
-    del fields["zero_stage"], fields["dp_shard"]
-    return {"sharding": sharding(layout), "dp": layout.data_parallel, **fields}
+    declared = axes_of(Layout)
+    fields = {name: value for name, value in to_json(layout).items() if declared[name].parameter}
+    return {"sharding": layout.rules.sharding(layout), "dp": layout.data_parallel, **fields}
 
 
 def recipe_fields(recipe: Recipe) -> dict[str, Any]:
     """The recipe's fields but an accumulation, which is the batch point's; the model's facts begin with `model_`."""
-    fields: dict[str, Any] = to_json(recipe)
-    del fields["grad_accum"]
-    model: dict[str, Any] = fields.pop("model")
+    known: dict[str, Any] = to_json(recipe)
+    fields = {name: known[name] for name, declared in axes_of(Recipe).items() if declared.parameter}
+    model: dict[str, Any] = known["model"]
     del model["config"]
     return {"model": model.pop("name"), **{f"model_{name}": value for name, value in model.items()}, **fields}
 
@@ -191,11 +189,14 @@ def yes(flag: bool) -> str:
 
 def short_name(layout: Layout) -> str:
     """Engine, degrees, checkpointing and what no column of the saved views shows, but for the usual."""
-    first, *rest = layout.label.split(", ")
-    parts = [first, *(f"{axis} {getattr(layout, axis)}" for axis in ("tp", "pp", "cp") if getattr(layout, axis) > 1)]
-    if layout.checkpointing != "none":
-        parts.append(f"ckpt {layout.checkpointing}")
-    return ", ".join([*parts, *(part for part in rest if part.startswith(_ONLY_IN_NAMES))])
+    declared = axes_of(Layout)
+
+    def words(*columns: str) -> list[str]:
+        shown = {name: text for name, text in layout.words(*columns).items() if layout.is_set(name)}
+        return [declared[name].short.format(getattr(layout, name)) or text for name, text in shown.items()]
+
+    parts = [layout.rules.label(layout), *words("degrees", "checkpointing"), layout.replicas, *words("options")]
+    return ", ".join(part for part in parts if part)
 
 
 def _name(entry: Entry) -> str:
@@ -248,7 +249,7 @@ def _params(entry: Entry, recipes: Sequence[Recipe]) -> dict[str, str]:
     fields["global_batch"] = batch.global_batch(entry.layout) if batch else entry.recipe.global_batch or ABSENT
     values = {
         "outcome": entry.outcome.value if isinstance(entry, Measurement) else ABSENT,
-        **axes_of(entry.layout),
+        **layout_fields(entry.layout),
         "micro_batch": batch.micro_batch if batch else ABSENT,
         "grad_accum": batch.grad_accum if batch else ABSENT,
         "repeat": entry.repeat if isinstance(entry, Measurement) else ABSENT,

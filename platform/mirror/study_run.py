@@ -8,8 +8,8 @@ from platform.common.errors import InputError
 from platform.finals.result import Result
 from platform.mirror.content import (
     as_text,
-    axes_of,
     figures_of,
+    layout_fields,
     recipe_fields,
     rounded,
     short_name,
@@ -103,7 +103,7 @@ def roles(history: History) -> dict[str, str]:
 
 
 def _winner_tags(best: Measurement) -> dict[str, str]:
-    axes = {**axes_of(best.layout), "micro_batch": best.batch.micro_batch, "grad_accum": best.batch.grad_accum}
+    axes = {**layout_fields(best.layout), "micro_batch": best.batch.micro_batch, "grad_accum": best.batch.grad_accum}
     return {
         WINNER: f"{short_name(best.layout)}, MBS {best.batch.micro_batch}",
         "winner_layout": best.layout.label,

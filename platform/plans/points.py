@@ -10,6 +10,7 @@ from platform.cost_model.columns import Columns
 from platform.cost_model.engines import costs
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import ClusterSpec
+from platform.cost_model.placement import misplaced
 from search_spaces.degrees import fill
 from search_spaces.space import Space
 from trainers.layout import BatchPoint, Layout
@@ -18,7 +19,6 @@ from trainers.support import standing_refusal
 
 UNDIVIDED = "micro-batch x data-parallel ranks do not divide the global batch"
 """Why a point is skipped that a search skips for its batch alone."""
-DEGREES = "degrees do not divide the devices"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,9 +61,9 @@ def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec) -> Points:
             continue
         fresh = [micro_batch for micro_batch in micro_batches if (layout, micro_batch) not in seen]
         seen.update((layout, micro_batch) for micro_batch in fresh)
-        reason = _reason_against(recipe, layout, cluster) or refuses(_data_parallel_part(layout))
-        if costs(layout.engine) is None:
-            reason = f"the cost model does not know engine {layout.engine}"
+        reason = misplaced(recipe, layout, cluster) or refuses(layout.data_parallel_part)
+        if costs(layout.rules.name) is None:
+            reason = f"the cost model does not know engine {layout.rules.name}"
         for micro_batch in fresh:
             try:
                 batch = BatchPoint.of(recipe, layout, micro_batch)
@@ -98,27 +98,6 @@ def _combinations(space: Space, recipe: Recipe) -> Iterator[tuple[Mapping[str, A
     for named, values, micro_batches, _ in space.combinations():
         if named == recipe:
             yield values, micro_batches
-
-
-def _reason_against(recipe: Recipe, layout: Layout, cluster: ClusterSpec) -> str:
-    """Why the layout's degrees cannot stand on the cluster, in words that many layouts share; "" where they can."""
-    model = recipe.model
-    reasons = (
-        (DEGREES, layout.world_size != cluster.num_devices),
-        ("tp does not divide the heads", model.num_heads % layout.tp or model.num_kv_heads % layout.tp),
-        ("tp reaches across nodes", layout.tp > cluster.devices_per_node),
-        ("pp is more than the layers", layout.pp > model.num_layers),
-        ("cp does not divide the sequence", layout.cp > 1 and recipe.seq_len % (2 * layout.cp)),
-        ("ZeRO stages 2 and 3 under a pipeline", layout.pp > 1 and layout.zero_stage > 1),
-    )
-    return next((reason for reason, holds in reasons if holds), "")
-
-
-def _data_parallel_part(layout: Layout) -> Layout:
-    """The layout of the ranks that hold the same part of the model."""
-    if layout.tp * layout.pp * layout.cp == 1:
-        return layout
-    return dataclasses.replace(layout, tp=1, pp=1, cp=1)
 
 
 def _engine_refuses(recipe: Recipe, layout: Layout) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from platform.common.errors import InputError
 from platform.cost_model.hardware import MOST_DEVICES, ClusterSpec
 from platform.cost_model.memory import MemoryParts, peak_parts
+from platform.cost_model.placement import fullest_rank
 from platform.cost_model.predict import predict
 from platform.plans.layouts import Planned, best_plan, with_whole_batch
 from platform.plans.points import points_of
@@ -154,13 +155,12 @@ def _fewest(
     memory = predict(columns).memory
     row = int(np.argmin(memory.needed_gib))
     layout = points.layouts[row]
-    ranks = ("the first pipeline stage (embedding)", "a middle pipeline stage", "the last pipeline stage (head)")
     return Fewest(
         num_nodes=cluster.num_nodes,
         planned=planned,
         parts=peak_parts(columns.take(np.array([row]))),
         needed_gib=float(memory.needed_gib[row]),
-        rank="every rank" if layout.pp == 1 else ranks[int(memory.binding_rank[row])],
+        rank=fullest_rank(layout, int(memory.binding_rank[row])),
         smallest=f"{layout.label}, micro-batch {points.batches[row].micro_batch}",
         tried=tried,
         rounded=rounded,

@@ -60,8 +60,8 @@ def columns_of(
     return [
         Column(title=f"{device}s", cell=lambda m: str(m.num_devices), drop=4, point=True),
         Column(title="engine", cell=lambda m: m.layout.engine, point=True, left=True),
-        Column(title="sharding", cell=lambda m: text.sharding(m.layout), point=True, left=True),
-        Column(title="degrees", cell=lambda m: text.degrees(m.layout), drop=9, point=True, left=True),
+        Column(title="sharding", cell=lambda m: m.layout.rules.sharding(m.layout), point=True, left=True),
+        Column(title="degrees", cell=lambda m: m.layout.degrees, drop=9, point=True, left=True),
         Column(title="precision", cell=lambda m: m.recipe.compute_precision, drop=1, point=True, left=True),
         Column(title="checkp.", cell=lambda m: m.layout.checkpointing, point=True, left=True),
         Column(title="options", cell=lambda m: text.options(m.layout), point=True, left=True),

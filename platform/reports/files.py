@@ -1,6 +1,6 @@
 """What a study leaves in its folder beside the journal: the table as CSV and Parquet, pictures, each winner as files.
 
-`layout.json` is read back by `--layout`; `ds_config.json` stands where DeepSpeed won, for its users.
+`layout.json` is read back by `--layout`; the configuration that the winner's engine has of its own stands beside it.
 """
 
 import dataclasses
@@ -17,8 +17,8 @@ from platform.study.history import History
 from platform.study.journal import JOURNAL
 from platform.study.parquet import PARQUET, write_parquet
 from platform.study.replace import replacing
+from trainers import engines
 from trainers.codec import from_json, to_json
-from trainers.engines.deepspeed.config import ds_config
 from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
 
@@ -96,23 +96,27 @@ def _suffix(number: int, recipe: Recipe) -> str:
 
 
 def _write_winners(folder: Path, recipes: Sequence[Recipe], results: Mapping[str, RecipeResult]) -> list[Path]:
-    """`layout.json` of each recipe that has a winner, and `ds_config.json` where DeepSpeed won; those of an
-    earlier winner are removed.
+    """`layout.json` of each recipe that has a winner, with its engine's own configuration; those of an earlier winner
+    are removed.
     """
     written: list[Path] = []
     for number, recipe in enumerate(recipes):
         suffix = _suffix(number, recipe)
-        layout, config = folder / f"layout{suffix}.json", folder / f"ds_config{suffix}.json"
+        layout = folder / f"layout{suffix}.json"
         won = results[recipe.id].winner
         if won is None:
             layout.unlink(missing_ok=True)
         else:
             parts = {"recipe": to_json(won.trained_recipe), "layout": to_json(won.layout), "batch": to_json(won.batch)}
             written.append(_write(layout, {"measurement": won.id, **parts}))
-        if won is not None and won.layout.engine == "deepspeed":
-            written.append(_write(config, ds_config(won.trained_recipe, won.layout, won.batch)))
-        else:
-            config.unlink(missing_ok=True)
+        for rules in engines.registered():
+            if not rules.config_name:
+                continue
+            path = folder / f"{rules.config_name}{suffix}.json"
+            if won is not None and won.layout.rules is rules:
+                written.append(_write(path, engines.config(won.trained_recipe, won.layout, won.batch)))
+            else:
+                path.unlink(missing_ok=True)
     return written
 
 

@@ -9,6 +9,7 @@ from platform.common.text import figure, plural
 from platform.finals.contenders import named_winner
 from platform.reports.points import one_a_point
 from platform.study.replace import replacing
+from trainers import engines
 from trainers.cluster import Cluster
 from trainers.layout import Layout
 from trainers.measurement import TIMED, Measurement, Outcome
@@ -28,7 +29,8 @@ COLORS = {
 """What is not here is a failure of another kind."""
 _FAILED = "#7c3aed"
 _INK, _FAINT, _GRID = "#1f2937", "#6b7280", "#e5e7eb"
-_MARKERS = {"ddp": "s", "fsdp": "o", "deepspeed": "D"}
+_MARKERS = dict(zip(engines.names(), "soD^vP", strict=False))
+"""Engine -> how its dots look; those of other engines are round."""
 _MOST_ROWS = 40
 """Layouts of a heat map that ran, the fastest ones; the rest is counted."""
 _MOST_NEVER_RUN = 3
@@ -125,7 +127,7 @@ def _speed_memory(axes: "Axes", points: Sequence[Measurement], best: Measurement
     alike: dict[tuple[str, str], list[Measurement]] = {}
     for each in sorted(ran, key=lambda m: m.batch.micro_batch):
         ladders.setdefault(each.layout.id, []).append(each)
-        alike.setdefault((_MARKERS.get(each.layout.engine, "o"), _color(each)), []).append(each)
+        alike.setdefault((_MARKERS.get(each.layout.rules.name, "o"), _color(each)), []).append(each)
     for ladder in ladders.values():
         axes.plot(*_places(ladder), color=_GRID, lw=1, zorder=1)
     for (marker, color), dots in alike.items():
@@ -152,14 +154,14 @@ def _speed_memory(axes: "Axes", points: Sequence[Measurement], best: Measurement
     _plain(axes)
     axes.grid(True, color=_GRID, lw=0.6)
     outcomes = list(dict.fromkeys(each.outcome for each in (*ran, *crashed)))
-    engines = sorted({each.layout.engine for each in ran})
+    shown = sorted({each.layout.rules.name for each in ran})
     axes.legend(
         handles=[
             *(
                 Line2D([], [], ls="", marker="x" if o is Outcome.OOM else "o", color=COLORS.get(o, _FAILED), label=o)
                 for o in sorted(outcomes)
             ),
-            *(Line2D([], [], ls="", marker=_MARKERS.get(e, "o"), mfc="none", mec=_FAINT, label=e) for e in engines),
+            *(Line2D([], [], ls="", marker=_MARKERS.get(e, "o"), mfc="none", mec=_FAINT, label=e) for e in shown),
         ],
         loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False, labelcolor=_INK,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from platform.common.text import degrees, options, sharding
+from platform.common.text import options
 from platform.finals import gate as gates
 from platform.finals.ranking import PointRuns, points
 from platform.reports.accumulations import accumulation_rows
@@ -92,8 +92,8 @@ def _point(measurement: Measurement) -> dict[str, Any]:
         "micro_batch": batch.micro_batch,
         "grad_accum": batch.grad_accum,
         "engine": layout.engine,
-        "sharding": sharding(layout),
-        "degrees": degrees(layout),
+        "sharding": layout.rules.sharding(layout),
+        "degrees": layout.degrees,
         "checkpointing": layout.checkpointing,
         "options": options(layout),
         "num_devices": measurement.num_devices,

@@ -13,7 +13,6 @@ from platform.common.errors import InputError
 from platform.study.replace import replacing
 from trainers.axes import axes_of
 from trainers.cluster import Cluster
-from trainers.engines import rules_of
 from trainers.layout import Layout
 from trainers.measurement import Measurement, Outcome
 
@@ -83,6 +82,10 @@ HEADER: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(Row))
 NUM_PUBLISHED = HEADER.index("recipe")
 """Columns that published tables have; the project's own follow."""
 
+_COLUMNS = {
+    name: declared.table or name for name, declared in axes_of(Layout).items() if (declared.table or name) in HEADER
+}
+"""Axis of a layout -> the column that holds it, where there is one."""
 _STATUS = {
     Outcome.OK: "ok",
     Outcome.THRASH: "ok",
@@ -122,15 +125,11 @@ def _row(measurement: Measurement, cluster: Cluster, source: str, path: str) -> 
         gpu_mem_gb=memory_gib * GB_PER_GIB,
         nodes=math.ceil(layout.world_size / cluster.devices_per_node) if conditions is None else conditions.num_nodes,
         gpus=layout.world_size,
-        tp=layout.tp,
-        pp=layout.pp,
-        cp=layout.cp,
         dp=layout.data_parallel,
         strategy=strategy(layout),
         micro_batch=measurement.batch.micro_batch,
         grad_accum=measurement.batch.grad_accum,
         global_batch=measurement.global_batch,
-        activation_ckpt=layout.checkpointing,
         precision=recipe.compute_precision,
         # What sdpa and flex run inside depends on mask and device: not stated here, `attention` names the choice.
         flash_attention="no" if layout.attention == "eager" else None,
@@ -144,20 +143,15 @@ def _row(measurement: Measurement, cluster: Cluster, source: str, path: str) -> 
         derived=";".join(derived) if measurement.step_time_derived else None,
         notes="; ".join(_notes(measurement)) or None,
         recipe=measurement.trained_recipe.id,
-        engine=layout.engine,
         optimizer=recipe.optimizer,
         state_precision=recipe.state_precision,
-        grad_sync=layout.grad_sync,
-        offload=layout.offload,
-        attention=layout.attention,
-        loss=layout.loss,
-        compile=layout.compile,
         compression=recipe.compression,
         cap_gib=measurement.cap_gib,
         outcome=measurement.outcome.value,
         peak_reserved_gib=measurement.peak_reserved_gib,
         layout_id=layout.id,
         compile_s=measurement.compile_s,
+        **{name: getattr(layout, axis) for axis, name in _COLUMNS.items()},
     )
 
 
@@ -167,7 +161,7 @@ def strategy(layout: Layout) -> str:
     Nothing sharded is "ddp" whatever the engine; FSDP2 that keeps its parameters after the forward pass shards
     gradients and states only, which is "zero2".
     """
-    return rules_of(layout.engine).strategy(layout)
+    return layout.rules.strategy(layout)
 
 
 def _notes(measurement: Measurement) -> Iterable[str]:
@@ -177,10 +171,10 @@ def _notes(measurement: Measurement) -> Iterable[str]:
     if measurement.repeat:
         yield f"repeat {measurement.repeat}"
     layout = measurement.layout
-    if layout.dp_replicate > 1 and layout.dp_shard > 1:
+    if layout.is_hybrid:
         yield f"{layout.dp_replicate} replicas of {layout.dp_shard} shards"
-    if layout.engine == "fsdp" and layout.zero_stage != 3:
-        yield f"fsdp stage {layout.zero_stage}"
+    if note := layout.rules.note(layout):
+        yield note
     for name, declared in axes_of(Layout).items():
         if declared.note and layout.is_set(name):
             yield declared.note.format(getattr(layout, name))

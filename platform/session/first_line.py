@@ -37,7 +37,7 @@ def header_of(name: str, subject: Subject, *, searcher: str, uri: str) -> StudyH
 
 def _engines_of(subject: Subject) -> dict[str, str]:
     """The engines outside this project that the study runs, each with the hash of its source."""
-    named = sorted({each.layout.engine for each in subject.plan.candidates})
+    named = sorted({each.layout.rules.name for each in subject.plan.candidates})
     return {name: engines.source_hash(name) for name in named if engines.is_path(name)}
 
 

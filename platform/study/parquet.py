@@ -15,8 +15,11 @@ from typing import Any
 
 from platform.common.errors import InputError
 from platform.study.replace import replacing
+from trainers.axes import axes_of
 from trainers.codec import from_json, to_json
+from trainers.layout import Layout
 from trainers.measurement import Measurement
+from trainers.recipe import Recipe
 
 PARQUET = "measurements.parquet"
 
@@ -29,9 +32,8 @@ _NAMES: dict[tuple[str, ...], str] = {
     ("recipe", "model", "ffn_size"): "ffn",
     ("recipe", "model", "vocab_size"): "vocab",
     ("recipe", "model", "config"): "model_config",
-    ("recipe", "compute_precision"): "precision",
-    ("recipe", "grad_accum"): "fixed_grad_accum",
-    ("layout", "checkpointing"): "activation_ckpt",
+    **{("recipe", name): declared.table for name, declared in axes_of(Recipe).items() if declared.table},
+    **{("layout", name): declared.table for name, declared in axes_of(Layout).items() if declared.table},
     ("conditions", "device"): "gpu",
     ("conditions", "num_nodes"): "nodes",
 }

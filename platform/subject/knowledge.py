@@ -15,7 +15,6 @@ from platform.subject.planning import same_devices
 from search_spaces.space import Candidate, Space
 from trainers.cluster import Cluster
 from trainers.codec import identity
-from trainers.engines import rules_of
 from trainers.journal import StudyHeader
 from trainers.measurement import Measurement, Outcome
 from trainers.recipe import Recipe
@@ -164,7 +163,7 @@ def _other_cap(was: float | None, now: float | None) -> str:
 def _other_versions(measured: Measurement, header: StudyHeader, versions: Mapping[str, str]) -> str:
     """Which packages differ; where a measurement says nothing of versions, its study's count."""
     was = measured.conditions.versions if measured.conditions else header.versions
-    used = (*PACKAGES, *rules_of(measured.layout.engine).packages)
+    used = (*PACKAGES, *measured.layout.rules.packages)
     differ = [(each, was.get(each, "unknown"), versions.get(each, "unknown")) for each in used]
     shown = [f"{package} {old} (here {new})" for package, old, new in differ if old != new]
     return f"with {', '.join(shown)}" if shown else ""

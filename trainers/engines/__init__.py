@@ -22,7 +22,7 @@ from trainers.engines.step import Marks, StepResult
 if TYPE_CHECKING:
     import torch
 
-    from trainers.layout import Layout
+    from trainers.layout import BatchPoint, Layout
     from trainers.models import Model
     from trainers.recipe import Recipe
 
@@ -97,6 +97,21 @@ def names() -> tuple[str, ...]:
     return tuple(_REGISTRY)
 
 
+def registered() -> tuple[Rules, ...]:
+    """The rules of the engines of this project."""
+    return tuple(rules_of(name) for name in _REGISTRY)
+
+
+def packages() -> tuple[str, ...]:
+    """Packages beyond torch and transformers that engines of this project need."""
+    return tuple(dict.fromkeys(package for rules in registered() for package in rules.packages))
+
+
+def config(recipe: "Recipe", layout: "Layout", batch: "BatchPoint") -> dict[str, Any]:
+    """The point's configuration in the format of its engine; empty where the engine has none."""
+    return _attribute(path)(recipe, layout, batch) if (path := layout.rules.config) else {}
+
+
 def is_path(name: str) -> bool:
     """Whether `name` is the import path of an engine outside this project, importable or not."""
     return _PATH.fullmatch(name) is not None
@@ -146,12 +161,11 @@ def imported_rules(name: str) -> Rules:
 def engines_with(axis: str) -> str:
     """The engines of this project that have `axis`, with their stages, as in "fsdp and of deepspeed at stage 3"."""
     found: list[str] = []
-    for name in _REGISTRY:
-        rules = rules_of(name)
+    for rules in registered():
         stages = rules.axes.get(axis, ())
         span = f"stages {stages[0]} to {stages[-1]}" if len(stages) > 1 else f"stage {stages[0]}" if stages else ""
         if stages:
-            found.append(name if stages == rules.stages else f"{name} at {span}")
+            found.append(rules.name if stages == rules.stages else f"{rules.name} at {span}")
     return " and of ".join(found)
 
 

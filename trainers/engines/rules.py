@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from trainers.axes import axes_of
+
 if TYPE_CHECKING:
     from trainers.layout import GradSync, Layout
     from trainers.recipe import Recipe
@@ -35,6 +37,12 @@ class Rules:
     """How much stands between a plain training loop and this engine: the numerics gate refers to the least."""
     packages: tuple[str, ...] = ()
     """Packages beyond torch and transformers whose versions its figures depend on."""
+    is_preloaded: bool = False
+    """Whether processes that wait for a trial import it ahead; nothing of it may begin with CUDA on import."""
+    config_name: str = ""
+    """Name of a JSON file with a winner's configuration in the engine's own format, for its users; empty for none."""
+    config: str = ""
+    """Import path "package.module:function" of what makes it from recipe, layout and batch point; without torch."""
 
     @property
     def stages(self) -> tuple[int, ...]:
@@ -56,6 +64,10 @@ class Rules:
     def strategy(self, layout: "Layout") -> str:
         """The published tables' word for what is sharded."""
         return f"zero{layout.zero_stage}" if layout.zero_stage else "ddp"
+
+    def note(self, layout: "Layout") -> str:
+        """What the measurements' table says in its notes, where `strategy` leaves it open; empty for nothing."""
+        return ""
 
     def contradictions(self, layout: "Layout") -> Iterator[str]:
         """What in `layout` this engine can never mean, a sentence each."""
@@ -89,6 +101,13 @@ class Rules:
                 f"{what} keeps everything on the device, got offload {layout.offload}:"
                 " choose none, or an engine that shards"
             )
+
+    def depth_refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+        """What reaches beyond the blocks of the model, a sentence each."""
+        blocks = recipe.model.num_layers
+        for name, declared in axes_of(type(layout)).items():
+            if declared.counts_blocks and (value := getattr(layout, name)) >= blocks:
+                yield f"{name} {value} reaches beyond the {blocks} blocks of {recipe.model.name}: choose less"
 
     def lacks_buckets(self, layout: "Layout") -> str:
         """Why no size of gradient buckets can be set, as a clause; empty where it can."""

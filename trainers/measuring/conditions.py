@@ -7,10 +7,11 @@ import sys
 import torch
 import torch.cuda.nccl
 
+from trainers import engines
 from trainers.cluster import Cluster
 from trainers.measurement import Conditions
 
-_PACKAGES = ("torch", "transformers", "deepspeed", "ray")
+_PACKAGES = ("torch", "transformers", *engines.packages(), "ray")
 _PREFIXES = (
     "CUBLAS_",
     "CUDA_DEVICE_MAX",

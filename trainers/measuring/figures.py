@@ -84,7 +84,7 @@ def speed_fields(job: Job, batch: BatchPoint, windows: Sequence[Window], accum: 
     tokens_per_s = batch.global_batch(job.layout) * recipe.seq_len / step_s if step_s else None
     per_gpu = tokens_per_s / job.layout.world_size if tokens_per_s else None
     model_tflops = per_gpu and per_gpu * spec.flops_per_token(recipe.seq_len) / 1e12
-    hardware_flops = spec.hardware_flops_per_token(recipe.seq_len, job.layout.checkpointing)
+    hardware_flops = job.layout.hardware_flops_per_token(recipe)
     low_s, high_s = quartiles(full)
     return {
         "measured_grad_accum": accum,

@@ -1,18 +1,25 @@
 """Costs of engines: a file each with what its data parallelism holds, moves and takes of the host, for its rows alone.
 
-An engine that has no file here is unknown to the model: nothing of it is predicted, and nothing of it is left out.
+The file has the engine's name, and `COSTS` in it is an `EngineCosts`. An engine that has no file here is unknown to the
+model: nothing of it is predicted, and nothing of it is left out.
 """
+
+import importlib
+from importlib.util import find_spec
 
 import numpy as np
 
 from platform.cost_model.columns import Columns
 from platform.cost_model.engines.base import EngineCosts
-from platform.cost_model.engines.ddp import Ddp
-from platform.cost_model.engines.deepspeed import DeepSpeed
-from platform.cost_model.engines.fsdp import Fsdp
-from platform.cost_model.engines.megatron import Megatron
+from trainers import engines
 
-_COSTS: dict[str, EngineCosts] = {"ddp": Ddp(), "fsdp": Fsdp(), "deepspeed": DeepSpeed(), "megatron": Megatron()}
+_PUBLISHED = ("megatron",)
+"""Of published tables alone; no engine of this project."""
+_COSTS: dict[str, EngineCosts] = {
+    name: importlib.import_module(f"{__name__}.{name}").COSTS
+    for name in (*engines.names(), *_PUBLISHED)
+    if find_spec(f"{__name__}.{name}")
+}
 ENGINES = tuple(_COSTS)
 """A row of `Columns` has the place of its engine in it, which says nothing but which one it is."""
 

@@ -98,3 +98,6 @@ def autocast_certain(sizes: Sizes, layout: Layout) -> Certain:
         final_gradients=0.0 if away else sizes.state,
         block_copies=sizes.compute if sizes.compute < sizes.state and eager else 0.0,
     )
+
+
+COSTS = Ddp()

@@ -240,3 +240,6 @@ class DeepSpeed(EngineCosts):
 def _sums_whole(c: Columns) -> Mask:
     """Rows of `BF16_Optimizer`: stage 1 with sums wider than the products."""
     return (c.zero_stage == 1) & (c.gradient_bytes > c.compute_bytes)
+
+
+COSTS = DeepSpeed()

@@ -134,3 +134,6 @@ class Fsdp(EngineCosts):
             block_copies=sizes.compute if layout.zero_stage == 2 and gathers else 0.0,
             gathers_blocks=layout.zero_stage == 3 and layout.dp_shard > 1,
         )
+
+
+COSTS = Fsdp()

@@ -18,9 +18,9 @@ LIGHTER: Mapping[str, tuple[Any, ...]] = {
 CERTAIN = tuple(name for name, declared in axes_of(Layout).items() if declared.surely_lighter)
 """Of these, the ones that need no prediction to agree. A stage that shards more may still need more: its buckets weigh
 more than what it shards of a small model, or on one device (BLOOM-7b1 on one H200: ZeRO-1 138 GiB, ZeRO-0 121)."""
-SHARDING = "dp_shard"
-"""As is the number of ranks that share one copy."""
-IGNORED = ("dp_replicate", MICRO_BATCH)
+FALLING = tuple(name for name, declared in axes_of(Layout).items() if declared.of_number == "lighter")
+"""Axes along which memory falls with the number, as with that of the ranks that share one copy."""
+IGNORED = (*(name for name, declared in axes_of(Layout).items() if declared.of_number == "no memory"), MICRO_BATCH)
 """Copies of the whole change no rank's memory; the micro-batch is the rung's."""
 
 
@@ -43,11 +43,12 @@ class Pruning:
             plain = tuple(
                 value
                 for axis, value in axes.items()
-                if axis not in LIGHTER and axis != SHARDING and axis not in IGNORED
+                if axis not in LIGHTER and axis not in FALLING and axis not in IGNORED
             )
             kind.append(kinds.setdefault(plain, len(kinds)))
             ranks.append(
-                [_rank(LIGHTER[axis], axes[axis]) for axis in LIGHTER if axis in axes] + [-float(axes.get(SHARDING, 1))]
+                [_rank(LIGHTER[axis], axes[axis]) for axis in LIGHTER if axis in axes]
+                + [-float(axes.get(axis, 1)) for axis in FALLING]
             )
         self._kind: Index = np.array(kind, dtype=np.int64)
         owners = self._kind[points.owner]
@@ -57,7 +58,7 @@ class Pruning:
         """Kind -> its points: nothing else can be ruled out by one of them."""
         self._ranks: npt.NDArray[np.float64] = np.array(ranks) if ranks else np.zeros((0, 1))
         known = [axis for axis in LIGHTER if candidates and axis in candidates[0].axes]
-        self._certain = np.array([*(axis in CERTAIN for axis in known), False])
+        self._certain = np.array([*(axis in CERTAIN for axis in known), *(False for _ in FALLING)])
 
     def ruled_out(self, point: int) -> Index:
         """Points that must run out of memory since `point` did, itself included."""

@@ -40,4 +40,5 @@ ENGINE = _Ddp(
     grad_syncs={0: ("last", "every")},
     has_compression=True,
     machinery=0,
+    is_preloaded=True,
 )

@@ -78,4 +78,6 @@ ENGINE = _DeepSpeed(
     axes={"prefetch": (3,), "overlap": (1, 2, 3)},
     machinery=2,
     packages=("deepspeed",),
+    config_name="ds_config",
+    config="trainers.engines.deepspeed.config:ds_config",
 )

@@ -15,13 +15,16 @@ if TYPE_CHECKING:
 class _Fsdp(Rules):
     def sharding(self, layout: "Layout") -> str:
         kind = "full" if layout.zero_stage == 3 else "grad+opt"
-        return f"hybrid {kind}" if layout.dp_replicate > 1 and layout.dp_shard > 1 else kind
+        return f"hybrid {kind}" if layout.is_hybrid else kind
 
     def strategy(self, layout: "Layout") -> str:
         # Parameters kept after the forward pass: gradients and states alone are sharded then.
-        if layout.dp_replicate > 1 and layout.dp_shard > 1:
+        if layout.is_hybrid:
             return "hsdp"
         return "fsdp" if layout.zero_stage == 3 else "zero2"
+
+    def note(self, layout: "Layout") -> str:
+        return "" if layout.zero_stage == 3 else f"{self.name} stage {layout.zero_stage}"
 
     def lacks_buckets(self, layout: "Layout") -> str:
         return "FSDP2 reduces a block at a time and has no buckets"

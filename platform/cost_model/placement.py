@@ -1,0 +1,26 @@
+"""Whether a layout's degrees can stand on a cluster, and which of its ranks is which."""
+
+from platform.cost_model.hardware import ClusterSpec
+from trainers.layout import Layout
+from trainers.recipe import Recipe
+
+_RANKS = ("the first pipeline stage (embedding)", "a middle pipeline stage", "the last pipeline stage (head)")
+
+
+def misplaced(recipe: Recipe, layout: Layout, cluster: ClusterSpec) -> str:
+    """Why the layout's degrees cannot stand on the cluster, in words that many layouts share; "" where they can."""
+    model = recipe.model
+    reasons = (
+        ("degrees do not divide the devices", layout.world_size != cluster.num_devices),
+        ("tp does not divide the heads", model.num_heads % layout.tp or model.num_kv_heads % layout.tp),
+        ("tp reaches across nodes", layout.tp > cluster.devices_per_node),
+        ("pp is more than the layers", layout.pp > model.num_layers),
+        ("cp does not divide the sequence", layout.cp > 1 and recipe.seq_len % (2 * layout.cp)),
+        ("ZeRO stages 2 and 3 under a pipeline", layout.pp > 1 and layout.zero_stage > 1),
+    )
+    return next((reason for reason, holds in reasons if holds), "")
+
+
+def fullest_rank(layout: Layout, position: int) -> str:
+    """Which rank holds most, in words; `position` is that of `PeakMemory.binding_rank`."""
+    return "every rank" if layout.pp == 1 else _RANKS[position]

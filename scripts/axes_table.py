@@ -1,0 +1,110 @@
+"""Writes the table of axes in docs/search.md from their declarations, and from what engines' rules accept.
+
+python -m scripts.axes_table
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import search_spaces
+from search_spaces import changes
+from trainers import engines
+from trainers.axes import axes_of, choices_of, defaults_of
+from trainers.engines.rules import Rules
+from trainers.layout import Layout
+from trainers.recipe import Recipe
+from trainers.support import standing_refusal
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "search.md"
+BEGIN, END = "<!-- axes: made by python -m scripts.axes_table -->", "<!-- end of axes -->"
+_EXAMPLE = "bloom7b"
+"""The space by whose recipe engines are asked."""
+
+
+@functools.cache
+def table() -> str:
+    """The table in Markdown: a row an axis that `--set` knows by a field, those of the layout first."""
+    taken = changes.axes()
+    lines = ["| axis | values | default | engines | what it is |", "|---|---|---|---|---|"]
+    for kind in (Layout, Recipe):
+        for name, declared in axes_of(kind).items():
+            default = defaults_of(kind).get(name)
+            shown = "" if default is None else f"`{default}`"
+            lines.append(f"| `{name}` | {taken[name]} | {shown} | {_engines(kind, name)} | {declared.about} |")
+    return "\n".join(lines)
+
+
+def written(page: str) -> str:
+    """The page with today's table between the marks.
+
+    Raises:
+        ValueError: the page lacks a mark.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{PAGE} has no {BEGIN} with {END} after it: write both where the table belongs")
+    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+
+
+def _engines(kind: type, name: str) -> str:
+    """Engines of this project, with their stages, that run some value other than the default."""
+    parts: list[str] = []
+    for rules in engines.registered():
+        stages = [stage for stage in rules.stages if _runs(rules, stage, kind, name)]
+        if stages == list(rules.stages):
+            parts.append(rules.name)
+        elif stages:
+            parts.append(f"{rules.name} at {', '.join(map(str, stages))}")
+    whole = parts == list(engines.names())
+    return "" if whole else "; ".join(parts) or "none yet"
+
+
+def _runs(rules: Rules, stage: int, kind: type, name: str) -> bool:
+    return any(
+        standing_refusal(recipe, layout, layout.world_size) is None
+        for recipe, layout in _changed(rules, stage, kind, name)
+    )
+
+
+def _changed(rules: Rules, stage: int, kind: type, name: str) -> Iterator[tuple[Recipe, Layout]]:
+    """The example's recipe with a layout of the engine at `stage`, and another value of the axis in one of them."""
+    recipe = _recipe()
+    degrees = {"dp_shard": 4} if stage else {"dp_replicate": 4}
+    plain: dict[str, Any] = {
+        "engine": rules.name,
+        "zero_stage": stage,
+        "grad_sync": rules.grad_syncs[stage][0],
+        **degrees,
+    }
+    if kind is Recipe:
+        values = [value for value in choices_of(kind).get(name, ()) if value != defaults_of(kind)[name]]
+        yield from ((dataclasses.replace(recipe, **{name: value}), Layout(**plain)) for value in values)
+        if not values:  # a number, which no engine refuses
+            yield recipe, Layout(**plain)
+        return
+    for value in choices_of(kind).get(name, (2,)):
+        changed: dict[str, Any] = plain if name in ("engine", "zero_stage") else {**plain, name: value}
+        if value != defaults_of(kind).get(name):
+            with contextlib.suppress(ValueError):  # the engine has not the axis at this stage
+                yield recipe, Layout(**changed)
+
+
+@functools.cache
+def _recipe() -> Recipe:
+    return search_spaces.load(_EXAMPLE).recipe
+
+
+def main() -> None:
+    """Writes the page."""
+    argparse.ArgumentParser(prog="python -m scripts.axes_table", description=__doc__).parse_args()
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""An axis is named where it is declared, implemented, costed, read from tables, shown in views or searched; an engine
+likewise. Everything else asks declarations (`trainers/axes.py`) and rules (`trainers/engines/rules.py`).
+"""
+
+import ast
+import functools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from trainers import engines
+from trainers.axes import axes_of
+from trainers.layout import Layout
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("platform", "search_spaces", "trainers")
+MODULES = ("re", "torch")
+"""`re.compile` and `torch.compile` are no axes."""
+EVERY = frozenset(axes_of(Layout))
+
+AXES: Mapping[str, frozenset[str]] = {
+    # The declarations.
+    "trainers/layout.py": EVERY,
+    # Engines and kernels that implement axes.
+    "trainers/engines/": EVERY,
+    "trainers/kernels/": EVERY,
+    "trainers/worker.py": frozenset({"engine"}),  # loads it, and holds its source against the search's
+    "trainers/support.py": frozenset({"offload"}),  # refuses it where all memory is the host's
+    "trainers/measuring/rung.py": frozenset({"compile"}),  # the first step's time is that of compiling
+    # Their costs.
+    "platform/cost_model/": EVERY,
+    # Search spaces, and the one that a layout's file makes.
+    "search_spaces/": EVERY,
+    "platform/subject/request.py": frozenset({"engine"}),
+    # Readers and writers of tables.
+    "platform/replaying/recorded.py": EVERY,
+    "platform/validating/show.py": EVERY,
+    "platform/reports/table.py": frozenset({"attention", "dp_replicate", "dp_shard"}),  # published tables' words
+    # Definitions of views: names of columns.
+    "platform/mirror/views.py": EVERY,
+    "platform/mirror/content.py": frozenset({"checkpointing"}),
+    "platform/reports/columns.py": frozenset({"engine", "checkpointing"}),
+    "platform/reports/rows.py": frozenset({"engine", "checkpointing"}),
+    # The same words for other things: a curve of losses, kinds of kernels in a profile; a profile of code compiled
+    # whole tells kernels apart by their shapes.
+    "platform/mirror/timing.py": frozenset({"loss"}),
+    "platform/reports/lessons.py": frozenset({"attention"}),
+    "platform/reports/profile.py": frozenset({"attention"}),
+    "trainers/profiling/": frozenset({"attention", "compile", "loss"}),
+}
+"""File, or folder with a slash -> the axes that it names."""
+
+ENGINES = (
+    "trainers/engines/",
+    "platform/cost_model/engines/",
+    # Stacks of published runs, and the words of tables.
+    "platform/cost_model/stacks.py",
+    "platform/cost_model/table.py",
+    "search_spaces/",
+)
+"""Files, and folders with a slash, that name engines of this project."""
+
+
+def _named(tree: ast.AST, words: frozenset[str]) -> Iterator[tuple[int, str]]:
+    """(line, word) wherever one of `words` is an attribute, a keyword or a whole string."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id=name)) if name in MODULES:
+                continue
+            case ast.Attribute(attr=word) | ast.Constant(value=str(word)):
+                line = node.lineno
+            case ast.keyword(arg=str(word)):
+                line = node.value.lineno
+            case _:
+                continue
+        if word in words:
+            yield line, word
+
+
+@functools.cache
+def _trees() -> dict[str, ast.AST]:
+    """Every file of the product, parsed."""
+    files = (path for folder in PRODUCT for path in sorted((ROOT / folder).rglob("*.py")))
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in files}
+
+
+def _covers(place: str, name: str) -> bool:
+    return name.startswith(place) if place.endswith("/") else name == place
+
+
+def _places(words: frozenset[str]) -> Iterator[tuple[str, int, str]]:
+    """(file, line, word) of every use in the product."""
+    for name, tree in _trees().items():
+        for line, word in _named(tree, words):
+            yield name, line, word
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("layout.prefetch", ["prefetch"]),
+        ("replace(layout, prefetch=2)", ["prefetch"]),
+        ("values['prefetch']", ["prefetch"]),
+        ("'prefetch to'; prefetch = 2; re.compile('x'); torch.compile", []),
+        ("layout.compile", ["compile"]),
+    ],
+)
+def test_uses_are_seen(source: str, found: list[str]):
+    assert [word for _, word in _named(ast.parse(source), EVERY)] == found
+
+
+def test_axes_are_named_only_where_they_belong():
+    wrong = [
+        f"{name}:{line} names the axis {word}: ask its declaration or the engine's rules"
+        for name, line, word in _places(EVERY)
+        if not any(_covers(place, name) and word in words for place, words in AXES.items())
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_engines_are_named_only_where_they_belong():
+    wrong = [
+        f"{name}:{line} names the engine {word}: ask its rules"
+        for name, line, word in _places(frozenset(engines.names()))
+        if not any(_covers(place, name) for place in ENGINES)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_lists_allow_no_more_than_is_used():
+    axes = {(place, word) for name, _, word in _places(EVERY) for place in AXES if _covers(place, name)}
+    few = {(place, word) for place, words in AXES.items() if words is not EVERY for word in words}
+    assert few <= axes
+    assert {place for place, _ in axes} == set(AXES)
+    named = {place for name, *_ in _places(frozenset(engines.names())) for place in ENGINES if _covers(place, name)}
+    assert named == set(ENGINES)

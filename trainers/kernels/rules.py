@@ -1,0 +1,30 @@
+"""What no kernel can run, in one sentence each; without torch."""
+
+from collections.abc import Iterator
+
+from trainers.layout import Layout
+from trainers.recipe import Recipe
+
+
+def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
+    """Why the kernels and the checkpointing of `layout` cannot run `recipe`, whatever the engine."""
+    if recipe.model.num_layers <= layout.checkpoint_every // 2:
+        yield (
+            f"checkpointing {layout.checkpointing} of {recipe.model.num_layers} blocks is that of a smaller distance:"
+            f" choose {'full' if recipe.model.num_layers == 1 else 'every_2'}"
+        )
+    if layout.compile == "model" and (layout.attention == "flex" or layout.loss == "chunked"):
+        yield (
+            f"a model compiled whole has sdpa or eager attention and the plain loss, got {layout.attention} and"
+            f" {layout.loss}: choose compile block"
+        )
+    if layout.activation_budget < 1 and layout.compile == "none":
+        yield (
+            "an activation budget is for a compiler to keep, got compile none:"
+            f" choose compile block or another checkpointing than {layout.checkpointing}"
+        )
+    if layout.checkpointing == "selective" and layout.attention == "flex" and layout.compile == "none":
+        yield (
+            "selective checkpointing cannot look into FlexAttention, which is compiled by itself where blocks are not:"
+            " choose compile block, another attention or another checkpointing"
+        )
