@@ -5,6 +5,7 @@ A bare `pytest` has imported the standard library's `platform` before it reads t
 `python -c` imports this file too: `scripts/install_pth.py` may have been run for another checkout.
 """
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ import pytest
 import platform
 
 platform.__path__ = [str(Path(__file__).resolve().parent / "platform")]
+# A shell starts what it runs in the background with Ctrl-C ignored, and children inherit that: no test could send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -23,39 +23,16 @@ from rich.console import Console
 
 import search_spaces
 from platform.cluster import connection as clusters
-from platform.common.errors import ClusterError, InputError, NothingFits, Parser, one_line
+from platform.common.errors import ClusterError, InputError, Parser, one_line
 from platform.common.signals import exit_with
 from platform.cost_model.hardware import ClusterSpec, find_cluster, word_on
 from platform.cost_model.probed import found_cluster
-from platform.plans.asked import check
-from platform.plans.layouts import Plan, batch_hint, best_plan
-from platform.plans.max_model import largest_models
-from platform.plans.named import named_json, named_points, of_space, show_named
-from platform.plans.picture import draw_sizes
-from platform.plans.points import recipes_of
-from platform.plans.scaling import (
-    against_devices,
-    at_size,
-    fewest_nodes,
-    parse_counts,
-    parse_phases,
-    ramp_up,
-)
-from platform.plans.show import (
-    planned_json,
-    show_fewest,
-    show_largest,
-    show_phases,
-    show_plan,
-    show_sizes,
-)
+from platform.plans.answers import Question
+from platform.plans.options import PlanOptions
 from platform.probing import kept
 from platform.study.folder import default_folder, user_path
 from search_spaces import reference
 from search_spaces.space import Space
-
-_BY_AXES = ("gpus", "min_nodes", "batch_rampup")
-"""Options whose answers need a layout for any number of devices."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -101,7 +78,14 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def _space(options: argparse.Namespace) -> Space:
+def parse(arguments: Sequence[str] | None = None) -> PlanOptions:
+    """The command's options as a value; leaves the process where they are no options."""
+    values: dict[str, Any] = vars(parser().parse_args(arguments))
+    values["set"] = tuple(values["set"])
+    return PlanOptions(**values)
+
+
+def _space(options: PlanOptions) -> Space:
     try:
         space = search_spaces.load(options.space)
         space = space.with_changes(options.set) if options.set else space
@@ -114,7 +98,7 @@ def _space(options: argparse.Namespace) -> Space:
     return space
 
 
-def _cluster(options: argparse.Namespace, console: Console) -> ClusterSpec:
+def _cluster(options: PlanOptions, console: Console) -> ClusterSpec:
     """The cluster that is meant: written, in a probe's file, or found live.
 
     Raises:
@@ -139,177 +123,41 @@ def _cluster(options: argparse.Namespace, console: Console) -> ClusterSpec:
         if (word := word_on(written)) is not None:
             console.print(word, highlight=False)
         return spec
-    told = "as the catalogue has it; `python -m platform.probe` measures it"
+    source = "as the catalogue has it; `python -m platform.probe` measures it"
     if probe is not None:
-        told = f"as probed {probe.finished or 'before'} ({probe.fingerprint})"
-    console.print(f"{cluster.label}, {told}", highlight=False)
+        source = f"as probed {probe.finished or 'before'} ({probe.fingerprint})"
+    console.print(f"{cluster.label}, {source}", highlight=False)
     return found_cluster(cluster, probe)
 
 
-def run(options: argparse.Namespace, console: Console) -> int:
+def run(options: PlanOptions, console: Console) -> int:
     """Prints what was asked for. Returns the exit code.
 
     Raises:
         InputError: the user's mistake.
+        ClusterError: Ray fails.
     """
     space = _space(options)
-    check(options)
+    options.check(space)
     cluster = _cluster(options, console)
     if options.price_per_gpu_h is not None:
         cluster = dataclasses.replace(cluster, price_per_device_hour=options.price_per_gpu_h)
-    tokens = options.tokens or space.tokens
-    cap = options.device_memory_gib
-    told: dict[str, Any] = {"space": space.name, "cluster": options.cluster or "ray", "tokens": tokens}
-    code = 0
-    asked = next((f"--{name.replace('_', '-')}" for name in _BY_AXES if getattr(options, name)), None)
-    if space.points and asked and not options.max_model:
-        raise InputError(f"{asked} goes through layouts by axes, and space {space.name} has named points: leave it out")
-    if options.max_model or options.min_nodes or options.batch_rampup or options.gpus:
-        told["recipe"] = space.recipe.label
+    asked = Question(options=options, space=space, cluster=cluster, console=console)
+    shown: dict[str, Any] = {"space": space.name, "cluster": options.cluster or "ray", "tokens": asked.tokens}
+    if options.fixes_recipe:
+        shown["recipe"] = space.recipe.label
         if space.further_recipes:
             console.print(f"For the first of {len(space.recipes)} recipes alone, --set fixes another", highlight=False)
-    if options.max_model:
-        counts = parse_counts(options.gpus) if options.gpus else (cluster.devices_per_node,)
-        micro_batch = options.micro_batch or min(space.micro_batches or (1,))
-        largest = largest_models(space, space.recipe, cluster, counts, micro_batch=micro_batch, memory_cap_gib=cap)
-        told["max_model"] = [
-            {
-                "gpus": each.num_devices,
-                "params_b": each.recipe.model.num_parameters / 1e9,
-                "layers": each.recipe.model.num_layers,
-                "hidden": each.recipe.model.hidden_size,
-                "heads": each.recipe.model.num_heads,
-                "config": each.recipe.model.to_config(),
-                **planned_json(each.planned, cluster, tokens),
-            }
-            for each in largest
-        ]
-        show_largest(largest, console)
-    elif options.min_nodes:
-        code = _min_nodes(space, cluster, tokens, cap, told, console)
-    elif options.batch_rampup:
-        phases = ramp_up(space, space.recipe, cluster, parse_phases(options.batch_rampup), memory_cap_gib=cap)
-        told["batch_rampup"] = [
-            {
-                "global_batch": phase.global_batch,
-                "nodes": phase.num_nodes,
-                "efficiency": phase.efficiency,
-                **planned_json(phase.planned, cluster, tokens),
-            }
-            for phase in phases
-        ]
-        show_phases(phases, cluster, console)
-    elif options.gpus:
-        sizes = against_devices(space, space.recipe, cluster, parse_counts(options.gpus), cap)
-        told["gpus"] = [
-            {"gpus": size.num_devices, "reason": size.reason}
-            | ({} if size.planned is None else planned_json(size.planned, cluster, tokens))
-            for size in sizes
-        ]
-        console.print(f"{space.recipe.label}, {tokens:.3g} tokens", highlight=False)
-        show_sizes(sizes, cluster, tokens, console)
-        if options.png is not None:
-            draw_sizes(sizes, cluster, tokens, space.recipe.label, options.png)
-            console.print(f"drawn as {options.png}", highlight=False)
-        code = 0 if any(size.planned for size in sizes) else 1
-    elif space.points:
-        code = _named(space, of_space(space, cluster), tokens, cap, told, console)
-    else:
-        code = _layouts(space, cluster, tokens, options, told, console)
+    answer, code = asked.answer()
     if options.json:
-        print(json.dumps(told, indent=2))
+        print(json.dumps(shown | answer, indent=2))
     return code
-
-
-def _named(
-    space: Space, cluster: ClusterSpec, tokens: float, cap: float | None, told: dict[str, Any], console: Console
-) -> int:
-    points = named_points(space, cluster, cap)
-    show_named(points, cluster, tokens, console)
-    told["points"] = named_json(points, cluster, tokens)
-    return 0 if any(not point.reason for point in points) else 1
-
-
-def _layouts(
-    space: Space,
-    cluster: ClusterSpec,
-    tokens: float,
-    options: argparse.Namespace,
-    told: dict[str, Any],
-    console: Console,
-) -> int:
-    told["recipes"] = []
-    cap = options.device_memory_gib
-    plans: list[Plan] = []
-    without: dict[str, InputError] = {}
-    for recipe in recipes_of(space):
-        try:
-            plans.append(best_plan(space, recipe, cluster, top=options.top, memory_cap_gib=cap))
-        except InputError as error:
-            without[recipe.label] = error
-    if not plans:
-        raise next(iter(without.values()))
-    if not any(plan.best for plan in plans):
-        raise NothingFits(
-            f"{space.recipe.model.name} fits no layout of {space.name} on {cluster.num_devices} x"
-            f" {cluster.device.name}: {plans[0].nearest}{batch_hint(plans[0].skipped, space.recipe, cluster)}"
-        )
-    for plan in plans:
-        show_plan(plan, tokens, console)
-        console.print()
-        told["recipes"].append(
-            {
-                "recipe": plan.recipe.label,
-                "layouts": [planned_json(planned, cluster, tokens) for planned in plan.best],
-                "num_layouts": plan.num_layouts,
-                "num_too_large": plan.num_too_large,
-                "loses_by": dict(plan.lost_by),
-                "nearest": "" if plan.best else plan.nearest,
-                "num_points": plan.num_points,
-                "skipped": dict(plan.skipped),
-            }
-        )
-    for label, error in without.items():
-        console.print(f"{label}: {error}\n", highlight=False)
-        told["recipes"].append({"recipe": label, "layouts": [], "reason": str(error)})
-    return 0
-
-
-def _min_nodes(
-    space: Space, cluster: ClusterSpec, tokens: float, cap: float | None, told: dict[str, Any], console: Console
-) -> int:
-    fewest = fewest_nodes(space, space.recipe, cluster, memory_cap_gib=cap)
-    console.print(space.recipe.label, highlight=False)
-    show_fewest(fewest, cluster, console)
-    counts = sorted({fewest.num_nodes * factor for factor in (1, 2, 4, 8, 16)})
-    parts = [dataclasses.replace(cluster, num_nodes=count) for count in counts]
-    sizes = [at_size(space, space.recipe, part, cap) for part in parts]
-    console.print(f"\ntime against nodes ({tokens:.3g} tokens)", highlight=False)
-    show_sizes(sizes, cluster, tokens, console, by_node=True)
-    told["min_nodes"] = {
-        "nodes": fewest.num_nodes,
-        "global_batch": space.recipe.global_batch,
-        "fewer_with_another_batch": fewest.rounded and dataclasses.asdict(fewest.rounded),
-        "needed_gib": fewest.needed_gib,
-        "parts_gib": {
-            field.name: float(getattr(fewest.parts, field.name).ravel()[0])
-            for field in dataclasses.fields(fewest.parts)
-        },
-        "binding_rank": fewest.rank,
-        "smallest": fewest.smallest,
-        "against_nodes": [
-            {"nodes": size.num_devices // cluster.devices_per_node, "reason": size.reason}
-            | ({} if size.planned is None else planned_json(size.planned, cluster, tokens))
-            for size in sizes
-        ],
-    }
-    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command. Returns the exit code."""
     try:
-        options = parser().parse_args(arguments)
+        options = parse(arguments)
         return run(options, Console(quiet=options.json))
     except (InputError, ClusterError) as error:
         print(one_line(error), file=sys.stderr)

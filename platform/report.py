@@ -33,7 +33,8 @@ def parser() -> argparse.ArgumentParser:
     made = Parser(
         prog="python -m platform.report",
         description="Shows a study: its table, its winner and where its files are; brings MLflow up to date.",
-        epilog="Example: python -m platform.report bloom7b-1 --csv bloom7b.csv",
+        epilog="Exit codes: 0 there is a winner, 1 nothing fits, 2 bad input, 4 not resolved which layout is the"
+        " fastest. Example: python -m platform.report bloom7b-1 --csv bloom7b.csv",
     )
     made.add_argument("name", metavar="NAME", help="the study's name, or the path of its folder")
     made.add_argument("--studies", type=Path, default=Path(default_folder()), metavar="DIR", help=FOLDER_HELP)

@@ -85,7 +85,7 @@ def stand_in(space: Space) -> Space:
             "checkpointing": ("none", "full"),
             "zero_stage": (3, 0),
             "engine": ("fsdp", "deepspeed", "ddp"),
-            "attention": ("eager" if model.architecture == "bloom" else "sdpa",),
+            "attention": ("eager" if model.position == "alibi" else "sdpa",),
         },
         micro_batches=(1, 4, 8),
         refine=False,

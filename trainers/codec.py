@@ -122,6 +122,8 @@ def _reader(hint: Any) -> tuple[_Plain, _Decode | None]:
         return frozenset(), functools.partial(_mapping, *map(_reader, args))
     if hint is float:
         return frozenset({float}), _as_float
+    if hint is int:
+        return frozenset(), _as_whole
     if hint in _PLAIN:
         return frozenset({hint}), None
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
@@ -181,6 +183,14 @@ def _as_float(item: Any) -> float:
     if isinstance(item, (int, float)) and type(item) is not bool:
         return float(item)
     raise _WrongTypeError(f"must be a number, got {_shown(item)}")
+
+
+def _as_whole(item: Any) -> int:
+    if type(item) is not int:
+        raise _WrongTypeError(f"must be a whole number, got {_shown(item)}")
+    if not -(2**63) <= item < 2**63:  # what the tables made of measurements can hold
+        raise _WrongTypeError(f"must be a whole number of at most 64 bits, got {_shown(item)}")
+    return item
 
 
 def _words(plain: _Plain) -> str:

@@ -8,9 +8,9 @@ import importlib.util
 import sys
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from trainers.spec import Architecture
+from trainers import architectures
 
 _HIDDEN = ("mlflow", "scipy", "sklearn")
 """Imported where they are found: by DeepSpeed's autotuner (1.5 s), by what transformers has for images and for
@@ -70,6 +70,6 @@ def _read_our_models_alone() -> None:
     def read_ours(path: str | Path) -> Any:
         if Path(path) not in (models, models / "__init__.py"):
             return read(path)
-        return {name: read(str(models / name)) for name in ("auto", *get_args(Architecture))}
+        return {name: read(str(models / name)) for name in ("auto", *architectures.names())}
 
     utils.create_import_structure_from_path = read_ours

@@ -9,7 +9,7 @@ import dataclasses
 import importlib
 import json
 from collections.abc import Generator
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,13 +17,12 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from trainers import lean
+from trainers import architectures, lean
+from trainers.architectures import architecture_of
 from trainers.kernels.attention import layout_name, transformers_name
 from trainers.layout import Attention
-from trainers.spec import Architecture, ModelSpec
+from trainers.spec import ModelSpec
 from trainers.support import model_refusal
-
-_BLOCKS = {"bloom": "transformer.h", "gpt2": "transformer.h", "gpt_neox": "gpt_neox.layers", "llama": "model.layers"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,14 +40,14 @@ class Model:
     @property
     def head(self) -> nn.Module:
         """The layer that gives the logits."""
-        head: Any = self.module.get_output_embeddings()
-        return head
+        config: Any = self.module.config
+        return self.module.get_submodule(architecture_of(config.model_type).head)
 
 
 def load_code() -> None:
     """Imports transformers' code of every architecture, which `build` otherwise does for its own."""
     with lean.imports():
-        for name in get_args(Architecture):
+        for name in architectures.names():
             importlib.import_module(f"transformers.models.{name}.modeling_{name}")
 
 
@@ -61,13 +60,11 @@ def build(spec: ModelSpec, *, attention: Attention) -> Model:
     """
     if reason := model_refusal(spec):
         raise ValueError(reason)
-    name = transformers_name(spec.architecture, attention)
+    architecture = architecture_of(spec.architecture)
+    name = transformers_name(architecture.position, attention)
     with _parameters_on_meta():
         module = AutoModelForCausalLM.from_config(_config(spec), dtype=torch.float32, attn_implementation=name)
-    if spec.architecture == "bloom" and attention != "eager":
-        from trainers.kernels import bloom  # imports that model's code
-
-        bloom.use_kernel(module, spec.num_heads)
+    architecture.use_attention(module, spec, attention)
     module.train()
     names = {parameter: name for name, parameter in module.named_parameters()}
     num_parameters = sum(parameter.numel() for parameter in names)
@@ -76,7 +73,7 @@ def build(spec: ModelSpec, *, attention: Attention) -> Model:
             f"{spec.name} has {num_parameters} parameters in transformers, but its facts give {spec.num_parameters}:"
             " the configuration sets something that ModelSpec does not know"
         )
-    path = _BLOCKS[spec.architecture]
+    path = architecture.blocks
     blocks = tuple(module.get_submodule(path).children())
     return Model(
         module=module, blocks=blocks, block_names=tuple(f"{path}.{i}" for i in range(len(blocks))), names=names
@@ -86,12 +83,8 @@ def build(spec: ModelSpec, *, attention: Attention) -> Model:
 def attention_in_effect(module: PreTrainedModel) -> str:
     """The layout's word for the attention kernel that `Model.module` runs."""
     config: Any = module.config
-    told = layout_name(config._attn_implementation)
-    if config.model_type != "bloom":
-        return told
-    from trainers.kernels import bloom
-
-    return bloom.attention_in_effect(module, told)
+    configured = layout_name(config._attn_implementation)
+    return architecture_of(config.model_type).attention_in_effect(module, configured)
 
 
 @contextlib.contextmanager
@@ -120,8 +113,8 @@ def _config(spec: ModelSpec) -> PreTrainedConfig:
     settings.pop("model_type", None)
     config = CONFIG_MAPPING[spec.architecture](**settings)
     config.use_cache = False
-    if spec.architecture == "gpt2":
-        config.pad_token_id = None  # it would be looked for in each forward pass, and the host wait there
+    for key, value in architecture_of(spec.architecture).config_overrides.items():
+        setattr(config, key, value)
     for key in config.to_dict():
         if key.endswith(("dropout", "pdrop")):
             setattr(config, key, 0.0)

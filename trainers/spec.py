@@ -4,11 +4,13 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
+from trainers import architectures
+from trainers.architectures import architecture_of
+from trainers.architectures.architecture import Position
 from trainers.codec import shortened
 
-Architecture = Literal["bloom", "gpt2", "gpt_neox", "llama"]
 FlopsConvention = Literal["6n", "8n", "6n_causal", "palm", "megatron_model", "megatron_hardware"]
 
 
@@ -17,40 +19,17 @@ LARGEST_SIZE = 10**9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class _Family:
-    position: str
-    """How a token knows its place: "alibi", "learned" or "rotary"."""
-    norm_vectors: int
-    """Vectors of length `hidden_size` a norm holds: 2 (weight and bias) or 1 (RMS)."""
-    bias: bool
-    """Whether the linear layers of a block carry a bias."""
-    gated: bool
-    """Whether the feed-forward block has a gate (three matrices in place of two)."""
-    tied: bool
-    """Whether head and input embedding share one matrix unless said otherwise."""
-    embedding_norm: bool
-    """Whether a norm follows the input embedding."""
-
-
-_FAMILIES: dict[str, _Family] = {
-    "bloom": _Family(position="alibi", norm_vectors=2, bias=True, gated=False, tied=True, embedding_norm=True),
-    "gpt2": _Family(position="learned", norm_vectors=2, bias=True, gated=False, tied=True, embedding_norm=False),
-    "gpt_neox": _Family(position="rotary", norm_vectors=2, bias=True, gated=False, tied=False, embedding_norm=False),
-    "llama": _Family(position="rotary", norm_vectors=1, bias=False, gated=True, tied=False, embedding_norm=False),
-}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSpec:
-    """A decoder-only transformer, by its architecture facts. Unset facts take the family's own values.
+    """A decoder-only transformer, by its architecture and sizes. Unset facts take the architecture's values.
 
     Raises:
-        ValueError: a size is not positive, heads do not divide the hidden size, or the family is unknown.
+        ValueError: a size is not positive, heads do not divide the hidden size, or the architecture is unknown.
     """
 
     name: str = dataclasses.field(metadata={"cosmetic": True})
     """What people call it, as in "bloom-7b1"."""
-    architecture: Architecture
+    architecture: str
+    """A name in `trainers.architectures`."""
     num_layers: int
     hidden_size: int
     num_heads: int
@@ -70,10 +49,7 @@ class ModelSpec:
     """Name of the model that this one stands in for where no GPU is at hand."""
 
     def __post_init__(self) -> None:
-        if self.architecture not in get_args(Architecture):
-            known = ", ".join(get_args(Architecture))
-            raise ValueError(f"unknown architecture {self.architecture!r}: this project knows {known}")
-        family = _FAMILIES[self.architecture]
+        family = architecture_of(self.architecture)
         defaults = {
             "ffn_size": self.ffn_size or 4 * self.hidden_size,
             "num_kv_heads": self.num_kv_heads or self.num_heads,
@@ -103,14 +79,14 @@ class ModelSpec:
             raise ValueError(f"{self.name} has learned positions: max_positions must be at least 1")
 
     @property
-    def position(self) -> str:
-        """How a token knows its place: "alibi", "learned" or "rotary"."""
-        return _FAMILIES[self.architecture].position
+    def position(self) -> Position:
+        """How attention knows positions."""
+        return architecture_of(self.architecture).position
 
     @property
     def gated(self) -> bool:
         """Whether the feed-forward block has three matrices in place of two."""
-        return _FAMILIES[self.architecture].gated
+        return architecture_of(self.architecture).gated
 
     @property
     def head_dim(self) -> int:
@@ -120,22 +96,12 @@ class ModelSpec:
     @property
     def parameters_per_layer(self) -> int:
         """Exact number of parameters of one block."""
-        family = _FAMILIES[self.architecture]
-        h, kv = self.hidden_size, self.num_kv_heads * self.head_dim
-        attention = h * h + 2 * h * kv + h * h
-        mlp = (3 if family.gated else 2) * h * self.ffn_size
-        biases = (h + 2 * kv + h + self.ffn_size + h) if family.bias else 0
-        return attention + mlp + biases + 2 * family.norm_vectors * h
+        return architecture_of(self.architecture).parameters_per_layer(self)
 
     @property
     def embedding_parameters(self) -> int:
         """Parameters outside the blocks: embeddings, positions, head, first and last norm."""
-        family = _FAMILIES[self.architecture]
-        h = self.hidden_size
-        tables = self.vocab_size * h * (1 if self.tied_embeddings else 2)
-        positions = self.max_positions * h if family.position == "learned" else 0
-        norms = family.norm_vectors * h * (2 if self.embedding_norm else 1)
-        return tables + positions + norms
+        return architecture_of(self.architecture).embedding_parameters(self)
 
     @property
     def num_parameters(self) -> int:
@@ -186,10 +152,11 @@ class ModelSpec:
                 that this project does not count.
         """
         kind = config.get("model_type")
-        keys = _CONFIG_KEYS.get(str(kind))
-        if keys is None:
-            known = ", ".join(_CONFIG_KEYS)
+        if kind not in architectures.names():
+            known = ", ".join(architectures.names())
             raise ValueError(f"model_type {kind!r} of {name} is not known: this project trains {known}")
+        family = architecture_of(kind)
+        keys = family.config_keys
         found: dict[str, Any] = {}
         for field, spellings in keys.items():
             value = next((config[key] for key in spellings if config.get(key) is not None), None)
@@ -209,8 +176,8 @@ class ModelSpec:
             raise ValueError(f"the configuration of {name} wants a number for init_std, got {found['init_std']!r}")
         if type(found.get("tied_embeddings", False)) is not bool:
             raise ValueError(f"the configuration of {name} wants true or false for tied_embeddings")
-        spec = cls(name=name, architecture=kind, config=json.dumps(config, sort_keys=True), **found)  # type: ignore[arg-type]
-        for field, counted in {**_COUNTED_WITH[spec.architecture], "head_dim": spec.head_dim}.items():
+        spec = cls(name=name, architecture=kind, config=json.dumps(config, sort_keys=True), **found)
+        for field, counted in {**family.counted_with, "head_dim": spec.head_dim}.items():
             if config.get(field, counted) not in (None, counted):
                 raise ValueError(
                     f"{field} of {name} must be {counted} or left out, got {config[field]}: this project counts the"
@@ -220,61 +187,11 @@ class ModelSpec:
 
     def to_config(self) -> dict[str, Any]:
         """The `config.json` of a model of these sizes: what `from_config` reads."""
-        values = {field: getattr(self, field) for field in _CONFIG_KEYS[self.architecture]}
+        keys = architecture_of(self.architecture).config_keys
+        values = {field: getattr(self, field) for field in keys}
         if not self.max_positions:
             values.pop("max_positions", None)
-        keys = _CONFIG_KEYS[self.architecture]
         return {"model_type": self.architecture, **{keys[field][0]: value for field, value in values.items()}}
 
 
 _INTEGERS = ("num_layers", "hidden_size", "num_heads", "vocab_size", "ffn_size", "num_kv_heads", "max_positions")
-
-_COUNTED_WITH: dict[str, dict[str, bool]] = {
-    "bloom": {},
-    "gpt2": {"add_cross_attention": False},
-    "gpt_neox": {"attention_bias": True},
-    "llama": {"attention_bias": False, "mlp_bias": False},
-}
-"""Fields of a `config.json` that add parameters or take them away, with the value that `ModelSpec` counts for."""
-
-_CONFIG_KEYS: dict[str, dict[str, tuple[str, ...]]] = {
-    "bloom": {
-        "num_layers": ("n_layer", "num_hidden_layers"),
-        "hidden_size": ("hidden_size", "n_embed"),
-        "num_heads": ("n_head", "num_attention_heads"),
-        "vocab_size": ("vocab_size",),
-        "init_std": ("initializer_range",),
-        "tied_embeddings": ("tie_word_embeddings",),
-    },
-    "gpt2": {
-        "num_layers": ("n_layer", "num_hidden_layers"),
-        "hidden_size": ("n_embd", "hidden_size"),
-        "num_heads": ("n_head", "num_attention_heads"),
-        "vocab_size": ("vocab_size",),
-        "ffn_size": ("n_inner",),
-        "max_positions": ("n_positions", "max_position_embeddings"),
-        "init_std": ("initializer_range",),
-        "tied_embeddings": ("tie_word_embeddings",),
-    },
-    "gpt_neox": {
-        "num_layers": ("num_hidden_layers",),
-        "hidden_size": ("hidden_size",),
-        "num_heads": ("num_attention_heads",),
-        "vocab_size": ("vocab_size",),
-        "ffn_size": ("intermediate_size",),
-        "max_positions": ("max_position_embeddings",),
-        "init_std": ("initializer_range",),
-        "tied_embeddings": ("tie_word_embeddings",),
-    },
-    "llama": {
-        "num_layers": ("num_hidden_layers",),
-        "hidden_size": ("hidden_size",),
-        "num_heads": ("num_attention_heads",),
-        "vocab_size": ("vocab_size",),
-        "ffn_size": ("intermediate_size",),
-        "num_kv_heads": ("num_key_value_heads",),
-        "max_positions": ("max_position_embeddings",),
-        "init_std": ("initializer_range",),
-        "tied_embeddings": ("tie_word_embeddings",),
-    },
-}

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from trainers import architectures
+from trainers.architectures import architecture_of
 from trainers.cluster import Cluster
 from trainers.kernels.rules import kernel_refusals
 from trainers.layout import Layout
@@ -65,20 +67,25 @@ def _of_engine(recipe: Recipe, layout: Layout) -> Iterator[str]:
 
 
 def _of_model(spec: ModelSpec) -> Iterator[str]:
-    kind = spec.architecture
+    kind, family = spec.architecture, architecture_of(spec.architecture)
     if spec.config:
         return  # a configuration that transformers reads describes a model that transformers has
-    if kind == "bloom" and not spec.embedding_norm:
-        yield f"transformers has no bloom without a norm after the embedding, {spec.name} asks for one"
-    if kind != "bloom" and spec.embedding_norm:
-        yield f"transformers has no {kind} with a norm after the embedding, {spec.name} asks for one: use bloom"
-    if kind == "bloom" and spec.ffn_size != 4 * spec.hidden_size:
+    if family.embedding_norm and not spec.embedding_norm:
+        yield f"transformers has no {kind} without a norm after the embedding, {spec.name} asks for one"
+    if spec.embedding_norm and not family.embedding_norm:
+        others = [name for name in architectures.names() if architecture_of(name).embedding_norm]
         yield (
-            f"bloom in transformers has ffn_size 4 x hidden_size, {4 * spec.hidden_size} for {spec.name},"
+            f"transformers has no {kind} with a norm after the embedding, {spec.name} asks for one:"
+            f" use {' or '.join(others)}"
+        )
+    if "ffn_size" not in family.config_keys and spec.ffn_size != 4 * spec.hidden_size:
+        yield (
+            f"{kind} in transformers has ffn_size 4 x hidden_size, {4 * spec.hidden_size} for {spec.name},"
             f" got {spec.ffn_size}"
         )
-    if kind != "llama" and spec.num_kv_heads != spec.num_heads:
+    if "num_kv_heads" not in family.config_keys and spec.num_kv_heads != spec.num_heads:
+        others = [name for name in architectures.names() if "num_kv_heads" in architecture_of(name).config_keys]
         yield (
             f"transformers has no {kind} with fewer key/value heads than heads,"
-            f" {spec.name} asks for {spec.num_kv_heads} of {spec.num_heads}: use llama"
+            f" {spec.name} asks for {spec.num_kv_heads} of {spec.num_heads}: use {' or '.join(others)}"
         )

@@ -81,7 +81,11 @@ class Columns:
     flash: Array
     """Rate of fused attention over that of causal FlashAttention, 0 for eager attention."""
     wide_softmax: Array
-    """1 where eager attention takes its softmax in fp32; GPT-2's takes it in the scores' own type."""
+    """1 where eager attention computes its softmax in fp32, 0 where in the type of the scores."""
+    scales_scores: Array
+    """1 where eager attention scales its scores in a pass, 0 where the product that adds the position bias does so."""
+    power_activation: Array
+    """1 where the eager activation takes a power, which autocast computes in fp32."""
     fused: Array
     """1 where element-wise operations are fused by hand or compiler, 0 for eager execution."""
     fused_softmax: Array

@@ -135,7 +135,7 @@ def _eager_traffic(c: Columns) -> tuple[tuple[Array, Array], tuple[Array, Array]
     half, casts, promotes = c.compute_bytes, casts_softmax(c), costs_of(c).autocasts(c)
     wide = np.where(casts, 4.0, half)
     cast = np.where(casts, half + wide, 0.0)
-    scales = np.where((c.wide_softmax == 0) | (c.rotary > 0), 2.0, 0.0)
+    scales = np.where(c.scales_scores > 0, 2.0, 0.0)
     by_warp = c.seq_len <= WARP_SOFTMAX
     again = casts & ~promotes
     forward = 3 * half + np.where(promotes, wide, half) + 2 * wide + cast + np.where(again, cast, 0.0)
@@ -217,10 +217,10 @@ def casts_softmax(c: Columns) -> Mask:
 
 
 def widens_gelu(c: Columns) -> Mask:
-    """Rows whose eager GELU is computed in fp32: GPT-2's takes a power, which autocast does in fp32, and all that
-    follows is (torch.amp, "CUDA Ops that can autocast to float32"; transformers, `NewGELUActivation`).
+    """Rows whose eager GELU is computed in fp32: autocast takes powers in fp32, and what follows a power is fp32 too
+    (torch.amp, "CUDA Ops that can autocast to float32").
     """
-    return costs_of(c).autocasts(c) & (c.wide_softmax == 0) & (c.fused == 0) & (c.gated == 0)
+    return costs_of(c).autocasts(c) & (c.power_activation > 0) & (c.fused == 0) & (c.gated == 0)
 
 
 def head_s(columns: Columns) -> tuple[Array, Array]:

@@ -27,6 +27,8 @@ from platform.cost_model.kernels import (
 )
 from platform.cost_model.layout_arrays import AXES, LayoutArrays
 from platform.cost_model.offload import LINK_SHARE
+from trainers.architectures import architecture_of
+from trainers.architectures.architecture import Architecture
 from trainers.layout import BatchPoint, Layout, activation_budget
 from trainers.recipe import Recipe
 from trainers.spec import ModelSpec
@@ -55,8 +57,8 @@ class Workload:
     """What a recipe, or a published run, asks for besides its layout and batch."""
 
     model: ModelSpec
-    modules: str
-    """The architecture whose modules of transformers run, "" where a stack brings its own."""
+    modules: Architecture | None
+    """The architecture whose modules of transformers run, None where a stack brings other modules."""
     seq_len: int
     precision: str
     """Of the products."""
@@ -70,7 +72,7 @@ class Workload:
         """The workload of `recipe`."""
         return cls(
             model=recipe.model,
-            modules=recipe.model.architecture,
+            modules=architecture_of(recipe.model.architecture),
             seq_len=recipe.seq_len,
             precision=recipe.compute_precision,
             state_bytes=2.0 if recipe.state_precision == "bf16" else 4.0,
@@ -190,23 +192,27 @@ def _of_engine(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask 
 
 def _of_kernels(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask | float]:
     """What is computed again, and by which kernels."""
-    of_words, compute, modules = layouts.of_words, work.compute_bytes, work.modules
+    of_words, compute, modules, gated = layouts.of_words, work.compute_bytes, work.modules, work.model.gated
+    stepwise = modules.stepwise_activation if modules else None
+    biased, position = modules is not None and modules.position == "alibi", work.model.position
     fused = of_words(lambda word: word != "none", "compile")
 
     def passes(compile_: str) -> tuple[float, float]:
-        return activation_passes(modules, bool(work.model.gated), compile_ != "none")
+        return activation_passes(stepwise, gated=gated, fused=compile_ != "none")
 
     return {
         "full_checkpointing": of_words(is_full_checkpointing, "checkpointing"),
         "selective_checkpointing": of_words(lambda word: word == "selective", "checkpointing"),
         "checkpoint_every": of_words(checkpoint_distance, "checkpointing"),
         "budget": of_words(activation_budget, "checkpointing"),
-        "flash": of_words(lambda word: flash_share(modules, word), "attention"),
-        "wide_softmax": modules != "gpt2",
+        "flash": of_words(lambda word: flash_share(word, biased=biased), "attention"),
+        "wide_softmax": modules is None or modules.fp32_softmax,
+        "scales_scores": position == "rotary" or (modules is not None and modules.position == "learned"),
+        "power_activation": stepwise is not None and stepwise.takes_power,
         "fused": fused,
         "fused_softmax": fused,
         "compiled_calls": of_words(lambda word: compiled_calls(word, work.model.num_layers), "compile"),
-        "inner_copies": of_words(lambda word: inner_copies(modules, word != "none"), "compile"),
+        "inner_copies": of_words(lambda word: inner_copies(stepwise, gated=gated, fused=word != "none"), "compile"),
         "activation_forward": of_words(lambda word: passes(word)[0], "compile"),
         "activation_backward": of_words(lambda word: passes(word)[1], "compile"),
         "logit_bytes": of_words(lambda *words: logit_bytes(loss_kind(*words), compute), "loss", "compile"),

@@ -1,6 +1,7 @@
 """What kernels make of a layout's words: bytes and passes of activations, attention and the loss, as numbers."""
 
 from platform.cost_model import constants
+from trainers.architectures.architecture import StepwiseActivation
 from trainers.layout import activation_budget
 
 BIASED_FLASH = constants.number("kernels", "BIASED_FLASH")
@@ -23,11 +24,11 @@ def compiled_calls(compile_: str, num_layers: int) -> float:
     return {"block": 1.0, "model": 1.0 / num_layers}.get(compile_, 0.0)
 
 
-def flash_share(architecture: str, attention: str) -> float:
-    """`Columns.flash` of an attention kernel: BLOOM's ALiBi is an additive bias to sdpa."""
+def flash_share(attention: str, *, biased: bool) -> float:
+    """`Columns.flash` of an attention kernel. `biased` is whether sdpa adds a position bias to the scores (ALiBi)."""
     if attention == "eager":
         return 0.0
-    return BIASED_FLASH if (architecture, attention) == ("bloom", "sdpa") else 1.0
+    return BIASED_FLASH if biased and attention == "sdpa" else 1.0
 
 
 def loss_kind(loss: str, compile_: str) -> str:
@@ -47,26 +48,20 @@ def pads_vocabulary(kind: str) -> bool:
     return kind not in ("plain", "kept")
 
 
-def inner_copies(architecture: str, fused: bool) -> float:
-    """Tensors of inner width saved: before and after the activation, the gate's two besides.
-
-    transformers' GPT-2 computes its GELU in eight element-wise steps, of which eager execution saves three more:
-    the tangent, half the input and one plus the tangent (`NewGELUActivation`).
-    """
-    if architecture == "llama":
+def inner_copies(stepwise: StepwiseActivation | None, *, gated: bool, fused: bool) -> float:
+    """Tensors of inner width saved: before and after the activation, the gate's two besides."""
+    if gated:
         return 3.0 if fused else 4.0
-    return 5.0 if architecture == "gpt2" and not fused else 2.0
+    return stepwise.saved_tensors if stepwise and not fused else 2.0
 
 
-def activation_passes(architecture: str, gated: bool, fused: bool) -> tuple[float, float]:
+def activation_passes(stepwise: StepwiseActivation | None, *, gated: bool, fused: bool) -> tuple[float, float]:
     """Reads and writes of one inner value by the activation, forward and backward.
 
-    transformers computes the GELU of BLOOM (`bloom_gelu_forward`, `bloom_gelu_back`: 9 and 18 element-wise kernels) and
-    of GPT-2 (`NewGELUActivation`: 8, and autograd's of each) step by step: a kernel reads one or two values and writes
-    one. Other eager activations are one kernel and the gate's product, with casts and copies around them.
+    Of an activation that transformers computes step by step each kernel reads one or two values and writes one. Other
+    eager activations are one kernel and the gate's product, with casts and copies around them.
     """
-    steps = {"bloom": (21.0, 44.0), "gpt2": (18.0, 28.0)}.get(architecture)
-    if steps is None or fused:
-        forward = (2.0 if fused else 4.4) * (1 + gated)
-        return forward, 1.8 * forward
-    return steps
+    if stepwise and not fused:
+        return stepwise.forward_accesses, stepwise.backward_accesses
+    forward = (2.0 if fused else 4.4) * (1 + gated)
+    return forward, 1.8 * forward

@@ -15,6 +15,9 @@ from platform.cost_model.features import PREFETCH, ROUNDING, Workload
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.kernels import activation_passes, inner_copies, logit_bytes, loss_kind, pads_vocabulary
 from platform.cost_model.rows import Row, words
+from trainers import architectures
+from trainers.architectures import architecture_of
+from trainers.architectures.architecture import Architecture
 from trainers.layout import Offload
 from trainers.spec import FlopsConvention, ModelSpec
 
@@ -107,7 +110,8 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
     compiled = (row.get("compile") or "none") != "none"
     fused = compiled if own else not is_eager(text)
     loss = loss_of(row, flash)
-    forward, backward = activation_passes(work.modules, bool(model.gated), fused)
+    stepwise = work.modules.stepwise_activation if work.modules else None
+    forward, backward = activation_passes(stepwise, gated=model.gated, fused=fused)
     given = {
         "vocab": model.vocab_size if own or is_eager(text) else padded(model.vocab_size, tp),
         "sequence_parallel": float(row.get("seq_parallel") == "yes" or (own and tp > 1)),
@@ -116,7 +120,7 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
         "repeats_core_alone": float(has(engine, "repeats_core_alone")),
         "fused": float(fused),
         "fused_softmax": float(fused or has(engine, "fused_softmax")),
-        "inner_copies": inner_copies("llama" if model.gated else work.modules, fused),
+        "inner_copies": inner_copies(stepwise, gated=model.gated, fused=fused),
         "activation_forward": forward,
         "activation_backward": backward,
         "logit_bytes": logit_bytes(loss, work.compute_bytes),
@@ -157,11 +161,12 @@ def metric_losses(text: str) -> float:
     return 2.0 if "llm-foundry" in text else 0.0
 
 
-def modules_of(row: Row) -> str:
-    """The architecture where transformers' own model runs that computes its activation step by step, else ""."""
+def modules_of(row: Row) -> Architecture | None:
+    """The architecture that the model is called by, where transformers' modules run; None where others do."""
     if not (row.get("engine") or is_eager(words(row))):
-        return ""
-    return next((name for name in ("gpt2", "bloom") if name in row["model"].lower().replace("-", "")), "")
+        return None
+    called = row["model"].lower().replace("-", "")
+    return next((architecture_of(name) for name in architectures.names() if name in called), None)
 
 
 def kept_checkpoints(row: Row, tp: float) -> float:

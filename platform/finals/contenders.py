@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 
 from platform.finals.ranking import DISTURBED, PointRuns, compared, ranked
-from platform.study.history import by_recipe
 from trainers.measurement import Measurement
 
 MOST = 3
@@ -40,23 +39,10 @@ def unresolved(measurements: Iterable[Measurement]) -> list[PointRuns]:
     return [leader, *still_open] if still_open else []
 
 
-def named_winners(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
-    """Each recipe's winner by recipe id; a recipe is left out where nothing ran, or where it is not resolved what is
-    the fastest.
-    """
-    best = {recipe_id: named_winner(group) for recipe_id, group in by_recipe(measurements).items()}
-    return {recipe_id: winner for recipe_id, winner in best.items() if winner is not None}
-
-
 def named_winner(measurements: Sequence[Measurement]) -> Measurement | None:
     """The winner of one recipe; None where nothing ran, or where it is not resolved what is the fastest."""
     order = ranked(measurements)
     return order[0].shown if order and not unresolved(measurements) else None
-
-
-def any_unresolved(measurements: Sequence[Measurement]) -> bool:
-    """Whether of some recipe it is not resolved what is the fastest."""
-    return any(unresolved(group) for group in by_recipe(measurements).values())
 
 
 def _far_ahead(point: PointRuns, leader: PointRuns) -> bool:

@@ -61,7 +61,7 @@ class Finals:
             if unresolved(of_recipe(recipe, history)):
                 run = self._contenders_run(recipe, history)
                 if run is not None and left_s >= costs.repeat_s(run.point):
-                    return _trial_of(run)
+                    return _trial_of(run, contends=True)
                 continue  # nobody knows yet whose last run and gate are worth their time
             if (trial := self._within(recipe, history, left_s, costs)) is not None:
                 return trial
@@ -238,6 +238,8 @@ class Finals:
         return sum(run_s for run_s, _ in needs), sum(gate_s for _, gate_s in needs)
 
 
-def _trial_of(run: Run) -> FinalTrial:
+def _trial_of(run: Run, *, contends: bool = False) -> FinalTrial:
     point = run.point
-    return FinalTrial(recipe=point.recipe, layout=point.layout, rungs=(point.batch,), repeat=run.repeat)
+    return FinalTrial(
+        recipe=point.recipe, layout=point.layout, rungs=(point.batch,), repeat=run.repeat, contends=contends
+    )

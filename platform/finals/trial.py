@@ -38,6 +38,8 @@ class FinalTrial:
     repeat: int = 0
     is_last: bool = False
     """Whether it is the winner's last run, or, without rungs, its gate; a gate is the reference's otherwise."""
+    contends: bool = False
+    """Whether it is a run of the contenders that a disturbed machine leaves level; a finalist's otherwise."""
     gate: GateSize | None = None
     leave_s: float = 0.0
     """Seconds of a budget that must be left when its rung begins: for the rung, and for the gate's reference."""

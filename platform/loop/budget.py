@@ -36,11 +36,14 @@ class Spending:
         self._clock = clock
         self._started_s = clock() - spent_s
         self._ended_gpu_s = 0.0
+        self._num_searched = 0
+        """Trials of the search."""
         self._running: tuple[int, float] | None = None
 
-    def begin(self, num_devices: int) -> None:
-        """A trial on so many devices begins."""
+    def begin(self, num_devices: int, *, searches: bool = False) -> None:
+        """A trial on so many devices begins, one that `searches` or a final one."""
         self._running = (num_devices, self._clock())
+        self._num_searched += searches
 
     def end(self) -> tuple[float, float]:
         """The running trial is over: its seconds and its device seconds."""
@@ -68,19 +71,24 @@ class Spending:
             left = min(left, self.budget.time_s - (self._clock() - self._started_s))
         return left
 
+    def stop_at_s(self, leave_s: float) -> float | None:
+        """When a trial must end, by the driver's monotonic clock, for `leave_s` to be left; None without a budget."""
+        left_s = self.time_left_s() - leave_s
+        return self._clock() + left_s if math.isfinite(left_s) else None
+
     @property
     def whole_s(self) -> float:
         """Seconds that the budget allows in all, infinite without one."""
         of_devices = math.inf if self.budget.gpu_s is None else self.budget.gpu_s / self._num_devices
         return min(self.budget.time_s or math.inf, of_devices)
 
-    def why_over(self, *, trials: int, trial_s: float, reserve_s: float) -> str:
-        """Why no trial of the search may follow after so many of them, "" where one may.
+    def why_over(self, *, trial_s: float, reserve_s: float) -> str:
+        """Why no further trial of the search may follow, "" where one may.
 
         A trial takes `trial_s` at least, and leaves `reserve_s` for the final runs.
         """
         budget, left_s = self.budget, self.time_left_s()
-        if budget.max_trials is not None and trials >= budget.max_trials:
+        if budget.max_trials is not None and self._num_searched >= budget.max_trials:
             return f"the search had its {plural(budget.max_trials, 'trial')} (--max-trials)"
         if self.gpu_left_s() <= 0:
             return f"{round(budget.gpu_s or 0.0, 1):g} device seconds are spent (--gpu-s)"

@@ -112,7 +112,7 @@ def roomy(candidate: Candidate, history: History, settings: Settings) -> int:
     return max(size for size in sizes if size < refused or size == 1)
 
 
-def outgrown(job: Job, history: History, settings: Settings) -> tuple[Measurement, ...]:
+def misfits_of_layout(job: Job, history: History, settings: Settings) -> tuple[Measurement, ...]:
     """Rungs of the job that leave no head-room by its layout's own lines, as skipped by no trial; each said once.
 
     These lines tell more of a rung than a prediction, whose errors all layouts share.

@@ -3,25 +3,37 @@
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from platform.finals.costs import Costs
 from platform.finals.course import Finals
-from platform.finals.ranking import winner
-from platform.finals.trial import FinalTrial
+from platform.finals.trial import FinalTrial, Rules
 from platform.loop import policy
 from platform.loop.budget import Budget, Spending
-from platform.loop.jobs import Settings, given_up, make_job, outgrown
+from platform.loop.jobs import Settings, given_up, make_job
+from platform.loop.log import Log
+from platform.loop.phase import Decision, Phase, SearchEnd, phase_of
 from platform.loop.policy import Kind, Next
+from platform.loop.search import Search
 from platform.searchers import Searcher
-from platform.study.history import key_of
+from platform.study.history import History
 from platform.study.study import Study
 from search_spaces.space import Candidate
 from trainers.job import Job
-from trainers.journal import Measured, TrialEnd, TrialStart, TrialState
-from trainers.journal_lines import now
+from trainers.journal import TrialEnd, TrialStart, TrialState
 from trainers.layout import BatchPoint
-from trainers.measurement import ENDS_LADDER, Measurement, Outcome
+from trainers.measurement import ENDS_LADDER, Measurement
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Running:
+    """The trial in flight."""
+
+    job: Job
+    key: str
+    """Its candidate's."""
+    final: FinalTrial | None
+    """None for a trial of the search."""
 
 
 class Loop:
@@ -44,72 +56,71 @@ class Loop:
         Budgets count by `clock`, which nobody sets: the time of day may go back by hours.
         """
         self.study = study
-        # All that the journal holds, this session's first line too: it settles what a killed session left open.
-        self._tail, self.history = study.follow()
-        history = self.history
         self.settings = settings
-        self._clock = clock
         self.spending = Spending(budget, num_devices=settings.cluster.num_devices, spent_s=spent_s, clock=clock)
-        self.why_ended = ""
-        """Why no further trial runs; empty while the search goes on."""
-        self.tried_all = False
-        """Whether that is because the searcher has nothing more to try."""
-        self._candidates = {candidate.key: candidate for candidate in candidates}
-        self._searcher = searcher
-        self._searched = 0
-        """Trials of the search in this session."""
-        self._running: tuple[Job, str] | None = None
-        self._ends: list[policy.Ended] = []
-        self._suspects: list[Measurement] = []
-        """Given up since a trial last ran well: they are blamed once another one shows that the cluster works."""
-        self._begin_s = spent_s + shared_s
-        """Seconds that a session takes to its first trial, alone."""
-        self._finals = Finals(candidates, settings.rules) if settings.rules else None
-        self._reserve_s = 0.0
-        """Seconds of a budget that the search leaves to the final runs."""
-        self._finals_first = history.finals_begun or bool(history.left_out)
-        """An earlier session was cut in or before its final runs: a winner comes before further candidates, but for
-        those that final runs wait for."""
-        self._asked: Candidate | None = None
-        """What the searcher gave last."""
-        self._unwritten: list[Measured] = []
-        """Settled without a trial: `history` has them already, the journal gets them with the next line."""
+        self.phase = Phase.SEARCHING
+        """That of the last decision."""
         self.fault = ""
         """What is wrong with the cluster, where that ended the session."""
-        for candidate in candidates:
-            if not (searcher.whole_ladders and history.missing(candidate)):
-                self._tell(candidate)
+        # All that the journal holds, this session's first line too: it settles what a killed session left open.
+        self._log = Log(study)
+        self._search = Search(searcher, candidates, self._log, settings)
+        self._search_end: SearchEnd | None = None
+        """None while the search goes on."""
+        self._finals = Finals(candidates, settings.rules) if settings.rules else Finals((), Rules())
+        self._resumes_finals = self.history.finals_begun or bool(self.history.left_out)
+        """An earlier session was cut in or before its final runs: a winner comes before further candidates, but for
+        those that final runs wait for."""
+        self._running: _Running | None = None
+        self._ends: list[policy.Ended] = []
+        self._begin_s = spent_s + shared_s
+        """Seconds that a session takes to its first trial, alone."""
+
+    @property
+    def history(self) -> History:
+        """All that is known of the study."""
+        return self._log.history
+
+    @property
+    def why_ended(self) -> str:
+        """Why no further trial of the search runs; empty while it goes on."""
+        return self.fault or (self._search_end.why if self._search_end else "")
+
+    @property
+    def tried_all(self) -> bool:
+        """Whether that is because the searcher has nothing more to try."""
+        return self._search_end is not None and self._search_end.tried_all
 
     @property
     def running(self) -> Job | None:
         """The trial in flight."""
-        return self._running[0] if self._running else None
+        return self._running.job if self._running else None
 
     def running_id(self) -> str | None:
         """The id of the trial in flight."""
-        return self._running[0].trial_id if self._running else None
+        running = self._running
+        return running.job.trial_id if running else None
 
     @property
     def left_out(self) -> str:
         """What of the final runs is missing, "" for nothing, with about how many seconds a further session needs."""
-        if self._finals is None:
-            return ""
         first_s = self._begin_s + self.history.first_start_s - self.history.start_s  # nothing is warm then
         return self._finals.left_out(self.history, self._costs, first_s)
 
     @property
     def has_unwritten(self) -> bool:
         """Whether something was settled that the journal does not have yet."""
-        return bool(self._unwritten)
+        return self._log.has_unwritten
 
     def next_job(self) -> Job | None:
-        """The next trial, written to the journal as started; None when the search is over (`why_ended` says why)."""
-        job = self.upcoming()
-        self._write()
+        """The next trial, written to the journal as started; None when the session is over (`why_ended` says why)."""
+        decision = self.decide()
+        job = decision.job
         if job is None:
+            self._log.write()
             return None
         key = f"{job.recipe.id}-{job.layout.id}"
-        self.study.record(
+        self._log.record(
             TrialStart(
                 trial_id=job.trial_id,
                 key=key,
@@ -120,24 +131,83 @@ class Loop:
                 profiles=job.profile,
             )
         )
-        self._running = (job, key)
-        self._searched += bool(job.rungs and not job.repeat)
-        self.spending.begin(job.layout.world_size)
+        self._running = _Running(job=job, key=key, final=decision.final)
+        self.spending.begin(job.layout.world_size, searches=decision.phase is Phase.SEARCHING)
         return job
 
-    def upcoming(self) -> Job | None:
+    def decide(self) -> Decision:
         """What `next_job` gives; begins no trial and writes nothing. Hopeless rungs are settled as skipped, and points
         of a layout that failed its numerics gate, in this session or one that was cut right then, as failed.
         """
-        self.refresh()
-        self._settle(self._finals.barred(self.history) if self._finals else ())
+        self._log.refresh()
+        self._log.settle(self._finals.barred(self.history))
+        decision = self._decision()
+        self.phase = decision.phase
+        return decision
+
+    def _decision(self) -> Decision:
         if self.fault:
+            return Decision(phase=Phase.FAULTED)
+        if self._resumes_finals and not self._finals.wait(self.history):
+            if decision := self._final_decision():
+                return decision
+            self._resumes_finals = False
+        return (
+            self._search_decision() or self._final_decision() or self._profile_decision() or Decision(phase=Phase.ENDED)
+        )
+
+    def _search_decision(self) -> Decision | None:
+        """The next trial of the search; None once it is over."""
+        if self._search_end is None:
+            reserve_s = self._reserve_s()
+            work = self._search.next()
+            self._search_end = self._end_of_search(work is not None, reserve_s)
+            if work is not None and self._search_end is None:
+                return Decision(phase=Phase.SEARCHING, job=self._job(*work, leave_s=reserve_s))
+            self._search.blame_suspects()
+        return None
+
+    def _end_of_search(self, has_work: bool, reserve_s: float) -> SearchEnd | None:
+        """Why the search ends here; None where it goes on. Without work that is the reason, whatever a budget says."""
+        if not has_work:
+            return SearchEnd(why=self._search.why_stopped, tried_all=True)
+        why = self.spending.why_over(trial_s=self.history.trial_s, reserve_s=reserve_s)
+        return SearchEnd(why=why, tried_all=False) if why else None
+
+    def _reserve_s(self) -> float:
+        """Seconds of a budget that the search leaves to the final runs."""
+        whole_s = self.spending.whole_s
+        return self._finals.reserve_s(self.history, self._costs, whole_s) if math.isfinite(whole_s) else 0.0
+
+    def _final_decision(self) -> Decision | None:
+        """The next trial after the search: a finalist's or a contender's run, the winner's last one, a gate."""
+        return self._decision_on(self._finals.next(self.history, self.spending.time_left_s(), self._costs))
+
+    def _profile_decision(self) -> Decision | None:
+        """The next winner's profile, where profiles are asked for: it comes after all else."""
+        if self.spending.time_left_s() <= self.history.trial_s:
             return None
-        job = None
-        if self._finals_first and not (self._finals and self._finals.wait(self.history)):
-            job = self._final_job()
-            self._finals_first = job is not None
-        return job or self._search_job() or self._final_job() or self._profile_job()
+        return self._decision_on(self._finals.profile(self.history))
+
+    def _decision_on(self, trial: FinalTrial | None) -> Decision | None:
+        if trial is None:
+            return None
+        self._finals.given(trial)
+        micro_batches = tuple(batch.micro_batch for batch in trial.rungs)
+        candidate = Candidate(recipe=trial.recipe, layout=trial.layout, micro_batches=micro_batches)
+        job = self._job(candidate, trial.rungs, trial, leave_s=trial.leave_s)
+        return Decision(phase=phase_of(trial), job=job, final=trial)
+
+    def _job(
+        self, candidate: Candidate, rungs: tuple[BatchPoint, ...], final: FinalTrial | None = None, *, leave_s: float
+    ) -> Job:
+        stop_at_s = self.spending.stop_at_s(leave_s)
+        return make_job(candidate, rungs, final, history=self.history, settings=self.settings, stop_at_s=stop_at_s)
+
+    @property
+    def _costs(self) -> Costs:
+        history = self.history
+        return Costs(start_s=history.start_s, trial_s=history.trial_s, timing=self.settings.timing)
 
     def ended(
         self,
@@ -156,195 +226,58 @@ class Loop:
         silent death, and a trial whose workers never `started` stays to be run.
         """
         assert self._running is not None, "no trial is running"
-        job, key = self._running
-        self._running = None
+        running, self._running = self._running, None
+        job, key = running.job, running.key
         wall_s, gpu_s = self.spending.end()
-        self.refresh()
+        self._log.refresh()
         known = [m for m in self.history.measured(key, job.repeat) if m.trial_id == job.trial_id]
-        verdict = next((m for m in known if m.outcome in ENDS_LADDER), None)
-        outcome = verdict and verdict.outcome
-        measures = bool(job.rungs) or job.is_last
-        kind = policy.kind_of(state, outcome, started=started, lost=bool(lost), measures=measures)
-        if state == "failed" and verdict is not None:
-            # What follows a verdict, such as the end of its processes, is not the cause.
-            reason, rank = verdict.reason, verdict.rank
-        reason = reason or ("its workers did not start" if not started else "")
-        node = next(iter(lost), "") or (nodes[rank] if rank is not None and rank < len(nodes) else "")
-        self._ends.append(policy.Ended(key=(key, job.repeat), kind=kind, node=node, reason=reason))
+        end = policy.end_of(
+            (key, job.repeat),
+            next((m for m in known if m.outcome in ENDS_LADDER), None),
+            state=state,
+            reason=reason,
+            started=started,
+            measures=bool(job.rungs) or job.is_last,
+            rank=rank,
+            nodes=nodes,
+            lost=lost,
+        )
+        self._ends.append(end)
         follows = policy.follows(self._ends)
         # Where its gate left no time for its rung, the reference comes next, and then it runs without a gate.
         cut_by_gate = state == "interrupted" and bool(job.gate and job.rungs) and not known
-        if follows is Next.AGAIN or cut_by_gate:
-            self._give_again(job)
-        elif follows is Next.GIVEN_UP:
-            self._give_up(job, known, reason)
-        elif not kind.unexplained:
-            self._blame_suspects()
+        if running.final is not None and (follows is Next.AGAIN or cut_by_gate):
+            self._finals.again(running.final.key)
+        if follows is Next.GIVEN_UP:
+            self._give_up(running, known, end.reason)
+        elif not end.kind.unexplained:
+            self._search.blame_suspects()
         self.fault = policy.fault(self._ends)
-        self.why_ended = self.fault or self.why_ended
-        self._write()
-        missing = follows is Next.AGAIN or state == "interrupted" or any(key_of(each) == key for each in self._suspects)
-        self.study.record(
+        missing = follows is Next.AGAIN or state == "interrupted" or self._search.is_suspect(key)
+        self._log.record(
             TrialEnd(
                 trial_id=job.trial_id,
                 key=key,
-                state="failed" if kind is Kind.UNSTARTED else "interrupted" if missing else "done",
+                state="failed" if end.kind is Kind.UNSTARTED else "interrupted" if missing else "done",
                 wall_s=wall_s,
                 gpu_s=gpu_s,
-                reason=reason,
-                fault="" if kind is Kind.RAN else kind,
-                node=node,
+                reason=end.reason,
+                fault="" if end.kind is Kind.RAN else end.kind,
+                node=end.node,
             )
         )
-        self.refresh()
-        if kind is Kind.UNSTARTED:
-            return
-        candidate, asked = self._candidates.get(key), self._asked
-        if candidate is None or job.repeat or follows is Next.AGAIN or not job.rungs:
-            return
-        # Asked again, the searcher gives it again: the rungs between the last that ran and the first that did not.
-        if state == "interrupted" or asked is None or asked.key != key or not self.history.missing(asked):
-            self._tell(candidate)
+        self._log.refresh()
+        if running.final is None and follows is not Next.AGAIN:
+            self._search.trial_ended(key, interrupted=state == "interrupted")
 
-    def refresh(self) -> None:
-        """Reads what running trials have written since."""
-        self.history.extend(self._tail.read())
-
-    def _search_job(self) -> Job | None:
-        whole_s = self.spending.whole_s
-        if self._finals is not None and math.isfinite(whole_s):
-            self._reserve_s = self._finals.reserve_s(self.history, self._costs, whole_s)
-        if not self.why_ended:
-            job = self._wanted_job()
-            self.tried_all = job is None
-            # Where nothing is left to try, that is why it ends, whatever a budget says.
-            self.why_ended = (
-                self.spending.why_over(trials=self._searched, trial_s=self.history.trial_s, reserve_s=self._reserve_s)
-                if job
-                else self._searcher.why_stopped
-            )
-            if not self.why_ended:
-                return job
-        self._blame_suspects()
-        return None
-
-    def _wanted_job(self) -> Job | None:
-        """What the searcher wants next; once it has ended, the best layouts' rungs between; None for nothing."""
-        while (candidate := self._searcher.suggest()) is not None:
-            if not self._searcher.whole_ladders:
-                candidate = dataclasses.replace(candidate, refine=False)
-            missing = self.history.missing(candidate)
-            if missing:
-                self._asked = candidate
-                return self._job(candidate, _points(candidate, missing))
-            self._tell(candidate)
-        self._blame_suspects()
-        return self._refining_job()
-
-    def _tell(self, candidate: Candidate) -> None:
-        """Tells the searcher which rungs of the candidate are settled, and all that was measured of it."""
-        missing = self.history.missing(candidate)
-        settled = tuple(each for each in candidate.micro_batches if each not in missing)
-        if settled:
-            known = dataclasses.replace(candidate, micro_batches=settled)
-            self._searcher.update(known, self.history.measured(candidate.key))
-
-    def _refining_job(self) -> Job | None:
-        """Once a searcher of single rungs has ended: the rungs between, for the best layout of each recipe."""
-        if self._searcher.whole_ladders:
-            return None
-        for recipe in dict.fromkeys(candidate.recipe for candidate in self._candidates.values()):
-            best = winner([m for m in self.history.measurements if m.recipe == recipe])
-            candidate = self._candidates.get(key_of(best)) if best else None
-            if candidate is not None:
-                held = self._searcher.held_back(candidate)
-                self._settle(outgrown(self._job(candidate, _points(candidate, held)), self.history, self.settings))
-                known = self.history.measured(candidate.key)
-                skipped = {each.batch.micro_batch for each in known if each.outcome is Outcome.SKIPPED}
-                tried = {each.batch.micro_batch for each in known}.union(held) - skipped
-                rungs = self.history.missing(dataclasses.replace(candidate, micro_batches=tuple(sorted(tried))))
-                if rungs:
-                    self._asked = None
-                    return self._job(candidate, _points(candidate, rungs))
-        return None
-
-    def _final_job(self) -> Job | None:
-        """The next trial after the search: a finalist's run, the winner's last one, the gate's reference."""
-        if self._finals is None:
-            return None
-        trial = self._finals.next(self.history, self.spending.time_left_s(), self._costs)
-        if trial is None:
-            return None
-        return self._job_of(trial)
-
-    def _profile_job(self) -> Job | None:
-        """The next winner's profile, where profiles are asked for: it comes after all else."""
-        if self._finals is None or self.spending.time_left_s() <= self.history.trial_s:
-            return None
-        trial = self._finals.profile(self.history)
-        return None if trial is None else self._job_of(trial)
-
-    def _job_of(self, trial: FinalTrial) -> Job:
-        assert self._finals is not None
-        self._finals.given(trial)
-        micro_batches = tuple(batch.micro_batch for batch in trial.rungs)
-        candidate = Candidate(recipe=trial.recipe, layout=trial.layout, micro_batches=micro_batches)
-        return self._job(candidate, trial.rungs, trial)
-
-    def _give_again(self, job: Job) -> None:
-        if self._finals is not None and (job.repeat or not job.rungs):
-            given = FinalTrial(
-                recipe=job.recipe, layout=job.layout, rungs=job.rungs, repeat=job.repeat, profile=job.profile
-            )
-            self._finals.again(given.key)
-
-    def _job(self, candidate: Candidate, rungs: tuple[BatchPoint, ...], final: FinalTrial | None = None) -> Job:
-        left_s = self.spending.time_left_s() - (final.leave_s if final else self._reserve_s)
-        return make_job(
-            candidate,
-            rungs,
-            final,
-            history=self.history,
-            settings=self.settings,
-            stop_at_s=self._clock() + left_s if math.isfinite(left_s) else None,
-        )
-
-    @property
-    def _costs(self) -> Costs:
-        history = self.history
-        return Costs(start_s=history.start_s, trial_s=history.trial_s, timing=self.settings.timing)
-
-    def _give_up(self, job: Job, known: Sequence[Measurement], reason: str) -> None:
+    def _give_up(self, running: _Running, known: Sequence[Measurement], reason: str) -> None:
         """Blames the layout where the cluster is known to work; else once that is known."""
         done = {m.batch for m in known}
-        batch = next((each for each in job.rungs if each not in done), None)
+        batch = next((each for each in running.job.rungs if each not in done), None)
         if batch is None:
             return
-        failed = given_up(job, batch, reason)
-        if job.repeat:  # a final run: the point itself ran before
-            self._settle([failed])
-            return
-        self._suspects.append(failed)
-        candidate = self._candidates.get(key_of(failed))
-        if candidate is not None:
-            self._searcher.update(candidate, (*self.history.measured(candidate.key), failed))
-
-    def _blame_suspects(self) -> None:
-        self._settle(self._suspects)
-        self._suspects.clear()
-
-    def _settle(self, measurements: Iterable[Measurement]) -> None:
-        """Takes in what follows from what was measured."""
-        entries = [Measured(measurement=each, at=now()) for each in measurements]
-        self.history.extend(entries)
-        self._unwritten += entries
-
-    def _write(self) -> None:
-        for entry in self._unwritten:
-            self.study.record(entry)
-        self._unwritten.clear()
-        self.refresh()
-
-
-def _points(candidate: Candidate, rungs: Sequence[int]) -> tuple[BatchPoint, ...]:
-    return tuple(BatchPoint.of(candidate.recipe, candidate.layout, each) for each in rungs)
+        failed = given_up(running.job, batch, reason)
+        if running.final is None:
+            self._search.suspect(failed)
+        else:  # the point itself ran before
+            self._log.settle([failed])

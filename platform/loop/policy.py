@@ -17,10 +17,10 @@ import dataclasses
 import enum
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from trainers.journal import TrialState
-from trainers.measurement import Outcome
+from trainers.measurement import Measurement, Outcome
 
 
 class Kind(enum.StrEnum):
@@ -81,6 +81,31 @@ def kind_of(state: TrialState, outcome: Outcome | None, *, started: bool, lost: 
     if state != "failed" or outcome is not None:
         return Kind.RAN
     return Kind.NODE_LOST if lost else Kind.DIED if measures else Kind.FAILED
+
+
+def end_of(
+    key: tuple[str, int],
+    verdict: Measurement | None,
+    *,
+    state: TrialState,
+    reason: str,
+    started: bool,
+    measures: bool,
+    rank: int | None,
+    nodes: Sequence[str],
+    lost: Collection[str],
+) -> Ended:
+    """What became of a trial whose ladder `verdict` ended (None for nothing), by what Tune and its processes say.
+
+    Arguments are those of `kind_of`; it ran on `nodes`, by rank, of which those that are `lost` answer no more.
+    """
+    kind = kind_of(state, verdict and verdict.outcome, started=started, lost=bool(lost), measures=measures)
+    if state == "failed" and verdict is not None:
+        # What follows a verdict, such as the end of its processes, is not the cause.
+        reason, rank = verdict.reason, verdict.rank
+    reason = reason or ("" if started else "its workers did not start")
+    node = next(iter(lost), "") or (nodes[rank] if rank is not None and rank < len(nodes) else "")
+    return Ended(key=key, kind=kind, node=node, reason=reason)
 
 
 def follows(ends: Sequence[Ended]) -> Next:

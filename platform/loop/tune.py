@@ -160,7 +160,7 @@ class _Bridge(TuneSearcher):
         except ClusterError as unwritten:
             self.fault = unwritten
         if fault:
-            self._loop.fault = self._loop.why_ended = fault
+            self._loop.fault = fault
 
     def _look_for_memory_kill(self) -> None:
         """Records the running trial as out of memory where its process on this node was killed for want of it.

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from platform.common.errors import InputError
-from platform.finals.contenders import named_winners
-from platform.finals.gate import verdict_on
+from platform.finals.result import Result
 from platform.mirror.content import (
     as_text,
     figures_of,
@@ -65,8 +64,9 @@ def standing(history: History, folder: Path) -> tuple[dict[str, str], dict[str, 
     header = history.header
     assert header is not None
     num_devices = header.cluster.num_devices
-    best = named_winners(history.measurements).get(header.recipes[0].id) if header.recipes else None
-    if best is None:
+    result = Result.of(history).by_id[header.recipes[0].id] if header.recipes else None
+    best = result and result.winner
+    if result is None or best is None:
         return {}, {"gpus": num_devices}
     days = days_of(best, header.tokens)
     figures: dict[str, float | None] = {
@@ -75,7 +75,7 @@ def standing(history: History, folder: Path) -> tuple[dict[str, str], dict[str, 
         "cost": cost_of(best, header.tokens, header.price_per_gpu_h),
         "efficiency_pct": _efficiency_pct(history, folder),
     }
-    verdict = verdict_on(best.layout, best.recipe, history.gates)
+    verdict = result.gate
     if verdict is not None:
         figures |= {"gate_loss_error": verdict.loss_error, "gate_norm_error": verdict.norm_error}
     gate = "not run" if verdict is None else "passed" if verdict.passed else "failed"

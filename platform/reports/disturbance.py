@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from platform.common.text import figure, plural
-from platform.finals.contenders import contenders, unresolved
-from platform.finals.ranking import PointRuns, points, ranked, speed_of
+from platform.finals.ranking import PointRuns, points, speed_of
+from platform.finals.result import RecipeResult
 from trainers.measurement import Measurement, Outcome
 from trainers.recipe import Recipe
 
@@ -36,17 +36,17 @@ def unresolved_sentence(order: Sequence[PointRuns], recipe: Recipe) -> str:
     )
 
 
-def disturbance_sentences(group: Sequence[Measurement]) -> list[str]:
+def disturbance_sentences(result: RecipeResult) -> list[str]:
     """What the winner of one recipe rests on where the machine was disturbed; empty where it was not."""
-    disturbed = [point for point in points(group) if point.disturbed]
-    if not disturbed:
+    found, best = points(result.measurements), result.leader
+    disturbed = [point for point in found if point.disturbed]
+    if not disturbed or best is None:
         return []
     sentences = [f"The machine was disturbed. {' '.join(f'{_name(each)}: {_figures(each)}.' for each in disturbed)}"]
-    if order := contenders(group):
+    if order := result.contenders:
         rounds = len(set.intersection(*({run.repeat for run in point.runs} for point in order)))
         sentences.append(f"The order of {len(order)} contenders is that of {plural(rounds, 'run')} beside each other.")
-    best = ranked(group)[0]
-    above = [each for each in points(group) if not each.runs and each.speeds and _is_above(each, best)]
+    above = [each for each in found if not each.runs and each.speeds and _is_above(each, best)]
     if above:
         above.sort(key=lambda point: -point.search_tokens_per_s)
         named = ", ".join(f"{_name(each)} with {figure(each.search_tokens_per_s)}" for each in above[:_MOST_ABOVE])
@@ -60,9 +60,8 @@ def _is_above(point: PointRuns, best: PointRuns) -> bool:
     return point.search_tokens_per_s > (best.median_tokens_per_s or 0.0)
 
 
-def unresolved_json(group: Sequence[Measurement]) -> list[dict[str, Any]] | None:
-    """The points between which it is not resolved what is the fastest, as `--json` has them; null where it is."""
-    order = unresolved(group)
+def unresolved_json(order: Sequence[PointRuns]) -> list[dict[str, Any]] | None:
+    """The points between which it is not resolved what is the fastest, as `--json` has them; null for none."""
     if not order:
         return None
     return [

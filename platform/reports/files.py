@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from platform.common.errors import InputError
-from platform.finals.contenders import named_winners
+from platform.finals.result import RecipeResult, Result
 from platform.reports.pictures import draw
 from platform.reports.table import to_rows, write_csv
-from platform.study.history import History, by_recipe
+from platform.study.history import History
 from platform.study.journal import JOURNAL
 from platform.study.parquet import PARQUET, write_parquet
 from platform.study.replace import replacing
 from trainers import engines
 from trainers.codec import from_json, to_json
 from trainers.layout import BatchPoint, Layout
-from trainers.measurement import Measurement
 from trainers.recipe import Recipe
 
 CSV = "measurements.csv"
@@ -83,13 +82,12 @@ def write_results(folder: Path, history: History) -> list[Path]:
     )
     write_csv(table, rows)
     write_parquet(parquet, history.measurements)
-    best = named_winners(history.measurements)
-    groups = by_recipe(history.measurements)
+    results = Result.of(history).by_id
     pictures: list[Path] = []
     for number, recipe in enumerate(header.recipes):
-        pictures += draw(groups.get(recipe.id, []), header.cluster, folder, _suffix(number, recipe))
+        pictures += draw(results[recipe.id].measurements, header.cluster, folder, _suffix(number, recipe))
     traces = [folder / profile.trace for profile in history.profiles if profile.trace]
-    return [table, parquet, *_write_winners(folder, header.recipes, best), *pictures, *traces]
+    return [table, parquet, *_write_winners(folder, header.recipes, results), *pictures, *traces]
 
 
 def _suffix(number: int, recipe: Recipe) -> str:
@@ -97,7 +95,7 @@ def _suffix(number: int, recipe: Recipe) -> str:
     return f"-{recipe.id}" if number else ""
 
 
-def _write_winners(folder: Path, recipes: Sequence[Recipe], best: Mapping[str, Measurement]) -> list[Path]:
+def _write_winners(folder: Path, recipes: Sequence[Recipe], results: Mapping[str, RecipeResult]) -> list[Path]:
     """`layout.json` of each recipe that has a winner, with its engine's own configuration; those of an earlier winner
     are removed.
     """
@@ -105,7 +103,7 @@ def _write_winners(folder: Path, recipes: Sequence[Recipe], best: Mapping[str, M
     for number, recipe in enumerate(recipes):
         suffix = _suffix(number, recipe)
         layout = folder / f"layout{suffix}.json"
-        won = best.get(recipe.id)
+        won = results[recipe.id].winner
         if won is None:
             layout.unlink(missing_ok=True)
         else:

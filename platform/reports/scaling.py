@@ -14,12 +14,10 @@ from rich.console import Console
 from rich.table import Table
 
 from platform.common.text import count, figure
-from platform.finals import gate as gates
-from platform.finals.contenders import named_winner, unresolved
-from platform.finals.ranking import ranked
+from platform.finals.result import Result
 from platform.reports.coverage import Coverage, coverage
 from platform.reports.days_picture import Days, draw_days
-from platform.reports.summary import as_json, cost_of, days_of, finite, measurement_json, nearest, tried
+from platform.reports.summary import as_json, cost_of, days_of, finite, measurement_json, nearest
 from platform.study.history import History
 from platform.study.replace import replacing
 from trainers.journal import StudyHeader
@@ -76,16 +74,15 @@ def rows(histories: Sequence[History]) -> list[Row]:
     """A row for each recipe and study, the recipes in the studies' order, devices ascending."""
     found: dict[str, list[Row]] = {}
     for history in sorted(histories, key=lambda each: _header(each).cluster.num_devices):
-        header = _header(history)
+        header, result = _header(history), Result.of(history)
         for recipe in header.recipes:
-            group = tried(history, recipe)
-            best = named_winner(group)
-            near = None if best else nearest(group, header.cluster)
+            of_recipe = result.by_id[recipe.id]
+            best, verdict = of_recipe.winner, of_recipe.gate
+            near = None if best else nearest(of_recipe.judged, header.cluster)
             reason = "" if best else "nothing was measured" if near is None else near.reason or near.outcome.value
-            if still_open := unresolved(group):
+            if still_open := of_recipe.unresolved:
                 labels = " and ".join(each.shown.layout.label for each in still_open)
                 reason = f"not resolved between {labels}: the machine was disturbed"
-            verdict = best and gates.verdict_on(best.layout, best.recipe, history.gates)
             row = Row(
                 study=header.name,
                 recipe=recipe,
@@ -95,7 +92,7 @@ def rows(histories: Sequence[History]) -> list[Row]:
                 best=best,
                 reason=reason,
                 tried=coverage(history, recipe),
-                runs=len(ranked(group)[0].runs) if best else 0,
+                runs=len(of_recipe.ranking[0].runs) if best else 0,
                 gate="" if verdict is None else "passed" if verdict.passed else "failed",
             )
             found.setdefault(recipe.id, []).append(row)

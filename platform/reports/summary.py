@@ -6,14 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from platform.common.text import count, figure
-from platform.finals import gate as gates
 from platform.finals.closing import has_curves
-from platform.finals.contenders import named_winner, named_winners, unresolved
-from platform.finals.ranking import PointRuns, comparisons, points, ranked, speed_of
+from platform.finals.ranking import PointRuns, points, speed_of
+from platform.finals.result import RecipeResult, Result
 from platform.reports.coverage import Coverage, coverage, coverage_json
 from platform.reports.disturbance import disturbance_sentences, unresolved_json, unresolved_sentence
 from platform.reports.profile import profile_json
-from platform.study.history import History, by_recipe
+from platform.study.history import History
 from trainers.cluster import Cluster
 from trainers.codec import to_json
 from trainers.journal import Peak
@@ -114,51 +113,44 @@ def nearest_sentence(recipe: Recipe, measurements: Sequence[Measurement], cluste
     )
 
 
-def tried(history: History, recipe: Recipe) -> list[Measurement]:
-    """What a verdict on the recipe goes by: nothing where the search ended before its first trial with it, since what
-    was skipped beforehand says nothing of what was left to try.
-    """
-    group = [each for each in history.measurements if each.recipe.id == recipe.id]
-    begun = any(each.outcome is not Outcome.SKIPPED for each in group)
-    return group if begun or (history.end is not None and history.end.tried_all) else []
-
-
 def verdicts(history: History) -> list[str]:
     """For each recipe its winner with what that rests on, what is not resolved, or what came nearest."""
     assert history.header is not None
     sentences: list[str] = []
+    result = Result.of(history)
     for recipe in history.header.recipes:
-        group = tried(history, recipe)
-        best, still_open = named_winner(group), unresolved(group)
-        if still_open:
-            sentences.append(unresolved_sentence(still_open, recipe))
+        of_recipe = result.by_id[recipe.id]
+        best = of_recipe.winner
+        if of_recipe.unresolved:
+            sentences.append(unresolved_sentence(of_recipe.unresolved, recipe))
         elif best is None:
-            sentences.append(nearest_sentence(recipe, group, history.header.cluster))
+            sentences.append(nearest_sentence(recipe, of_recipe.judged, history.header.cluster))
         else:
             price = history.header.price_per_gpu_h
             of = coverage(history, recipe)
             sentences.append(winner_sentence(best, tokens=history.header.tokens, price_per_gpu_h=price, of=of))
-            sentences += evidence(best, group, history)
+            sentences += evidence(of_recipe, history)
     if history.end is not None and history.end.left_out:
         sentences.append(f"Final runs left out: {history.end.left_out}; --resume runs them.")
     return [*sentences, *(sentence for peak in history.peaks[-1:] if (sentence := lag(peak, history.header.cluster)))]
 
 
-def evidence(best: Measurement, group: Sequence[Measurement], history: History) -> list[str]:
-    """What the winner of `group`, the measurements of one recipe, rests on: its runs, the next best, its numerics."""
+def evidence(result: RecipeResult, history: History) -> list[str]:
+    """What the winner of one recipe rests on: its runs, the next best, its numerics."""
     found: list[str] = []
-    first = ranked(group)[0]
+    first, best = result.leader, result.winner
+    if first is None or best is None:
+        return []
     if (ends := first.interval_tokens_per_s) and first.std_tokens_per_s is not None:
         found.append(
             f"Over {len(first.runs)} runs in fresh processes: median {figure(first.median_tokens_per_s)} tokens/s,"
             f" standard deviation {figure(first.std_tokens_per_s)},"
             f" 95 % interval {figure(ends[0])} to {figure(ends[1])}."
         )
-    found += [comparison.sentence for comparison in comparisons(group)[:2]]
-    found += disturbance_sentences(group)
-    verdict = gates.verdict_on(best.layout, best.recipe, history.gates)
-    if verdict is not None:
-        found.append(verdict.sentence)
+    found += [comparison.sentence for comparison in result.comparisons[:2]]
+    found += disturbance_sentences(result)
+    if result.gate is not None:
+        found.append(result.gate.sentence)
     elif has_curves(best, history):
         found.append(
             "Numerics gate: no reference layout has run: the winner's curves were held against nothing"
@@ -195,8 +187,7 @@ def as_json(history: History) -> dict[str, Any]:
     """
     assert history.header is not None
     header, measurements = history.header, history.measurements
-    best = named_winners(measurements)
-    groups = by_recipe(measurements)
+    results = Result.of(history).by_id
 
     def told(each: Measurement) -> dict[str, Any]:
         return measurement_json(each, header.tokens, header.price_per_gpu_h)
@@ -204,16 +195,16 @@ def as_json(history: History) -> dict[str, Any]:
     each_recipe = [
         {
             "recipe": _recipe_json(recipe),
-            "winner": told(best[recipe.id]) if recipe.id in best else None,
-            "unresolved": unresolved_json(groups.get(recipe.id, [])),
+            "winner": told(best) if (best := results[recipe.id].winner) else None,
+            "unresolved": unresolved_json(results[recipe.id].unresolved),
             **coverage_json(coverage(history, recipe)),
-            **_evidence_json(best.get(recipe.id), groups.get(recipe.id, []), history),
-            "profile": profile_json(history, best.get(recipe.id)),
+            **_evidence_json(results[recipe.id]),
+            "profile": profile_json(history, best),
         }
         for recipe in header.recipes
     ]
     nothing = {"recipe": None, "winner": None, "unresolved": None, **coverage_json(None)}
-    nothing |= {**_evidence_json(None, [], history), "profile": None}
+    nothing |= {**_evidence_json(None), "profile": None}
     first = each_recipe[0] if each_recipe else nothing
     tried = [each for each in measurements if each.outcome is not Outcome.SKIPPED]
     left = [each for each in measurements if each.outcome is Outcome.SKIPPED]
@@ -244,9 +235,9 @@ def as_json(history: History) -> dict[str, Any]:
     )
 
 
-def _evidence_json(best: Measurement | None, group: Sequence[Measurement], history: History) -> dict[str, Any]:
-    compared = comparisons(group) if best else []
-    verdict = best and gates.verdict_on(best.layout, best.recipe, history.gates)
+def _evidence_json(result: RecipeResult | None) -> dict[str, Any]:
+    compared = result.comparisons if result and result.winner else ()
+    verdict = result and result.gate
     return {
         "tie": [each.other.id for each in compared if each.resolution == "tie"] if compared else None,
         "comparisons": [
@@ -259,7 +250,7 @@ def _evidence_json(best: Measurement | None, group: Sequence[Measurement], histo
             }
             for each in compared
         ],
-        "runs": [_runs_json(point) for point in points(group) if point.runs],
+        "runs": [_runs_json(point) for point in points(result.measurements if result else ()) if point.runs],
         "gate": None
         if verdict is None
         else {**dataclasses.asdict(verdict), "layout": verdict.layout.id, "reference": verdict.reference.id}

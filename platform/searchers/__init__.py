@@ -4,7 +4,7 @@ import contextlib
 import importlib
 import threading
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from platform.searchers.problem import C, Problem, Result
 
@@ -14,11 +14,6 @@ class Searcher(Protocol[C]):
 
     Made from a `Problem`. The same problem and history give the same suggestions.
     """
-
-    @property
-    def whole_ladders(self) -> bool:
-        """Whether it gives whole ladders, or picks rungs."""
-        ...
 
     @property
     def why_stopped(self) -> str:
@@ -33,15 +28,20 @@ class Searcher(Protocol[C]):
         """
         ...
 
-    def held_back(self, candidate: C) -> tuple[int, ...]:
-        """Rungs of the candidate, ascending, that it does not suggest since they are likely to run out of memory."""
-        ...
-
     def update(self, candidate: C, measurements: Sequence[Result]) -> None:
         """Takes all that trials of `candidate` measured; an empty sequence means that nothing came back.
 
         The rungs that `candidate` names need no further trial, whatever came of them.
         """
+        ...
+
+
+@runtime_checkable
+class RungSearcher(Searcher[C], Protocol[C]):
+    """A searcher that picks single rungs; any other one suggests whole ladders, but for what is settled of them."""
+
+    def held_back(self, candidate: C) -> tuple[int, ...]:
+        """Rungs of the candidate, ascending, that it does not suggest since they are likely to run out of memory."""
         ...
 
 

@@ -35,8 +35,6 @@ UNKNOWN_LEAD = math.log(2.0)
 class Guided(Generic[C]):
     """See the module. Draws nothing at random: the seed changes nothing."""
 
-    whole_ladders = False
-
     def __init__(self, problem: Problem[C]) -> None:
         self._problem = problem
         self._points = points = make_points(problem)

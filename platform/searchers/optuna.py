@@ -14,7 +14,6 @@ class OptunaSearcher(Generic[C]):
     """TPE over a tree of axes: each axis offers only the values that lead to a candidate, so all it draws is valid."""
 
     why_stopped = TRIED
-    whole_ladders = True
 
     def __init__(self, problem: Problem[C]) -> None:
         # Here, since `--list` and the other searchers need not pay for Optuna's import.
@@ -51,10 +50,6 @@ class OptunaSearcher(Generic[C]):
             self._search.on_trial_complete(trial_id, {"tokens_per_s": self._scores.get(candidate.key, 0.0)})
         self._standing = ("", next(iter(self._left.values())))
         return self._standing[1]
-
-    def held_back(self, candidate: C) -> tuple[int, ...]:
-        """Nothing."""
-        return ()
 
     def update(self, candidate: C, measurements: Sequence[Result]) -> None:
         """Scores the candidate by the best measurement whose time counts, 0 where it has none."""

@@ -13,7 +13,6 @@ class Sweep(Generic[C]):
     """The problem's order, which puts what is likely good first; recipes take turns. Whole ladders."""
 
     why_stopped = TRIED
-    whole_ladders = True
 
     def __init__(self, problem: Problem[C]) -> None:
         recipes: dict[Any, list[C]] = {}
@@ -25,10 +24,6 @@ class Sweep(Generic[C]):
     def suggest(self) -> C | None:
         """The first candidate not yet run."""
         return next(iter(self._left.values()), None)
-
-    def held_back(self, candidate: C) -> tuple[int, ...]:
-        """Nothing."""
-        return ()
 
     def update(self, candidate: C, measurements: Sequence[Result]) -> None:
         """Takes the candidate off the list once all its rungs are settled, whatever came back."""

@@ -7,8 +7,7 @@ from platform.common.errors import NOT_RESOLVED, ClusterError, InputError, one_l
 from platform.common.say import say
 from platform.common.signals import INTERRUPTED
 from platform.common.text import duration
-from platform.finals.contenders import any_unresolved, named_winners
-from platform.finals.ranking import winners
+from platform.finals.result import Result
 from platform.mirror.mirror import Mirror
 from platform.reports.files import write_results
 from platform.reports.show import show
@@ -74,7 +73,7 @@ def kept(study: Study) -> str:
 
 def not_profiled(history: History) -> str:
     """Why a winner has no profile; "" where each has one, and where there is no winner."""
-    if all(history.profile_of(best) is not None for best in named_winners(history.measurements).values()):
+    if all(each.profile is not None for each in Result.of(history).winners.values()):
         return ""
     return f"The winner was not profiled: {_why_not_profiled(history)}. --resume with --profile tries again."
 
@@ -98,18 +97,20 @@ def how_to(command: str, path: Path) -> str:
 
 def shown_verdict(history: History) -> int:
     """The exit code of a report: 0 where some recipe has a winner, 4 where it is not resolved, else 1."""
-    if any_unresolved(history.measurements):
+    result = Result.of(history)
+    if not result.is_resolved:
         return NOT_RESOLVED
-    return 0 if winners(history.measurements) else 1
+    return 0 if result.has_leader else 1
 
 
 def verdict(history: History) -> tuple[int, str]:
     """0 where some recipe has a winner, 1 where nothing fits, 3 and why where every trial failed on its own account, 4
     where of some recipe it is not resolved which layout is the fastest.
     """
-    if any_unresolved(history.measurements):
+    result = Result.of(history)
+    if not result.is_resolved:
         return NOT_RESOLVED, ""
-    if winners(history.measurements):
+    if result.has_leader:
         return 0, ""
     tried = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
     if tried and all(each.outcome in (Outcome.FAILED, Outcome.HUNG) for each in tried):

@@ -42,6 +42,6 @@ def why_over(study: Study, request: Request) -> str:
             rules=subject.rules,
         ),
     )
-    if loop.upcoming() or loop.has_unwritten:
+    if not loop.decide().phase.is_terminal or loop.has_unwritten:
         return ""
     return f"on {subject.cluster.label}: {loop.why_ended}"

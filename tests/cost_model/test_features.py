@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from platform.cost_model import engines
 from platform.cost_model.columns import FIELDS, Columns
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import ClusterSpec, find_cluster
+from platform.cost_model.kernels import BIASED_FLASH
 from platform.cost_model.layout_arrays import AXES
 from platform.cost_model.lower_bound import lower_bound_gib
 from platform.cost_model.ordering import known_columns
@@ -28,6 +30,7 @@ from trainers.cluster import Cluster
 from trainers.engines import names, rules_of
 from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
+from trainers.spec import ModelSpec
 from trainers.support import standing_refusal
 
 VALUES = {
@@ -254,6 +257,25 @@ def test_a_grid_has_the_rows_of_its_layouts() -> None:
         )
         batch = BatchPoint.of(recipe, layout, int(grid.columns.micro_batch[place]))
         assert values_of(columns, row) == values_of(from_points([(recipe, layout, batch)], cluster), 0), layout
+
+
+@pytest.mark.parametrize(
+    ("architecture", "scales", "power", "copies", "flash"),
+    [("bloom", 0, 0, 2, BIASED_FLASH), ("gpt2", 1, 1, 5, 1), ("gpt_neox", 1, 0, 2, 1), ("llama", 1, 0, 4, 1)],
+)
+def test_what_an_architecture_declares_of_its_modules_reaches_the_predictor(
+    architecture: str, scales: float, power: float, copies: float, flash: float
+) -> None:
+    sizes: dict[str, Any] = {
+        "num_layers": 2,
+        "hidden_size": 64,
+        "num_heads": 4,
+        "vocab_size": 97,
+        "max_positions": 2048,
+    }
+    model = ModelSpec(name="small", architecture=architecture, **sizes)
+    row = point(Layout(engine="ddp", attention="sdpa"), cluster="1xH100", model=model)
+    assert (row.scales_scores, row.power_activation, row.inner_copies, row.flash) == (scales, power, copies, flash)
 
 
 def test_an_engine_that_the_model_does_not_know_is_neither_predicted_nor_left_out(

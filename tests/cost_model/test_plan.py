@@ -19,6 +19,8 @@ from platform.plans.layouts import best_plan
 from platform.plans.max_model import grown
 from platform.plans.scaling import parse_counts, parse_phases
 from search_spaces.gpt2 import GPT2_XL
+from trainers import architectures
+from trainers.architectures import architecture_of
 from trainers.cluster import Cluster
 from trainers.spec import ModelSpec
 from trainers.support import refusal
@@ -121,10 +123,11 @@ def test_the_largest_model_grows_with_the_devices(capsys: pytest.CaptureFixture[
     assert read.num_parameters / 1e9 == large["params_b"], "what search would measure"
 
 
-@pytest.mark.parametrize("architecture", ["bloom", "gpt2", "gpt_neox", "llama"])
+@pytest.mark.parametrize("architecture", architectures.names())
 def test_a_spec_s_config_is_read_as_the_spec(architecture: str) -> None:
     sizes = {"num_layers": 3, "hidden_size": 96, "num_heads": 4, "vocab_size": 1000}
-    more = {} if architecture == "bloom" else {"ffn_size": 200, "max_positions": 64}
+    keys = architecture_of(architecture).config_keys
+    more = {field: size for field, size in {"ffn_size": 200, "max_positions": 64}.items() if field in keys}
     spec = ModelSpec(name="own", architecture=architecture, **sizes, **more)  # type: ignore[arg-type]
     assert dataclasses.replace(ModelSpec.from_config(spec.to_config(), name="own"), config="") == spec
 

@@ -9,6 +9,7 @@ import pytest
 
 from platform.finals.ranking import winner
 from platform.loop.loop import Loop
+from platform.loop.search import Search
 from platform.searchers.problem import Problem
 from platform.searchers.sweep import Sweep
 from platform.study.study import Study
@@ -115,8 +116,6 @@ STEPS = (2, 4, 8, 16)
 class Cautious(Sweep[Candidate]):
     """Gives the rungs below 8, and holds the others back."""
 
-    whole_ladders = False
-
     def suggest(self) -> Candidate | None:
         found = super().suggest()
         return found and dataclasses.replace(found, micro_batches=tuple(r for r in found.micro_batches if r < 8))
@@ -129,7 +128,7 @@ class Cautious(Sweep[Candidate]):
 
 
 def cautious(loop: Loop, within: Sequence[Candidate]) -> Loop:
-    loop._searcher = Cautious(Problem(candidates=within))
+    loop._search = Search(Cautious(Problem(candidates=within)), within, loop._log, loop.settings)
     return loop
 
 

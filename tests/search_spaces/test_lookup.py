@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import search_spaces
+from trainers import architectures
 
 CONFIGS: dict[str, tuple[dict[str, Any], int]] = {
     # The sizes published with each model, and its exact parameter count.
@@ -54,6 +55,10 @@ CONFIGS: dict[str, tuple[dict[str, Any], int]] = {
         6_738_415_616,
     ),
 }
+
+
+def test_every_architecture_has_a_published_model_here() -> None:
+    assert {config["model_type"] for config, _ in CONFIGS.values()} == set(architectures.names())
 
 
 def test_names_are_the_spaces_names() -> None:

@@ -9,7 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from trainers import weights
+from trainers import architectures, weights
+from trainers.architectures import architecture_of
 from trainers.kernels.head import causal_lm_loss
 from trainers.models import build
 from trainers.spec import ModelSpec
@@ -33,6 +34,24 @@ def test_parameters_are_counted_exactly_and_hold_no_memory(name: str) -> None:
     assert not any(buffer.is_meta for buffer in model.module.buffers())
     assert len(model.blocks) == 3
     assert [model.module.get_submodule(path) for path in model.block_names] == list(model.blocks)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_declared_paths_lead_to_the_parts_of_the_model(name: str) -> None:
+    """Every parameter is in one part, and a head that is tied has the token embedding's."""
+    declared, model = architecture_of(SPECS[name].architecture), build(SPECS[name], attention="eager")
+    token_embedding = model.module.get_submodule(declared.embeddings[0])
+    assert token_embedding is model.module.get_input_embeddings()
+    assert model.head is model.module.get_output_embeddings()
+    assert (model.head.weight is token_embedding.weight) == SPECS[name].tied_embeddings
+    paths = [*declared.embeddings, declared.blocks, declared.final_norm, declared.head]
+    parts = [set(model.module.get_submodule(path).parameters()) for path in paths]
+    assert all(parts) and set[object]().union(*parts) == set(model.names)
+    assert sum(map(len, parts)) == len(model.names) + bool(SPECS[name].tied_embeddings)
+
+
+def test_every_architecture_is_built_here() -> None:
+    assert {spec.architecture for spec in SPECS.values()} == set(architectures.names())
 
 
 def test_published_sizes() -> None:

@@ -3,7 +3,6 @@
 Only `ValueError` (an `InputError` is one) may come out of the parsing layer; anything else would be a traceback.
 """
 
-import argparse
 import contextlib
 import dataclasses
 import json
@@ -17,8 +16,7 @@ from hypothesis import strategies as st
 
 import search_spaces
 from platform.cost_model.hardware import find_cluster
-from platform.plan import parser as plan_parser
-from platform.plans.asked import check
+from platform.plan import parse as parse_plan
 from platform.plans.scaling import parse_counts, parse_phases
 from platform.probing import kept
 from platform.reports.files import read_layout
@@ -197,9 +195,9 @@ def test_clusters_counts_and_phases(text: str) -> None:
 @few
 @given(st.lists(st.sampled_from(["top", "tokens", "micro_batch", "device_memory_gib"]), unique=True), odd_numbers)
 def test_bounds_of_a_plan(names: list[str], number: Any) -> None:
-    options = plan_parser().parse_args(["gpt2", "--max-model"])
+    options = dataclasses.replace(parse_plan(["gpt2", "--max-model"]), **dict.fromkeys(names, number))
     with refusing():
-        check(argparse.Namespace(**{**vars(options), **dict.fromkeys(names, number)}))
+        options.check(search_spaces.load("gpt2"))
 
 
 @few

@@ -46,7 +46,7 @@ def end(monkeypatch: pytest.MonkeyPatch) -> End:
                 return STANDING
             written.append(from_json(Measurement, arguments[1]))
 
-        loop = SimpleNamespace(running=JOB, ended=lambda **how: ends.append(how), fault="", why_ended="", ends=ends)
+        loop = SimpleNamespace(running=JOB, ended=lambda **how: ends.append(how), fault="", ends=ends)
         monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_job_id=lambda: "01"))
         monkeypatch.setattr(tune, "_remove_groups", lambda job_id: 0)
         monkeypatch.setattr(tune, "_nodes", lambda ids: (["10.0.0.7" for _ in ids], []))
@@ -80,7 +80,7 @@ def test_a_kill_beside_a_trial_that_says_its_end_is_not_its_cause(end: End) -> N
 
 def test_a_recorder_that_is_gone_ends_the_search(end: End) -> None:
     loop, _ = end(recorder=RecorderGoneError("the study's recorder is gone"), error=True)
-    assert loop.fault == loop.why_ended == "the study's recorder is gone"
+    assert loop.fault == "the study's recorder is gone"
     assert [(each["state"], each["started"]) for each in loop.ends] == [("failed", False)], "the trial stays to be run"
 
 

@@ -53,15 +53,15 @@ def _study(studies: Path, name: str, *lines: Line) -> Path:
         return study.path
 
 
-def _end(exit_code: int, second: int = 20) -> End:
-    return End(at=AT.format(second), exit_code=exit_code, wall_s=20.0, gpu_s=80.0)
+def _end(exit_code: int, second: int = 20, *, began: int = 0) -> End:
+    return End(at=AT.format(second), exit_code=exit_code, wall_s=second - began, gpu_s=80.0)
 
 
 def test_a_study_that_ended_by_itself_is_read_and_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/nothing/that/runs")
-    _study(tmp_path, "whole", _end(130), Resume(at=AT.format(30)), _end(0, 40))
+    _study(tmp_path, "whole", _end(130), Resume(at=AT.format(30)), _end(0, 40, began=30))
     result = search(tmp_path, "whole", ["gpt2"], ["--time-budget-s", "900"])
     assert (result["winner"]["id"], result["wall_s"]) == (measurement().id, 30.0)
 
@@ -82,7 +82,7 @@ def test_a_later_session_has_what_the_earlier_ones_left_of_the_time(tmp_path: Pa
     options = ["--time-budget-s", "60", "--gpus", "1"]
     where = ["--studies", str(tmp_path)]
     assert arguments(tmp_path, "cut", ["gpt2"], options) == ["gpt2", "--name", "cut", *where, *options]
-    _study(tmp_path, "cut", _end(130), Resume(at=AT.format(30)), _end(130, 35))
+    _study(tmp_path, "cut", _end(130), Resume(at=AT.format(30)), _end(130, 35, began=30))
     assert arguments(tmp_path, "cut", ["gpt2"], options) == ["--resume", "cut", *where, "--time-budget-s", "35.0"]
     assert arguments(tmp_path, "cut", ["gpt2"], options, 40.0)[-1] == "20.0", "a start of Ray of 5 s in it"
     assert arguments(tmp_path, "cut", ["gpt2"], [*options[:1], "20"])[-1] == "1.0", "0 is none"

@@ -18,9 +18,9 @@ from torch import nn
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from trainers.architectures.architecture import Position
 from trainers.kernels.compiled import static
 from trainers.layout import Attention
-from trainers.spec import Architecture
 
 ScoreMod = Callable[..., torch.Tensor]
 
@@ -31,9 +31,9 @@ _NAMES: dict[str, dict[Attention, str]] = {
 }
 
 
-def transformers_name(architecture: Architecture, attention: Attention) -> str:
-    """What transformers calls `attention`: the `attn_implementation` of a model's configuration."""
-    return _NAMES["alibi" if architecture == "bloom" else "other"][attention]
+def transformers_name(position: Position, attention: Attention) -> str:
+    """What transformers calls `attention` of a model with these positions: its `attn_implementation`."""
+    return _NAMES["alibi" if position == "alibi" else "other"][attention]
 
 
 def layout_name(name: str) -> str:

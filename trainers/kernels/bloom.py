@@ -41,8 +41,8 @@ def use_kernel(model: nn.Module, num_heads: int) -> None:
             module.score_mod = score_mod  # pyright: ignore[reportArgumentType]  # torch types any attribute so
 
 
-def attention_in_effect(model: nn.Module, told: str) -> str:
-    """`told`, unless the attention modules are of another kind than the configuration tells."""
+def attention_in_effect(model: nn.Module, configured: str) -> str:
+    """`configured`, the kernel in the configuration; the kinds of attention modules where these are not its kind."""
     kinds = {type(module).__name__ for module in model.modules() if isinstance(module, BloomAttention)}
-    wanted = "BloomAttention" if told == "eager" else "AlibiAttention"
-    return told if kinds <= {wanted} else "+".join(sorted(kinds))
+    wanted = "BloomAttention" if configured == "eager" else "AlibiAttention"
+    return configured if kinds <= {wanted} else "+".join(sorted(kinds))

@@ -94,6 +94,8 @@ def test_a_value_of_another_type_is_a_rejected_line_with_its_reason() -> None:
     assert len(_readable()) < len(changed) / 3
     with pytest.raises(JournalError, match=r"Measurement: tokens_per_s must be .* got 'fast'"):
         from_line(json.dumps(_changed(_line("measurement"), ("measurement", "tokens_per_s"), "fast")))
+    with pytest.raises(JournalError, match=r"steps_per_window must be a whole number of at most 64 bits, got 10+"):
+        from_line(json.dumps(_changed(_line("measurement"), ("measurement", "steps_per_window"), 10**19)))
     with pytest.raises(JournalError, match="TrialEnd: wall_s must be a number, got True"):
         from_line(json.dumps(_changed(_line("trial_end"), ("wall_s",), True)))
     with pytest.raises(JournalError, match="StudyHeader: recipes must be a list, got an object"):

@@ -1,0 +1,51 @@
+"""What a session knows of its study: the history, ahead of the journal by what was settled since the last line."""
+
+from collections.abc import Iterable
+
+from platform.study.history import History
+from platform.study.study import Study
+from trainers.journal import Line, Measured
+from trainers.journal_lines import now
+from trainers.measurement import Measurement
+
+
+class Log:
+    """A study's history with the journal that it comes from."""
+
+    def __init__(self, study: Study) -> None:
+        self._study = study
+        self._tail, self._history = study.follow()
+        self._unwritten: list[Measured] = []
+        """Settled without a trial: `history` has them already, the journal gets them with the next line."""
+
+    @property
+    def history(self) -> History:
+        """All that is known, as of the last `refresh`."""
+        return self._history
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether something was settled that the journal does not have yet."""
+        return bool(self._unwritten)
+
+    def refresh(self) -> None:
+        """Reads what running trials have written since."""
+        self._history.extend(self._tail.read())
+
+    def settle(self, measurements: Iterable[Measurement]) -> None:
+        """Takes in what follows from what was measured; nothing is written yet."""
+        entries = [Measured(measurement=each, at=now()) for each in measurements]
+        self._history.extend(entries)
+        self._unwritten += entries
+
+    def write(self) -> None:
+        """Writes what was settled."""
+        for entry in self._unwritten:
+            self._study.record(entry)
+        self._unwritten.clear()
+        self.refresh()
+
+    def record(self, line: Line) -> None:
+        """Writes what was settled, then the line."""
+        self.write()
+        self._study.record(line)

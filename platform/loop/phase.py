@@ -1,0 +1,70 @@
+"""What a session of a study does, phase by phase, and the named values of its decisions.
+
+| phase | which trials run | what comes after it |
+|---|---|---|
+| searching | what the searcher wants, until it has nothing more or a budget ends | confirming |
+| confirming | the best points again, in processes of their own | contending, last run |
+| contending | points that a disturbed machine leaves level, in turn | last run |
+| last run | the winner at length, with its numerics gate | gating, or another winner's confirming |
+| gating | curves of a gate alone: the reference's, or the winner's | profiling, or another winner's confirming |
+| profiling | the winner under the profiler | ended |
+| ended, faulted | none: nothing is left, or the cluster is at fault | |
+
+The journal alone says which of the final phases is next: a trial that fails may change the winner. A session that
+goes on with final runs begins with these, and searches after them.
+"""
+
+import dataclasses
+import enum
+
+from platform.finals.trial import FinalTrial
+from trainers.job import Job
+
+
+class Phase(enum.Enum):
+    """What a session does. See the module."""
+
+    SEARCHING = "searching"
+    CONFIRMING = "confirming"
+    CONTENDING = "contending"
+    LAST_RUN = "last run"
+    GATING = "gating"
+    PROFILING = "profiling"
+    ENDED = "ended"
+    FAULTED = "faulted"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether no further trial runs."""
+        return self in (Phase.ENDED, Phase.FAULTED)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """What comes next."""
+
+    phase: Phase
+    job: Job | None = None
+    """The trial to run; None in a terminal phase."""
+    final: FinalTrial | None = None
+    """What the job was made of, where it is no trial of the search."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SearchEnd:
+    """Why the search is over."""
+
+    why: str
+    tried_all: bool
+    """Whether the searcher had nothing more to try; else a budget ended it."""
+
+
+def phase_of(trial: FinalTrial) -> Phase:
+    """The phase to which a final trial belongs."""
+    if trial.profile is not None:
+        return Phase.PROFILING
+    if not trial.rungs:
+        return Phase.GATING
+    if trial.is_last:
+        return Phase.LAST_RUN
+    return Phase.CONTENDING if trial.contends else Phase.CONFIRMING

@@ -1,0 +1,199 @@
+"""What `python -m platform.plan` answers: each question's tables, its part of the JSON object, and its exit code."""
+
+import dataclasses
+from typing import Any
+
+from rich.console import Console
+
+from platform.common.errors import InputError, NothingFits
+from platform.cost_model.hardware import ClusterSpec
+from platform.plans.layouts import Plan, batch_hint, best_plan
+from platform.plans.max_model import largest_models
+from platform.plans.named import named_json, named_points, of_space, show_named
+from platform.plans.options import PlanOptions
+from platform.plans.picture import draw_sizes
+from platform.plans.points import recipes_of
+from platform.plans.scaling import (
+    AtSize,
+    against_devices,
+    at_size,
+    fewest_nodes,
+    parse_counts,
+    parse_phases,
+    ramp_up,
+)
+from platform.plans.show import (
+    planned_json,
+    show_fewest,
+    show_largest,
+    show_phases,
+    show_plan,
+    show_sizes,
+)
+from search_spaces.space import Space
+
+Answer = tuple[dict[str, Any], int]
+"""Fields of the JSON object, and the exit code."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """What is planned where, and how it is asked."""
+
+    options: PlanOptions
+    space: Space
+    cluster: ClusterSpec
+    console: Console
+
+    @property
+    def tokens(self) -> float:
+        """Of the planned run."""
+        return self.options.tokens or self.space.tokens
+
+    def answer(self) -> Answer:
+        """Prints the answer and returns it.
+
+        Raises:
+            InputError: it cannot be answered.
+        """
+        options = self.options
+        if options.max_model:
+            return _largest_models(self)
+        if options.min_nodes:
+            return _fewest_nodes(self)
+        if options.batch_rampup:
+            return _phases(self, options.batch_rampup)
+        if options.gpus:
+            return _sizes(self, options.gpus)
+        return _named_points(self) if self.space.points else _layouts(self)
+
+
+def _largest_models(asked: Question) -> Answer:
+    options, space, cluster = asked.options, asked.space, asked.cluster
+    counts = parse_counts(options.gpus) if options.gpus else (cluster.devices_per_node,)
+    micro_batch = options.micro_batch or min(space.micro_batches or (1,))
+    cap = options.device_memory_gib
+    largest = largest_models(space, space.recipe, cluster, counts, micro_batch=micro_batch, memory_cap_gib=cap)
+    show_largest(largest, asked.console)
+    found = [
+        {
+            "gpus": each.num_devices,
+            "params_b": each.recipe.model.num_parameters / 1e9,
+            "layers": each.recipe.model.num_layers,
+            "hidden": each.recipe.model.hidden_size,
+            "heads": each.recipe.model.num_heads,
+            "config": each.recipe.model.to_config(),
+            **planned_json(each.planned, cluster, asked.tokens),
+        }
+        for each in largest
+    ]
+    return {"max_model": found}, 0
+
+
+def _phases(asked: Question, written: str) -> Answer:
+    space, cluster = asked.space, asked.cluster
+    cap = asked.options.device_memory_gib
+    phases = ramp_up(space, space.recipe, cluster, parse_phases(written), memory_cap_gib=cap)
+    show_phases(phases, cluster, asked.console)
+    found = [
+        {
+            "global_batch": phase.global_batch,
+            "nodes": phase.num_nodes,
+            "efficiency": phase.efficiency,
+            **planned_json(phase.planned, cluster, asked.tokens),
+        }
+        for phase in phases
+    ]
+    return {"batch_rampup": found}, 0
+
+
+def _sizes(asked: Question, written: str) -> Answer:
+    space, cluster, console, png = asked.space, asked.cluster, asked.console, asked.options.png
+    sizes = against_devices(space, space.recipe, cluster, parse_counts(written), asked.options.device_memory_gib)
+    console.print(f"{space.recipe.label}, {asked.tokens:.3g} tokens", highlight=False)
+    show_sizes(sizes, cluster, asked.tokens, console)
+    if png is not None:
+        draw_sizes(sizes, cluster, asked.tokens, space.recipe.label, png)
+        console.print(f"drawn as {png}", highlight=False)
+    found = [{"gpus": size.num_devices, **_size_json(size, asked)} for size in sizes]
+    return {"gpus": found}, 0 if any(size.planned for size in sizes) else 1
+
+
+def _size_json(size: AtSize, asked: Question) -> dict[str, Any]:
+    planned = {} if size.planned is None else planned_json(size.planned, asked.cluster, asked.tokens)
+    return {"reason": size.reason, **planned}
+
+
+def _named_points(asked: Question) -> Answer:
+    cluster = of_space(asked.space, asked.cluster)
+    points = named_points(asked.space, cluster, asked.options.device_memory_gib)
+    show_named(points, cluster, asked.tokens, asked.console)
+    found = named_json(points, cluster, asked.tokens)
+    return {"points": found}, 0 if any(not point.reason for point in points) else 1
+
+
+def _layouts(asked: Question) -> Answer:
+    options, space, cluster, console = asked.options, asked.space, asked.cluster, asked.console
+    plans: list[Plan] = []
+    without: dict[str, InputError] = {}
+    for recipe in recipes_of(space):
+        try:
+            plan = best_plan(space, recipe, cluster, top=options.top, memory_cap_gib=options.device_memory_gib)
+            plans.append(plan)
+        except InputError as error:
+            without[recipe.label] = error
+    if not plans:
+        raise next(iter(without.values()))
+    if not any(plan.best for plan in plans):
+        raise NothingFits(
+            f"{space.recipe.model.name} fits no layout of {space.name} on {cluster.num_devices} x"
+            f" {cluster.device.name}: {plans[0].nearest}{batch_hint(plans[0].skipped, space.recipe, cluster)}"
+        )
+    for plan in plans:
+        show_plan(plan, asked.tokens, console)
+        console.print()
+    for label, error in without.items():
+        console.print(f"{label}: {error}\n", highlight=False)
+    failed = [{"recipe": label, "layouts": [], "reason": str(error)} for label, error in without.items()]
+    return {"recipes": [*(_plan_json(plan, asked) for plan in plans), *failed]}, 0
+
+
+def _plan_json(plan: Plan, asked: Question) -> dict[str, Any]:
+    return {
+        "recipe": plan.recipe.label,
+        "layouts": [planned_json(planned, asked.cluster, asked.tokens) for planned in plan.best],
+        "num_layouts": plan.num_layouts,
+        "num_too_large": plan.num_too_large,
+        "loses_by": dict(plan.lost_by),
+        "nearest": "" if plan.best else plan.nearest,
+        "num_points": plan.num_points,
+        "skipped": dict(plan.skipped),
+    }
+
+
+def _fewest_nodes(asked: Question) -> Answer:
+    space, cluster, console, cap = asked.space, asked.cluster, asked.console, asked.options.device_memory_gib
+    fewest = fewest_nodes(space, space.recipe, cluster, memory_cap_gib=cap)
+    console.print(space.recipe.label, highlight=False)
+    show_fewest(fewest, cluster, console)
+    counts = sorted({fewest.num_nodes * factor for factor in (1, 2, 4, 8, 16)})
+    parts = [dataclasses.replace(cluster, num_nodes=count) for count in counts]
+    sizes = [at_size(space, space.recipe, part, cap) for part in parts]
+    console.print(f"\ntime against nodes ({asked.tokens:.3g} tokens)", highlight=False)
+    show_sizes(sizes, cluster, asked.tokens, console, by_node=True)
+    found = {
+        "nodes": fewest.num_nodes,
+        "global_batch": space.recipe.global_batch,
+        "fewer_with_another_batch": fewest.rounded and dataclasses.asdict(fewest.rounded),
+        "needed_gib": fewest.needed_gib,
+        "parts_gib": {
+            field.name: float(getattr(fewest.parts, field.name).ravel()[0])
+            for field in dataclasses.fields(fewest.parts)
+        },
+        "binding_rank": fewest.rank,
+        "smallest": fewest.smallest,
+        "against_nodes": [
+            {"nodes": size.num_devices // cluster.devices_per_node, **_size_json(size, asked)} for size in sizes
+        ],
+    }
+    return {"min_nodes": found}, 0

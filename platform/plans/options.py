@@ -1,0 +1,74 @@
+"""The options of `python -m platform.plan` as one frozen value: what may be asked at once, and within which bounds."""
+
+import dataclasses
+from pathlib import Path
+
+from platform.common.errors import InputError
+from platform.plans.picture import check_path
+from search_spaces.space import Space
+from trainers.codec import shortened
+
+_LARGEST = {"top": 1e6, "micro_batch": 1e6, "tokens": 1e18, "device_memory_gib": 1e6, "price_per_gpu_h": 1e6}
+"""By option: a number must be above 0 and no larger, so that nothing overflows; what is no number is refused too."""
+_QUESTIONS = ("max_model", "min_nodes", "batch_rampup")
+_BY_AXES = ("gpus", "min_nodes", "batch_rampup")
+"""Options whose answers need a layout for any number of devices."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PlanOptions:
+    """All options of one command. Fields are named as their options are."""
+
+    space: str
+    cluster: str | None = None
+    address: str | None = None
+    studies: Path
+    """The folder with the probes."""
+    set: tuple[str, ...] = ()
+    tokens: float | None = None
+    price_per_gpu_h: float | None = None
+    top: int = 10
+    device_memory_gib: float | None = None
+    gpus: str | None = None
+    png: Path | None = None
+    max_model: bool = False
+    micro_batch: int | None = None
+    min_nodes: bool = False
+    batch_rampup: str | None = None
+    json: bool = False
+
+    @property
+    def fixes_recipe(self) -> bool:
+        """Whether the answer is for one recipe."""
+        return bool(self.max_model or self.min_nodes or self.batch_rampup or self.gpus)
+
+    def check(self, space: Space) -> None:
+        """That the options are within bounds, and that none would go unanswered beside another, or for the space.
+
+        Raises:
+            InputError: they are not.
+        """
+        for name, most in _LARGEST.items():
+            value = getattr(self, name)
+            if value is not None and not 0 < value <= most:
+                raise InputError(f"{_option(name)} must be above 0 and at most {most:g}, got {shortened(value)}")
+        asked = [_option(name) for name in _QUESTIONS if getattr(self, name)]
+        if len(asked) > 1:
+            raise InputError(f"{' and '.join(asked)} are different questions: ask one at a time")
+        if self.gpus and asked and not self.max_model:
+            raise InputError(f"--gpus says nothing to {asked[0]}, which goes through counts of its own")
+        if self.micro_batch and not self.max_model:
+            raise InputError("--micro-batch belongs to --max-model; --set micro_batch=N fixes it elsewhere")
+        if self.png is not None:
+            if not self.gpus or asked:
+                raise InputError("--png draws days against devices: give it with --gpus alone, such as --gpus 8,16,32")
+            check_path(self.png)
+        by_axes = next((_option(name) for name in _BY_AXES if getattr(self, name)), None)
+        if space.points and by_axes and not self.max_model:
+            raise InputError(
+                f"{by_axes} goes through layouts by axes, and space {space.name} has named points: leave it out"
+            )
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,31 @@
+"""The architectures: families of models that can be trained. A new one is a file here and a line in `_REGISTRY`."""
+
+import functools
+import importlib
+
+from trainers.architectures.architecture import Architecture
+
+_REGISTRY = {
+    "bloom": "trainers.architectures.bloom:ARCHITECTURE",
+    "gpt2": "trainers.architectures.gpt2:ARCHITECTURE",
+    "gpt_neox": "trainers.architectures.gpt_neox:ARCHITECTURE",
+    "llama": "trainers.architectures.llama:ARCHITECTURE",
+}
+
+
+def names() -> tuple[str, ...]:
+    """The names of all architectures, which are the `model_type`s of transformers."""
+    return tuple(_REGISTRY)
+
+
+@functools.cache
+def architecture_of(name: str) -> Architecture:
+    """The declaration of the architecture of that name.
+
+    Raises:
+        ValueError: no such architecture.
+    """
+    if name not in _REGISTRY:
+        raise ValueError(f"unknown architecture {name!r}: this project knows {', '.join(_REGISTRY)}")
+    module, _, attribute = _REGISTRY[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)

@@ -1,0 +1,95 @@
+"""`Architecture`: all that this project knows of one family of decoder-only transformers. Without torch."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from trainers.layout import Attention
+    from trainers.spec import ModelSpec
+
+Position = Literal["alibi", "learned", "rotary"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StepwiseActivation:
+    """An activation that transformers computes in several element-wise kernels: their costs by value of inner width."""
+
+    forward_accesses: float
+    """Values read and written in the forward pass."""
+    backward_accesses: float
+    """Values read and written in the backward pass."""
+    saved_tensors: float
+    """Tensors of inner width that autograd saves, input and output of the activation included."""
+    takes_power: bool = False
+    """Whether it takes a power, which autocast computes in fp32, with all that follows."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Architecture:
+    """The declaration of one family, by what transformers' modules of it are.
+
+    A family that counts its parameters otherwise, or whose attention modules are replaced, overrides a method.
+    """
+
+    name: str
+    """What `ModelSpec.architecture` says: the `model_type` of transformers."""
+    position: Position
+    """How attention knows positions: a bias by distance, a learned table, or rotated queries and keys."""
+    norm_vectors: int
+    """Vectors of length `hidden_size` in a norm: 2 (weight and bias) or 1 (RMS)."""
+    bias: bool
+    """Whether the linear layers of a block have a bias."""
+    gated: bool
+    """Whether the feed-forward block has three matrices in place of two."""
+    tied: bool
+    """Whether head and input embedding share one matrix unless stated otherwise."""
+    embedding_norm: bool
+    """Whether a norm follows the input embedding."""
+
+    config_keys: Mapping[str, tuple[str, ...]]
+    """The keys of `config.json` for each field of `ModelSpec`, the preferred first. A field without a key cannot be
+    chosen: `ffn_size` is then 4 x hidden_size, and `num_kv_heads` the number of heads."""
+    counted_with: Mapping[str, bool] = dataclasses.field(default_factory=dict[str, bool])
+    """Keys of `config.json` that add or remove parameters, with the value that the parameter count assumes."""
+    config_overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    """Attributes of transformers' configuration with the value that training needs, whatever `config.json` says."""
+
+    embeddings: tuple[str, ...]
+    """Paths of the modules before the blocks that have parameters, the token embedding first."""
+    blocks: str
+    """Path of the list of blocks."""
+    final_norm: str
+    """Path of the norm after the last block."""
+    head: str
+    """Path of the layer that gives the logits."""
+
+    fp32_softmax: bool = True
+    """Whether transformers' eager attention computes the softmax in fp32, else in the type of the scores."""
+    stepwise_activation: StepwiseActivation | None = None
+    """The costs of an activation that is computed step by step; None where it is one kernel."""
+
+    def parameters_per_layer(self, spec: "ModelSpec") -> int:
+        """Exact number of parameters of one block."""
+        h, kv, ffn = spec.hidden_size, spec.num_kv_heads * spec.head_dim, spec.ffn_size
+        attention = h * h + 2 * h * kv + h * h
+        mlp = (3 if self.gated else 2) * h * ffn
+        biases = (h + 2 * kv + h + ffn + h) if self.bias else 0
+        return attention + mlp + biases + 2 * self.norm_vectors * h
+
+    def embedding_parameters(self, spec: "ModelSpec") -> int:
+        """Exact number of parameters outside the blocks: embeddings, positions, head, first and last norm."""
+        h = spec.hidden_size
+        tables = spec.vocab_size * h * (1 if spec.tied_embeddings else 2)
+        positions = spec.max_positions * h if self.position == "learned" else 0
+        norms = self.norm_vectors * h * (2 if spec.embedding_norm else 1)
+        return tables + positions + norms
+
+    def use_attention(self, model: "nn.Module", spec: "ModelSpec", attention: "Attention") -> None:
+        """Replaces attention modules of transformers that cannot run `attention`, in place; here there are none."""
+
+    def attention_in_effect(self, model: "nn.Module", configured: str) -> str:
+        """The layout's word for the attention that `model` runs, where its configuration says `configured`."""
+        return configured

@@ -1,0 +1,36 @@
+"""GPT-2: learned positions, LayerNorm, biases, one tied table."""
+
+from trainers.architectures.architecture import Architecture, StepwiseActivation
+
+ARCHITECTURE = Architecture(
+    name="gpt2",
+    position="learned",
+    norm_vectors=2,
+    bias=True,
+    gated=False,
+    tied=True,
+    embedding_norm=False,
+    config_keys={
+        "num_layers": ("n_layer", "num_hidden_layers"),
+        "hidden_size": ("n_embd", "hidden_size"),
+        "num_heads": ("n_head", "num_attention_heads"),
+        "vocab_size": ("vocab_size",),
+        "ffn_size": ("n_inner",),
+        "max_positions": ("n_positions", "max_position_embeddings"),
+        "init_std": ("initializer_range",),
+        "tied_embeddings": ("tie_word_embeddings",),
+    },
+    counted_with={"add_cross_attention": False},
+    # Each forward pass would search the tokens for padding, and the host would wait for the device there.
+    config_overrides={"pad_token_id": None},
+    embeddings=("transformer.wte", "transformer.wpe"),
+    blocks="transformer.h",
+    final_norm="transformer.ln_f",
+    head="lm_head",
+    fp32_softmax=False,
+    # `NewGELUActivation`: 8 kernels, and autograd's of each. Besides input and output, autograd saves the tangent, half
+    # the input, and one plus the tangent.
+    stepwise_activation=StepwiseActivation(
+        forward_accesses=18.0, backward_accesses=28.0, saved_tensors=5.0, takes_power=True
+    ),
+)
