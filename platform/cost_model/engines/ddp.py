@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from platform.cost_model.columns import Array, Columns, Mask, checkpointed_share
+from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.compression import held_bytes, passing_bytes, squeezing_s
+from platform.cost_model.engines.autocast import autocast_cache, autocast_certain, cast_traffic
 from platform.cost_model.engines.base import Certain, Copies, EngineCosts, Load, PerParameter, Sizes
 from platform.cost_model.engines.exchange import OVERLAP_SLOWDOWN, Buckets, syncs
 from platform.cost_model.hardware import BANDWIDTH_SHARE
@@ -72,32 +73,6 @@ class Ddp(EngineCosts):
             final_gradients=certain.final_gradients,
             block_copies=certain.block_copies,
         )
-
-
-def cast_traffic(c: Columns, autocasts: Mask, repeated: Array) -> Array:
-    """Bytes of autocast's casts: of each weight in the states' type, for each pass."""
-    return np.where(autocasts, (c.state_bytes + c.compute_bytes) * (1 + repeated), 0.0)
-
-
-def autocast_cache(c: Columns, autocasts: Mask) -> Array:
-    """Bytes of the weights that autocast has cast. A compiled block casts its own and, unless it is checkpointed, saves
-    the casts for its backward pass.
-    """
-    repeated = np.where(c.full_checkpointing > 0, checkpointed_share(c), c.selective_checkpointing)
-    kept = np.where(c.fused > 0, 1 - repeated, 1.0)
-    return np.where(autocasts, c.compute_bytes * (c.layers * (c.layer_parameters / c.tp) / c.pp) * kept, 0.0)
-
-
-def autocast_certain(sizes: Sizes, layout: Layout) -> Certain:
-    """What is certain of whole weights in the states' type, gradients apart while the loss is computed."""
-    # F.linear under autocast saves the low-precision weight for its backward pass; a compiler may cast again.
-    eager = layout.compile == "none" and layout.checkpointing == "none"
-    away = layout.offload != "none"
-    return Certain(
-        resident=(0.0 if layout.offload == "all" else sizes.state) + (0.0 if away else sizes.moments),
-        final_gradients=0.0 if away else sizes.state,
-        block_copies=sizes.compute if sizes.compute < sizes.state and eager else 0.0,
-    )
 
 
 COSTS = Ddp()

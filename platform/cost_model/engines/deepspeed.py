@@ -7,8 +7,8 @@ import numpy as np
 
 from platform.cost_model import constants
 from platform.cost_model.columns import Array, Columns, Mask, checkpointed_share
+from platform.cost_model.engines.autocast import autocast_cache, autocast_certain, cast_traffic
 from platform.cost_model.engines.base import Certain, Copies, EngineCosts, Hooks, Load, PerParameter, Sizes
-from platform.cost_model.engines.ddp import autocast_cache, autocast_certain, cast_traffic
 from platform.cost_model.engines.exchange import OVERLAP_SLOWDOWN, Buckets, syncs, units_s
 from trainers.layout import BatchPoint, Layout
 from trainers.recipe import Recipe
