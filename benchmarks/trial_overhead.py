@@ -6,7 +6,7 @@ Overhead of a trial: from its start to the next one's, less its timed windows, l
 the one that compiles among them, less the products timed for the matmul peak once a study. A session's first trial,
 which also imports Tune's side, stands apart. Trials that ran a numerics gate are left out. An empty trial is a
 TorchTrainer of as many workers whose function returns at once, started through the same Tune; its processes start cold,
-where those of a search may have been started ahead (`trainers/successors.py`).
+where those of a search may have been started ahead (`trainers/startup/prestart.py`).
 
 Averaged over the study, what a measurement costs beyond its steps is the sum of these over the batch points measured.
 

@@ -17,11 +17,12 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from trainers import architectures, lean
+from trainers import architectures
 from trainers.architectures import architecture_of
 from trainers.kernels.attention import layout_name, transformers_name
 from trainers.layout import Attention
 from trainers.spec import ModelSpec
+from trainers.startup import lean
 from trainers.support import model_refusal
 
 

@@ -15,7 +15,7 @@ from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.execution.controller import TrainController
 
 from trainers import recorder as recorders
-from trainers import successors, worker
+from trainers import worker
 from trainers.codec import from_json, to_json
 from trainers.failures import RungFailure, Verdict, classify, one_line
 from trainers.job import Job
@@ -24,6 +24,7 @@ from trainers.measurement import Outcome
 from trainers.memory_kills import MemoryKills
 from trainers.process_group import process_group
 from trainers.recorder import RecorderError, RecorderGoneError
+from trainers.startup import prestart
 from trainers.watchdog import EXIT_CODE
 
 START_S = 300.0
@@ -98,7 +99,7 @@ def _trainer(job: Job, storage: str) -> TorchTrainer:
         run_config=ray.train.RunConfig(
             name=f"{job.recorder}-{job.trial_id}-{os.getpid()}",
             storage_path=storage,
-            worker_runtime_env={"env_vars": {successors.IS_WORKER: "1"}},
+            worker_runtime_env={"env_vars": {prestart.IS_WORKER: "1"}},
             failure_config=ray.train.FailureConfig(max_failures=0, controller_failure_limit=0),
             logging_config=ray.train.LoggingConfig(log_level="ERROR"),
         ),

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 import trainers.profiling.run as profiling
-from trainers import data, engines, recorder, successors
+from trainers import data, engines, recorder
 from trainers.codec import from_json, to_json
 from trainers.engines import Engine
 from trainers.failures import RungFailure, one_line, size
@@ -27,6 +27,7 @@ from trainers.measuring.host import HostSampler
 from trainers.measuring.ladder import best_above_tokens_per_s, deadline_s, misfits, with_headroom_gib
 from trainers.measuring.rung import Rung
 from trainers.measuring.sampling import CpuSampler, NvmlSampler, Sampler
+from trainers.startup import prestart
 from trainers.watchdog import Watchdog
 
 
@@ -37,7 +38,7 @@ def train(config: Mapping[str, Any]) -> bool:
         RungFailure: an OOM, a divergence or a mismatch, with its sizes and rank; the trial records it.
     """
     started_s = time.perf_counter()
-    successors.keep_to_share()
+    prestart.keep_to_share()
     job = from_json(Job, config)
     worker = Worker(job, started_s)
     try:
@@ -83,7 +84,7 @@ class Worker:
         self._stand("init", None, 2 * job.first_step_s)
         self.watchdog.beat("init", allowed_s=job.first_step_s)
         if not job.layout.steps_on_host:  # an optimizer that steps on the host has all of its cores
-            successors.ask(ray.train.get_context().get_local_world_size(), job.cpus_per_worker)
+            prestart.ask(ray.train.get_context().get_local_world_size(), job.cpus_per_worker)
         nodes = self.gather(ray.get_runtime_context().get_node_id())
         if self.rank == 0:
             self._call_recorder("place", job.trial_id, nodes)

@@ -17,6 +17,7 @@ from platform.cluster.nodes import Place, ask, place_of
 from platform.common.errors import ClusterError, InputError
 from platform.common.say import say
 from platform.common.signals import ends_when_interrupted
+from trainers import startup
 from trainers.node import error_of
 
 ANSWER_S = 20
@@ -35,7 +36,7 @@ _SETTINGS = {
     "RAY_TRAIN_METRICS_ENABLED": "0",
     # What a failed worker group may spend on taking its process group down (default 30 s, spent whole on a hang).
     "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "5",
-    # What Train would give its workers besides: `trainers.successors` foretells their environment.
+    # What Train would give its workers besides: `trainers.startup.prestart` foretells their environment.
     "RAY_TRAIN_V2_ENABLED": "1",
     "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0",
     # Whole-gigabyte blocks of unlike sizes fragment a nearly full GPU: BLOOM 7b1 on one H200 had 12 allocator retries
@@ -43,6 +44,7 @@ _SETTINGS = {
     "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
     "PYTORCH_ALLOC_CONF": "expandable_segments:True",
     "PYTHONWARNINGS": "ignore",
+    startup.SWITCH: "1",
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_VERBOSITY": "error",
 }
@@ -89,7 +91,7 @@ def connected(
     import ray  # after the settings above, which Ray reads at import
     from ray.exceptions import RayError
 
-    from trainers import successors
+    from trainers.startup import prestart
 
     def start() -> None:
         ray.init(
@@ -98,7 +100,7 @@ def connected(
             runtime_env={
                 "py_modules": [str(_ROOT / "trainers")],
                 "env_vars": {name: os.environ[name] for name in _SETTINGS},
-                "worker_process_setup_hook": successors.preload,
+                "worker_process_setup_hook": prestart.preload,
             },
             log_to_driver=False,
             logging_level=logging.ERROR,

@@ -41,7 +41,7 @@ class Columns:
     global_batch: Array
 
     engine: Array
-    """Place in `engines.ENGINES`: which one it is and nothing more."""
+    """`engines.code_of`: which one it is and nothing more."""
     zero_stage: Array
     shard: Array
     """Ranks that share one copy of what the stage shards, those of context parallelism among them."""

@@ -12,7 +12,7 @@ import numpy as np
 from platform.cost_model import constants
 from platform.cost_model.columns import FIELDS, Array, Columns, Mask
 from platform.cost_model.compression import compression_values
-from platform.cost_model.engines import ENGINES, costs
+from platform.cost_model.engines import code_of, costs
 from platform.cost_model.hardware import PLAIN_SHARE, ClusterSpec
 from platform.cost_model.kernels import (
     activation_passes,
@@ -171,7 +171,7 @@ def _of_engine(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask 
         return known.bucket_bytes(work.state_bytes, work.compute_bytes)
 
     return {
-        "engine": of_words(ENGINES.index, "engine"),
+        "engine": of_words(code_of, "engine"),
         "zero_stage": numbers("zero_stage"),
         "dp": numbers("dp_replicate") * shard,
         "tp": numbers("tp"),

@@ -197,8 +197,8 @@ def _budget(options: SearchOptions, space: Space) -> Budget:
 
 def _start_workers(subject: Subject, place: Place) -> None:
     """Has the first trial's processes start while Tune does, where it is known which nodes it will be on."""
-    from trainers import successors  # imports Ray, which reads at import the settings that `connected` made
+    from trainers.startup import prestart  # imports Ray, which reads at import the settings that `connected` made
 
     if subject.cluster.num_nodes == len(place.nodes):
         workers_of = {node.id: subject.cluster.devices_per_node for node in place.nodes}
-        successors.ask_first(workers_of, place.cpus_per_worker)
+        prestart.ask_first(workers_of, place.cpus_per_worker)

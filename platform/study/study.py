@@ -22,7 +22,7 @@ from platform.study.several import SCALING, is_several
 from platform.study.trust import check_owner
 from trainers.journal import Line
 from trainers.journal_lines import now, record
-from trainers.lean import no_collector
+from trainers.startup.lean import no_collector
 
 LOCK = "lock"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

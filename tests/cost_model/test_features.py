@@ -288,7 +288,7 @@ def test_an_engine_that_the_model_does_not_know_is_neither_predicted_nor_left_ou
     candidate = Candidate(recipe=recipe, layout=layout, micro_batches=(1,))
     batch = BatchPoint(micro_batch=1, grad_accum=8)
     assert lower_bound_gib(recipe, layout, batch) > 139.8 and known_columns([candidate], cluster, None) is not None
-    monkeypatch.delitem(engines._COSTS, "ddp")  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setitem(engines._COSTS, "ddp", None)  # pyright: ignore[reportPrivateUsage]
     assert lower_bound_gib(recipe, layout, batch) == 0
     assert known_columns([candidate], cluster, None) is None
     assert [each.micro_batches for each in make_plan([candidate], (), cluster, None).candidates] == [(1,)]

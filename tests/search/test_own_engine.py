@@ -2,12 +2,15 @@
 
 import contextlib
 import io
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import platform.plan as plan  # pyright takes `from platform import` for the standard module
 import platform.report
 from platform.common.errors import InputError
 from platform.reports.table import strategy
@@ -121,3 +124,25 @@ def test_a_study_that_named_none_goes_on_whatever_is_on_the_path(own: Path) -> N
     check_engines(header("own", engines={ENGINE: engines.source_hash(ENGINE)}))
     with pytest.raises(InputError, match="has changed since the study began"):
         check_engines(header("own", engines={ENGINE: "0123456789ab"}))
+
+
+def test_it_is_planned_and_predicted_where_its_rules_name_its_costs(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["gpt2", "--cluster", "1xH200", "--set", "compile=none", "--set", "loss=plain", "--json"]
+
+    def best(engine: str) -> dict[str, Any]:
+        assert plan.main([*asked, "--set", f"engine={engine}"]) == 0
+        return json.loads(capsys.readouterr().out)["recipes"][0]["layouts"][0]
+
+    assert plan.main([*asked, "--set", f"engine={ENGINE}"]) == 2
+    assert "the cost model does not know engine" in capsys.readouterr().err
+    costs = "    costs='platform.cost_model.engines.ddp:COSTS',\n"
+    own.write_text(own.read_text().replace("    title=", f"{costs}    title="))
+    sys.modules.pop(own.stem)
+    engines.imported_rules.cache_clear()
+    mine, ddp = best(ENGINE), best("ddp")
+    assert mine["layout"] != ddp["layout"]
+    assert {name: mine[name] for name in ("step_time_s", "needed_gib")} == {
+        name: ddp[name] for name in ("step_time_s", "needed_gib")
+    }

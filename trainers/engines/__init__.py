@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trainers import lean
 from trainers.axes import axes_of
 from trainers.engines.rules import Rules
 from trainers.engines.step import Marks, StepResult
+from trainers.startup import lean
 
 if TYPE_CHECKING:
     import torch

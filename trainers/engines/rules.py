@@ -39,6 +39,8 @@ class Rules:
     """Packages beyond torch and transformers whose versions its figures depend on."""
     is_preloaded: bool = False
     """Whether processes that wait for a trial import it ahead; nothing of it may begin with CUDA on import."""
+    costs: str = ""
+    """Import path "package.module:NAME" of the cost model's `EngineCosts`, for an engine outside this project."""
     config_name: str = ""
     """Name of a JSON file with a winner's configuration in the engine's own format, for its users; empty for none."""
     config: str = ""

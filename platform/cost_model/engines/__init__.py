@@ -1,10 +1,11 @@
 """Costs of engines: a file each with what its data parallelism holds, moves and takes of the host, for its rows alone.
 
-The file has the engine's name, and `COSTS` in it is an `EngineCosts`. An engine that has no file here is unknown to the
-model: nothing of it is predicted, and nothing of it is left out.
+The file has the engine's name, and `COSTS` in it is an `EngineCosts`. An engine outside this project names its own in
+its `Rules.costs`. An engine with neither is unknown to the model: nothing of it is predicted, nothing of it left out.
 """
 
 import importlib
+import sys
 from importlib.util import find_spec
 
 import numpy as np
@@ -21,12 +22,24 @@ _COSTS: dict[str, EngineCosts] = {
     if find_spec(f"{__name__}.{name}")
 }
 ENGINES = tuple(_COSTS)
-"""A row of `Columns` has the place of its engine in it, which says nothing but which one it is."""
+"""Those that have a file here."""
 
 
 def costs(name: str) -> EngineCosts | None:
-    """The costs of the engine of that name; None where the model does not know it."""
+    """The costs of the engine of that name; None where the model does not know it.
+
+    Of an engine outside this project, only where its rules are imported already: a journal's reader imports nothing.
+    """
+    is_imported = ":" in name and name.partition(":")[0] in sys.modules
+    if is_imported and name not in _COSTS and (path := engines.imported_rules(name).costs):
+        module, _, attribute = path.partition(":")
+        _COSTS[name] = getattr(importlib.import_module(module), attribute)
     return _COSTS.get(name)
+
+
+def code_of(name: str) -> int:
+    """The number that stands in `Columns.engine` for an engine that has costs; it says which one it is, no more."""
+    return list(_COSTS).index(name)
 
 
 def costs_of(c: Columns) -> EngineCosts:
@@ -37,6 +50,6 @@ def costs_of(c: Columns) -> EngineCosts:
     """
     first = int(c.engine.flat[0]) if c.engine.size else 0
     if np.any(c.engine != first):
-        several = ", ".join(ENGINES[int(code)] for code in np.unique(c.engine))
+        several = ", ".join(list(_COSTS)[int(code)] for code in np.unique(c.engine))
         raise ValueError(f"rows of one engine are wanted, got those of {several}")
-    return _COSTS[ENGINES[first]]
+    return list(_COSTS.values())[first]

@@ -3,7 +3,11 @@
 import subprocess
 import sys
 
+import pytest
+
 from tests.search.session import ROOT
+from trainers import startup
+from trainers.startup import lean, prestart
 
 WORKER = """
 import gc, sys
@@ -25,3 +29,21 @@ def test_an_engine_comes_without_what_its_libraries_import_for_others() -> None:
     """In a process of its own, as on a worker: seconds of every trial."""
     done = subprocess.run([sys.executable, "-c", WORKER], cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_switch_leaves_imports_alone_and_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(startup.SWITCH, "0")
+    hidden = {name: sys.modules.pop(name) for name in lean.HIDDEN if name in sys.modules}
+    try:
+        with lean.imports():
+            assert not any(name in sys.modules for name in lean.HIDDEN)
+    finally:
+        sys.modules.update(hidden)
+    imported: list[str] = []
+    monkeypatch.setattr(prestart.importlib, "import_module", imported.append)
+    monkeypatch.setenv(prestart.IS_WORKER, "1")
+    prestart.preload()
+    assert not imported
+    monkeypatch.setenv(startup.SWITCH, "1")
+    prestart.preload()
+    assert imported

@@ -10,9 +10,9 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from trainers import architectures
+from trainers import architectures, startup
 
-_HIDDEN = ("mlflow", "scipy", "sklearn")
+HIDDEN = ("mlflow", "scipy", "sklearn")
 """Imported where they are found: by DeepSpeed's autotuner (1.5 s), by what transformers has for images and for
 generating text (0.4 s, and 1 s more up to its release 5.17)."""
 
@@ -32,7 +32,10 @@ def no_collector() -> Generator[None]:
 @contextlib.contextmanager
 def imports() -> Generator[None]:
     """While it lasts, imports do without these, and without collections: what a module defines is no garbage."""
-    hidden = [name for name in _HIDDEN if name not in sys.modules]
+    if not startup.is_on():
+        yield
+        return
+    hidden = [name for name in HIDDEN if name not in sys.modules]
     for name in hidden:
         sys.modules[name] = None  # type: ignore[assignment]  # the import system's own word for "is not there"
     try:

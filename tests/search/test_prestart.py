@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.search.session import ENVIRONMENT, ROOT
-from trainers import successors
+from trainers.startup import prestart
 
 TWO_TRIALS = """
 import contextlib, json, os, sys, time
@@ -17,11 +17,11 @@ from platform.cluster.connection import connected
 
 def work(config):
     import json, os, sys, ray.train
-    from trainers import successors
+    from trainers.startup import prestart
     if config["asks"]:
-        successors.ask(1, 0.0)
+        prestart.ask(1, 0.0)
     ready = "trainers.engines.ddp.runtime" in sys.modules
-    successors.keep_to_share()
+    prestart.keep_to_share()
     import torch
     share = int(os.environ["OMP_NUM_THREADS"])
     with open(config["told"], "w") as told:
@@ -33,8 +33,8 @@ def waiting(driver, is_worker):
         time.sleep(0.2)
         for each in psutil.Process(driver).children(recursive=True):
             with contextlib.suppress(psutil.Error):  # it is just ending
-                kept = each.cmdline()[:1] == ["ray::IDLE"] and successors.IS_TUNE in each.environ()
-                if kept and (successors.IS_WORKER in each.environ()) == is_worker:
+                kept = each.cmdline()[:1] == ["ray::IDLE"] and prestart.IS_TUNE in each.environ()
+                if kept and (prestart.IS_WORKER in each.environ()) == is_worker:
                     found.append(each.pid)
     return found
 
@@ -51,7 +51,7 @@ def trials(config):
             run_config=ray.train.RunConfig(
                 storage_path=folder,
                 name=str(number),
-                worker_runtime_env={"env_vars": {successors.IS_WORKER: "1"}},
+                worker_runtime_env={"env_vars": {prestart.IS_WORKER: "1"}},
             ),
         ).fit()
         return json.load(open(told))
@@ -64,9 +64,9 @@ def trials(config):
 with connected("local", cpu_workers=1) as place:
     import ray.train, ray.tune
     from ray.train.torch import TorchConfig, TorchTrainer
-    from trainers import successors
+    from trainers.startup import prestart
 
-    successors.ask_first({place.nodes[0].id: 1}, 0.0)
+    prestart.ask_first({place.nodes[0].id: 1}, 0.0)
     space = {"folder": sys.argv[1], "driver": os.getpid(), "tune": waiting(os.getpid(), False)}
     ray.tune.Tuner(ray.tune.with_resources(trials, {"CPU": 0.1}), param_space=space).fit()
 """
@@ -125,13 +125,13 @@ def test_it_has_the_threads_of_its_share(told: dict[str, Any]) -> None:
 def test_successors_start_only_beside_spare_cores(
     cores: int, num_workers: int, cpus_per_worker: float, room: bool
 ) -> None:
-    assert successors.have_room(cores, num_workers, cpus_per_worker) is room
+    assert prestart.have_room(cores, num_workers, cpus_per_worker) is room
 
 
 def test_other_processes_import_nothing_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     imported: list[str] = []
-    monkeypatch.setattr(successors.importlib, "import_module", imported.append)
-    monkeypatch.delenv(successors.IS_WORKER, raising=False)
-    monkeypatch.delenv(successors.IS_TUNE, raising=False)
-    successors.preload()
+    monkeypatch.setattr(prestart.importlib, "import_module", imported.append)
+    monkeypatch.delenv(prestart.IS_WORKER, raising=False)
+    monkeypatch.delenv(prestart.IS_TUNE, raising=False)
+    prestart.preload()
     assert not imported

@@ -18,6 +18,8 @@ from typing import Any, cast
 
 import ray
 
+from trainers import startup
+
 IS_WORKER = "LAYOUT_SEARCH_WORKER"
 """Set in the environment of train workers alone: of all processes of the job they import what a worker needs."""
 IS_TUNE = "PL_DISABLE_FORK"
@@ -37,6 +39,8 @@ def preload() -> None:
     `libcuda.so.1` of our own that notes each `cuInit`: torch 2.11 for CUDA 13 with transformers 5.17 never calls it.
     DeepSpeed 0.19.8's import does, told its accelerator or not: a trial of that engine pays the second itself.
     """
+    if not startup.is_on():
+        return
     with contextlib.suppress(Exception):  # it comes up again, and is told, where the trial imports it
         if IS_WORKER in os.environ:
             importlib.import_module("trainers.worker")
@@ -70,6 +74,8 @@ def ask(num_workers: int, cpus_per_worker: float) -> None:
 
     It is no matter where that fails.
     """
+    if not startup.is_on():
+        return
     with contextlib.suppress(Exception):
         own = ray.get_runtime_context()
         nodes: list[dict[str, Any]] = ray.nodes()
@@ -84,6 +90,8 @@ def ask_first(workers_of: Mapping[str, int], cpus_per_worker: float) -> None:
 
     Only where a node has room, and it is no matter where that fails.
     """
+    if not startup.is_on():
+        return
     with contextlib.suppress(Exception):
         driver = ray.get_runtime_context()
         environment = json.loads(driver.get_runtime_env_string())

@@ -1,0 +1,35 @@
+"""What makes trials start sooner can be switched off, and the search gives the same answer."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.search.session import Ended, write_space
+from tests.search.studies import Run, start
+from trainers import startup
+
+pytestmark = [pytest.mark.ray, pytest.mark.search, pytest.mark.heavy]
+
+
+def _searched(folder: Path, space: Path, name: str, value: str) -> tuple[Ended, Run]:
+    argv = (str(space), "--name", name, "--steps", "4", "--searcher", "sweep")
+    with start(folder, name, 1, *argv, environment={startup.SWITCH: value}) as session:
+        ended = session.end()
+    return ended, Run(path=folder / "studies" / name, sessions=(ended,))
+
+
+def test_a_search_gives_the_same_answer_without_it(tmp_path: Path) -> None:
+    space = write_space(tmp_path / "tiny.py", axes={"engine": ("ddp", "fsdp")})
+    (fast_end, fast), (plain_end, plain) = (
+        _searched(tmp_path, space, name, value) for name, value in (("fast", "1"), ("plain", "0"))
+    )
+    assert {fast_end.code, plain_end.code} <= {0, 4}
+    points = [
+        {(each.layout.id, each.batch): (each.outcome, each.losses[:3]) for each in run.measured if not each.repeat}
+        for run in (fast, plain)
+    ]
+    assert len(points[0]) == 4
+    assert points[0].keys() == points[1].keys()
+    for point, (outcome, losses) in points[0].items():
+        assert points[1][point][0] == outcome
+        assert points[1][point][1] == pytest.approx(losses, rel=1e-5), "the same model is trained on the same tokens"

@@ -1,0 +1,15 @@
+"""What only makes trials start sooner; a search gives the same answer without it. One switch turns all of it off.
+
+`prestart` has the processes of the next trial started, and their imports done, while a trial runs. `lean` imports the
+big libraries without what they import for others. LAYOUT_SEARCH_FAST_START=0 in the driver's environment turns both
+off, on every node.
+"""
+
+import os
+
+SWITCH = "LAYOUT_SEARCH_FAST_START"
+
+
+def is_on() -> bool:
+    """Whether trials may be started ahead and imports left out."""
+    return os.environ.get(SWITCH, "1") != "0"
