@@ -112,5 +112,5 @@ def test_the_cap_of_a_cpu_worker_refuses_the_same_whatever_the_heap_held_before(
     assert len(told) == 6
     assert {found for cap, found in told if cap == "95"} == {"oom"}
     peaks = [float(found) for cap, found in told if cap != "95"]
-    # Beside the 100 MiB: pages of torch's own files that the first steps touch, 4 to 17 MiB by the machine's page cache.
+    # Beside the 100 MiB: pages of torch's files that the first steps touch, 4 to 17 MiB by the page cache.
     assert min(peaks) >= 100.0 and max(peaks) < min(130.0, min(peaks) + 1.0), peaks
