@@ -32,7 +32,7 @@ ENGINE_STAGES = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Axes:
-    """What is varied; each axis is a tuple of values."""
+    """The values of each axis of the benchmark's grid."""
 
     tp: tuple[int, ...] = (1, 2, 4, 8)
     cp: tuple[int, ...] = (1,)

@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Score:
-    """What a peer's trials add up to. Seconds are wall seconds since its process started: device seconds on one GPU."""
+    """Sums of one peer's trials. Seconds are wall-clock seconds since its process started."""
 
     peer: str
     seed: int

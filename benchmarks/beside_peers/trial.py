@@ -1,4 +1,4 @@
-"""What every peer searches and how it times one choice, as a user writes it by hand."""
+"""The searched space, and the training function that times one of its points, shared by all peers."""
 
 import dataclasses
 import os

@@ -1,4 +1,4 @@
-"""What every room may use: errors, signals, figures as text, one line on standard error, this checkout's commit."""
+"""Helpers for every room: errors, signals, figures as text, one line on standard error, this checkout's commit."""
 
 import importlib.util
 import sys

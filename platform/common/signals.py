@@ -19,7 +19,7 @@ READER_LEFT = 128 + signal.SIGPIPE
 UNWRITTEN = os.EX_IOERR
 """No code that says something else here: 1 is that nothing fits."""
 INTERRUPT_S = 60.0
-"""What a command may take to end in order after Ctrl-C: Ray takes its processes down, MLflow has 30 s to catch up."""
+"""Seconds that a command has after Ctrl-C to end by itself: Ray ends its processes, MLflow gets 30 s to catch up."""
 
 
 def exit_with(main: Callable[[], int]) -> NoReturn:

@@ -45,5 +45,5 @@ def plural(number: int, word: str) -> str:
 
 
 def options(layout: Layout) -> str:
-    """What else tells layouts apart, beyond engine, sharding, degrees and checkpointing: kernels, then the rest."""
+    """The layout's kernels as text, then its axes that are neither engine, sharding, degrees nor checkpointing."""
     return ", ".join([*layout.words("kernels").values(), *layout.words("options").values()])

@@ -29,7 +29,7 @@ ENGINE = "own_engine_of_a_test:ENGINE"
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def engine_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The engine's file, in a folder on the path."""
     path = tmp_path / "modules" / "own_engine_of_a_test.py"
     path.parent.mkdir()
@@ -44,9 +44,9 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.ray
 @pytest.mark.search
-def test_it_is_searched_and_mirrored_and_a_resume_wants_it_unchanged(tmp_path: Path, own: Path) -> None:
+def test_it_is_searched_and_mirrored_and_a_resume_wants_it_unchanged(tmp_path: Path, engine_file: Path) -> None:
     space = write_space(tmp_path / "space.py", axes={"engine": ("ddp",)}, micro_batches=(1,))
-    environment = {"PYTHONPATH": str(own.parent)}
+    environment = {"PYTHONPATH": str(engine_file.parent)}
     asked = (str(space), "--name", "own", "--set", f"engine={ENGINE}")
     with start(tmp_path, "own", 1, *asked, environment=environment) as session:
         ended = session.end()
@@ -58,7 +58,7 @@ def test_it_is_searched_and_mirrored_and_a_resume_wants_it_unchanged(tmp_path: P
     assert run.history.header is not None and run.history.header.engines == {ENGINE: engines.source_hash(ENGINE)}
     assert _engines_in_mlflow(tmp_path) == {ENGINE}
 
-    own.write_text(own.read_text() + "\n# another version\n")
+    engine_file.write_text(engine_file.read_text() + "\n# another version\n")
     with start(tmp_path, "own", 2, "--resume", "own", environment=environment) as session:
         changed = session.end()
     with start(tmp_path, "own", 3, "--resume", "own") as session:
@@ -68,7 +68,7 @@ def test_it_is_searched_and_mirrored_and_a_resume_wants_it_unchanged(tmp_path: P
     assert f"engine {ENGINE} cannot be imported: ModuleNotFoundError" in gone.err
     assert "Traceback" not in changed.err + gone.err
 
-    own.unlink()
+    engine_file.unlink()
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         assert platform.report.main(["own", "--studies", str(tmp_path / "studies"), "--no-mlflow"]) == 0
@@ -92,7 +92,7 @@ def test_a_layout_of_it_is_read_and_named_where_it_cannot_be_imported() -> None:
     assert refusal is not None and refusal.startswith("engine nowhere.at_all:ENGINE cannot be imported: ModuleNotFound")
 
 
-def test_what_it_does_not_state_it_refuses(own: Path) -> None:
+def test_what_it_does_not_state_it_refuses(engine_file: Path) -> None:
     def refusal(**changes: object) -> str | None:
         layout = Layout(**{"engine": ENGINE, "dp_replicate": 2, **changes})  # type: ignore[arg-type]
         return standing_refusal(recipe(BLOOM), layout, layout.world_size)
@@ -113,13 +113,13 @@ def test_what_it_does_not_state_it_refuses(own: Path) -> None:
         ("from tests.contract.own_engine import ENGINE", "has rules of another name"),
     ],
 )
-def test_what_is_no_engine_is_one_sentence(own: Path, text: str, sentence: str) -> None:
-    own.write_text(text)
+def test_what_is_no_engine_is_one_sentence(engine_file: Path, text: str, sentence: str) -> None:
+    engine_file.write_text(text)
     with pytest.raises(ValueError, match=sentence):
         engines.imported_rules(ENGINE)
 
 
-def test_a_study_that_named_none_goes_on_whatever_is_on_the_path(own: Path) -> None:
+def test_a_study_that_named_none_goes_on_whatever_is_on_the_path(engine_file: Path) -> None:
     check_engines(header("plain"))
     check_engines(header("own", engines={ENGINE: engines.source_hash(ENGINE)}))
     with pytest.raises(InputError, match="has changed since the study began"):
@@ -127,7 +127,7 @@ def test_a_study_that_named_none_goes_on_whatever_is_on_the_path(own: Path) -> N
 
 
 def test_it_is_planned_and_predicted_where_its_rules_name_its_costs(
-    own: Path, capsys: pytest.CaptureFixture[str]
+    engine_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["gpt2", "--cluster", "1xH200", "--set", "compile=none", "--set", "loss=plain", "--json"]
 
@@ -138,8 +138,8 @@ def test_it_is_planned_and_predicted_where_its_rules_name_its_costs(
     assert plan.main([*asked, "--set", f"engine={ENGINE}"]) == 2
     assert "the cost model does not know engine" in capsys.readouterr().err
     costs = "    costs='platform.cost_model.engines.ddp:COSTS',\n"
-    own.write_text(own.read_text().replace("    title=", f"{costs}    title="))
-    sys.modules.pop(own.stem)
+    engine_file.write_text(engine_file.read_text().replace("    title=", f"{costs}    title="))
+    sys.modules.pop(engine_file.stem)
     engines.imported_rules.cache_clear()
     mine, ddp = best(ENGINE), best("ddp")
     assert mine["layout"] != ddp["layout"]

@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import json
 import math
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -38,7 +39,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(folder: Path) -> Run:
-    """A layout that fits at micro-batch 1 and runs out of memory at 4, another one so too, and two that cannot run."""
+    """A layout that fits at micro-batch 1 and runs out of memory at 4, another one so too, and two that cannot run.
+
+    Searched anew, three times at most, where other processes disturbed the machine so much that no winner is named.
+    """
     space = write_space(
         folder / "capped.py",
         vocab_size=8192,  # logits that outgrow the cap at micro-batch 4, not at 1
@@ -49,16 +53,13 @@ def whole(folder: Path) -> Run:
     )
     given = ("--device-memory-gib", str(CAP_GIB), "--tokens", "1e9", "--profile", "--json")
     argv = (str(space), "--name", "whole", *given)
-    with start(folder, "whole", 1, *argv) as session:
-        return Run(path=folder / "studies" / "whole", sessions=(session.end(),))
-
-
-@pytest.fixture
-def won(whole: Run) -> Run:
-    """The same study where it has a winner: none is named where something else disturbed the machine."""
-    if whole.sessions[0].code == NOT_RESOLVED:
-        pytest.skip("something else disturbed this machine: the search named no winner")
-    return whole
+    for attempt in (1, 11, 12):
+        shutil.rmtree(folder / "studies", ignore_errors=True)
+        with start(folder, "whole", attempt, *argv) as session:
+            ended = session.end()
+        if ended.code != NOT_RESOLVED:
+            return Run(path=folder / "studies" / "whole", sessions=(ended,))
+    pytest.fail("other processes disturbed this machine in each of three searches: none named a winner")
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +80,8 @@ class TestAWholeSearch:
         for each in ("TrainController", "PlacementGroupCleaner", "DatasetManager"):
             assert each not in titles, "seconds of every trial"
 
-    def test_it_finds_a_winner(self, whole: Run, won: Run) -> None:
-        (ended,) = won.sessions
+    def test_it_finds_a_winner(self, whole: Run) -> None:
+        (ended,) = whole.sessions
         assert ended.code == 0, ended.err
         said = ended.object["winner"]
         best = named_winner([each for each in whole.measured if each.outcome is not Outcome.OOM])
@@ -161,7 +162,7 @@ class TestAWholeSearch:
         assert len(confirmed) <= 2 or contenders(each for each in whole.measured if each.batch.micro_batch == 1)
         assert len({each.id for each in confirmed}) == len(confirmed)
 
-    def test_the_winner_was_profiled_in_a_trial_of_its_own(self, folder: Path, whole: Run, won: Run) -> None:
+    def test_the_winner_was_profiled_in_a_trial_of_its_own(self, folder: Path, whole: Run) -> None:
         """Its parts add up, what the model has is there, and the kept trace gives the same sums again."""
         said = whole.sessions[0].object["profile"]
         (profile,) = whole.history.profiles
@@ -195,7 +196,7 @@ class TestAWholeSearch:
     def test_mlflow_has_one_run_for_the_study_and_one_for_each_measurement(self, folder: Path, whole: Run) -> None:
         in_mlflow(folder, whole)
 
-    def test_the_files_say_the_same(self, whole: Run, won: Run) -> None:
+    def test_the_files_say_the_same(self, whole: Run) -> None:
         assert read_parquet(whole.path / "measurements.parquet") == whole.history.measurements
         rows = read_csv(whole.path / "measurements.csv")
         assert Counter(row.outcome for row in rows) == Counter(
@@ -211,7 +212,7 @@ class TestAWholeSearch:
         assert report(["whole", "--studies", str(whole.path.parent), "--json", "--no-mlflow"]) in FOUND
         assert json.loads(capsys.readouterr().out) == whole.sessions[0].object
 
-    def test_the_winner_s_file_is_read_back(self, folder: Path, whole: Run, won: Run) -> None:
+    def test_the_winner_s_file_is_read_back(self, folder: Path, whole: Run) -> None:
         path = str(whole.path / "layout.json")
         with start(folder, "none", 1, "--layout", path, "--dry-run") as session:
             ended = session.end()
@@ -221,7 +222,7 @@ class TestAWholeSearch:
         assert not (folder / "studies" / "none").exists()
 
     def test_a_finished_study_resumed_runs_nothing_and_says_what_it_found(
-        self, folder: Path, won: Run, resumed: Run
+        self, folder: Path, whole: Run, resumed: Run
     ) -> None:
         first, second = resumed.sessions
         assert second.code == 0, second.err

@@ -15,7 +15,7 @@ from platform.cost_model.engines.base import EngineCosts
 from trainers import engines
 
 _PUBLISHED = ("megatron",)
-"""Of published tables alone; no engine of this project."""
+"""Engines that occur only in published tables; this project does not run them."""
 _COSTS: dict[str, EngineCosts] = {
     name: importlib.import_module(f"{__name__}.{name}").COSTS
     for name in (*engines.names(), *_PUBLISHED)
