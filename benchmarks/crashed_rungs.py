@@ -23,8 +23,8 @@ from platform.searchers.problem import Costs, Problem
 from platform.study.history import History
 from platform.study.journal import Tail
 from search_spaces.space import Candidate
-from trainers.measurement import Measurement, Outcome
 from trainers.measuring.ladder import predict_gib, with_headroom_gib
+from trainers.values.measurement import Measurement, Outcome
 
 RAN = (Outcome.OK, Outcome.SLOW, Outcome.THRASH, Outcome.OOM)
 

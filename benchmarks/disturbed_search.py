@@ -23,8 +23,8 @@ from benchmarks.winners import TITLES, arguments, in_turn, point_of, read_option
 from platform.loop.policy import Kind
 from platform.study.journal import JOURNAL, Tail
 from platform.study.study import is_study, read
-from trainers.journal import End, Line, Measured, Resume, RungStart, TrialEnd
-from trainers.measurement import Outcome
+from trainers.values.journal import End, Line, Measured, Resume, RungStart, TrialEnd
+from trainers.values.measurement import Outcome
 
 WORKER = "RayTrainWorker"
 INTO_A_RUNG_S = 2.0

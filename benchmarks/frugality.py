@@ -24,9 +24,9 @@ from benchmarks import ranks
 from trainers import engines
 from trainers.data import source
 from trainers.engines.step import Unmarked
-from trainers.layout import Layout, Offload
 from trainers.measuring.device import CpuMeter, CudaMeter, Meter
-from trainers.recipe import Recipe
+from trainers.values.layout import Layout, Offload
+from trainers.values.recipe import Recipe
 
 
 def main() -> None:

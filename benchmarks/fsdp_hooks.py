@@ -24,9 +24,9 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from benchmarks import ranks
 from trainers import engines
 from trainers.engines.step import Phase
-from trainers.layout import Layout
-from trainers.recipe import Recipe
-from trainers.spec import ModelSpec
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
+from trainers.values.spec import ModelSpec
 
 PARAMETERS = 12
 WIDTH = 64

@@ -23,9 +23,9 @@ from platform.subject.planning import TRIAL_S
 from platform.subject.request import read_request
 from platform.subject.subject import subject_of
 from search_spaces.space import Candidate
-from trainers.cluster import Cluster
-from trainers.layout import BatchPoint
-from trainers.measurement import ENDS_LADDER, Measurement, Outcome
+from trainers.values.batch import BatchPoint
+from trainers.values.cluster import Cluster
+from trainers.values.measurement import ENDS_LADDER, Measurement, Outcome
 
 Key = tuple[str, int]
 """Of a candidate, and a micro-batch of it."""

@@ -37,12 +37,13 @@ from platform.search import parse
 from platform.session import session
 from platform.subject.request import read_request
 from platform.subject.subject import Subject, subject_of
-from trainers.cluster import Cluster
-from trainers.codec import to_json
-from trainers.journal import Line, Measured, RungStart, StudyHeader, TrialEnd, TrialStart
-from trainers.journal_lines import now, record, to_line
-from trainers.layout import BatchPoint, Layout
-from trainers.measurement import Conditions, Measurement, Outcome
+from trainers.values.batch import BatchPoint
+from trainers.values.cluster import Cluster
+from trainers.values.codec import to_json
+from trainers.values.journal import Line, Measured, RungStart, StudyHeader, TrialEnd, TrialStart
+from trainers.values.journal_lines import now, record, to_line
+from trainers.values.layout import Layout
+from trainers.values.measurement import Conditions, Measurement, Outcome
 
 SIZES = (100, 1_000, 10_000)
 PLACE = Place(

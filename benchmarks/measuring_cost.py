@@ -18,15 +18,15 @@ import torch.distributed as dist
 import search_spaces
 from benchmarks.pairs import alternate
 from trainers import data, engines
-from trainers.cluster import Cluster
 from trainers.engines.step import Unmarked
-from trainers.job import Job
-from trainers.layout import BatchPoint
 from trainers.measuring import conditions
 from trainers.measuring.context import Context
 from trainers.measuring.device import CpuClock, CpuMeter, CudaClock, CudaMeter
 from trainers.measuring.rung import Rung
 from trainers.measuring.sampling import CpuSampler, NvmlSampler
+from trainers.values.batch import BatchPoint
+from trainers.values.cluster import Cluster
+from trainers.values.job import Job
 from trainers.watchdog import Watchdog
 
 

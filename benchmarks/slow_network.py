@@ -21,7 +21,7 @@ from benchmarks.slow_network_space import WORKERS
 from platform.common.signals import interruptible
 from platform.common.text import figure
 from platform.study.study import names, read
-from trainers.measurement import Measurement, Outcome
+from trainers.values.measurement import Measurement, Outcome
 
 ROOT = Path(__file__).resolve().parent.parent
 _SPACE = """

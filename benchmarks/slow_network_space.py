@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from search_spaces.space import Point, Space
-from trainers.recipe import Recipe
-from trainers.spec import ModelSpec
+from trainers.values.recipe import Recipe
+from trainers.values.spec import ModelSpec
 
 WORKERS = 2
 """Of a host: with one alone nothing could be sharded inside it."""

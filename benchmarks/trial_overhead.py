@@ -32,8 +32,18 @@ from platform.cluster.connection import connected
 from platform.common.text import plural
 from platform.study.history import History
 from platform.study.journal import Tail
-from trainers.journal import GateCurves, Line, Measured, Peak, Resume, RungStart, StudyHeader, TrialEnd, TrialStart
-from trainers.measurement import Outcome
+from trainers.values.journal import (
+    GateCurves,
+    Line,
+    Measured,
+    Peak,
+    Resume,
+    RungStart,
+    StudyHeader,
+    TrialEnd,
+    TrialStart,
+)
+from trainers.values.measurement import Outcome
 
 WARMUP_STEPS = 5
 

@@ -14,7 +14,7 @@ from platform.reports.summary import as_json
 from platform.study.folder import default_folder
 from platform.study.study import is_study, read
 from search_spaces.space import Point, Space
-from trainers.codec import to_json
+from trainers.values.codec import to_json
 
 _SPACE_FILE = """from pathlib import Path
 

@@ -19,7 +19,7 @@ from platform.common.errors import ClusterError, InputError, Parser, one_line
 from platform.common.say import say
 from platform.common.signals import INTERRUPTED, exit_with, interruptible
 from platform.preparing.run import Request, prepare
-from trainers.codec import to_json
+from trainers.values.codec import to_json
 
 
 def parser() -> argparse.ArgumentParser:

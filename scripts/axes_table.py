@@ -14,11 +14,11 @@ from typing import Any
 import search_spaces
 from search_spaces import changes
 from trainers import engines
-from trainers.axes import axes_of, choices_of, defaults_of
 from trainers.engines.rules import Rules
-from trainers.layout import Layout
-from trainers.recipe import Recipe
 from trainers.support import standing_refusal
+from trainers.values.axes import axes_of, choices_of, defaults_of
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "search.md"
 BEGIN, END = "<!-- axes: made by python -m scripts.axes_table -->", "<!-- end of axes -->"

@@ -14,6 +14,7 @@ from search_spaces.changes import near
 from search_spaces.paths import expanded
 from search_spaces.space import Space
 from search_spaces.transformers_config import space_of_config
+from trainers.values.batch import BatchPoint
 
 _REGISTRY = {
     "bloom7b": "search_spaces.bloom7b:bloom7b",
@@ -25,6 +26,9 @@ _REGISTRY = {
     "gpt2_fsdp": "search_spaces.gpt2:gpt2_fsdp",
     "gpt2_128": "search_spaces.gpt2:gpt2_128",
 }
+
+_VALUES = ("axes", "cluster", "layout", "measurement", "recipe", "spec")
+"""Modules of `trainers/values` that lay in `trainers` once."""
 
 
 def names() -> tuple[str, ...]:
@@ -66,9 +70,17 @@ def _built_in(name: str) -> Space:
     return make()
 
 
+def _with_former_names() -> None:
+    """Lets space files written before `trainers/values` import the values from where they lay then."""
+    for name in _VALUES:
+        sys.modules.setdefault(f"trainers.{name}", importlib.import_module(f"trainers.values.{name}"))
+    vars(sys.modules["trainers.layout"]).setdefault("BatchPoint", BatchPoint)
+
+
 def _of_file(path: Path) -> Space:
     if not path.is_file():
         raise ValueError(f"cannot read {path}: there is no such file")
+    _with_former_names()
     module_name = f"search_space_file_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None and spec.loader is not None

@@ -5,8 +5,8 @@ from typing import Any
 
 from search_spaces.miniature import stand_in
 from search_spaces.space import Point, Space
-from trainers.recipe import Recipe
-from trainers.spec import ModelSpec
+from trainers.values.recipe import Recipe
+from trainers.values.spec import ModelSpec
 
 BLOOM_7B1 = ModelSpec(
     name="bloom-7b1",

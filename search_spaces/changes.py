@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from trainers import engines
-from trainers.axes import axes_of
-from trainers.layout import Layout
-from trainers.recipe import Recipe
+from trainers.values.axes import axes_of
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 MICRO_BATCH = "micro_batch"
 GRAD_ACCUM = "grad_accum"

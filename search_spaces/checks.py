@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from search_spaces.changes import near
-from trainers.codec import shortened
-from trainers.layout import Layout
-from trainers.recipe import Recipe
+from trainers.values.codec import shortened
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 
 def check_axes(axes: Any, *, of: str) -> None:

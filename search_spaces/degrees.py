@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainers.engines import imported_rules
-from trainers.layout import Layout
-from trainers.recipe import Recipe
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 
 def fill(values: Mapping[str, Any], num_devices: int) -> Layout:

@@ -5,8 +5,8 @@ import itertools
 
 from search_spaces.miniature import stand_in
 from search_spaces.space import Point, Space
-from trainers.recipe import Recipe
-from trainers.spec import ModelSpec
+from trainers.values.recipe import Recipe
+from trainers.values.spec import ModelSpec
 
 GPT2 = ModelSpec(
     name="gpt2",

@@ -3,8 +3,8 @@
 import dataclasses
 
 from search_spaces.space import Space
-from trainers.recipe import INCLUDED, Recipe
-from trainers.spec import ModelSpec
+from trainers.values.recipe import INCLUDED, Recipe
+from trainers.values.spec import ModelSpec
 
 BYTES = 256
 """Vocabulary of the included text, which is read byte by byte."""

@@ -7,8 +7,8 @@ import dataclasses
 
 from search_spaces.gpt2 import GPT2_XXL
 from search_spaces.space import Space
-from trainers.recipe import Recipe
-from trainers.spec import ModelSpec
+from trainers.values.recipe import Recipe
+from trainers.values.spec import ModelSpec
 
 _MEGATRON_VOCABULARY = 51_200
 _TEN_ROWS = {

@@ -7,8 +7,8 @@ from typing import Any
 
 from search_spaces.miniature import on_cpus
 from search_spaces.space import Space
-from trainers.recipe import Recipe
-from trainers.spec import ModelSpec
+from trainers.values.recipe import Recipe
+from trainers.values.spec import ModelSpec
 
 
 def space_of_config(path: Path) -> Space:

@@ -3,13 +3,14 @@
 import dataclasses
 from typing import Any
 
-from trainers.cluster import Cluster
-from trainers.journal import Profile, StudyHeader
-from trainers.layout import BatchPoint, Layout
-from trainers.measurement import Conditions, Measurement, Outcome
 from trainers.profiling.sums import Sums
-from trainers.recipe import Recipe
-from trainers.spec import ModelSpec
+from trainers.values.batch import BatchPoint
+from trainers.values.cluster import Cluster
+from trainers.values.journal import Profile, StudyHeader
+from trainers.values.layout import Layout
+from trainers.values.measurement import Conditions, Measurement, Outcome
+from trainers.values.recipe import Recipe
+from trainers.values.spec import ModelSpec
 
 MODEL = ModelSpec(
     name="bloom-7b1", architecture="bloom", num_layers=30, hidden_size=4096, num_heads=32, vocab_size=250880

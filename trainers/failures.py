@@ -4,7 +4,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
-from trainers.measurement import Outcome
+from trainers.values.measurement import Outcome
 
 GIB = 2**30
 

@@ -20,10 +20,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from trainers import architectures
 from trainers.architectures import architecture_of
 from trainers.kernels.attention import layout_name, transformers_name
-from trainers.layout import Attention
-from trainers.spec import ModelSpec
 from trainers.startup import lean
 from trainers.support import model_refusal
+from trainers.values.layout import Attention
+from trainers.values.spec import ModelSpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,11 +8,11 @@ import ray
 import torch
 import torch.distributed as dist
 
-from trainers.codec import to_json
 from trainers.measuring import matmul_peak
 from trainers.measuring.conditions import environment
 from trainers.measuring.device import CpuClock, CudaClock, CudaMeter
-from trainers.probed import OPERATIONS, Collective, DeviceFigures, Operation, Product, Scope
+from trainers.values.codec import to_json
+from trainers.values.probed import OPERATIONS, Collective, DeviceFigures, Operation, Product, Scope
 
 PRECISIONS = {"cuda": ("bf16", "fp16", "tf32", "fp32"), "cpu": ("fp32", "bf16")}
 PRODUCT_SIZES = {"cuda": (1024, 2048, 4096, 8192), "cpu": (256, 512, 1024)}

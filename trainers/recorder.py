@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainers import journal
-from trainers.codec import from_json
-from trainers.journal_lines import JournalError, from_line, record
-from trainers.layout import BatchPoint
-from trainers.measurement import ENDS_LADDER, Measurement, Outcome
 from trainers.node import error_of
+from trainers.values import journal
+from trainers.values.batch import BatchPoint
+from trainers.values.codec import from_json
+from trainers.values.journal_lines import JournalError, from_line, record
+from trainers.values.measurement import ENDS_LADDER, Measurement, Outcome
 
 MAX_RESTARTS = 5
 """In a session. A process that dies more often has a cause that goes on."""

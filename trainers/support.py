@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 from trainers import architectures
 from trainers.architectures import architecture_of
-from trainers.cluster import Cluster
 from trainers.kernels.rules import kernel_refusals
-from trainers.layout import Layout
-from trainers.recipe import Recipe
-from trainers.spec import ModelSpec
+from trainers.values.cluster import Cluster
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
+from trainers.values.spec import ModelSpec
 
 
 def refusal(recipe: Recipe, layout: Layout, cluster: Cluster) -> str | None:

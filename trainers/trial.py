@@ -16,15 +16,15 @@ from ray.train.v2._internal.execution.controller import TrainController
 
 from trainers import recorder as recorders
 from trainers import worker
-from trainers.codec import from_json, to_json
 from trainers.failures import RungFailure, Verdict, classify, one_line
-from trainers.job import Job
-from trainers.layout import BatchPoint
-from trainers.measurement import Outcome
 from trainers.memory_kills import MemoryKills
 from trainers.process_group import process_group
 from trainers.recorder import RecorderError, RecorderGoneError
 from trainers.startup import prestart
+from trainers.values.batch import BatchPoint
+from trainers.values.codec import from_json, to_json
+from trainers.values.job import Job
+from trainers.values.measurement import Outcome
 from trainers.watchdog import EXIT_CODE
 
 START_S = 300.0

@@ -13,13 +13,8 @@ import torch.distributed as dist
 
 import trainers.profiling.run as profiling
 from trainers import data, engines, recorder
-from trainers.codec import from_json, to_json
 from trainers.engines import Engine
 from trainers.failures import RungFailure, one_line, size
-from trainers.job import GateSize, Job, MemoryPoint, gate_batch
-from trainers.journal import Peak
-from trainers.layout import BatchPoint
-from trainers.measurement import TIMED, Measurement, Outcome
 from trainers.measuring import conditions, gate, matmul_peak
 from trainers.measuring.context import Context
 from trainers.measuring.device import CpuClock, CpuMeter, CudaClock, CudaMeter, Meter
@@ -28,6 +23,11 @@ from trainers.measuring.ladder import best_above_tokens_per_s, deadline_s, misfi
 from trainers.measuring.rung import Rung
 from trainers.measuring.sampling import CpuSampler, NvmlSampler, Sampler
 from trainers.startup import prestart
+from trainers.values.batch import BatchPoint
+from trainers.values.codec import from_json, to_json
+from trainers.values.job import GateSize, Job, MemoryPoint, gate_batch
+from trainers.values.journal import Peak
+from trainers.values.measurement import TIMED, Measurement, Outcome
 from trainers.watchdog import Watchdog
 
 

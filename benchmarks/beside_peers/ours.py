@@ -10,8 +10,8 @@ from pathlib import Path
 
 from benchmarks.beside_peers import trial
 from benchmarks.beside_peers.record import Record
-from trainers import journal, journal_lines
-from trainers.measurement import Measurement, Outcome
+from trainers.values import journal, journal_lines
+from trainers.values.measurement import Measurement, Outcome
 
 
 def main(name: str, changes: tuple[str, ...], seed: int, limit_s: float, out: Path) -> None:

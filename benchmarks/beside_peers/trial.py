@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import search_spaces
 from search_spaces.space import Candidate, Space
-from trainers.layout import BatchPoint
+from trainers.values.batch import BatchPoint
 
 WARM_UP_STEPS = 2
 TIMED_STEPS = 4

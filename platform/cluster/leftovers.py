@@ -19,7 +19,7 @@ import psutil
 
 from platform.common.text import plural
 from platform.study.replace import replacing
-from trainers.codec import from_json, to_json
+from trainers.values.codec import from_json, to_json
 
 NOTE = "running.json"
 SCRATCH = "layout-search-"

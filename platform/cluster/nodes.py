@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from platform.common.errors import InputError
-from trainers.cluster import Cluster
+from trainers.values.cluster import Cluster
 
 ANSWER_S = 120.0
 """What the slowest node may take to start a process and answer."""

@@ -1,6 +1,6 @@
 """Figures as people read them."""
 
-from trainers.layout import Layout
+from trainers.values.layout import Layout
 
 
 def figure(value: float | None) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from platform.cost_model import constants
-from trainers.spec import ModelSpec
+from trainers.values.spec import ModelSpec
 
 if TYPE_CHECKING:  # `columns` asks this room what a recipe exchanges
     from platform.cost_model.columns import Array, Columns

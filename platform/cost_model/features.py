@@ -29,9 +29,10 @@ from platform.cost_model.layout_arrays import AXES, LayoutArrays
 from platform.cost_model.offload import LINK_SHARE
 from trainers.architectures import architecture_of
 from trainers.architectures.architecture import Architecture
-from trainers.layout import BatchPoint, Layout, activation_budget
-from trainers.recipe import Recipe
-from trainers.spec import ModelSpec
+from trainers.values.batch import BatchPoint
+from trainers.values.layout import Layout, activation_budget
+from trainers.values.recipe import Recipe
+from trainers.values.spec import ModelSpec
 
 ROUNDING = constants.words("features", "ROUNDING")
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from platform.common.errors import InputError
 from platform.cost_model import constants
-from trainers.cluster import Cluster
+from trainers.values.cluster import Cluster
 
 LABEL_SHARE = constants.number("hardware", "LABEL_SHARE")
 _NEAR = 0.2

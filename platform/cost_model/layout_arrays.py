@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from platform.cost_model.columns import Array
-from trainers.layout import Layout
+from trainers.values.layout import Layout
 
 AXES = tuple(field.name for field in dataclasses.fields(Layout))
 Words = tuple[tuple[str, ...], npt.NDArray[np.int64]]

@@ -13,8 +13,9 @@ import dataclasses
 
 from platform.cost_model.engines import costs
 from platform.cost_model.engines.base import Sizes
-from trainers.layout import BatchPoint, Layout
-from trainers.recipe import Recipe
+from trainers.values.batch import BatchPoint
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 GIB = float(2**30)
 

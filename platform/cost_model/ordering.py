@@ -12,8 +12,8 @@ from platform.cost_model.features import from_points
 from platform.cost_model.predict import predict
 from platform.cost_model.probed import found_cluster
 from search_spaces.space import Candidate
-from trainers.cluster import Cluster
-from trainers.probed import Probe
+from trainers.values.cluster import Cluster
+from trainers.values.probed import Probe
 
 
 def likely_best_first(

@@ -1,8 +1,8 @@
 """Whether a layout's degrees can stand on a cluster, and which of its ranks is which."""
 
 from platform.cost_model.hardware import ClusterSpec
-from trainers.layout import Layout
-from trainers.recipe import Recipe
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 _RANKS = ("the first pipeline stage (embedding)", "a middle pipeline stage", "the last pipeline stage (head)")
 

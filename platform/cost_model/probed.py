@@ -7,8 +7,8 @@ import statistics
 from platform.cost_model import constants
 from platform.cost_model.collectives import INTER_HOP_S, INTRA_HOP_S
 from platform.cost_model.hardware import ClusterSpec, from_cluster
-from trainers.cluster import Cluster
-from trainers.probed import OPERATIONS, Probe, Scope
+from trainers.values.cluster import Cluster
+from trainers.values.probed import OPERATIONS, Probe, Scope
 
 COPY_SHARE = constants.number("probed", "COPY_SHARE")
 TRAINING_SHARE = constants.number("probed", "TRAINING_SHARE")

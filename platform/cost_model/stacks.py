@@ -18,8 +18,8 @@ from platform.cost_model.rows import Row, words
 from trainers import architectures
 from trainers.architectures import architecture_of
 from trainers.architectures.architecture import Architecture
-from trainers.layout import Offload
-from trainers.spec import FlopsConvention, ModelSpec
+from trainers.values.layout import Offload
+from trainers.values.spec import FlopsConvention, ModelSpec
 
 _FUSED_LOSS = ("mosaicml", "llm-foundry", "fused cross", "fused loss", "fused kernels", "liger")
 """Words of stacks that bring FlashAttention's cross-entropy or one like it (llm-foundry, `fused_crossentropy`)."""

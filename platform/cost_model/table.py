@@ -29,10 +29,10 @@ from platform.cost_model.stacks import (
     precision_of,
     stack_features,
 )
-from trainers.axes import defaults_of
-from trainers.layout import Checkpointing, Layout
-from trainers.measurement import TIMED
-from trainers.spec import ModelSpec
+from trainers.values.axes import defaults_of
+from trainers.values.layout import Checkpointing, Layout
+from trainers.values.measurement import TIMED
+from trainers.values.spec import ModelSpec
 
 CELL = ("model", "gpu", "gpus", "seq_len", "global_batch", "recipe")
 """Columns that are equal in all runs of a cell: those compete. Published tables state no recipe."""

@@ -9,9 +9,9 @@ from platform.finals.schedule import Tried, last_run
 from platform.finals.trial import FinalTrial, Rules
 from platform.study.history import History
 from search_spaces.space import Candidate
-from trainers.layout import Layout
-from trainers.measurement import Measurement
-from trainers.recipe import Recipe
+from trainers.values.layout import Layout
+from trainers.values.measurement import Measurement
+from trainers.values.recipe import Recipe
 
 MOST_REFERENCES = 3
 """Layouts tried as the numerics gate's reference before a winner goes without one."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from platform.finals.ranking import DISTURBED, PointRuns, compared, ranked
-from trainers.measurement import Measurement
+from trainers.values.measurement import Measurement
 
 MOST = 3
 """Contenders at most, as many as finalists."""

@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from trainers.job import GateSize, Timing
-from trainers.measurement import Measurement
+from trainers.values.job import GateSize, Timing
+from trainers.values.measurement import Measurement
 
 UNKNOWN_SLOWDOWN = 2.5
 """How many times slower than the winner a reference that has not run is taken to be. BLOOM-7b1 on an H200: 2.3, eager

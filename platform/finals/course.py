@@ -14,8 +14,8 @@ from platform.finals.schedule import Run, contenders_run, repeats_left
 from platform.finals.trial import FinalTrial, Rules
 from platform.study.history import History
 from search_spaces.space import Candidate
-from trainers.measurement import Measurement, Outcome
-from trainers.recipe import Recipe
+from trainers.values.measurement import Measurement, Outcome
+from trainers.values.recipe import Recipe
 
 GATE_MARGIN = 1.1
 """What must be left for a gate, to what that is estimated to take: without the reference's curves it is worth nothing,

@@ -5,11 +5,11 @@ import math
 from collections.abc import Iterable, Sequence
 
 from search_spaces.space import Candidate
-from trainers.axes import axes_of
-from trainers.journal import GateCurves
-from trainers.layout import Layout
-from trainers.measurement import TIMED, Measurement, Outcome
-from trainers.recipe import Precision, Recipe
+from trainers.values.axes import axes_of
+from trainers.values.journal import GateCurves
+from trainers.values.layout import Layout
+from trainers.values.measurement import TIMED, Measurement, Outcome
+from trainers.values.recipe import Precision, Recipe
 
 TOLERANCES: dict[Precision, tuple[float, float]] = {
     "fp32": (1e-4, 1e-3),

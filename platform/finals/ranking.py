@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from platform.study.history import by_recipe
-from trainers.measurement import Measurement, Outcome
 from trainers.measuring.intervals import interval
+from trainers.values.measurement import Measurement, Outcome
 
 TIE_WIDTH = 0.03
 """Two points are tied only where the interval of their ratio is narrower than this."""

@@ -7,9 +7,9 @@ from platform.finals.contenders import contenders, unresolved
 from platform.finals.gate import Verdict, verdict_on
 from platform.finals.ranking import Comparison, PointRuns, comparisons, ranked
 from platform.study.history import History, by_recipe
-from trainers.journal import Profile
-from trainers.measurement import Measurement, Outcome
-from trainers.recipe import Recipe
+from trainers.values.journal import Profile
+from trainers.values.measurement import Measurement, Outcome
+from trainers.values.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

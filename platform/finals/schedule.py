@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 
 from platform.finals.ranking import PointRuns, points, speed_of
-from trainers.layout import BatchPoint
-from trainers.measurement import Measurement, Outcome
+from trainers.values.batch import BatchPoint
+from trainers.values.measurement import Measurement, Outcome
 
 FINALISTS = 3
 

@@ -3,9 +3,10 @@
 import dataclasses
 
 from platform.finals.schedule import FINALISTS
-from trainers.job import GateSize
-from trainers.layout import BatchPoint, Layout
-from trainers.recipe import Recipe
+from trainers.values.batch import BatchPoint
+from trainers.values.job import GateSize
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,11 +11,11 @@ from platform.finals.ranking import winner
 from platform.finals.trial import FinalTrial, Rules
 from platform.study.history import History
 from search_spaces.space import Candidate
-from trainers.cluster import Cluster
-from trainers.job import Job, MemoryPoint, Timing
-from trainers.layout import BatchPoint, divides
-from trainers.measurement import TIMED, Measurement, Outcome
 from trainers.measuring.ladder import misfits, with_headroom_gib
+from trainers.values.batch import BatchPoint, divides
+from trainers.values.cluster import Cluster
+from trainers.values.job import Job, MemoryPoint, Timing
+from trainers.values.measurement import TIMED, Measurement, Outcome
 
 ROOMY = (1, 2, 4, 8, 16, 32)
 """Micro-batches that are looked at for the reference of a numerics gate, which has no rungs."""

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from platform.study.history import History
 from platform.study.study import Study
-from trainers.journal import Line, Measured
-from trainers.journal_lines import now
-from trainers.measurement import Measurement
+from trainers.values.journal import Line, Measured
+from trainers.values.journal_lines import now
+from trainers.values.measurement import Measurement
 
 
 class Log:

@@ -19,10 +19,10 @@ from platform.searchers import Searcher
 from platform.study.history import History
 from platform.study.study import Study
 from search_spaces.space import Candidate
-from trainers.job import Job
-from trainers.journal import TrialEnd, TrialStart, TrialState
-from trainers.layout import BatchPoint
-from trainers.measurement import ENDS_LADDER, Measurement
+from trainers.values.batch import BatchPoint
+from trainers.values.job import Job
+from trainers.values.journal import TrialEnd, TrialStart, TrialState
+from trainers.values.measurement import ENDS_LADDER, Measurement
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,7 +18,7 @@ import dataclasses
 import enum
 
 from platform.finals.trial import FinalTrial
-from trainers.job import Job
+from trainers.values.job import Job
 
 
 class Phase(enum.Enum):

@@ -19,8 +19,8 @@ import itertools
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from trainers.journal import TrialState
-from trainers.measurement import Measurement, Outcome
+from trainers.values.journal import TrialState
+from trainers.values.measurement import Measurement, Outcome
 
 
 class Kind(enum.StrEnum):

@@ -9,8 +9,8 @@ from platform.loop.log import Log
 from platform.searchers import RungSearcher, Searcher
 from platform.study.history import key_of
 from search_spaces.space import Candidate
-from trainers.layout import BatchPoint
-from trainers.measurement import Measurement, Outcome
+from trainers.values.batch import BatchPoint
+from trainers.values.measurement import Measurement, Outcome
 
 Work = tuple[Candidate, tuple[BatchPoint, ...]]
 """A candidate with the rungs that a trial of it is to climb."""

@@ -20,11 +20,11 @@ from platform.common.errors import ClusterError
 from platform.common.text import plural
 from platform.loop.loop import Loop
 from trainers import recorder as recorders
-from trainers.codec import to_json
 from trainers.memory_kills import MemoryKills
 from trainers.node import error_of
 from trainers.recorder import MAX_RESTARTS, Recorder, RecorderError
 from trainers.trial import host_memory, run_trial, write
+from trainers.values.codec import to_json
 
 
 @contextlib.contextmanager

@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 from platform.mirror.timing import Series, milliseconds, series_of
 from platform.reports.summary import days_of
-from trainers.axes import axes_of
-from trainers.codec import identity, to_json
-from trainers.journal import GateCurves, Profile, StudyHeader
-from trainers.layout import Layout
-from trainers.measurement import Measurement, Outcome
-from trainers.recipe import Recipe
+from trainers.values.axes import axes_of
+from trainers.values.codec import identity, to_json
+from trainers.values.journal import GateCurves, Profile, StudyHeader
+from trainers.values.layout import Layout
+from trainers.values.measurement import Measurement, Outcome
+from trainers.values.recipe import Recipe
 
 Entry = Measurement | GateCurves | Profile
 Role = Literal["measurement", "repeat", "gate", "profile"]

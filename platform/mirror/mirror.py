@@ -22,9 +22,9 @@ from platform.reports.rows import tables
 from platform.reports.summary import verdicts
 from platform.study.history import History
 from platform.study.journal import JOURNAL, Tail
-from trainers.journal import GateCurves, Line, Measured, Profile, RungStart, StudyHeader
-from trainers.journal_lines import now
-from trainers.measurement import Measurement, Outcome
+from trainers.values.journal import GateCurves, Line, Measured, Profile, RungStart, StudyHeader
+from trainers.values.journal_lines import now
+from trainers.values.measurement import Measurement, Outcome
 
 __all__ = ["Mirror", "check_uri", "default_uri", "shown_uri"]
 

@@ -21,7 +21,7 @@ from platform.mirror.look import page_server
 from platform.mirror.system_metrics import Sample
 from platform.mirror.timing import milliseconds
 from platform.study.history import History
-from trainers.journal import StudyHeader
+from trainers.values.journal import StudyHeader
 
 WINNER_FILES = ("layout*.json", "ds_config*.json")
 _TABLES = "mlflow.loggedArtifacts"

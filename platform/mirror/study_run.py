@@ -22,8 +22,8 @@ from platform.reports.summary import cost_of, days_of
 from platform.study.history import History
 from platform.study.several import members_of
 from platform.study.study import is_study, read
-from trainers.journal import StudyHeader
-from trainers.measurement import Measurement, Outcome
+from trainers.values.journal import StudyHeader
+from trainers.values.measurement import Measurement, Outcome
 
 WINNER = "winner"
 """Tags that describe the winner begin so."""

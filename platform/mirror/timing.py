@@ -4,8 +4,8 @@ import datetime
 import math
 from collections.abc import Sequence
 
-from trainers.journal import GateCurves, Profile
-from trainers.measurement import Measurement
+from trainers.values.journal import GateCurves, Profile
+from trainers.values.measurement import Measurement
 
 Series = tuple[tuple[int, float], ...]
 """Unix milliseconds and value, of steps, windows or ranks in order."""

@@ -13,8 +13,9 @@ from platform.cost_model.memory import PHASES, peak_parts
 from platform.cost_model.predict import Prediction, predict
 from platform.plans.points import UNDIVIDED, Points, points_of
 from search_spaces.space import Space
-from trainers.layout import BatchPoint, Layout
-from trainers.recipe import Recipe
+from trainers.values.batch import BatchPoint
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 Rows = npt.NDArray[np.int64]
 

@@ -8,8 +8,8 @@ from platform.cost_model.hardware import ClusterSpec
 from platform.plans.layouts import Planned
 from platform.plans.scaling import AtSize, at_size
 from search_spaces.space import Space
-from trainers.recipe import Recipe
-from trainers.spec import ModelSpec
+from trainers.values.recipe import Recipe
+from trainers.values.spec import ModelSpec
 
 MOST_HEADS = 512
 MOST_LAYERS = 2**20

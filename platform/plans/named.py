@@ -15,9 +15,10 @@ from platform.plans.layouts import Planned, planned_at
 from platform.plans.show import batch_of, cluster_label, figure, planned_json, table_of
 from search_spaces.degrees import fill, reason_against
 from search_spaces.space import Point, Space
-from trainers.layout import BatchPoint, Layout
-from trainers.recipe import Recipe
 from trainers.support import standing_refusal
+from trainers.values.batch import BatchPoint
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 _WIDE = 110
 """Columns of a terminal from which on a point's layout stands beside its name."""

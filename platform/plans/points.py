@@ -13,9 +13,10 @@ from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.placement import misplaced
 from search_spaces.degrees import fill
 from search_spaces.space import Space
-from trainers.layout import BatchPoint, Layout
-from trainers.recipe import Recipe
 from trainers.support import standing_refusal
+from trainers.values.batch import BatchPoint
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 UNDIVIDED = "micro-batch x data-parallel ranks do not divide the global batch"
 """Why a point is skipped that a search skips for its batch alone."""

@@ -14,7 +14,7 @@ from platform.cost_model.predict import predict
 from platform.plans.layouts import Planned, best_plan, with_whole_batch
 from platform.plans.points import points_of
 from search_spaces.space import Space
-from trainers.recipe import Recipe
+from trainers.values.recipe import Recipe
 
 _LARGEST_BATCH = 10_000_000
 EFFICIENCY = 0.8

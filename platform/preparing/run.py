@@ -22,9 +22,9 @@ from platform.preparing.progress import Progress
 from platform.preparing.shard import Settings, Shared, begin, make
 from platform.preparing.tokenizer import BYTES, Tokenizer, load
 from platform.study.replace import replacing
-from trainers.codec import to_json
 from trainers.data.footer import read_footer
 from trainers.data.index import FORMAT, NAME, PLAN_NAME, IndexedFile, TokenIndex, read_index, write_index
+from trainers.values.codec import to_json
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterator, Mapping
 
-from trainers.probed import Probe
+from trainers.values.probed import Probe
 
 LAGS = 0.10
 """Below the median by more than this share is worth a word: equal devices differ by 2 to 5 %."""

@@ -8,9 +8,9 @@ from pathlib import Path
 from platform.cluster.nodes import Place
 from platform.common.errors import InputError
 from platform.study.replace import replacing
-from trainers.cluster import Cluster
-from trainers.codec import from_json, to_json
-from trainers.probed import Probe
+from trainers.values.cluster import Cluster
+from trainers.values.codec import from_json, to_json
+from trainers.values.probed import Probe
 
 FOLDER = ".probes"
 """Beside the studies; no study's name begins with a dot."""

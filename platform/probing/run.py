@@ -10,8 +10,8 @@ from typing import Any
 from platform.cluster.nodes import Place
 from platform.common.errors import ClusterError
 from platform.probing import kept
-from trainers.codec import from_json, to_json
-from trainers.probed import Probe
+from trainers.values.codec import from_json, to_json
+from trainers.values.probed import Probe
 
 BUDGET_S = 52.0
 """Seconds after the command's start at which workers begin nothing new: what is in flight and the end take the rest of

@@ -12,8 +12,8 @@ from platform.common.errors import InputError
 from platform.common.text import figure
 from platform.cost_model.hardware import ClusterSpec, from_cluster
 from platform.probing.findings import LAGS, laggards
-from trainers.codec import to_json
-from trainers.probed import Collective, Probe, Scope
+from trainers.values.codec import to_json
+from trainers.values.probed import Collective, Probe, Scope
 
 SCOPES: Mapping[Scope, str] = {"node": "inside a node", "cluster": "whole cluster", "pair": "two nodes"}
 

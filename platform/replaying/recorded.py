@@ -11,8 +11,8 @@ from platform.cost_model.predict import predict
 from platform.cost_model.scoring import cells_of
 from platform.cost_model.table import Run
 from platform.searchers.problem import Costs, Problem
-from trainers.layout import BatchPoint
-from trainers.measurement import TIMED, Outcome
+from trainers.values.batch import BatchPoint
+from trainers.values.measurement import TIMED, Outcome
 
 START_S = 20.0
 """What a trial costs beside its steps, and all that an out-of-memory error costs, in seconds of each device."""

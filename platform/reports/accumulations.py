@@ -14,8 +14,8 @@ from platform.common.text import count, figure
 from platform.finals.ranking import winner
 from platform.reports.summary import days_of
 from platform.reports.terminal import as_text, console
-from trainers.measurement import Measurement, Outcome
-from trainers.recipe import Recipe
+from trainers.values.measurement import Measurement, Outcome
+from trainers.values.recipe import Recipe
 
 Family = dict[int, Measurement | None]
 """Accumulation -> its winner, None where nothing won; ascending."""

@@ -15,9 +15,9 @@ from platform.finals.contenders import named_winner
 from platform.finals.ranking import winner
 from platform.reports.points import one_a_point
 from platform.reports.terminal import STYLES, as_text, console
-from trainers.layout import Layout
-from trainers.measurement import Measurement, Outcome
-from trainers.recipe import Recipe
+from trainers.values.layout import Layout
+from trainers.values.measurement import Measurement, Outcome
+from trainers.values.recipe import Recipe
 
 _NARROWEST = 24
 """Columns that a layout's name needs, folded."""

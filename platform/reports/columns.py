@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from platform.common import text
 from platform.finals.ranking import PointRuns
 from platform.reports.summary import cost_of, days_of
-from trainers.cluster import Cluster
-from trainers.measurement import Measurement, Outcome
+from trainers.values.cluster import Cluster
+from trainers.values.measurement import Measurement, Outcome
 
 GLOBAL_BATCH = "global\nbatch"
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from platform.common.text import figure, plural
 from platform.study.history import History
-from trainers.codec import to_json
-from trainers.journal import PlannedLayout
-from trainers.measurement import Measurement, Outcome
-from trainers.recipe import Recipe
+from trainers.values.codec import to_json
+from trainers.values.journal import PlannedLayout
+from trainers.values.measurement import Measurement, Outcome
+from trainers.values.recipe import Recipe
 
 _MOST_LISTED = 6
 """Layouts not tried that are listed; the rest is counted."""

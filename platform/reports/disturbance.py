@@ -7,8 +7,8 @@ from typing import Any
 from platform.common.text import figure, plural
 from platform.finals.ranking import PointRuns, points, speed_of
 from platform.finals.result import RecipeResult
-from trainers.measurement import Measurement, Outcome
-from trainers.recipe import Recipe
+from trainers.values.measurement import Measurement, Outcome
+from trainers.values.recipe import Recipe
 
 _MOST_ABOVE = 2
 """Points above the winner in the search alone that are named; the rest is counted."""

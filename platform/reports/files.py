@@ -18,9 +18,10 @@ from platform.study.journal import JOURNAL
 from platform.study.parquet import PARQUET, write_parquet
 from platform.study.replace import replacing
 from trainers import engines
-from trainers.codec import from_json, to_json
-from trainers.layout import BatchPoint, Layout
-from trainers.recipe import Recipe
+from trainers.values.batch import BatchPoint
+from trainers.values.codec import from_json, to_json
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 CSV = "measurements.csv"
 

@@ -10,9 +10,9 @@ from platform.cost_model.calibration import calibrate
 from platform.cost_model.ordering import known_columns
 from platform.cost_model.predict import Prediction, predict
 from search_spaces.space import Candidate
-from trainers.cluster import Cluster
-from trainers.journal import StudyHeader
-from trainers.measurement import TIMED, Measurement
+from trainers.values.cluster import Cluster
+from trainers.values.journal import StudyHeader
+from trainers.values.measurement import TIMED, Measurement
 
 MOST_JUDGED = 256
 """Measurements, the latest, that tell how wrong the model is: to correct each by all others takes their square."""

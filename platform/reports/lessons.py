@@ -12,8 +12,8 @@ from platform.finals.contenders import named_winner
 from platform.finals.ranking import speed_of, winner
 from platform.reports.forecast import Forecaster
 from platform.study.history import History, by_recipe
-from trainers.layout import Layout
-from trainers.measurement import TIMED, Measurement, Outcome
+from trainers.values.layout import Layout
+from trainers.values.measurement import TIMED, Measurement, Outcome
 
 DAY_S = 86400.0
 PARTS = {

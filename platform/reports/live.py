@@ -13,7 +13,7 @@ from rich.text import Text
 from platform.common.text import figure
 from platform.reports.progress import Progress, best_point, spent
 from platform.reports.terminal import STYLES
-from trainers.measurement import Measurement, Outcome
+from trainers.values.measurement import Measurement, Outcome
 
 _LABEL = 9
 """Columns of the labels on the left."""

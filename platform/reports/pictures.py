@@ -10,9 +10,9 @@ from platform.finals.contenders import named_winner
 from platform.reports.points import one_a_point
 from platform.study.replace import replacing
 from trainers import engines
-from trainers.cluster import Cluster
-from trainers.layout import Layout
-from trainers.measurement import TIMED, Measurement, Outcome
+from trainers.values.cluster import Cluster
+from trainers.values.layout import Layout
+from trainers.values.measurement import TIMED, Measurement, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from platform.finals.ranking import points
 from platform.study.history import by_recipe
-from trainers.measurement import Measurement, Outcome
+from trainers.values.measurement import Measurement, Outcome
 
 
 def one_a_point(measurements: Sequence[Measurement]) -> list[Measurement]:

@@ -8,9 +8,9 @@ from platform.cost_model.step_time import StepTime
 from platform.finals.contenders import named_winner
 from platform.reports.forecast import forecaster_of
 from platform.study.history import History, by_recipe
-from trainers.codec import to_json
-from trainers.journal import Profile
-from trainers.measurement import Measurement
+from trainers.values.codec import to_json
+from trainers.values.journal import Profile
+from trainers.values.measurement import Measurement
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,9 +9,9 @@ from platform.cost_model.step_time import StepTime
 from platform.reports.profile import Part, parts_of, predicted_step, profiled
 from platform.reports.terminal import as_text, console
 from platform.study.history import History
-from trainers.journal import Profile
-from trainers.measurement import Measurement
 from trainers.profiling.sums import Sums
+from trainers.values.journal import Profile
+from trainers.values.measurement import Measurement
 
 
 def render_profiles(history: History, *, width: int, color: bool = False) -> str:

@@ -19,10 +19,11 @@ from platform.reports.forecast import forecaster_of
 from platform.reports.summary import lag
 from platform.study.history import History
 from platform.study.journal import Tail
-from trainers.journal import Line, Measured, Peak, RungStart, TrialEnd, TrialStart
-from trainers.layout import BatchPoint, Layout
-from trainers.measurement import Measurement, Outcome
-from trainers.recipe import Recipe
+from trainers.values.batch import BatchPoint
+from trainers.values.journal import Line, Measured, Peak, RungStart, TrialEnd, TrialStart
+from trainers.values.layout import Layout
+from trainers.values.measurement import Measurement, Outcome
+from trainers.values.recipe import Recipe
 
 _MOST_LAST = 6
 

@@ -12,7 +12,7 @@ from platform.reports.coverage import coverage
 from platform.reports.profile import profile_rows
 from platform.reports.summary import days_of
 from platform.study.history import History, by_recipe
-from trainers.measurement import Measurement, Outcome
+from trainers.values.measurement import Measurement, Outcome
 
 Rows = Sequence[Mapping[str, Any]]
 

@@ -20,9 +20,9 @@ from platform.reports.days_picture import Days, draw_days
 from platform.reports.summary import as_json, cost_of, days_of, finite, measurement_json, nearest
 from platform.study.history import History
 from platform.study.replace import replacing
-from trainers.journal import StudyHeader
-from trainers.measurement import Measurement
-from trainers.recipe import Recipe
+from trainers.values.journal import StudyHeader
+from trainers.values.measurement import Measurement
+from trainers.values.recipe import Recipe
 
 _STEM = "scaling"
 

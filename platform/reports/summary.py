@@ -13,11 +13,11 @@ from platform.reports.coverage import Coverage, coverage, coverage_json
 from platform.reports.disturbance import disturbance_sentences, unresolved_json, unresolved_sentence
 from platform.reports.profile import profile_json
 from platform.study.history import History
-from trainers.cluster import Cluster
-from trainers.codec import to_json
-from trainers.journal import Peak
-from trainers.measurement import Measurement, Outcome, days_for_tokens
-from trainers.recipe import Recipe
+from trainers.values.cluster import Cluster
+from trainers.values.codec import to_json
+from trainers.values.journal import Peak
+from trainers.values.measurement import Measurement, Outcome, days_for_tokens
+from trainers.values.recipe import Recipe
 
 _NEARNESS = (
     Outcome.THRASH,

@@ -11,10 +11,10 @@ from typing import Any
 
 from platform.common.errors import InputError
 from platform.study.replace import replacing
-from trainers.axes import axes_of
-from trainers.cluster import Cluster
-from trainers.layout import Layout
-from trainers.measurement import Measurement, Outcome
+from trainers.values.axes import axes_of
+from trainers.values.cluster import Cluster
+from trainers.values.layout import Layout
+from trainers.values.measurement import Measurement, Outcome
 
 GB_PER_GIB = 2**30 / 1e9
 

@@ -16,8 +16,8 @@ from platform.reports.columns import GLOBAL_BATCH, Column, columns_of, flat, nar
 from platform.reports.coverage import Coverage, not_tried_lines
 from platform.reports.summary import shortfall_gib
 from platform.study.history import by_recipe
-from trainers.cluster import Cluster
-from trainers.measurement import TIMED, Measurement, Outcome
+from trainers.values.cluster import Cluster
+from trainers.values.measurement import TIMED, Measurement, Outcome
 
 STYLES = {
     Outcome.OK: "",

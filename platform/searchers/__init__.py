@@ -76,5 +76,8 @@ def preload(name: str) -> None:
         with contextlib.suppress(Exception):  # `create` meets it again, and raises
             importlib.import_module(_REGISTRY[name].partition(":")[0])
 
+    # `concurrent.futures.thread` registers what a fork calls before and after it. Imported by this thread while another
+    # one forks, it would release a lock that was never taken, and Python would print that.
+    importlib.import_module("concurrent.futures.thread")
     # No daemon: one that the interpreter's end stops in the middle of a C++ library's import takes it down.
     threading.Thread(target=load, name="searcher-import").start()

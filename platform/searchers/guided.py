@@ -24,7 +24,7 @@ from platform.searchers.guidance.pruning import Pruning
 from platform.searchers.guidance.regression import TIME, UNPREDICTED, Learned, learn, teachers
 from platform.searchers.guidance.worth import expected_saving, rungs_worth_it
 from platform.searchers.problem import TRIED, C, Problem, Result
-from trainers.measurement import ENDS_LADDER, TIMED, Outcome
+from trainers.values.measurement import ENDS_LADDER, TIMED, Outcome
 
 FRONT = 2048
 """Points whose exact posterior is taken: the foremost of the whole space by the posterior's linear part."""

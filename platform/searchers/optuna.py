@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Generic
 
 from platform.searchers.problem import TRIED, C, Problem, Result
-from trainers.measurement import TIMED
+from trainers.values.measurement import TIMED
 
 _MOST_REPEATS = 50
 """Suggestions of candidates already run before the first one left is taken instead."""

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from platform.cost_model.columns import Columns
-from trainers.layout import BatchPoint
-from trainers.measurement import Outcome
+from trainers.values.batch import BatchPoint
+from trainers.values.measurement import Outcome
 
 
 class Choice(Protocol):

@@ -15,8 +15,8 @@ from platform.study.folder import default_folder
 from platform.study.history import History
 from platform.study.plain_files import refuse_links
 from platform.study.study import Study
-from trainers.journal import End
-from trainers.measurement import Outcome
+from trainers.values.journal import End
+from trainers.values.measurement import Outcome
 
 RESUME = "python -m platform.search --resume"
 MIRROR_CLOSE_S = 30.0

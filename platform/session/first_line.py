@@ -9,8 +9,8 @@ from platform.study.history import History
 from platform.subject.planning import same_devices
 from platform.subject.subject import Subject
 from trainers import engines
-from trainers.codec import to_json
-from trainers.journal import StudyHeader
+from trainers.values.codec import to_json
+from trainers.values.journal import StudyHeader
 
 
 def header_of(name: str, subject: Subject, *, searcher: str, uri: str) -> StudyHeader:

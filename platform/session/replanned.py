@@ -11,7 +11,7 @@ from platform.subject.options import SearchOptions, options_of
 from platform.subject.planned import planned
 from platform.subject.request import read_request
 from platform.subject.subject import subject_of
-from trainers.journal import Planned, StudyHeader
+from trainers.values.journal import Planned, StudyHeader
 
 
 def with_plan(history: History) -> History:

@@ -27,7 +27,7 @@ from platform.session import ending
 from platform.study.study import Study
 from platform.subject.planned import planned
 from platform.subject.subject import Subject
-from trainers.journal import End, Measured
+from trainers.values.journal import End, Measured
 
 
 class Run:

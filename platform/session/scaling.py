@@ -25,7 +25,7 @@ from platform.study.trust import check_owner, not_written, other_owner
 from platform.subject.options import SearchOptions, StudyOptions, read_options
 from platform.subject.request import read_request, resumed
 from platform.subject.subject import subject_of
-from trainers.codec import to_json
+from trainers.values.codec import to_json
 
 
 def is_asked(options: SearchOptions) -> bool:

@@ -32,8 +32,8 @@ from platform.subject.planning import Plan
 from platform.subject.request import Request
 from platform.subject.subject import Subject, subject_of
 from search_spaces.space import Space
-from trainers.journal import Resume
-from trainers.measurement import Outcome
+from trainers.values.journal import Resume
+from trainers.values.measurement import Outcome
 
 
 def search(options: SearchOptions, *, place: Place | None = None, place_s: float = 0.0, shown: bool = True) -> int:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from platform.common.errors import NOT_RESOLVED
 from search_spaces.space import Candidate
-from trainers.journal import (
+from trainers.values.batch import divides
+from trainers.values.journal import (
     End,
     GateCurves,
     Line,
@@ -21,8 +22,7 @@ from trainers.journal import (
     TrialEnd,
     TrialStart,
 )
-from trainers.layout import divides
-from trainers.measurement import ENDS_LADDER, TIMED, Measurement, Outcome
+from trainers.values.measurement import ENDS_LADDER, TIMED, Measurement, Outcome
 
 
 class History:

@@ -10,8 +10,8 @@ from typing import Any
 
 from platform.study.plain_files import open_plain, read_plain
 from platform.study.replace import replacing
-from trainers.journal import Line, Resume, StudyHeader
-from trainers.journal_lines import JournalError, NewerSchemaError, from_line, now
+from trainers.values.journal import Line, Resume, StudyHeader
+from trainers.values.journal_lines import JournalError, NewerSchemaError, from_line, now
 
 JOURNAL = "journal.jsonl"
 REJECTED = "journal.rejected.jsonl"

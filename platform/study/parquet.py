@@ -15,11 +15,11 @@ from typing import Any
 
 from platform.common.errors import InputError
 from platform.study.replace import replacing
-from trainers.axes import axes_of
-from trainers.codec import from_json, to_json
-from trainers.layout import Layout
-from trainers.measurement import Measurement
-from trainers.recipe import Recipe
+from trainers.values.axes import axes_of
+from trainers.values.codec import from_json, to_json
+from trainers.values.layout import Layout
+from trainers.values.measurement import Measurement
+from trainers.values.recipe import Recipe
 
 PARQUET = "measurements.parquet"
 

@@ -13,7 +13,7 @@ from typing import Any
 from platform.common.errors import InputError
 from platform.study.plain_files import read_plain
 from platform.study.replace import replacing
-from trainers.codec import from_json, to_json
+from trainers.values.codec import from_json, to_json
 
 SCALING = "scaling.json"
 

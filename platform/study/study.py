@@ -20,9 +20,9 @@ from platform.study.plain_files import open_plain, refuse_links
 from platform.study.replace import FULL
 from platform.study.several import SCALING, is_several
 from platform.study.trust import check_owner
-from trainers.journal import Line
-from trainers.journal_lines import now, record
 from trainers.startup.lean import no_collector
+from trainers.values.journal import Line
+from trainers.values.journal_lines import now, record
 
 LOCK = "lock"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

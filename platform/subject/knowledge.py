@@ -13,11 +13,11 @@ from platform.study.journal import JOURNAL, Tail, describe_newer
 from platform.study.plain_files import refuse_links
 from platform.subject.planning import same_devices
 from search_spaces.space import Candidate, Space
-from trainers.cluster import Cluster
-from trainers.codec import identity
-from trainers.journal import StudyHeader
-from trainers.measurement import Measurement, Outcome
-from trainers.recipe import Recipe
+from trainers.values.cluster import Cluster
+from trainers.values.codec import identity
+from trainers.values.journal import StudyHeader
+from trainers.values.measurement import Measurement, Outcome
+from trainers.values.recipe import Recipe
 
 TEACH = frozenset({Outcome.OK, Outcome.SLOW, Outcome.OOM, Outcome.THRASH})
 """Outcomes that tell something of a layout's time or memory."""

@@ -8,8 +8,8 @@ from typing import Any
 import search_spaces
 from platform.common.errors import InputError
 from platform.study.folder import is_path, user_path
-from trainers.codec import from_json
-from trainers.journal import StudyHeader
+from trainers.values.codec import from_json
+from trainers.values.journal import StudyHeader
 
 _BUILT_IN = frozenset((*search_spaces.names(), *search_spaces.reference.names()))
 

@@ -8,7 +8,7 @@ from platform.cost_model.columns import Columns
 from platform.cost_model.predict import Prediction, predict
 from platform.subject.planning import Plan
 from search_spaces.space import Candidate
-from trainers.journal import Planned, PlannedLayout
+from trainers.values.journal import Planned, PlannedLayout
 
 
 def planned(plan: Plan) -> Planned:

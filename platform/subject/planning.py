@@ -9,14 +9,15 @@ from platform.cost_model.memory import lower_bound
 from platform.cost_model.ordering import likely_best_first
 from platform.finals.trial import Rules
 from search_spaces.space import Candidate, Rejected
-from trainers.cluster import Cluster
 from trainers.failures import size
-from trainers.job import Timing
-from trainers.layout import BatchPoint, Layout
-from trainers.measurement import Measurement, Outcome
-from trainers.probed import Probe
-from trainers.recipe import Recipe
 from trainers.support import refusal
+from trainers.values.batch import BatchPoint
+from trainers.values.cluster import Cluster
+from trainers.values.job import Timing
+from trainers.values.layout import Layout
+from trainers.values.measurement import Measurement, Outcome
+from trainers.values.probed import Probe
+from trainers.values.recipe import Recipe
 
 TRIAL_S = {"cuda": 18.0, "cpu": 16.0}
 """Seconds to start and end a trial: 13 to 25 on H200 hosts (docs/measurements.md), estimated from two CPU cores."""

@@ -15,10 +15,11 @@ from platform.subject.options import SearchOptions, StudyOptions
 from search_spaces.degrees import refilled
 from search_spaces.space import Candidate, Rejected, Space
 from trainers import data
-from trainers.codec import identity
-from trainers.layout import BatchPoint, Layout, divides
-from trainers.recipe import Recipe
 from trainers.support import standing_refusal
+from trainers.values.batch import BatchPoint, divides
+from trainers.values.codec import identity
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 _COUNTS = (1, 2, 4, 8, 16)
 """Devices on which it is looked whether anything runs, where nobody says how many there will be."""

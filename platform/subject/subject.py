@@ -14,10 +14,10 @@ from platform.subject.knowledge import Knowledge, what_holds
 from platform.subject.planning import TRIAL_S, Plan, make_plan, part_of
 from platform.subject.request import Request
 from search_spaces.space import Candidate, Space
-from trainers.cluster import Cluster
-from trainers.job import GateSize, Timing
-from trainers.probed import Probe
-from trainers.recipe import Recipe
+from trainers.values.cluster import Cluster
+from trainers.values.job import GateSize, Timing
+from trainers.values.probed import Probe
+from trainers.values.recipe import Recipe
 
 TIMINGS = {
     "cuda": Timing(peak_s=5.0),

@@ -2,9 +2,10 @@
 
 import dataclasses
 
-from trainers.layout import BatchPoint, GradSync, Layout
-from trainers.recipe import Recipe
-from trainers.spec import ModelSpec
+from trainers.values.batch import BatchPoint
+from trainers.values.layout import GradSync, Layout
+from trainers.values.recipe import Recipe
+from trainers.values.spec import ModelSpec
 
 GLOBAL_BATCH, SEQ_LEN, STEPS = 8, 24, 20
 

@@ -20,9 +20,9 @@ from tests.contract.cases import BLOOM, GPT2, recipe
 from trainers import engines
 from trainers.data import source
 from trainers.engines.step import Phase, Unmarked
-from trainers.layout import Layout
 from trainers.measuring.device import CpuMeter
-from trainers.spec import ModelSpec
+from trainers.values.layout import Layout
+from trainers.values.spec import ModelSpec
 
 MIDDLE = ModelSpec(name="middle", architecture="bloom", num_layers=24, hidden_size=512, num_heads=8, vocab_size=512)
 """76 M parameters, 0.28 GiB in fp32, of which the largest unit is a twenty-fourth."""

@@ -19,8 +19,8 @@ from transformers import (
 
 from tests.contract.cases import STEPS
 from trainers.data import Stream
-from trainers.recipe import Recipe
-from trainers.spec import ModelSpec
+from trainers.values.recipe import Recipe
+from trainers.values.spec import ModelSpec
 from trainers.weights import draw
 
 

@@ -15,8 +15,8 @@ from trainers import engines
 from trainers.data import source
 from trainers.engines.deepspeed import runtime as deepspeed
 from trainers.engines.step import Phase, Unmarked
-from trainers.layout import Layout
-from trainers.recipe import Recipe
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 DDP = Layout(engine="ddp", checkpointing="full", bucket_mib=7)
 FSDP = Layout(engine="fsdp", zero_stage=3, prefetch=1)

@@ -5,9 +5,10 @@ from pathlib import Path
 from platform.cost_model.columns import Columns
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
-from trainers.layout import BatchPoint, Layout
-from trainers.recipe import Recipe
-from trainers.spec import ModelSpec
+from trainers.values.batch import BatchPoint
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
+from trainers.values.spec import ModelSpec
 
 TABLES = Path(__file__).parent / "tables"
 GPT2 = ModelSpec(

@@ -12,8 +12,9 @@ from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.predict import predict
 from tests.cost_model.points import GPT_39B, fsdp
-from trainers.layout import BatchPoint, Layout
-from trainers.recipe import Recipe
+from trainers.values.batch import BatchPoint
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 KERNELS = [
     {"checkpointing": checkpointing, "attention": attention, "compile": "block"}

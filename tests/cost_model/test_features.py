@@ -26,12 +26,13 @@ from platform.plans.points import points_of, recipes_of
 from platform.subject.planning import make_plan
 from search_spaces.space import Candidate, Space
 from tests.cost_model.points import BLOOM_7B1, GPT2, GPT_39B, point
-from trainers.cluster import Cluster
 from trainers.engines import names, rules_of
-from trainers.layout import BatchPoint, Layout
-from trainers.recipe import Recipe
-from trainers.spec import ModelSpec
 from trainers.support import standing_refusal
+from trainers.values.batch import BatchPoint
+from trainers.values.cluster import Cluster
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
+from trainers.values.spec import ModelSpec
 
 VALUES = {
     "dp_replicate": (1, 1, 2, 4),

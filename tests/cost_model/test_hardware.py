@@ -17,7 +17,7 @@ from platform.cost_model.hardware import (
     from_cluster,
     word_on,
 )
-from trainers.cluster import Cluster
+from trainers.values.cluster import Cluster
 
 
 def test_every_entry_has_a_source_and_plausible_figures() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from platform.cost_model.memory import lower_bound, lower_bound_gib
-from trainers.layout import BatchPoint, Layout
-from trainers.recipe import Recipe
-from trainers.spec import ModelSpec
+from trainers.values.batch import BatchPoint
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
+from trainers.values.spec import ModelSpec
 
 BLOOM_7B1 = ModelSpec(
     name="bloom-7b1", architecture="bloom", num_layers=30, hidden_size=4096, num_heads=32, vocab_size=250880

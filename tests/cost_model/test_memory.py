@@ -19,11 +19,12 @@ from platform.cost_model.predict import predict
 from platform.cost_model.rows import read_rows
 from platform.cost_model.table import interpret
 from tests.cost_model.points import BLOOM_7B1, GPT2, GPT_39B, fsdp, point
-from trainers.codec import to_json
-from trainers.layout import BatchPoint, Layout
 from trainers.measuring.ladder import HEADROOM
-from trainers.recipe import Recipe
-from trainers.spec import ModelSpec
+from trainers.values.batch import BatchPoint
+from trainers.values.codec import to_json
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
+from trainers.values.spec import ModelSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -21,9 +21,9 @@ from platform.plans.scaling import parse_counts, parse_phases
 from search_spaces.gpt2 import GPT2_XL
 from trainers import architectures
 from trainers.architectures import architecture_of
-from trainers.cluster import Cluster
-from trainers.spec import ModelSpec
 from trainers.support import refusal
+from trainers.values.cluster import Cluster
+from trainers.values.spec import ModelSpec
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:

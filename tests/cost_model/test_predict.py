@@ -14,8 +14,8 @@ from platform.cost_model.hardware import find_cluster
 from platform.cost_model.predict import normal_cdf, predict, under_the_host_s
 from platform.plans.layouts import best_plan
 from tests.cost_model.points import GPT2, GPT_39B, fsdp, point
-from trainers.layout import Layout
-from trainers.recipe import Recipe
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 GOLDEN = Path(__file__).parent / "golden" / "predictions.txt"
 GRID = make_grid(Recipe(model=GPT_39B, seq_len=2048, global_batch=512), find_cluster("8x8xA100"), Axes())

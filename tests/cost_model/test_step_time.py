@@ -21,7 +21,7 @@ from platform.cost_model.scoring import merged, score_table, scores
 from platform.cost_model.step_time import StepTime, step_time
 from platform.cost_model.table import interpret
 from tests.cost_model.points import GPT2, GPT_39B, TABLES, fsdp, point
-from trainers.layout import Compile, Layout
+from trainers.values.layout import Compile, Layout
 
 
 def total(columns: Columns) -> float:

@@ -22,7 +22,8 @@ from platform.cost_model.table import Run, interpret
 from platform.validate import main
 from platform.validating.report import validate
 from tests.cost_model.points import TABLES, fsdp
-from trainers.layout import BatchPoint, Layout
+from trainers.values.batch import BatchPoint
+from trainers.values.layout import Layout
 
 MEASUREMENTS = Path(__file__).parents[2] / "docs" / "measurements"
 KEYS = {

@@ -17,9 +17,9 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoModelForCausalLM, BloomConfig, GPT2Config
 
-from trainers.codec import from_json
 from trainers.kernels.head import causal_lm_loss
-from trainers.spec import ModelSpec
+from trainers.values.codec import from_json
+from trainers.values.spec import ModelSpec
 
 
 def _config(spec: ModelSpec) -> BloomConfig | GPT2Config:

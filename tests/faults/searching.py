@@ -12,7 +12,7 @@ import psutil
 from benchmarks.hosts import RayHosts
 from platform.study.journal import Tail
 from tests.search.session import ROOT, lives
-from trainers.journal import Line
+from trainers.values.journal import Line
 
 LONGEST_S = 1200.0
 QUICK = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "30"}

@@ -1,8 +1,8 @@
 """A space whose every layout meets another fault: `test_worker.py` hurts them by name."""
 
 from search_spaces.space import Point, Space
-from trainers.recipe import Recipe
-from trainers.spec import ModelSpec
+from trainers.values.recipe import Recipe
+from trainers.values.spec import ModelSpec
 
 _DDP = ("hang", "dies twice", "memory of the host", "well", "memory of Tune's process")
 _LAYOUTS = {name: {"engine": "ddp", "bucket_mib": 8 * place} for place, name in enumerate(_DDP)}

@@ -17,7 +17,7 @@ from tests.faults import leaks
 from tests.search.head import free_port, started
 from tests.search.session import ENVIRONMENT, Session, write_space
 from tests.search.studies import IN_ORDER, RAN, SLOW, Run, num_rungs, sessions_of, shows_a_result, start
-from trainers.journal import End, Line, Measured, TrialEnd
+from trainers.values.journal import End, Line, Measured, TrialEnd
 
 pytestmark = [pytest.mark.ray, pytest.mark.search, pytest.mark.heavy]
 

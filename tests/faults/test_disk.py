@@ -14,7 +14,7 @@ from tests.search.backend import CLUSTER, OTHER, RECIPE, WHOLE, Backend, Clock, 
 from tests.search.conftest import backend, clock, make
 from tests.search.session import ROOT, Session, write_space
 from tests.search.studies import FOUND
-from trainers.journal import Measured
+from trainers.values.journal import Measured
 
 __all__ = ["backend", "clock", "make"]
 MIB = 2**20

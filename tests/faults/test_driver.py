@@ -31,7 +31,7 @@ from tests.search.studies import (
     shows_a_result,
     start,
 )
-from trainers.journal import End, Measured, RungStart, TrialEnd, TrialStart
+from trainers.values.journal import End, Measured, RungStart, TrialEnd, TrialStart
 
 pytestmark = [pytest.mark.ray, pytest.mark.search]
 

@@ -14,8 +14,8 @@ from tests.faults.memory_group import REFUSED
 from tests.faults.searching import QUICK, Searching, nothing_left
 from tests.search.session import write_space
 from tests.search.studies import RAN, all_ran
-from trainers.journal import Measured, Peak, RungStart, TrialEnd
-from trainers.measurement import Outcome
+from trainers.values.journal import Measured, Peak, RungStart, TrialEnd
+from trainers.values.measurement import Outcome
 
 pytestmark = pytest.mark.search
 LAYOUTS = {"engine": ("ddp",), "grad_sync": ("last", "every")}

@@ -15,8 +15,8 @@ from platform.study.study import Study
 from tests.faults.leaks import Accounts, gone
 from tests.samples import header
 from tests.search.backend import LAYOUTS, RECIPE
-from trainers.journal import End, Resume, RungStart, TrialEnd, TrialStart
-from trainers.layout import BatchPoint
+from trainers.values.batch import BatchPoint
+from trainers.values.journal import End, Resume, RungStart, TrialEnd, TrialStart
 
 WORKER = """
 import subprocess, sys, time

@@ -16,7 +16,7 @@ from platform.study.study import Study, read
 from tests.mirror.conftest import Serve
 from tests.mirror.studies import POINTS, runs_of, wait_for, write
 from tests.samples import header
-from trainers.journal import End, Measured
+from trainers.values.journal import End, Measured
 
 pytestmark = pytest.mark.mirror
 BUSY_S = 50.0

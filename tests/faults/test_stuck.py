@@ -13,8 +13,8 @@ import pytest
 
 from tests.search.session import ROOT, Session, write_space
 from tests.search.studies import IN_ORDER, RAN, SLOW, Run, num_rungs, sessions_of, shows_a_result, start
-from trainers.journal import End, Measured, TrialEnd
 from trainers.recorder import MAX_RESTARTS
+from trainers.values.journal import End, Measured, TrialEnd
 
 LONGEST_S = 200.0
 """From the fault to the end of the process; each of these hung for ever."""

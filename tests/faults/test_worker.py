@@ -17,8 +17,8 @@ from tests.faults import leaks
 from tests.faults.memory_group import MemoryGroup
 from tests.search.session import Session
 from tests.search.studies import FOUND, IN_ORDER, RAN, Run, after_cpu_s, nothing_twice, shows_a_result, start
-from trainers.journal import End, Line, Measured, RungStart, TrialEnd, TrialStart
-from trainers.measurement import Measurement, Outcome
+from trainers.values.journal import End, Line, Measured, RungStart, TrialEnd, TrialStart
+from trainers.values.measurement import Measurement, Outcome
 
 pytestmark = [pytest.mark.ray, pytest.mark.search]
 

@@ -6,8 +6,8 @@ from platform.finals.contenders import contenders, named_winner, unresolved
 from platform.finals.ranking import points
 from platform.finals.schedule import Run, contenders_run
 from tests.samples import layout, measurement
-from trainers.layout import Layout
-from trainers.measurement import Measurement, Outcome
+from trainers.values.layout import Layout
+from trainers.values.measurement import Measurement, Outcome
 
 ONE, TWO, THREE, FOUR = (
     layout(),

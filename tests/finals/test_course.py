@@ -10,11 +10,11 @@ from platform.finals.trial import FinalTrial, Rules
 from platform.study.history import History
 from search_spaces.space import Candidate
 from tests.samples import RECIPE, header, layout, measurement
-from trainers.job import GateSize, Timing
-from trainers.journal import GateCurves, Measured
-from trainers.layout import Layout
-from trainers.measurement import Measurement
-from trainers.recipe import Recipe
+from trainers.values.job import GateSize, Timing
+from trainers.values.journal import GateCurves, Measured
+from trainers.values.layout import Layout
+from trainers.values.measurement import Measurement
+from trainers.values.recipe import Recipe
 
 FUSED, PLAIN = layout(attention="flex", loss="chunked", compile="block"), layout(checkpointing="full")
 OTHER = dataclasses.replace(RECIPE, global_batch=256)

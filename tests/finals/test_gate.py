@@ -9,10 +9,10 @@ import pytest
 from platform.finals.gate import compare, references, verdict_on
 from search_spaces.space import Candidate
 from tests.samples import RECIPE, layout, measurement, oom
-from trainers.journal import GateCurves
-from trainers.layout import Layout
-from trainers.measurement import Measurement, Outcome
-from trainers.recipe import Recipe
+from trainers.values.journal import GateCurves
+from trainers.values.layout import Layout
+from trainers.values.measurement import Measurement, Outcome
+from trainers.values.recipe import Recipe
 
 PLAIN = layout(engine="ddp", zero_stage=0, dp_shard=1, dp_replicate=4)
 FUSED = layout(attention="flex", loss="chunked", compile="block")

@@ -4,7 +4,7 @@ import pytest
 
 from platform.finals.ranking import by_speed, comparisons, points, ranked, winner
 from tests.samples import layout, measurement
-from trainers.measurement import Measurement, Outcome
+from trainers.values.measurement import Measurement, Outcome
 
 ONE, TWO, THREE = layout(), layout(checkpointing="full"), layout(zero_stage=2)
 

@@ -6,8 +6,8 @@ from platform.finals.result import Result
 from platform.study.history import History
 from tests.samples import RECIPE, header, layout, measurement, profile, skipped
 from tests.search.backend import OTHER
-from trainers.journal import End, GateCurves, Line, Measured
-from trainers.measurement import Measurement
+from trainers.values.journal import End, GateCurves, Line, Measured
+from trainers.values.measurement import Measurement
 
 AT = "2026-01-01T00:00:00+00:00"
 FAST, PLAIN = layout(checkpointing="full"), layout()

@@ -3,8 +3,8 @@
 from platform.finals.ranking import ranked
 from platform.finals.schedule import Run, last_run, repeats_left
 from tests.samples import layout, measurement, oom
-from trainers.layout import Layout
-from trainers.measurement import Measurement
+from trainers.values.layout import Layout
+from trainers.values.measurement import Measurement
 
 A, B, C, D = layout(), layout(checkpointing="full"), layout(zero_stage=2), layout(zero_stage=2, checkpointing="full")
 SPEEDS = {A: 1000.0, B: 990.0, C: 980.0, D: 970.0}

@@ -10,8 +10,8 @@ from mlflow import MlflowClient
 from platform.reports.files import write_results
 from platform.study.study import Study, read
 from tests.samples import header, layout, measurement, oom
-from trainers.journal import End, Measured, RungStart
-from trainers.measurement import Measurement
+from trainers.values.journal import End, Measured, RungStart
+from trainers.values.measurement import Measurement
 
 POINTS = (
     measurement(

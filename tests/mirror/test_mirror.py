@@ -22,9 +22,9 @@ from platform.reports.files import write_results
 from platform.study.study import Study, read
 from tests.mirror.studies import POINTS, runs_of, wait_for, write
 from tests.samples import header, layout, measurement, miniature, profile, skipped
-from trainers.journal import End, GateCurves, Measured, Resume
-from trainers.layout import Layout
-from trainers.measurement import Outcome
+from trainers.values.journal import End, GateCurves, Measured, Resume
+from trainers.values.layout import Layout
+from trainers.values.measurement import Outcome
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,7 +17,7 @@ from platform.mirror.mirror import Mirror, default_uri
 from platform.study.study import Study
 from tests.mirror.studies import POINTS, write
 from tests.samples import header, measurement, oom
-from trainers.journal import End, Measured
+from trainers.values.journal import End, Measured
 
 ROOT = Path(__file__).parents[2]
 

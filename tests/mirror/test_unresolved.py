@@ -10,7 +10,7 @@ from platform.reports.files import write_results
 from platform.study.study import Study, read
 from tests.mirror.studies import POINTS, runs_of, write
 from tests.samples import layout, measurement
-from trainers.journal import End, Measured, Resume
+from trainers.values.journal import End, Measured, Resume
 
 
 def test_the_winner_s_tags_go_when_a_resumed_session_leaves_it_open(studies: Path) -> None:

@@ -17,8 +17,8 @@ from platform.study.study import Study, read
 from tests.mirror import pages
 from tests.mirror.browser import chromium, page
 from tests.samples import CLUSTER, header, layout, measurement, oom, profile, skipped
-from trainers.journal import End, GateCurves, Measured
-from trainers.layout import Layout
+from trainers.values.journal import End, GateCurves, Measured
+from trainers.values.layout import Layout
 
 SLOW = measurement(tokens_per_s=31000.0, peak_allocated_gib=41.5)
 FAST = measurement(

@@ -26,7 +26,7 @@ ALL = "['deepspeed', 'mlflow', 'ray', 'torch', 'transformers']"
 IN_A_RAY_WORKER = f"""
 import sys, tempfile, ray
 {IMPORT_ALL}
-from trainers.layout import Layout
+from trainers.values.layout import Layout
 @ray.remote
 def in_worker(layout):
     import platform, subprocess, sys
@@ -42,7 +42,8 @@ NO_HEAVY_IMPORTS = """
 import sys
 import search_spaces
 import trainers.engines.deepspeed.config
-from trainers import codec, cluster, engines, layout, measurement, recipe, spec, text
+from trainers import engines, text
+from trainers.values import cluster, codec, journal_lines, layout, measurement, recipe, spec
 for space in search_spaces.known():
     space.candidates(8)
 print(sorted({"torch", "ray", "deepspeed", "transformers", "mlflow", "numpy", "pyarrow"} & set(sys.modules)))

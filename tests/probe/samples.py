@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from trainers.cluster import Cluster
-from trainers.probed import OPERATIONS, Collective, DeviceFigures, Probe, Product
+from trainers.values.cluster import Cluster
+from trainers.values.probed import OPERATIONS, Collective, DeviceFigures, Probe, Product
 
 H200S = Cluster(
     device_kind="cuda",

@@ -18,8 +18,8 @@ from platform.probing import kept
 from platform.probing.findings import laggards
 from platform.probing.show import show, to_object
 from tests.probe.samples import H200S, collectives, device, probe
-from trainers.codec import from_json, to_json
-from trainers.probed import Collective, Probe
+from trainers.values.codec import from_json, to_json
+from trainers.values.probed import Collective, Probe
 
 PLACE = Place(cluster=H200S, cpus_per_worker=1, driver_ip="10.0.0.1", software={"driver": "580", "torch": "2.13.0"})
 

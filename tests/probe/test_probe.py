@@ -11,7 +11,7 @@ import pytest
 from platform.probe import main
 from platform.probing.run import BUDGET_S
 from tests.search.session import ROOT
-from trainers.probed import OPERATIONS
+from trainers.values.probed import OPERATIONS
 
 BUSY_S = 300.0
 """What the start and the end of Ray may take beyond the probe's own limit, on a machine that others use too."""

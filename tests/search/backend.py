@@ -9,13 +9,14 @@ from platform.study.history import History
 from platform.study.study import Study, read
 from search_spaces.space import Candidate
 from tests.samples import SMALL, layout, measurement
-from trainers.cluster import Cluster
-from trainers.job import Job
-from trainers.journal import GateCurves, Measured, Profile, RungStart, TrialState
-from trainers.layout import BatchPoint, Layout
-from trainers.measurement import Measurement, Outcome
 from trainers.profiling.sums import Sums
-from trainers.recipe import Recipe
+from trainers.values.batch import BatchPoint
+from trainers.values.cluster import Cluster
+from trainers.values.job import Job
+from trainers.values.journal import GateCurves, Measured, Profile, RungStart, TrialState
+from trainers.values.layout import Layout
+from trainers.values.measurement import Measurement, Outcome
+from trainers.values.recipe import Recipe
 
 RECIPE = Recipe(model=SMALL, seq_len=32, global_batch=16, compute_precision="fp32")
 OTHER = dataclasses.replace(RECIPE, global_batch=32)

@@ -23,7 +23,7 @@ from tests.search.backend import (
     Make,
     candidates,
 )
-from trainers.job import Timing
+from trainers.values.job import Timing
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from platform.study.journal import Tail
-from trainers.journal import Line
+from trainers.values.journal import Line
 
 ROOT = Path(__file__).parents[2]
 LONGEST_S = 1800.0
@@ -32,8 +32,8 @@ ENVIRONMENT = {
 
 SPACE = """
 from search_spaces.space import Space
-from trainers.recipe import Recipe
-from trainers.spec import ModelSpec
+from trainers.values.recipe import Recipe
+from trainers.values.spec import ModelSpec
 
 
 def space():

@@ -14,8 +14,8 @@ from platform.study.history import History
 from platform.study.journal import Tail
 from platform.study.study import read
 from tests.search.session import Ended, Session
-from trainers.journal import Line, Measured, Resume, RungStart, StudyHeader, TrialEnd, TrialStart
-from trainers.measurement import Measurement, Outcome
+from trainers.values.journal import Line, Measured, Resume, RungStart, StudyHeader, TrialEnd, TrialStart
+from trainers.values.measurement import Measurement, Outcome
 
 SLOW = {"hidden_size": 256, "vocab_size": 8192, "seq_len": 512}
 """A model whose steps take half a second: a test can do something in the middle of a rung."""

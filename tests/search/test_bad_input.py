@@ -17,9 +17,9 @@ import pytest
 from platform.search import main
 from platform.study.study import Study
 from tests.samples import header, layout, measurement
-from trainers.codec import to_json
-from trainers.journal import Measured
-from trainers.journal_lines import append, to_line
+from trainers.values.codec import to_json
+from trainers.values.journal import Measured
+from trainers.values.journal_lines import append, to_line
 
 Refused = Callable[..., str]
 

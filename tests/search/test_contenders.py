@@ -13,10 +13,10 @@ from platform.reports.summary import as_json, verdicts
 from platform.session.ending import verdict
 from platform.study.study import Study
 from tests.search.backend import LAYOUTS, Backend, Make, fast, history_of, out_of_memory, result
-from trainers.job import GateSize, Job
-from trainers.journal import End, Resume
-from trainers.layout import BatchPoint
-from trainers.measurement import Measurement
+from trainers.values.batch import BatchPoint
+from trainers.values.job import GateSize, Job
+from trainers.values.journal import End, Resume
+from trainers.values.measurement import Measurement
 
 LAST = Rules(repeats=0, gate=GateSize(steps=2, sequences=4))
 """The winner's last run alone, with its gate: what a miniature has."""

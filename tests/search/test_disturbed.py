@@ -13,8 +13,8 @@ from platform.common.errors import NOT_RESOLVED
 from platform.finals.contenders import contenders, named_winner
 from tests.search.session import write_space
 from tests.search.studies import IN_ORDER, Run, nothing_twice, start
-from trainers.journal import Line, Measured, RungStart, TrialStart
-from trainers.measurement import Measurement
+from trainers.values.journal import Line, Measured, RungStart, TrialStart
+from trainers.values.measurement import Measurement
 
 pytestmark = [pytest.mark.ray, pytest.mark.search, pytest.mark.heavy]
 

@@ -27,10 +27,10 @@ from tests.search.backend import (
     out_of_memory,
     result,
 )
-from trainers.job import GateSize, Job
-from trainers.journal import End, Resume
-from trainers.layout import BatchPoint
-from trainers.measurement import Measurement, Outcome
+from trainers.values.batch import BatchPoint
+from trainers.values.job import GateSize, Job
+from trainers.values.journal import End, Resume
+from trainers.values.measurement import Measurement, Outcome
 
 
 class TestConfirming:

@@ -21,10 +21,10 @@ from platform.subject.subject import subject_of
 from tests.samples import header
 from tests.search.backend import CLUSTER, Backend, Clock, Play, fast, result
 from tests.search.session import write_space
-from trainers.job import Job
-from trainers.journal import End
-from trainers.layout import BatchPoint
-from trainers.measurement import Measurement
+from trainers.values.batch import BatchPoint
+from trainers.values.job import Job
+from trainers.values.journal import End
+from trainers.values.measurement import Measurement
 
 PLACE = Place(cluster=CLUSTER, cpus_per_worker=1.0, driver_ip="127.0.0.1")
 

@@ -24,8 +24,8 @@ from search_spaces import load
 from search_spaces.space import Candidate
 from tests.samples import layout, measurement, oom
 from tests.search.backend import RECIPE, candidates
-from trainers.cluster import Cluster
-from trainers.measurement import Measurement, Outcome
+from trainers.values.cluster import Cluster
+from trainers.values.measurement import Measurement, Outcome
 
 H200S = Cluster(
     device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=4, capability=(9, 0)

@@ -37,10 +37,11 @@ from tests.search.backend import (
     outcomes,
     result,
 )
-from trainers.job import GateSize, Job
-from trainers.journal import Measured, Peak, Resume, RungStart, TrialEnd, TrialStart
-from trainers.layout import BatchPoint, Layout
-from trainers.measurement import Measurement, Outcome
+from trainers.values.batch import BatchPoint
+from trainers.values.job import GateSize, Job
+from trainers.values.journal import Measured, Peak, Resume, RungStart, TrialEnd, TrialStart
+from trainers.values.layout import Layout
+from trainers.values.measurement import Measurement, Outcome
 
 ROOT = Path(__file__).parents[2]
 
@@ -543,7 +544,7 @@ from platform.searchers.problem import Problem
 from platform.study.study import Study
 from tests.samples import header
 from tests.search.backend import CLUSTER, RECIPE, Backend, Clock, candidates, fast
-from trainers.job import Timing
+from trainers.values.job import Timing
 
 def play(job, batch):
     set_back_s[0] += 7200.0  # while the trial runs

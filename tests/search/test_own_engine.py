@@ -20,9 +20,9 @@ from tests.samples import header
 from tests.search.session import write_space
 from tests.search.studies import Run, start
 from trainers import engines
-from trainers.layout import Layout
-from trainers.measurement import Outcome
 from trainers.support import standing_refusal
+from trainers.values.layout import Layout
+from trainers.values.measurement import Outcome
 
 SOURCE = Path(__file__).parents[1] / "contract" / "own_engine.py"
 ENGINE = "own_engine_of_a_test:ENGINE"

@@ -7,10 +7,10 @@ from platform.loop.phase import Phase
 from platform.study.study import Study
 from tests.search.backend import LAYOUTS, RECIPE, Backend, Make, candidates, result
 from tests.search.backend import OTHER as OTHER_RECIPE
-from trainers.job import GateSize, Job
-from trainers.journal import End, Resume
-from trainers.layout import BatchPoint
-from trainers.measurement import Measurement
+from trainers.values.batch import BatchPoint
+from trainers.values.job import GateSize, Job
+from trainers.values.journal import End, Resume
+from trainers.values.measurement import Measurement
 
 RULES = Rules(repeats=1, finalists=2, gate=GateSize(steps=2, sequences=4), profile=True)
 FINALS = [Phase.CONFIRMING, Phase.CONFIRMING, Phase.LAST_RUN, Phase.GATING, Phase.PROFILING]

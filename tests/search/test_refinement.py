@@ -25,10 +25,10 @@ from tests.search.backend import (
     out_of_memory,
     outcomes,
 )
-from trainers.job import Job
-from trainers.journal import Measured, Resume
-from trainers.layout import BatchPoint
-from trainers.measurement import Measurement, Outcome
+from trainers.values.batch import BatchPoint
+from trainers.values.job import Job
+from trainers.values.journal import Measured, Resume
+from trainers.values.measurement import Measurement, Outcome
 
 WIDE = dataclasses.replace(RECIPE, global_batch=2 * 1680)
 WITHIN = (Candidate(recipe=WIDE, layout=LAYOUTS[0], micro_batches=(4, 8, 16)),)

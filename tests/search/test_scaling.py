@@ -27,10 +27,11 @@ from platform.session import run, scaling, session
 from platform.study.study import read
 from tests.search.backend import CLUSTER, Backend, Clock, result
 from tests.search.session import write_space
-from trainers.codec import to_json
-from trainers.job import Job
-from trainers.layout import BatchPoint, Layout
-from trainers.measurement import Measurement, days_for_tokens
+from trainers.values.batch import BatchPoint
+from trainers.values.codec import to_json
+from trainers.values.job import Job
+from trainers.values.layout import Layout
+from trainers.values.measurement import Measurement, days_for_tokens
 
 SPEEDS = {1: 1000.0, 2: 1600.0}
 """Tokens/s of all devices, by their number."""

@@ -12,7 +12,7 @@ import pytest
 
 import search_spaces
 from platform.common.errors import NOT_RESOLVED
-from platform.finals.contenders import contenders, named_winner
+from platform.finals.contenders import named_winner, unresolved
 from platform.report import main as report
 from platform.reports.files import read_layout
 from platform.reports.table import read_csv
@@ -20,10 +20,10 @@ from platform.study.parquet import read_parquet
 from platform.subject.planning import make_plan, num_rungs
 from tests.search.session import write_space
 from tests.search.studies import FOUND, RAN, Run, nothing_twice, sessions_of, start
-from trainers.cluster import Cluster
-from trainers.journal import End, Peak, RungStart, StudyHeader, TrialEnd, TrialStart
-from trainers.measurement import Outcome
 from trainers.profiling.trace import step_sums
+from trainers.values.cluster import Cluster
+from trainers.values.journal import End, Peak, RungStart, StudyHeader, TrialEnd, TrialStart
+from trainers.values.measurement import Outcome
 
 pytestmark = [pytest.mark.ray, pytest.mark.search]
 
@@ -159,7 +159,9 @@ class TestAWholeSearch:
     def test_the_winner_was_confirmed_and_nothing_else_ran_twice(self, whole: Run) -> None:
         confirmed = [each for each in whole.measured if each.repeat]
         assert confirmed and all(each.batch.micro_batch == 1 for each in confirmed)
-        assert len(confirmed) <= 2 or contenders(each for each in whole.measured if each.batch.micro_batch == 1)
+        for each in confirmed[2:]:  # a disturbed machine left it open which layout is the fastest
+            before = whole.measured[: whole.measured.index(each)]
+            assert each.repeat == 1 or unresolved(before), each.layout.label
         assert len({each.id for each in confirmed}) == len(confirmed)
 
     def test_the_winner_was_profiled_in_a_trial_of_its_own(self, folder: Path, whole: Run) -> None:

@@ -18,8 +18,8 @@ from platform.searchers.sweep import Shuffle, Sweep
 from search_spaces.space import Candidate
 from tests.samples import layout, measurement, oom
 from tests.search.backend import OTHER, RECIPE, candidates
-from trainers.cluster import Cluster
-from trainers.measurement import ENDS_LADDER, Measurement
+from trainers.values.cluster import Cluster
+from trainers.values.measurement import ENDS_LADDER, Measurement
 
 Make = Callable[[Problem[Candidate]], Searcher[Candidate]]
 Answer = Callable[[Candidate], Sequence[Measurement]]

@@ -7,7 +7,7 @@ import pytest
 from tests.search.session import Ended, write_space
 from tests.search.studies import Run, start
 from trainers import startup
-from trainers.measurement import Outcome
+from trainers.values.measurement import Outcome
 
 pytestmark = [pytest.mark.ray, pytest.mark.search, pytest.mark.heavy]
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 import search_spaces
-from trainers.layout import Layout
+from trainers.values.layout import Layout
 
 
 def test_layout_axes_and_ladder_are_replaced() -> None:

@@ -9,10 +9,10 @@ import pytest
 
 import search_spaces
 from search_spaces.space import Point, Space
-from trainers.cluster import Cluster
-from trainers.layout import Layout
-from trainers.recipe import Recipe
 from trainers.support import refusal
+from trainers.values.cluster import Cluster
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 GOLDEN = Path(__file__).parent / "golden" / "layouts.txt"
 DEVICES = (1, 2, 4, 8, 16)

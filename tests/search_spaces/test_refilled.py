@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from search_spaces.degrees import refilled
-from trainers.layout import Layout
+from trainers.values.layout import Layout
 
 
 def _layout(**values: Any) -> Layout:

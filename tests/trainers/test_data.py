@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from trainers.data import ParquetTokens, Stream, sample_indices
-from trainers.layout import BatchPoint
+from trainers.values.batch import BatchPoint
 
 
 def _write(path: Path, **columns: pa.Array) -> Path:

@@ -15,9 +15,9 @@ from trainers import weights
 from trainers.engines._kernels import kernels_in_effect, prepare
 from trainers.kernels import attention, compiled, head
 from trainers.kernels.compiled import num_compilations
-from trainers.layout import Layout
 from trainers.models import Model, build
-from trainers.spec import ModelSpec
+from trainers.values.layout import Layout
+from trainers.values.spec import ModelSpec
 
 CPU = torch.device("cpu")
 SIZES: dict[str, Any] = {"num_layers": 3, "hidden_size": 48, "vocab_size": 97, "init_std": 0.3}

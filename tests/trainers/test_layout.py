@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.samples import RECIPE
-from trainers.axes import axes_of
 from trainers.engines import mismatches
-from trainers.layout import Layout
+from trainers.values.axes import axes_of
+from trainers.values.layout import Layout
 
 FSDP = Layout(engine="fsdp", zero_stage=3, dp_shard=4)
 ZERO_2 = Layout(engine="deepspeed", zero_stage=2, dp_shard=4, grad_sync="every")

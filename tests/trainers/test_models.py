@@ -13,7 +13,7 @@ from trainers import architectures, weights
 from trainers.architectures import architecture_of
 from trainers.kernels.head import causal_lm_loss
 from trainers.models import build
-from trainers.spec import ModelSpec
+from trainers.values.spec import ModelSpec
 
 SIZES: dict[str, Any] = {"num_layers": 3, "hidden_size": 32, "num_heads": 4, "vocab_size": 97}
 SPECS = {

@@ -16,9 +16,10 @@ from platform.cost_model.predict import predict
 from trainers import architectures, weights
 from trainers.architectures.architecture import Architecture
 from trainers.architectures.llama import ARCHITECTURE as LLAMA
-from trainers.layout import Attention, BatchPoint
 from trainers.models import build
-from trainers.spec import ModelSpec
+from trainers.values.batch import BatchPoint
+from trainers.values.layout import Attention
+from trainers.values.spec import ModelSpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from tests.contract import cases
-from trainers.cluster import Cluster
-from trainers.layout import Layout
-from trainers.recipe import Recipe
-from trainers.spec import ModelSpec
 from trainers.support import refusal
+from trainers.values.cluster import Cluster
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
+from trainers.values.spec import ModelSpec
 
 GPT2 = ModelSpec(
     name="gpt2", architecture="gpt2", num_layers=2, hidden_size=32, num_heads=4, vocab_size=97, max_positions=64

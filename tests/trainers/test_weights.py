@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from trainers.models import build
-from trainers.spec import ModelSpec
+from trainers.values.spec import ModelSpec
 from trainers.weights import draw, materialise
 
 CPU = torch.device("cpu")

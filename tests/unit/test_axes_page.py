@@ -1,9 +1,9 @@
 """The table of axes in docs/search.md is what their declarations and the engines' rules say today."""
 
 from scripts.axes_table import BEGIN, END, PAGE, table, written
-from trainers.axes import axes_of
-from trainers.layout import Layout
-from trainers.recipe import Recipe
+from trainers.values.axes import axes_of
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 
 def _rows() -> dict[str, list[str]]:

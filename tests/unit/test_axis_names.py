@@ -1,5 +1,5 @@
 """An axis is named where it is declared, implemented, costed, read from tables, shown in views or searched; an engine
-likewise. Everything else asks declarations (`trainers/axes.py`) and rules (`trainers/engines/rules.py`).
+likewise. Everything else asks declarations (`trainers/values/axes.py`) and rules (`trainers/engines/rules.py`).
 """
 
 import ast
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from trainers import engines
-from trainers.axes import axes_of
-from trainers.layout import Layout
+from trainers.values.axes import axes_of
+from trainers.values.layout import Layout
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("platform", "search_spaces", "trainers")
@@ -21,7 +21,7 @@ EVERY = frozenset(axes_of(Layout))
 
 AXES: Mapping[str, frozenset[str]] = {
     # The declarations.
-    "trainers/layout.py": EVERY,
+    "trainers/values/layout.py": EVERY,
     # Engines and kernels that implement axes.
     "trainers/engines/": EVERY,
     "trainers/kernels/": EVERY,

@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from trainers.failures import RungFailure, asked_bytes, classify, one_line, size
-from trainers.measurement import Outcome
+from trainers.values.measurement import Outcome
 
 OOM = RungFailure("oom", "rank 1 asked for 2.00 GiB", phase="optimizer", rank=1, asked_gib=2.0, allocated_gib=70.0)
 COLLATERAL = RungFailure("failed", "RuntimeError: connection closed by peer", phase="forward_backward", rank=0)

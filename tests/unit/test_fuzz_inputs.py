@@ -26,11 +26,11 @@ from platform.subject.request import read_request
 from search_spaces.changes import axes
 from search_spaces.space import Point, Space
 from search_spaces.transformers_config import space_of_config
-from trainers.codec import to_json
-from trainers.layout import Layout
 from trainers.node import error_of
-from trainers.recipe import Recipe
-from trainers.spec import ModelSpec
+from trainers.values.codec import to_json
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
+from trainers.values.spec import ModelSpec
 
 few = settings(
     max_examples=60,

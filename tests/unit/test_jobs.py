@@ -10,11 +10,11 @@ from platform.loop.jobs import Settings, foreseen_gib, roomy
 from platform.study.history import History
 from search_spaces.space import Candidate
 from tests.samples import measurement
-from trainers.cluster import Cluster
-from trainers.job import GateSize, Job, Timing, gate_batch
-from trainers.journal import Measured
-from trainers.layout import Layout
-from trainers.measurement import Outcome
+from trainers.values.cluster import Cluster
+from trainers.values.job import GateSize, Job, Timing, gate_batch
+from trainers.values.journal import Measured
+from trainers.values.layout import Layout
+from trainers.values.measurement import Outcome
 
 H200 = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=1, capability=(9, 0))
 SETTINGS = Settings(

@@ -12,8 +12,8 @@ from platform.study.study import Study
 from platform.subject.knowledge import Knowledge, Old, read_old, what_holds
 from search_spaces import load
 from tests.samples import CLUSTER, CONDITIONS, RECIPE, header, layout, measurement, oom, skipped
-from trainers.journal import Measured
-from trainers.measurement import Measurement, Outcome
+from trainers.values.journal import Measured
+from trainers.values.measurement import Measurement, Outcome
 
 VERSIONS = {"torch": "2.9.1", "transformers": "4.57.3", "deepspeed": "0.18.3", "ray": "2.51.0"}
 COMMIT = "0123456"

@@ -7,10 +7,6 @@ from typing import Any
 import pytest
 
 from tests.samples import RECIPE
-from trainers.cluster import Cluster
-from trainers.job import Job, MemoryPoint
-from trainers.layout import BatchPoint, Layout
-from trainers.measurement import Measurement, Outcome
 from trainers.measuring.ladder import (
     deadline_s,
     largest_accumulation,
@@ -19,6 +15,11 @@ from trainers.measuring.ladder import (
     step_time_s,
     with_headroom_gib,
 )
+from trainers.values.batch import BatchPoint
+from trainers.values.cluster import Cluster
+from trainers.values.job import Job, MemoryPoint
+from trainers.values.layout import Layout
+from trainers.values.measurement import Measurement, Outcome
 from trainers.worker import Worker
 
 

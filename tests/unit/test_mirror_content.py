@@ -11,8 +11,8 @@ from platform.mirror.study_run import outdated, roles, study_params
 from platform.mirror.views import AXES, LAYOUT_METRICS, LAYOUT_PARAMS
 from platform.study.history import History
 from tests.samples import RECIPE, header, layout, measurement, miniature, oom, profile
-from trainers.journal import GateCurves, Line, Measured
-from trainers.layout import Layout
+from trainers.values.journal import GateCurves, Line, Measured
+from trainers.values.layout import Layout
 
 AT = "2026-01-01T00:01:00.000+00:00"
 BEGAN = "2026-01-01T00:00:00.000+00:00"

@@ -11,7 +11,7 @@ from platform.search import parse
 from platform.subject.options import StudyOptions, options_of
 from platform.subject.request import resumed
 from tests.samples import header
-from trainers.codec import to_json
+from trainers.values.codec import to_json
 
 FULL = StudyOptions(
     space="bloom7b",

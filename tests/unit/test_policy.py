@@ -3,8 +3,8 @@
 import pytest
 
 from platform.loop.policy import IN_A_ROW, MOST_OF_WINDOW, WINDOW, Ended, Kind, Next, fault, follows, kind_of
-from trainers.journal import TrialState
-from trainers.measurement import Outcome
+from trainers.values.journal import TrialState
+from trainers.values.measurement import Outcome
 
 KINDS = {"r": Kind.RAN, "f": Kind.FAILED, "h": Kind.HUNG, "d": Kind.DIED, "n": Kind.NODE_LOST, "u": Kind.UNSTARTED}
 

@@ -13,11 +13,11 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 
 from platform.study.journal import Tail
 from tests.samples import RECIPE, layout, measurement, profile
-from trainers.codec import to_json
-from trainers.journal import Measured, Profile, RungStart
-from trainers.layout import BatchPoint
-from trainers.measurement import Measurement, Outcome
 from trainers.recorder import Recorder, RecorderError, RecorderGoneError, call
+from trainers.values.batch import BatchPoint
+from trainers.values.codec import to_json
+from trainers.values.journal import Measured, Profile, RungStart
+from trainers.values.measurement import Measurement, Outcome
 
 RUNGS = tuple(BatchPoint.of(RECIPE, layout(), micro_batch) for micro_batch in (1, 2, 4))
 

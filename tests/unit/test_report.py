@@ -13,8 +13,8 @@ from platform.report import main
 from platform.reports.table import read_csv
 from platform.study.study import Study
 from tests.samples import header, measurement, oom, skipped
-from trainers.journal import End, Measured
-from trainers.measurement import Measurement
+from trainers.values.journal import End, Measured
+from trainers.values.measurement import Measurement
 
 ROOT = Path(__file__).parents[2]
 

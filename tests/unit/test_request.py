@@ -22,11 +22,12 @@ from platform.subject.request import read_request, resumed
 from platform.subject.subject import Subject, subject_of
 from search_spaces.space import Space
 from tests.samples import header, measurement
-from trainers.cluster import Cluster
-from trainers.codec import to_json
-from trainers.journal import Measured
-from trainers.layout import BatchPoint, Layout
-from trainers.recipe import Recipe
+from trainers.values.batch import BatchPoint
+from trainers.values.cluster import Cluster
+from trainers.values.codec import to_json
+from trainers.values.journal import Measured
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 CPU = Cluster(device_kind="cpu", device="Made-up CPU", device_memory_gib=4.0, devices_per_node=2)
 GPU = Cluster(device_kind="cuda", device="Made-up GPU", device_memory_gib=140.0, capability=(9, 0), devices_per_node=2)

@@ -14,14 +14,14 @@ import torch
 
 from tests.samples import RECIPE, layout
 from trainers.engines.step import Marks, Phase, StepResult
-from trainers.job import GateSize, Timing
-from trainers.layout import BatchPoint
-from trainers.measurement import Outcome
 from trainers.measuring import gate
 from trainers.measuring.figures import Timed, Window, device_fields, judge, quartiles, speed_fields
 from trainers.measuring.rung import Rung, short_accum
 from trainers.measuring.sampling import Sampled
 from trainers.measuring.steps import losses_of, timed_steps
+from trainers.values.batch import BatchPoint
+from trainers.values.job import GateSize, Timing
+from trainers.values.measurement import Outcome
 
 
 class Clock:

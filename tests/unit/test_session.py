@@ -36,11 +36,11 @@ from platform.subject.planning import TRIAL_S, Plan, make_plan
 from platform.subject.subject import Subject
 from tests.samples import header, measurement, profile
 from tests.search.backend import CLUSTER, LAYOUTS, RECIPE, Backend, Clock, Play, candidates, fast, out_of_memory, result
-from trainers.cluster import Cluster
-from trainers.job import Job, Timing
-from trainers.journal import End, Line, Measured, TrialEnd, TrialStart
-from trainers.layout import BatchPoint
-from trainers.measurement import Measurement, Outcome
+from trainers.values.batch import BatchPoint
+from trainers.values.cluster import Cluster
+from trainers.values.job import Job, Timing
+from trainers.values.journal import End, Line, Measured, TrialEnd, TrialStart
+from trainers.values.measurement import Measurement, Outcome
 
 ONE_NODE = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=8)
 TWO_NODES = dataclasses.replace(ONE_NODE, num_nodes=2, devices_per_node=4)

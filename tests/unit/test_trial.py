@@ -16,13 +16,13 @@ from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 from tests.samples import RECIPE, layout
 from trainers import recorder as recorders
 from trainers import trial
-from trainers.cluster import Cluster
-from trainers.codec import from_json, to_json
 from trainers.failures import RungFailure, classify
-from trainers.job import Job
-from trainers.layout import BatchPoint
-from trainers.measurement import Measurement, Outcome
 from trainers.recorder import RecorderError
+from trainers.values.batch import BatchPoint
+from trainers.values.cluster import Cluster
+from trainers.values.codec import from_json, to_json
+from trainers.values.job import Job
+from trainers.values.measurement import Measurement, Outcome
 
 BROKEN = RungFailure("failed", "RuntimeError: connection closed by peer", phase="forward_backward", rank=0)
 MONITOR = (

@@ -11,12 +11,12 @@ import ray
 from platform.loop import tune
 from platform.loop.loop import Loop
 from tests.samples import RECIPE, layout
-from trainers.cluster import Cluster
-from trainers.codec import from_json
-from trainers.job import Job
-from trainers.layout import BatchPoint
-from trainers.measurement import Measurement, Outcome
 from trainers.recorder import RecorderError, RecorderGoneError
+from trainers.values.batch import BatchPoint
+from trainers.values.cluster import Cluster
+from trainers.values.codec import from_json
+from trainers.values.job import Job
+from trainers.values.measurement import Measurement, Outcome
 
 STANDING = {"phase": "rung", "batch": None, "nodes": ["n1", "n1"], "overdue_s": -1.0}
 JOB = Job(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from torch import nn
 
-    from trainers.layout import Attention
-    from trainers.spec import ModelSpec
+    from trainers.values.layout import Attention
+    from trainers.values.spec import ModelSpec
 
 Position = Literal["alibi", "learned", "rotary"]
 

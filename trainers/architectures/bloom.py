@@ -8,8 +8,8 @@ from trainers.architectures.architecture import Architecture, StepwiseActivation
 if TYPE_CHECKING:
     from torch import nn
 
-    from trainers.layout import Attention
-    from trainers.spec import ModelSpec
+    from trainers.values.layout import Attention
+    from trainers.values.spec import ModelSpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

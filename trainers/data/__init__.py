@@ -17,9 +17,9 @@ import numpy.typing as npt
 from trainers.data.order import Position
 from trainers.data.parquet import ParquetTokens
 from trainers.data.stream import Stream
-from trainers.layout import BatchPoint
-from trainers.recipe import INCLUDED, STREAM, Recipe
 from trainers.text import PATH as INCLUDED_TEXT
+from trainers.values.batch import BatchPoint
+from trainers.values.recipe import INCLUDED, STREAM, Recipe
 
 __all__ = ["INCLUDED_TEXT", "ParquetTokens", "Position", "Source", "Stream", "sample_indices", "source"]
 

@@ -14,17 +14,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trainers.axes import axes_of
 from trainers.engines.rules import Rules
 from trainers.engines.step import Marks, StepResult
 from trainers.startup import lean
+from trainers.values.axes import axes_of
 
 if TYPE_CHECKING:
     import torch
 
-    from trainers.layout import BatchPoint, Layout
     from trainers.models import Model
-    from trainers.recipe import Recipe
+    from trainers.values.batch import BatchPoint
+    from trainers.values.layout import Layout
+    from trainers.values.recipe import Recipe
 
 _REGISTRY = {
     "ddp": "trainers.engines.ddp.rules:ENGINE",

@@ -22,8 +22,8 @@ from trainers.kernels.compiled import (
     set_activation_budget,
 )
 from trainers.kernels.head import loss_in_effect, use_loss_head
-from trainers.layout import Checkpointing, Layout
 from trainers.models import Model, attention_in_effect
+from trainers.values.layout import Checkpointing, Layout
 
 _OPS: Any = torch.ops
 _SAVED = {

@@ -12,9 +12,9 @@ from torch import nn
 from trainers.engines._kernels import kernels_in_effect, prepare
 from trainers.engines.step import Marks, Phase, StepResult
 from trainers.kernels.head import loss_of
-from trainers.layout import Layout
 from trainers.models import Model, build
-from trainers.recipe import Recipe
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # A fixed learning rate, no first moment, and updates clipped at a root mean square of 1.

@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from trainers.axes import axes_of
+from trainers.values.axes import axes_of
 
 if TYPE_CHECKING:
-    from trainers.layout import GradSync, Layout
-    from trainers.recipe import Recipe
+    from trainers.values.layout import GradSync, Layout
+    from trainers.values.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -20,7 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from trainers.architectures.architecture import Position
 from trainers.kernels.compiled import static
-from trainers.layout import Attention
+from trainers.values.layout import Attention
 
 ScoreMod = Callable[..., torch.Tensor]
 

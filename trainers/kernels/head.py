@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainers.kernels.compiled import static
-from trainers.layout import Loss
 from trainers.profiling.kinds import LOSS
 from trainers.profiling.ranges import named
+from trainers.values.layout import Loss
 
 CHUNK_LOGITS = 2**30
 """Logits of one chunk at most: 2 GiB in 16 bits, 4,096 rows of BLOOM's vocabulary."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from trainers.layout import Layout
-from trainers.recipe import Recipe
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 
 def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:

@@ -8,8 +8,8 @@ import torch
 import torch.cuda.nccl
 
 from trainers import engines
-from trainers.cluster import Cluster
-from trainers.measurement import Conditions
+from trainers.values.cluster import Cluster
+from trainers.values.measurement import Conditions
 
 _PACKAGES = ("torch", "transformers", *engines.packages(), "ray")
 _PREFIXES = (

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from trainers.job import Job
-from trainers.measurement import Conditions
 from trainers.measuring.device import Clock, Meter
 from trainers.measuring.host import HostSampler
 from trainers.measuring.sampling import Sampler
+from trainers.values.job import Job
+from trainers.values.measurement import Conditions
 from trainers.watchdog import Watchdog
 
 

@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainers.job import Job
-from trainers.layout import BatchPoint
-from trainers.measurement import Outcome
 from trainers.measuring.host import HostSampled
 from trainers.measuring.ladder import step_time_s, with_headroom_gib
 from trainers.measuring.sampling import Sampled
+from trainers.values.batch import BatchPoint
+from trainers.values.job import Job
+from trainers.values.measurement import Outcome
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,11 +4,11 @@ import dataclasses
 
 from trainers import data
 from trainers.engines import Engine
-from trainers.job import GateSize
-from trainers.journal import GateCurves
-from trainers.layout import BatchPoint
 from trainers.measuring.context import Context
 from trainers.measuring.rung import Rung
+from trainers.values.batch import BatchPoint
+from trainers.values.job import GateSize
+from trainers.values.journal import GateCurves
 
 
 def curves_of(context: Context, engine: Engine, gate: GateSize, batch: BatchPoint) -> GateCurves:

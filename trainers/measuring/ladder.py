@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 
 from trainers.failures import size
-from trainers.job import Job, MemoryPoint
-from trainers.layout import BatchPoint
-from trainers.measurement import Measurement, Outcome
 from trainers.measuring.intervals import interval
+from trainers.values.batch import BatchPoint
+from trainers.values.job import Job, MemoryPoint
+from trainers.values.measurement import Measurement, Outcome
 
 HEADROOM = 0.97
 """Share of a device that may be reserved before a rung counts as `thrash`."""

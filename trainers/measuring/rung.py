@@ -12,8 +12,6 @@ from trainers.engines import Engine
 from trainers.engines.step import StepResult
 from trainers.failures import RungFailure
 from trainers.kernels.compiled import num_compilations
-from trainers.layout import BatchPoint
-from trainers.measurement import Measurement, Outcome
 from trainers.measuring.context import Context
 from trainers.measuring.figures import Timed, Window, device_fields, judge, memory_fields, speed_fields
 from trainers.measuring.host import HostSampled, host_fields
@@ -21,6 +19,8 @@ from trainers.measuring.ladder import SHORT_ACCUM, largest_accumulation, upper_b
 from trainers.measuring.marks import StepMarks
 from trainers.measuring.sampling import Sampled
 from trainers.measuring.steps import Steps, losses_of, timed_steps
+from trainers.values.batch import BatchPoint
+from trainers.values.measurement import Measurement, Outcome
 
 
 def short_accum(engine: Engine, batch: BatchPoint) -> int:

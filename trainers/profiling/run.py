@@ -15,15 +15,15 @@ from torch.profiler import ProfilerActivity, profile
 from trainers.data import Source
 from trainers.engines import Engine
 from trainers.failures import RungFailure
-from trainers.journal import Profile
-from trainers.layout import BatchPoint
-from trainers.measurement import Outcome
 from trainers.measuring.context import Context
 from trainers.measuring.rung import Rung, short_accum
 from trainers.profiling.kinds import ATTENTION, LOSS
 from trainers.profiling.ranges import naming
 from trainers.profiling.trace import has_kernels, step_sums
-from trainers.recipe import Recipe
+from trainers.values.batch import BatchPoint
+from trainers.values.journal import Profile
+from trainers.values.measurement import Outcome
+from trainers.values.recipe import Recipe
 
 WARMUP_STEPS = 3
 STEPS = 4

@@ -10,8 +10,9 @@ from platform.cost_model.engines.autocast import autocast_cache, autocast_certai
 from platform.cost_model.engines.base import Certain, Copies, EngineCosts, Load, PerParameter, Sizes
 from platform.cost_model.engines.exchange import OVERLAP_SLOWDOWN, Buckets, syncs
 from platform.cost_model.hardware import BANDWIDTH_SHARE
-from trainers.layout import BatchPoint, Layout
-from trainers.recipe import Recipe
+from trainers.values.batch import BatchPoint
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 
 class Ddp(EngineCosts):

@@ -10,8 +10,9 @@ from platform.cost_model.columns import Array, Columns, Mask, checkpointed_share
 from platform.cost_model.engines.autocast import autocast_cache, autocast_certain, cast_traffic
 from platform.cost_model.engines.base import Certain, Copies, EngineCosts, Hooks, Load, PerParameter, Sizes
 from platform.cost_model.engines.exchange import OVERLAP_SLOWDOWN, Buckets, syncs, units_s
-from trainers.layout import BatchPoint, Layout
-from trainers.recipe import Recipe
+from trainers.values.batch import BatchPoint
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 GRADIENT_HOST_S = constants.number("deepspeed", "GRADIENT_HOST_S")
 GATHER_HOST_S = constants.number("deepspeed", "GATHER_HOST_S")

@@ -9,8 +9,9 @@ from platform.cost_model.columns import Array, Columns
 from platform.cost_model.engines.base import NOTHING, Certain, Copies, EngineCosts, Hooks, Load, PerParameter, Sizes
 from platform.cost_model.engines.exchange import OVERLAP_SLOWDOWN, units_s
 from platform.cost_model.offload import HOST_SUMS
-from trainers.layout import BatchPoint, Layout
-from trainers.recipe import Recipe
+from trainers.values.batch import BatchPoint
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 UNIT_HOST_S = constants.number("fsdp", "UNIT_HOST_S")
 CAST_HOST_S = constants.number("fsdp", "CAST_HOST_S")

@@ -5,8 +5,9 @@ import numpy as np
 from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.engines.base import NOTHING, Certain, EngineCosts, Load, PerParameter
 from platform.cost_model.engines.exchange import Buckets, scattered_s, syncs
-from trainers.layout import BatchPoint, Layout
-from trainers.recipe import Recipe
+from trainers.values.batch import BatchPoint
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 
 class Megatron(EngineCosts):

@@ -10,7 +10,7 @@ from platform.cost_model.predict import normal_cdf
 from platform.searchers.guidance.points import Index, Points
 from platform.searchers.guidance.regression import MEMORY, Learned, learn, teachers
 from platform.searchers.problem import Result
-from trainers.measurement import Outcome
+from trainers.values.measurement import Outcome
 
 NOISE = 0.03
 """Log deviation of a peak that no measurement of others can tell: rounding and fragmentation."""

@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from platform.searchers.guidance.points import Index, Points
 from platform.searchers.problem import MICRO_BATCH, Choice
-from trainers.axes import axes_of
-from trainers.layout import Layout
+from trainers.values.axes import axes_of
+from trainers.values.layout import Layout
 
 LIGHTER: Mapping[str, tuple[Any, ...]] = {
     name: declared.lighter for name, declared in axes_of(Layout).items() if declared.lighter

@@ -6,8 +6,8 @@ from platform.reports.accumulations import accumulation_rows, render_accumulatio
 from platform.reports.batches import side_by_side
 from platform.reports.terminal import render
 from tests.samples import CLUSTER, RECIPE, layout, measurement, oom
-from trainers.measurement import Measurement
-from trainers.recipe import Recipe
+from trainers.values.measurement import Measurement
+from trainers.values.recipe import Recipe
 
 TOKENS = 1e11
 

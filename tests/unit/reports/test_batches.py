@@ -6,9 +6,9 @@ import pytest
 
 from platform.reports.batches import batch_rows, render_batches, side_by_side
 from tests.samples import RECIPE, layout, measurement, oom, skipped
-from trainers.layout import Layout
-from trainers.measurement import Measurement, Outcome
-from trainers.recipe import Recipe
+from trainers.values.layout import Layout
+from trainers.values.measurement import Measurement, Outcome
+from trainers.values.recipe import Recipe
 
 SIZES = (32, 128, 512)
 DDP = Layout(engine="ddp", dp_replicate=4)

@@ -21,10 +21,10 @@ from platform.subject.request import read_request
 from platform.subject.subject import subject_of
 from tests.samples import RECIPE, header, layout, measurement, skipped
 from tests.search.session import write_space
-from trainers.cluster import Cluster
-from trainers.codec import to_json
-from trainers.journal import End, Line, Measured, Planned, PlannedLayout
-from trainers.measurement import Outcome
+from trainers.values.cluster import Cluster
+from trainers.values.codec import to_json
+from trainers.values.journal import End, Line, Measured, Planned, PlannedLayout
+from trainers.values.measurement import Outcome
 
 AT = "2026-01-01T00:00:00+00:00"
 TRIED, HALF, LEFT, HOPELESS = (

@@ -15,12 +15,13 @@ from platform.reports.table import read_csv
 from platform.study.history import History
 from platform.study.parquet import read_parquet
 from tests.samples import RECIPE, SMALL, header, layout, measurement, oom
-from trainers.codec import to_json
 from trainers.engines.deepspeed.config import ds_config
-from trainers.journal import Measured
-from trainers.layout import BatchPoint, Layout
-from trainers.measurement import Measurement
-from trainers.recipe import Recipe
+from trainers.values.batch import BatchPoint
+from trainers.values.codec import to_json
+from trainers.values.journal import Measured
+from trainers.values.layout import Layout
+from trainers.values.measurement import Measurement
+from trainers.values.recipe import Recipe
 
 ENGINE = importlib.import_module("trainers.engines.deepspeed.runtime")
 ZERO = Layout(engine="deepspeed", zero_stage=1, dp_shard=4, checkpointing="full")

@@ -8,9 +8,9 @@ from platform.reports.forecast import Forecaster
 from platform.reports.lessons import axes_worth, lessons, saving, why_it_won
 from platform.study.history import History
 from tests.samples import header, layout, measurement
-from trainers.cluster import Cluster
-from trainers.journal import Measured, TrialEnd
-from trainers.measurement import Outcome
+from trainers.values.cluster import Cluster
+from trainers.values.journal import Measured, TrialEnd
+from trainers.values.measurement import Outcome
 
 H200S = Cluster(
     device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=4, capability=(9, 0)

@@ -16,8 +16,9 @@ from rich.console import Console
 from platform.reports.live import frame
 from platform.reports.progress import Progress, count_outcomes, progress_line
 from tests.samples import layout, measurement, oom
-from trainers.layout import BatchPoint, Layout
-from trainers.measurement import Outcome
+from trainers.values.batch import BatchPoint
+from trainers.values.layout import Layout
+from trainers.values.measurement import Outcome
 
 ROOT = Path(__file__).parents[3]
 LAST = (
@@ -110,9 +111,9 @@ from platform.common.say import say
 from platform.reports.progress import followed
 from tests.samples import RECIPE, header, layout, measurement
 from tests.unit.reports.test_progress import _Budget, begun
-from trainers.cluster import Cluster
-from trainers.journal import Measured, TrialStart
-from trainers.journal_lines import record
+from trainers.values.cluster import Cluster
+from trainers.values.journal import Measured, TrialStart
+from trainers.values.journal_lines import record
 journal = Path(sys.argv[1])
 known = Cluster(
     device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=4, capability=(9, 0)

@@ -10,10 +10,10 @@ from platform.reports.rows import tables
 from platform.reports.show import show
 from platform.study.history import History
 from tests.samples import header, measurement, miniature
-from trainers.cluster import Cluster
-from trainers.journal import Measured
-from trainers.layout import Layout
-from trainers.recipe import Recipe
+from trainers.values.cluster import Cluster
+from trainers.values.journal import Measured
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 AT = "2026-01-01T00:00:00+00:00"
 WORKERS = Cluster(device_kind="cpu", device="Made-up CPU", device_memory_gib=4.0, devices_per_node=2)

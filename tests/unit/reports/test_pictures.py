@@ -10,8 +10,8 @@ from PIL import Image
 
 from platform.reports import pictures
 from tests.samples import CLUSTER, layout, measurement, miniature, oom, skipped
-from trainers.layout import Layout
-from trainers.measurement import Outcome
+from trainers.values.layout import Layout
+from trainers.values.measurement import Outcome
 
 POINTS = (
     measurement(tokens_per_s=30000.0),

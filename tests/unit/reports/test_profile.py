@@ -8,8 +8,8 @@ from platform.reports.profile import parts_of, profile_json, profile_rows
 from platform.reports.profile_table import render_profiles
 from platform.study.history import History
 from tests.samples import CLUSTER, header, layout, measurement, profile
-from trainers.cluster import Cluster
-from trainers.journal import Line, Measured, Profile
+from trainers.values.cluster import Cluster
+from trainers.values.journal import Line, Measured, Profile
 
 H200 = dataclasses.replace(CLUSTER, device="NVIDIA H200", device_memory_gib=139.8)
 BEST = measurement()

@@ -12,10 +12,11 @@ from platform.reports.progress import Progress, count_outcomes, followed, measur
 from platform.study.history import History
 from platform.study.journal import Tail
 from tests.samples import CLUSTER, RECIPE, header, layout, measurement, miniature, oom, skipped
-from trainers.journal import Measured, RungStart, TrialStart
-from trainers.journal_lines import record
-from trainers.layout import BatchPoint, Layout
-from trainers.measurement import Outcome
+from trainers.values.batch import BatchPoint
+from trainers.values.journal import Measured, RungStart, TrialStart
+from trainers.values.journal_lines import record
+from trainers.values.layout import Layout
+from trainers.values.measurement import Outcome
 
 
 def test_a_line_says_trial_best_outcomes_and_time() -> None:

@@ -3,8 +3,8 @@
 from platform.reports.rows import tables
 from platform.study.history import History
 from tests.samples import header, layout, measurement, oom
-from trainers.journal import Measured
-from trainers.measurement import Measurement
+from trainers.values.journal import Measured
+from trainers.values.measurement import Measurement
 
 
 def _tables(*measurements: Measurement):

@@ -12,10 +12,10 @@ from matplotlib.text import Annotation
 from platform.reports import scaling
 from platform.study.history import History
 from tests.samples import RECIPE, header, layout, measurement
-from trainers.cluster import Cluster
-from trainers.journal import GateCurves, Line, Measured
-from trainers.layout import Layout
-from trainers.measurement import Measurement
+from trainers.values.cluster import Cluster
+from trainers.values.journal import GateCurves, Line, Measured
+from trainers.values.layout import Layout
+from trainers.values.measurement import Measurement
 
 AT = "2026-01-01T00:00:00+00:00"
 

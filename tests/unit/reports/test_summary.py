@@ -10,10 +10,10 @@ from platform.reports.scaling import rows
 from platform.reports.summary import as_json, nearest, nearest_sentence, verdicts, winner_sentence
 from platform.study.history import History
 from tests.samples import CLUSTER, RECIPE, header, layout, measurement, miniature, oom, skipped
-from trainers.journal import End, GateCurves, Line, Measured, Peak
-from trainers.layout import Layout
-from trainers.measurement import Measurement, Outcome
-from trainers.recipe import Recipe
+from trainers.values.journal import End, GateCurves, Line, Measured, Peak
+from trainers.values.layout import Layout
+from trainers.values.measurement import Measurement, Outcome
+from trainers.values.recipe import Recipe
 
 FAST, SLOW = layout(checkpointing="full"), layout()
 

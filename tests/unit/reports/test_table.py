@@ -7,8 +7,8 @@ import pytest
 from platform.common.errors import InputError
 from platform.reports.table import HEADER, NUM_PUBLISHED, Row, read_csv, strategy, to_rows, write_csv
 from tests.samples import CLUSTER, RECIPE, layout, measurement, miniature, oom, skipped
-from trainers.layout import Layout
-from trainers.measurement import Measurement, Outcome
+from trainers.values.layout import Layout
+from trainers.values.measurement import Measurement, Outcome
 
 PUBLISHED = (
     "source,url_or_repo_path,model,params_b,layers,hidden,heads,kv_heads,ffn,vocab,seq_len,gpu,gpu_mem_gb,nodes,gpus,"

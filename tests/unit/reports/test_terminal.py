@@ -7,9 +7,9 @@ import pytest
 
 from platform.reports.terminal import render
 from tests.samples import CLUSTER, RECIPE, layout, measurement, miniature, oom, skipped
-from trainers.layout import Layout
-from trainers.measurement import Measurement, Outcome
-from trainers.recipe import Recipe
+from trainers.values.layout import Layout
+from trainers.values.measurement import Measurement, Outcome
+from trainers.values.recipe import Recipe
 
 MANY = (
     measurement(micro_batch=2, tokens_per_s=41000.0, step_time_derived=True),

@@ -15,7 +15,7 @@ from platform.common.errors import ClusterError, InputError
 from platform.study.study import Study, is_held
 from tests.disks import small_disk
 from tests.samples import header, measurement
-from trainers.journal import Measured, Resume
+from trainers.values.journal import Measured, Resume
 
 
 @pytest.fixture

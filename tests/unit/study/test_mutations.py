@@ -16,8 +16,8 @@ from platform.common.errors import ClusterError, InputError
 from platform.session import session
 from platform.study.study import read
 from tests.samples import RECIPE, layout, profile
-from trainers.journal import GateCurves, Line, Planned, PlannedLayout
-from trainers.journal_lines import JournalError, from_line, sealed, to_line
+from trainers.values.journal import GateCurves, Line, Planned, PlannedLayout
+from trainers.values.journal_lines import JournalError, from_line, sealed, to_line
 
 DATA = Path(__file__).with_name("data") / "schema-1.jsonl"
 ODD: tuple[Any, ...] = (None, True, 3, -1, 0, 10**30, 2.5, float("nan"), "x", "", [], [1], {}, {"a": 1}, ["x"])

@@ -25,8 +25,8 @@ from platform.study.study import read
 from platform.subject.options import StudyOptions
 from platform.subject.subject import subject_of
 from tests.search.backend import Backend, Clock, result
-from trainers.journal import End, Resume
-from trainers.journal_lines import SCHEMA, sealed
+from trainers.values.journal import End, Resume
+from trainers.values.journal_lines import SCHEMA, sealed
 
 DATA = Path(__file__).with_name("data") / "schema-1.jsonl"
 STUDY_ID = "f0c565046eec"

@@ -15,10 +15,11 @@ from platform.study.history import History
 from platform.study.study import Study, check_name, find, fresh_name, names, read
 from search_spaces.space import Candidate
 from tests.samples import RECIPE, header, layout, measurement, oom, skipped
-from trainers.journal import End, Line, Measured, Peak, Resume, RungStart, TrialEnd, TrialStart
-from trainers.journal_lines import from_line
-from trainers.layout import BatchPoint, Layout
-from trainers.measurement import Outcome
+from trainers.values.batch import BatchPoint
+from trainers.values.journal import End, Line, Measured, Peak, Resume, RungStart, TrialEnd, TrialStart
+from trainers.values.journal_lines import from_line
+from trainers.values.layout import Layout
+from trainers.values.measurement import Outcome
 
 ROOT = Path(__file__).parents[3]
 

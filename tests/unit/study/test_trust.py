@@ -22,8 +22,8 @@ from platform.study.study import Study
 from platform.subject.options import StudyOptions
 from tests.samples import header, measurement
 from tests.search.session import write_space
-from trainers.codec import to_json
-from trainers.journal import Measured
+from trainers.values.codec import to_json
+from trainers.values.journal import Measured
 
 ROOT = Path(__file__).parents[3]
 NOBODY = 65534

@@ -7,8 +7,9 @@ transformers one).
 import sys
 from typing import Any
 
-from trainers.layout import BatchPoint, Layout
-from trainers.recipe import Recipe
+from trainers.values.batch import BatchPoint
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 
 def ds_config(recipe: Recipe, layout: Layout, batch: BatchPoint) -> dict[str, Any]:

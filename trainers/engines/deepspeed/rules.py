@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from trainers.engines.rules import Rules
 
 if TYPE_CHECKING:
-    from trainers.layout import Layout
-    from trainers.recipe import Recipe
+    from trainers.values.layout import Layout
+    from trainers.values.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

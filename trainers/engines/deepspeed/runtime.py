@@ -52,9 +52,9 @@ from trainers.engines._torch import (
 )
 from trainers.engines.deepspeed.config import engine_config
 from trainers.kernels.head import loss_of
-from trainers.layout import Layout
 from trainers.models import Model
-from trainers.recipe import Recipe
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 if not torch.cuda.is_available():
     os.environ.setdefault("DS_ACCELERATOR", "cpu")

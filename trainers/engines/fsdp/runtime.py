@@ -22,8 +22,8 @@ from trainers.engines._torch import (
     matmul_precision,
     state_dtype,
 )
-from trainers.layout import AXES
 from trainers.models import Model
+from trainers.values.layout import AXES
 
 
 class FsdpEngine(TorchEngine):

@@ -1,15 +1,16 @@
-"""What a journal records: one frozen value a line. `trainers/journal_lines.py` has them as text."""
+"""What a journal records: one frozen value a line. `trainers/values/journal_lines.py` has them as text."""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, get_args
 
-from trainers.cluster import Cluster
-from trainers.codec import UNLIKE, identity
-from trainers.layout import BatchPoint, Layout
-from trainers.measurement import Measurement
 from trainers.profiling.sums import Sums
-from trainers.recipe import Recipe
+from trainers.values.batch import BatchPoint
+from trainers.values.cluster import Cluster
+from trainers.values.codec import UNLIKE, identity
+from trainers.values.layout import Layout
+from trainers.values.measurement import Measurement
+from trainers.values.recipe import Recipe
 
 TrialState = Literal["done", "interrupted", "failed"]
 

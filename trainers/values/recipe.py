@@ -5,9 +5,9 @@ import functools
 import math
 from typing import Literal
 
-from trainers.axes import axes_of, axis, choices_of, defaults_of
-from trainers.codec import identity, shortened
-from trainers.spec import ModelSpec
+from trainers.values.axes import axes_of, axis, choices_of, defaults_of
+from trainers.values.codec import identity, shortened
+from trainers.values.spec import ModelSpec
 
 Optimizer = Literal["adamw", "adafactor"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]

@@ -18,8 +18,8 @@ from typing import Any, get_args
 
 import pydantic_core
 
-from trainers.codec import from_json, to_json
-from trainers.journal import Line
+from trainers.values.codec import from_json, to_json
+from trainers.values.journal import Line
 
 SCHEMA = 2
 """Stands in every line; raised when an older reader would misread what a newer writer means. Lines of schema 1 have no

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from trainers import architectures
 from trainers.architectures import architecture_of
 from trainers.architectures.architecture import Position
-from trainers.codec import shortened
+from trainers.values.codec import shortened
 
 FlopsConvention = Literal["6n", "8n", "6n_causal", "palm", "megatron_model", "megatron_hardware"]
 

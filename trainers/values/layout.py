@@ -1,15 +1,15 @@
-"""`Layout` and `BatchPoint`: everything that must not change the mathematics."""
+"""`Layout`: everything that must not change the mathematics, but how the batch is cut."""
 
 import dataclasses
 import functools
 from collections.abc import Iterator
 from typing import Literal
 
-from trainers.axes import axes_of, axis, choices_of, defaults_of
-from trainers.codec import identity, shortened
 from trainers.engines import engines_with, rules_of
 from trainers.engines.rules import Rules
-from trainers.recipe import LARGEST_BATCH, Recipe
+from trainers.values.axes import axes_of, axis, choices_of, defaults_of
+from trainers.values.codec import identity, shortened
+from trainers.values.recipe import Recipe
 
 GradSync = Literal["every", "last"]
 Checkpointing = Literal["none", "selective", "every_4", "every_2", "full", "budget_75", "budget_50", "budget_25"]
@@ -300,52 +300,6 @@ def activation_budget(checkpointing: str) -> float:
     """`Layout.activation_budget` by the word alone."""
     name, _, percent = checkpointing.partition("_")
     return int(percent) / 100 if name == "budget" else 1.0
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class BatchPoint:
-    """How the global batch is cut: `micro_batch` sequences a rank and micro-step, `grad_accum` micro-steps a step.
-
-    Raises:
-        ValueError: either is below 1.
-    """
-
-    micro_batch: int
-    grad_accum: int
-
-    def __post_init__(self) -> None:
-        for field in ("micro_batch", "grad_accum"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
-            if getattr(self, field) > LARGEST_BATCH:
-                raise ValueError(f"{field} must be at most 10^12, got {shortened(getattr(self, field))}")
-
-    @classmethod
-    def of(cls, recipe: Recipe, layout: Layout, micro_batch: int) -> "BatchPoint":
-        """The point of `recipe` on `layout` at `micro_batch`: grad_accum follows from the global batch, unless the
-        recipe fixes it.
-
-        Raises:
-            ValueError: micro_batch x data-parallel size does not divide the global batch.
-        """
-        if recipe.grad_accum:
-            return cls(micro_batch=micro_batch, grad_accum=recipe.grad_accum)
-        per_micro_step = micro_batch * layout.data_parallel
-        if micro_batch < 1 or recipe.global_batch % per_micro_step:
-            raise ValueError(
-                f"global batch {recipe.global_batch} is not a multiple of micro_batch {micro_batch}"
-                f" x {layout.data_parallel} data-parallel ranks"
-            )
-        return cls(micro_batch=micro_batch, grad_accum=recipe.global_batch // per_micro_step)
-
-    def global_batch(self, layout: Layout) -> int:
-        """Sequences in one optimizer step on `layout`, over all ranks."""
-        return self.micro_batch * self.grad_accum * layout.data_parallel
-
-
-def divides(recipe: Recipe, layout: Layout, micro_batch: int) -> bool:
-    """Whether `micro_batch` x data-parallel ranks divide the recipe's global batch, or the accumulation is fixed."""
-    return not recipe.global_batch % (micro_batch * layout.data_parallel)
 
 
 # Asked for at every measurement of a study, which has ten thousand of them over some thousand layouts.

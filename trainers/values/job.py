@@ -3,10 +3,11 @@
 import dataclasses
 from typing import Any
 
-from trainers.cluster import Cluster
-from trainers.layout import BatchPoint, Layout
-from trainers.measurement import Measurement, Outcome
-from trainers.recipe import Recipe
+from trainers.values.batch import BatchPoint
+from trainers.values.cluster import Cluster
+from trainers.values.layout import Layout
+from trainers.values.measurement import Measurement, Outcome
+from trainers.values.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

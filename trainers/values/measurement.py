@@ -5,9 +5,10 @@ import enum
 import functools
 from collections.abc import Mapping
 
-from trainers.codec import identity
-from trainers.layout import BatchPoint, Layout
-from trainers.recipe import Recipe
+from trainers.values.batch import BatchPoint
+from trainers.values.codec import identity
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
 
 
 class Outcome(enum.StrEnum):
