@@ -1,0 +1,137 @@
+"""A session of a training: attempts after each other until it is done, with progress and MLflow beside them."""
+
+import dataclasses
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from platform.cluster.nodes import Place
+from platform.common.errors import ClusterError, InputError
+from platform.common.signals import INTERRUPTED
+from platform.training.folder import TrainingFolder
+from platform.training.progress import Progress
+from trainers.support import refusal
+from trainers.values.cluster import Cluster
+from trainers.values.layout import Layout
+from trainers.values.training import Phase, Plan, Record, Steps, TrainingJob
+from trainers.values.training_lines import Reader
+
+_MOST_LOST = 5
+"""Attempts in a row that may end without a step more than the one before."""
+_LOOK_S = 0.5
+_STOP_S = 120.0
+"""What workers may take to save a checkpoint after Ctrl-C."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """How often checkpoints are written, and how many stay."""
+
+    checkpoint_s: float
+    checkpoint_steps: int | None
+    keep: int
+
+
+def check_layouts(plan: Plan, cluster: Cluster) -> None:
+    """Refuses phases whose layouts cannot run on the cluster's devices.
+
+    Raises:
+        InputError: the first such one.
+    """
+    for phase in plan.phases:
+        wanted = phase.layout.world_size
+        if wanted > cluster.num_devices:
+            raise InputError(
+                f"the layout {phase.layout.label} takes {wanted} devices, the cluster has {cluster.num_devices}:"
+                " give the layout.json of a search on so many devices and the same --out"
+            )
+        if why := refusal(plan.recipe, phase.layout, _part_of(cluster, phase.layout)):
+            raise InputError(why)
+
+
+def _part_of(cluster: Cluster, layout: Layout) -> Cluster:
+    if layout.world_size == cluster.num_devices:
+        return cluster
+    return dataclasses.replace(cluster, num_nodes=1, devices_per_node=layout.world_size)
+
+
+class Session:
+    """The attempts of one call of the command."""
+
+    def __init__(self, folder: TrainingFolder, plan: Plan, place: Place, settings: Settings) -> None:
+        self._folder, self._plan, self._place, self._settings = folder, plan, place, settings
+        self._reader = Reader(folder.records)
+        self._reader.read()  # what earlier sessions wrote
+        self._last_step = 0
+
+    def run(self, watch: Callable[[list[Record]], None] = lambda _: None) -> int:
+        """Trains to the end; the exit code. `watch` gets the records as they come.
+
+        Raises:
+            ClusterError: workers were lost again and again, or failed for a reason that would come again.
+        """
+        progress, lost, storage = Progress(self._plan), 0, Path(tempfile.mkdtemp(prefix="layout-training-"))
+        try:
+            while (phase := self._plan.phase_at(self._folder.tokens_saved())) is not None:
+                before = self._last_step
+                ended, interrupted = self._attempt(phase, storage, progress, watch)
+                if interrupted:
+                    return INTERRUPTED
+                if ended.state == "failed":
+                    raise ClusterError(f"the training ended: {ended.reason}")
+                if ended.state == "lost":
+                    lost = 0 if self._last_step > before else lost + 1
+                    if lost >= _MOST_LOST:
+                        raise ClusterError(
+                            f"workers were lost {lost} times without a further step, last because {ended.reason};"
+                            " the checkpoints stay: the same command goes on"
+                        )
+                    progress.pause(f"A worker was lost ({ended.reason}): goes on from the newest checkpoint.")
+            return 0
+        finally:
+            progress.close()
+            shutil.rmtree(storage, ignore_errors=True)
+
+    def _attempt(self, phase: Phase, storage: Path, progress: Progress, watch: Callable[[list[Record]], None]):  # type: ignore[no-untyped-def]
+        from trainers.training import attempt  # imports torch
+
+        place, settings = self._place, self._settings
+        job = TrainingJob(
+            plan=self._plan,
+            folder=str(self._folder.path),
+            attempt=self._folder.next_attempt(),
+            layout=phase.layout,
+            cluster=place.cluster,
+            cpus_per_worker=place.cpus_per_worker,
+            checkpoint_s=settings.checkpoint_s,
+            checkpoint_steps=settings.checkpoint_steps,
+            keep=settings.keep,
+        )
+        nodes = tuple(node.id for node in place.nodes) if place.left_out else ()
+        ends: list[attempt.Ended] = []
+        thread = threading.Thread(target=lambda: ends.append(attempt.run(job, storage, nodes)), daemon=True)
+        thread.start()
+        interrupted, until_s = False, float("inf")
+        while thread.is_alive() and time.monotonic() < until_s:
+            try:
+                thread.join(_LOOK_S)
+                self._show(progress, watch)
+            except KeyboardInterrupt:
+                if interrupted:
+                    break
+                interrupted, until_s = True, time.monotonic() + _STOP_S
+                self._folder.ask_to_stop()
+                progress.pause("Interrupted: saves a checkpoint and ends; once more ends at once.")
+        self._show(progress, watch)
+        if interrupted:
+            return attempt.Ended(state="stopped"), True
+        return (ends[0] if ends else attempt.Ended(state="failed", reason="its thread ended without a word")), False
+
+    def _show(self, progress: Progress, watch: Callable[[list[Record]], None]) -> None:
+        if records := self._reader.read():
+            self._last_step = max([self._last_step, *(each.last_step for each in records if isinstance(each, Steps))])
+            progress.add(records)
+            watch(records)
