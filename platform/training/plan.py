@@ -1,6 +1,7 @@
 """From options and target to a `Plan`: recipe, phases with the batch points that fit them, schedule, held-out data."""
 
 import dataclasses
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def make_plan(options: TrainOptions, target: Target, before: Plan | None) -> Pla
         recipe = _recipe(options, known)
         validation = _validation(options, recipe)
         phases = tuple(_phases(options, target, recipe))
-        source = data.source(recipe, held_out=0 if validation.data else validation.sequences)
+        data.source(recipe, held_out=0 if validation.data else validation.sequences)  # refuses what is too small
         for phase in phases:
             if why := standing_refusal(recipe, phase.layout, phase.layout.world_size):
                 raise InputError(why)
@@ -50,7 +51,7 @@ def make_plan(options: TrainOptions, target: Target, before: Plan | None) -> Pla
             phases=phases,
             schedule=_schedule(options),
             validation=validation,
-            initial_weights=str(Path(options.start_from).expanduser().absolute()) if options.start_from else "",
+            initial_weights=_initial_weights(options.start_from, recipe) if options.start_from else "",
         )
     except OSError as error:
         raise InputError(f"the data cannot be read: {error}") from error
@@ -58,7 +59,6 @@ def make_plan(options: TrainOptions, target: Target, before: Plan | None) -> Pla
         raise
     except ValueError as error:
         raise InputError(str(error)) from error
-    del source
     return plan
 
 
@@ -75,6 +75,24 @@ def _recipe(options: TrainOptions, known: Recipe) -> Recipe:
 
 def _data_path(text: str) -> str:
     return text if text == "included" else str(Path(text).expanduser().absolute())
+
+
+def _initial_weights(text: str, recipe: Recipe) -> str:
+    """The folder's absolute path; that its files are of the recipe's kind of model. Shapes are checked by the workers.
+
+    Raises:
+        InputError: it holds no model, or one of another kind.
+    """
+    folder = Path(text).expanduser().absolute()
+    try:
+        kind = json.loads((folder / "config.json").read_bytes()).get("model_type")
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(f"{folder} holds no config.json of a transformers model: give such a folder") from error
+    if kind != recipe.model.architecture:
+        raise InputError(f"{folder} holds a {kind} model, the recipe has {recipe.model.architecture}: give another one")
+    if not any((folder / f"model.safetensors{end}").is_file() for end in ("", ".index.json")):
+        raise InputError(f"{folder} holds no model.safetensors: save the model there as safetensors")
+    return str(folder)
 
 
 def _schedule(options: TrainOptions) -> Schedule:

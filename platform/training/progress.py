@@ -38,7 +38,7 @@ class Progress:
         if self._last is not None:
             say(self.line())
 
-    def pause(self, text: str) -> None:
+    def say(self, text: str) -> None:
         """Prints a line beside the live one."""
         if self._live is not None:
             self._live.console.print(text)
@@ -53,7 +53,7 @@ class Progress:
                     self._recent.clear()
                     where = f"from step {record.step}" if record.step else "from the beginning"
                     after = duration(record.startup_s)
-                    self.pause(f"Trains {where} with {record.layout}, {after} after the workers' start.")
+                    self.say(f"Trains {where} with {record.layout}, {after} after the workers' start.")
                 case Steps():
                     self._last = record
                     self._recent.append(record)
@@ -62,7 +62,7 @@ class Progress:
                 case Validated():
                     self._validated = record
                 case NotSaved():
-                    self.pause(
+                    self.say(
                         f"The checkpoint of step {record.step} could not be written ({record.reason}); the one before"
                         " it is still there: make room."
                     )

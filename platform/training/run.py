@@ -5,19 +5,23 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from platform.cluster.nodes import Place
 from platform.common.errors import ClusterError, InputError
 from platform.common.signals import INTERRUPTED
 from platform.training.folder import TrainingFolder
 from platform.training.progress import Progress
+from platform.training.promise import Promise, memory_growth, shortfall
 from trainers.support import refusal
 from trainers.values.cluster import Cluster
 from trainers.values.layout import Layout
-from trainers.values.training import Phase, Plan, Record, Steps, TrainingJob
+from trainers.values.training import Begun, Phase, Plan, Record, Steps, TrainingJob
 from trainers.values.training_lines import Reader
+
+if TYPE_CHECKING:
+    from trainers.training.attempt import Ended
 
 _MOST_LOST = 5
 """Attempts in a row that may end without a step more than the one before."""
@@ -33,6 +37,8 @@ class Settings:
     checkpoint_s: float
     checkpoint_steps: int | None
     keep: int
+    promise: Promise | None = None
+    """What the search measured; None where that is not known, or the batch changes."""
 
 
 def check_layouts(plan: Plan, cluster: Cluster) -> None:
@@ -66,9 +72,11 @@ class Session:
         self._reader = Reader(folder.records)
         self._reader.read()  # what earlier sessions wrote
         self._last_step = 0
+        self._of_attempt: list[Record] = []
+        self._said: set[str] = set()
 
-    def run(self, watch: Callable[[list[Record]], None] = lambda _: None) -> int:
-        """Trains to the end; the exit code. `watch` gets the records as they come.
+    def run(self) -> int:
+        """Trains to the end; the exit code.
 
         Raises:
             ClusterError: workers were lost again and again, or failed for a reason that would come again.
@@ -77,7 +85,7 @@ class Session:
         try:
             while (phase := self._plan.phase_at(self._folder.tokens_saved())) is not None:
                 before = self._last_step
-                ended, interrupted = self._attempt(phase, storage, progress, watch)
+                ended, interrupted = self._attempt(phase, storage, progress)
                 if interrupted:
                     return INTERRUPTED
                 if ended.state == "failed":
@@ -89,13 +97,14 @@ class Session:
                             f"workers were lost {lost} times without a further step, last because {ended.reason};"
                             " the checkpoints stay: the same command goes on"
                         )
-                    progress.pause(f"A worker was lost ({ended.reason}): goes on from the newest checkpoint.")
+                    progress.say(f"A worker was lost ({ended.reason}): goes on from the newest checkpoint.")
             return 0
         finally:
             progress.close()
             shutil.rmtree(storage, ignore_errors=True)
 
-    def _attempt(self, phase: Phase, storage: Path, progress: Progress, watch: Callable[[list[Record]], None]):  # type: ignore[no-untyped-def]
+    def _attempt(self, phase: Phase, storage: Path, progress: Progress) -> "tuple[Ended, bool]":
+        """How an attempt at `phase` ended, and whether the user interrupted it."""
         from trainers.training import attempt  # imports torch
 
         place, settings = self._place, self._settings
@@ -111,27 +120,41 @@ class Session:
             keep=settings.keep,
         )
         nodes = tuple(node.id for node in place.nodes) if place.left_out else ()
-        ends: list[attempt.Ended] = []
+        ends: list[Ended] = []
         thread = threading.Thread(target=lambda: ends.append(attempt.run(job, storage, nodes)), daemon=True)
         thread.start()
         interrupted, until_s = False, float("inf")
         while thread.is_alive() and time.monotonic() < until_s:
             try:
                 thread.join(_LOOK_S)
-                self._show(progress, watch)
+                self._show(progress)
             except KeyboardInterrupt:
                 if interrupted:
                     break
                 interrupted, until_s = True, time.monotonic() + _STOP_S
                 self._folder.ask_to_stop()
-                progress.pause("Interrupted: saves a checkpoint and ends; once more ends at once.")
-        self._show(progress, watch)
+                progress.say("Interrupted: saves a checkpoint and ends; once more ends at once.")
+        self._show(progress)
         if interrupted:
             return attempt.Ended(state="stopped"), True
         return (ends[0] if ends else attempt.Ended(state="failed", reason="its thread ended without a word")), False
 
-    def _show(self, progress: Progress, watch: Callable[[list[Record]], None]) -> None:
-        if records := self._reader.read():
-            self._last_step = max([self._last_step, *(each.last_step for each in records if isinstance(each, Steps))])
-            progress.add(records)
-            watch(records)
+    def _show(self, progress: Progress) -> None:
+        records = self._reader.read()
+        if not records:
+            return
+        steps = [each.last_step for each in records if isinstance(each, Steps)]
+        self._last_step = max([self._last_step, *steps])
+        for record in records:
+            if isinstance(record, Begun):
+                self._of_attempt.clear()
+            self._of_attempt.append(record)
+        progress.add(records)
+        promise = self._settings.promise
+        for kind, sentence in (
+            ("speed", "" if promise is None else shortfall(promise, self._of_attempt)),
+            ("memory", memory_growth(self._of_attempt)),
+        ):
+            if sentence and kind not in self._said:
+                self._said.add(kind)
+                progress.say(sentence)

@@ -11,8 +11,10 @@ from platform.training.folder import TrainingFolder
 from platform.training.mlflow_run import TrainingRun
 from platform.training.options import TrainOptions
 from platform.training.plan import make_plan
+from platform.training.promise import Promise
 from platform.training.run import Session, Settings, check_layouts
-from platform.training.target import read_target
+from platform.training.target import Target, read_target
+from trainers.values.training import Plan
 
 
 def train(options: TrainOptions) -> int:
@@ -34,7 +36,10 @@ def train(options: TrainOptions) -> int:
             with connected(options.address, cpu_workers=most) as place:
                 check_layouts(plan, place.cluster)
                 settings = Settings(
-                    checkpoint_s=options.checkpoint_s, checkpoint_steps=options.checkpoint_steps, keep=options.keep
+                    checkpoint_s=options.checkpoint_s,
+                    checkpoint_steps=options.checkpoint_steps,
+                    keep=options.keep,
+                    promise=_promise(target, plan),
                 )
                 mirror = TrainingRun(
                     plan, uri=uri, name=folder.path.name, training_id=folder.identity(), records=folder.records
@@ -51,3 +56,10 @@ def train(options: TrainOptions) -> int:
         else:
             say(tell(folder, result))
         return code
+
+
+def _promise(target: Target, plan: Plan) -> Promise | None:
+    """What the search measured of the one batch point that is trained."""
+    if target.tokens_per_s is None or len(plan.phases) > 1 or plan.phases[0].batch != target.batch:
+        return None
+    return Promise(tokens_per_s=target.tokens_per_s, matmul_tflops=target.matmul_peak_tflops)

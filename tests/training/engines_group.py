@@ -30,6 +30,20 @@ def recipe(**fields: Any) -> Recipe:
     return Recipe(model=MODEL, seq_len=12, global_batch=GLOBAL_BATCH, **{**known, **fields})
 
 
+def _model(architecture: str, **fields: Any) -> ModelSpec:
+    return ModelSpec(
+        name=architecture, architecture=architecture, num_layers=2, hidden_size=20, num_heads=2, vocab_size=97, **fields
+    )
+
+
+FP_RECIPES = {
+    "bloom": recipe(),
+    "gpt2": dataclasses.replace(recipe(), model=_model("gpt2", max_positions=32)),
+    "llama": dataclasses.replace(recipe(), model=_model("llama", ffn_size=40, num_kv_heads=1, max_positions=32)),
+}
+"""One of each kind of model: tied heads or not, transposed weights or not."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hop:
     """A checkpoint of one layout that others go on from."""

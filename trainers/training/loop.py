@@ -77,11 +77,16 @@ class Loop:
                 tokens=self._tokens,
                 startup_s=self._startup_s(),
                 layout=self._job.layout.label,
-                world_size=dist.get_world_size(),
+                nodes=self._worker.nodes,
+                matmul_tflops=self._worker.matmul_tflops,
             )
         )
         self._clock_s = self._saved_s = time.perf_counter()
-        pending, stopped = _Pending(began_s=self._clock_s), False
+        if self._saved_step < 0:  # what may fail later does so now: a held-out loss, a checkpoint
+            if self._validator.is_on:
+                self._validate()
+            self._save()
+        pending, stopped = _Pending(began_s=time.perf_counter()), False
         while (phase := self._phase()) is not None and not stopped:
             self._one_step(phase, pending)
             over = (following := self._phase()) is None or following.batch != phase.batch

@@ -1,5 +1,6 @@
 """The train function of one rank of a training: from the newest checkpoint to the end of the attempt's last phase."""
 
+import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,9 +12,10 @@ import torch.distributed as dist
 
 from trainers import engines
 from trainers.failures import RungFailure, one_line, size
+from trainers.measuring import matmul_peak
 from trainers.measuring.device import CpuMeter, CudaMeter, Meter
 from trainers.startup import prestart
-from trainers.training import checkpoint
+from trainers.training import checkpoint, initial_weights
 from trainers.training.loop import Loop
 from trainers.values.codec import from_json
 from trainers.values.measurement import Outcome
@@ -33,6 +35,8 @@ def train(config: Mapping[str, Any]) -> str:
     job = from_json(TrainingJob, config)
     worker = Worker(job, started_s)
     try:
+        if not job.layout.steps_on_host:  # an optimizer that steps on the host has all of its cores
+            prestart.ask(ray.train.get_context().get_local_world_size(), job.cpus_per_worker)
         return worker.run()
     except Exception as error:
         worker.fail(error)
@@ -50,6 +54,8 @@ class Worker:
         self._control = dist.new_group(backend="gloo") if on_cuda else dist.group.WORLD
         self.watchdog = Watchdog(floor_s=job.hang_floor_s, on_hang=lambda *_: None)
         self.where = "start-up"
+        self.nodes: tuple[str, ...] = ()
+        self.matmul_tflops: tuple[float, ...] = ()
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's `value`, by rank, on every rank."""
@@ -62,17 +68,23 @@ class Worker:
         job = self.job
         self.watchdog.beat("init", allowed_s=job.first_step_s)
         self._check_folder()
-        if not job.layout.steps_on_host:
-            prestart.ask(ray.train.get_context().get_local_world_size(), job.cpus_per_worker)
+        self.nodes = tuple(self.gather(socket.gethostname()))
+        measured = matmul_peak.measure_tflops(self.device, job.plan.recipe.compute_precision, job.peak_s)
+        self.matmul_tflops = tuple(self.gather(measured))  # all at once, as they train: they share power and air
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
         engines.load(job.layout.engine)  # its imports are no part of the memory that the model takes
         self.meter.start(None)
         engine = engines.create(job.plan.recipe, job.layout, self.device)
         folder = Path(job.folder, CHECKPOINTS)
-        (start,) = {self.gather(checkpoint.newest(folder))[0]}
+        start = self.gather(checkpoint.newest(folder))[0]  # rank 0 says which: a folder may be seen late elsewhere
         manifest = None
         if start is not None:
             self.where = f"reading checkpoint {start.name}"
             manifest = checkpoint.load(engine, start)
+        elif job.plan.initial_weights:
+            self.where = "reading the initial weights"
+            initial_weights.load(engine, Path(job.plan.initial_weights))
         loop = Loop(self, engine, manifest, startup_s=lambda: time.perf_counter() - self._started_s)
         try:
             return loop.run()

@@ -158,6 +158,8 @@ class TrainingJob:
     """Optimizer steps between checkpoints, in place of seconds."""
     keep: int = 2
     """Checkpoints that stay."""
+    peak_s: float = 0.5
+    """Seconds of matrix products by which slow devices are known."""
     report_s: float = 2.0
     """About what lies between two reports of the steps."""
     hang_floor_s: float = 60.0
@@ -175,7 +177,10 @@ class Begun:
     tokens: int
     startup_s: float
     layout: str
-    world_size: int
+    nodes: tuple[str, ...]
+    """Address of each rank's node."""
+    matmul_tflops: tuple[float, ...]
+    """Of each rank's device, all at once, measured before the first step."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -84,6 +84,8 @@ class DdpEngine(TorchEngine):
         as they were where the state was saved, and the sums of the next step have the same bits.
         """
         super().adopt(counters)
+        if not counters.optimizer_step:
+            return  # nor had the first step this
         tokens = torch.zeros((1, self._recipe.seq_len + 1), dtype=torch.int64, device=self._device)
         self._micro_step(tokens, last=True)
         self._clear_gradients()
