@@ -86,7 +86,7 @@ class Session:
             while (phase := self._plan.phase_at(self._folder.tokens_saved())) is not None:
                 before = self._last_step
                 ended, interrupted = self._attempt(phase, storage, progress)
-                if interrupted:
+                if interrupted or ended.state == "stopped":
                     return INTERRUPTED
                 if ended.state == "failed":
                     raise ClusterError(f"the training ended: {ended.reason}")
@@ -153,7 +153,7 @@ class Session:
         promise = self._settings.promise
         for kind, sentence in (
             ("speed", "" if promise is None else shortfall(promise, self._of_attempt)),
-            ("memory", memory_growth(self._of_attempt)),
+            ("memory", memory_growth(self._of_attempt) if self._place.has_gpus else ""),
         ):
             if sentence and kind not in self._said:
                 self._said.add(kind)
