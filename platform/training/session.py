@@ -106,6 +106,6 @@ def train_on(place: Place, training: Opened) -> int:
 
 def _promise(target: Target, plan: Plan) -> Promise | None:
     """What the search measured of the one batch point that is trained."""
-    if target.tokens_per_s is None or len(plan.phases) > 1 or plan.phases[0].batch != target.batch:
+    if target.tokens_per_s is None or [phase.batch for phase in plan.phases] != [target.batch]:
         return None
     return Promise(tokens_per_s=target.tokens_per_s, matmul_tflops=target.matmul_peak_tflops)

@@ -1,12 +1,16 @@
 """What every rank of a group does in the tests of the loop: the attempts of a training, one after the other."""
 
+import contextlib
 import dataclasses
+import os
 import time
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
+from trainers.training.loop import Loop
 from trainers.training.worker import Worker
 from trainers.values.batch import BatchPoint
 from trainers.values.cluster import Cluster
@@ -59,10 +63,14 @@ def job(folder: Path, of: Plan, **fields: Any) -> TrainingJob:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """An attempt, and the step at which its ranks are gone without a word; None for one that ends by itself."""
+    """An attempt, and what happens in it before the step of that number."""
 
     job: TrainingJob
     dies_before: int | None = None
+    """All ranks are gone without a word."""
+    full_before: int | None = None
+    """The disk of the training's folder becomes full."""
+    free_before: int | None = None
 
 
 class Gone(Exception):
@@ -82,9 +90,7 @@ def _play(attempt: Attempt) -> str:
     dist.barrier()
     worker = Worker(attempt.job, time.perf_counter())
     try:
-        if attempt.dies_before is None:
-            return worker.run()
-        with _dying(attempt.dies_before):
+        with _disturbed(attempt):
             return worker.run()
     except Gone:
         return "gone"
@@ -93,25 +99,30 @@ def _play(attempt: Attempt) -> str:
         worker.watchdog.rest()
 
 
-class _dying:
-    """A context in which the loop raises `Gone` in place of step `step`."""
+@contextlib.contextmanager
+def _disturbed(attempt: Attempt) -> Generator[None]:
+    """Has the loop's steps go wrong as the attempt says."""
+    loop: Any = Loop
+    one_step, filler = loop._one_step, Path(attempt.job.folder) / "filler"
 
-    def __init__(self, step: int) -> None:
-        self._step = step
-
-    def __enter__(self) -> None:
-        from trainers.training.loop import Loop
-
-        loop: Any = Loop
-        self._loop, self._one_step = loop, loop._one_step
-
-        def one_step(itself: Any, *rest: Any) -> None:
-            if itself._step + 1 == self._step:
-                itself._writer.finish()  # the thread's group is not to be left in the middle of a collective
+    def disturbed(itself: Any, *rest: Any) -> None:
+        number = itself._step + 1
+        if number in (attempt.dies_before, attempt.full_before, attempt.free_before):
+            # What is being written belongs to the time before.
+            itself._tell(itself._writer.finish())
+            if number == attempt.dies_before:
                 raise Gone
-            self._one_step(itself, *rest)
+            if dist.get_rank() == 0 and number == attempt.full_before:
+                with filler.open("wb") as file, contextlib.suppress(OSError):
+                    while True:
+                        os.write(file.fileno(), b"x" * 4096)
+            elif dist.get_rank() == 0:
+                filler.unlink()
+            dist.barrier()
+        one_step(itself, *rest)
 
+    loop._one_step = disturbed
+    try:
+        yield
+    finally:
         loop._one_step = one_step
-
-    def __exit__(self, *_: object) -> None:
-        self._loop._one_step = self._one_step

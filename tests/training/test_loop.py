@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.contract.group import run_group
+from tests.disks import small_disk
 from tests.training.loop_group import DDP, FSDP, RECIPE, STEP, Attempt, attempts, job, plan
 from trainers.training import checkpoint
 from trainers.values.batch import BatchPoint
-from trainers.values.training import Begun, Phase, Record, Saved, Steps, Validated
+from trainers.values.training import Begun, NotSaved, Phase, Record, Saved, Steps, Validated
 from trainers.values.training_files import CHECKPOINTS, RECORDS
 from trainers.values.training_lines import Reader, without_redone
 
@@ -125,3 +126,16 @@ def test_the_records_of_a_superseded_attempt_are_left_out(folder: Path, ended: d
     redone = [each for each in found if isinstance(each, Steps) and each.attempt == 1 and each.first_step > 4]
     assert redone and not any(each in records(folder / "cut") for each in redone)
     assert dataclasses.is_dataclass(redone[0])
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_and_loses_no_record(
+    folder: Path, ended: dict[str, str], tmp_path: Path
+):
+    with small_disk(tmp_path / "disk", 2) as disk:
+        attempt = Attempt(job=job(disk, plan()), full_before=6, free_before=10)
+        assert run_group(attempts, [attempt], 2) == ["done"]
+        (missing,) = (each for each in records(disk) if isinstance(each, NotSaved))
+        assert (missing.step, missing.reason) == (8, "No space left on device")
+        assert [each.step for each in records(disk) if isinstance(each, Saved)] == [0, 4, 12]
+        assert sorted(path.name for path in (disk / CHECKPOINTS).iterdir()) == ["step-00000004-1", "step-00000012-1"]
+        assert losses(disk) == losses(folder / "undisturbed")

@@ -138,7 +138,6 @@ class Sharded(torch.Tensor):
 
     parts: Sequence[Part]
 
-    @staticmethod
     def __new__(cls, shape: Sequence[int], parts: Sequence[Part]) -> "Sharded":
         make: Any = torch.Tensor._make_wrapper_subclass  # pyright: ignore[reportPrivateUsage]
         made = make(cls, torch.Size(shape), dtype=torch.float32)

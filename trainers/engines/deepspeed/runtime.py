@@ -210,7 +210,7 @@ class DeepSpeedEngine(AccumulatingEngine):
 
     def counters(self) -> Counters:
         engine = self._engine
-        scale = scaler_counters(engine.torch_autocast_z0_gradscaler)
+        scale: dict[str, Any] = scaler_counters(engine.torch_autocast_z0_gradscaler)
         scaler = getattr(engine.optimizer, "loss_scaler", None)
         if self._recipe.compute_precision == "fp16" and scaler is not None:
             steps = (scaler.cur_iter - scaler.last_overflow_iter - 1) % scaler.scale_window
