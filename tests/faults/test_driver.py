@@ -207,7 +207,7 @@ def test_a_terminal_that_is_closed_ends_a_search_in_order_unless_it_ignores_that
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(1)
         else:
-            assert process.wait(60) == 0 and (tmp_path / "ended").read_text() == "in order"
+            assert process.wait(600) == 0 and (tmp_path / "ended").read_text() == "in order"
     finally:
         process.kill()
         process.wait()
