@@ -82,7 +82,7 @@ class _Run:
         missing = {key: value for key, value in parameters(plan).items() if key not in run.data.params}
         param: Any = importlib.import_module("mlflow.entities").Param
         self._client.log_batch(self._id, params=[param(key, value) for key, value in missing.items()])
-        self._client.set_terminated(self._id, "RUNNING")
+        self._client.update_run(self._id, status="RUNNING")
         self._logged = {key: self._last_step(key) for key in ("train_loss", "val_loss")}
 
     def _last_step(self, key: str) -> int:

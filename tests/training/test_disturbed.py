@@ -97,7 +97,9 @@ def _kill_at_random(folder: Path, process: "subprocess.Popen[bytes]", over: thre
     """Kills a worker twenty times, each some random time after its attempt's workers were ready."""
     draw, reader = random.Random(0), Reader(folder / "training.jsonl")
     while len(kills) < 20 and not over.wait(0.05):
-        if not any(isinstance(each, Begun) for each in reader.read()) or over.wait(draw.random()):
+        # One in four is killed with its first steps, the others some time after their first checkpoint.
+        awaited = Begun if len(kills) % 4 == 0 else Saved
+        if not any(isinstance(each, awaited) for each in reader.read()) or over.wait(draw.random()):
             continue
         workers: list[psutil.Process] = []
         for each in psutil.Process(process.pid).children(recursive=True):

