@@ -37,7 +37,7 @@ def make(tmp_path: Path) -> Make:
     def made(
         *argv: str, tokens: int = 100 * STEP, target: Path | None = None, before: Plan | None = None, done: int = 0
     ) -> Plan:
-        options = train.parse([str(target or tmp_path / "layout.json"), "--tokens", str(tokens), *argv])
+        options = train.parse([str(target or tmp_path / "layout.json"), "--tokens", str(100 * STEP), *argv])
         return make_plan(options, read_target(options.target, options.studies, options.recipe), before, done)
 
     return made
