@@ -1,7 +1,6 @@
 """Trainings that are killed for real: a driver, twenty workers at random, and other numbers of workers on the way."""
 
 import contextlib
-import os
 import random
 import signal
 import subprocess
@@ -14,8 +13,9 @@ import psutil
 import pytest
 
 from platform.training.folder import TrainingFolder, steps_of
+from tests.training.environment import ENVIRONMENT
+from tests.training.layout_file import write_layout
 from tests.training.loop_group import DDP, STEP
-from tests.training.test_plan import write_layout
 from trainers.values.layout import Layout
 from trainers.values.training import Begun, Saved
 from trainers.values.training_lines import Reader
@@ -24,11 +24,6 @@ pytestmark = [pytest.mark.ray, pytest.mark.heavy]
 
 ROOT = Path(__file__).parents[2]
 STEPS = 1000
-ENVIRONMENT = {
-    **{name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))},
-    "CUDA_VISIBLE_DEVICES": "",
-    "OMP_NUM_THREADS": "1",
-}
 
 
 def start(folder: Path, name: str, layout: Layout = DDP, *argv: str) -> "subprocess.Popen[bytes]":

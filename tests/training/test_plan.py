@@ -4,7 +4,6 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ from platform.common.errors import InputError
 from platform.training.folder import TrainingFolder
 from platform.training.plan import make_plan
 from platform.training.target import read_target
+from tests.training.layout_file import write_layout
 from tests.training.loop_group import DDP, FSDP, RECIPE, STEP
 from trainers.values.batch import BatchPoint
 from trainers.values.codec import to_json
@@ -20,13 +20,6 @@ from trainers.values.layout import Layout
 from trainers.values.training import Plan
 
 Make = Callable[..., Plan]
-
-
-def write_layout(path: Path, layout: Layout = DDP, **parts: Any) -> Path:
-    """A layout's file with a recipe and a batch point, as a search writes it."""
-    batch = BatchPoint(micro_batch=2, grad_accum=1)
-    path.write_text(json.dumps(to_json({"layout": layout, "recipe": RECIPE, "batch": batch, **parts})))
-    return path
 
 
 @pytest.fixture
