@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from platform import train
+import platform.train as train  # pyright takes `from platform import` for the standard module
 from platform.common.errors import InputError
 from platform.training.folder import TrainingFolder
 from platform.training.plan import make_plan

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from platform import train
+import platform.train as train  # pyright takes `from platform import` for the standard module
 from platform.cluster.connection import connected
 from platform.cluster.nodes import Place
 from platform.training.ending import summary
