@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from platform.study.history import by_recipe
 from trainers.measuring.intervals import interval
 from trainers.values.measurement import Measurement, Outcome
 
@@ -203,22 +202,11 @@ def winner(measurements: Iterable[Measurement]) -> Measurement | None:
     return None if best is None else best.shown
 
 
-def winners(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
-    """Each recipe's winner by recipe id; a recipe without one is left out."""
-    best_of = {recipe_id: winner(group) for recipe_id, group in by_recipe(measurements).items()}
-    return {recipe_id: best for recipe_id, best in best_of.items() if best is not None}
-
-
-def comparisons(measurements: Iterable[Measurement]) -> list[Comparison]:
-    """The best point of one recipe beside each other that was run as often, the next best first.
+def comparisons(order: Sequence[PointRuns]) -> list[Comparison]:
+    """The best point of a ranking beside each other that was run as often, the next best first.
 
     Empty where there are fewer than two pairs of runs.
     """
-    return comparisons_of(ranked(measurements))
-
-
-def comparisons_of(order: Sequence[PointRuns]) -> list[Comparison]:
-    """The same, from the ranking."""
     return [comparison for other in order[1:] if (comparison := compared(order[0], other)) is not None]
 
 

@@ -10,7 +10,7 @@ from platform.finals.closing import has_curves
 from platform.finals.contenders import contenders_of, unresolved_of
 from platform.finals.coverage import Coverage, coverage
 from platform.finals.gate import Verdict, verdict_on
-from platform.finals.ranking import Comparison, PointRuns, comparisons_of, points, rank, speed_of, winner
+from platform.finals.ranking import Comparison, PointRuns, comparisons, points, rank, speed_of, winner
 from platform.study.history import History, by_recipe
 from trainers.values.journal import GateCurves, Profile, StudyHeader
 from trainers.values.layout import Layout
@@ -65,7 +65,7 @@ class RecipeResult:
     @functools.cached_property
     def comparisons(self) -> tuple[Comparison, ...]:
         """The best point beside each other that was run as often, the next best first."""
-        return tuple(comparisons_of(self.ranking))
+        return tuple(comparisons(self.ranking))
 
     @functools.cached_property
     def gates(self) -> tuple[tuple[GateCurves, Verdict | None], ...]:

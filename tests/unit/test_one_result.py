@@ -15,7 +15,6 @@ RANKING = frozenset(
         "by_speed",
         "points",
         "comparisons",
-        "comparisons_of",
         "compared",
         "named_winner",
         "contenders",
