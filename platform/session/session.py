@@ -147,8 +147,8 @@ def fast_part(options: SearchOptions, request: Request, place: Place) -> Place:
 
 
 def _cpu_workers(request: Request) -> int:
-    """Workers on a cluster without GPUs: those of the space that then runs."""
-    return (request.space.miniature or request.space).num_workers or CPU_WORKERS
+    """Workers on a cluster without GPUs: those of the space that then runs, or as many more as are asked for."""
+    return max((request.space.miniature or request.space).num_workers or CPU_WORKERS, request.num_devices or 0)
 
 
 def _of_miniature(space: Space, miniature: Space) -> str:

@@ -58,13 +58,17 @@ class Architecture:
     """Attributes of transformers' configuration with the value that training needs, whatever `config.json` says."""
 
     embeddings: tuple[str, ...]
-    """Paths of the modules before the blocks that have parameters, the token embedding first."""
+    """Paths of the modules before the blocks that have parameters, or may have, the token embedding first."""
     blocks: str
     """Path of the list of blocks."""
     final_norm: str
     """Path of the norm after the last block."""
     head: str
     """Path of the layer that gives the logits."""
+
+    norm_place: str = ""
+    """Path of the module in whose place a norm of what is embedded stands where `ModelSpec.embedding_norm` asks for one
+    that transformers' model lacks; empty where there is no such place."""
 
     fp32_softmax: bool = True
     """Whether transformers' eager attention computes the softmax in fp32, else in the type of the scores."""
