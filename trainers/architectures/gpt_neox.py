@@ -25,4 +25,11 @@ ARCHITECTURE = Architecture(
     blocks="gpt_neox.layers",
     final_norm="gpt_neox.final_layer_norm",
     head="lm_head",
+    attention="attention",
+    tensor_parallel={
+        "attention.query_key_value": "colwise",
+        "attention.dense": "rowwise",
+        "mlp.dense_h_to_4h": "colwise",
+        "mlp.dense_4h_to_h": "rowwise",
+    },
 )

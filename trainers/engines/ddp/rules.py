@@ -39,6 +39,7 @@ ENGINE = _Ddp(
     runtime="trainers.engines.ddp.runtime:DdpEngine",
     grad_syncs={0: ("last", "every")},
     has_compression=True,
+    model_parallel=("tp", "cp"),
     machinery=0,
     is_preloaded=True,
 )
