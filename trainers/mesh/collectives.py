@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-
 # Torch 2.13 has new names for both, and warns of the old ones, which are all that 2.11 has.
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
