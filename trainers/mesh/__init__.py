@@ -1,0 +1,1 @@
+"""How a model is spread over ranks beyond data parallelism: the mesh, tensor, context and pipeline parallelism."""
