@@ -65,6 +65,8 @@ def build(spec: ModelSpec, *, attention: Attention) -> Model:
     name = transformers_name(architecture.position, attention)
     with _parameters_on_meta():
         module = AutoModelForCausalLM.from_config(_config(spec), dtype=torch.float32, attn_implementation=name)
+        if spec.embedding_norm and not architecture.embedding_norm:
+            _add_embedding_norm(module, spec)
     architecture.use_attention(module, spec, attention)
     module.train()
     names = {parameter: name for name, parameter in module.named_parameters()}
@@ -90,7 +92,14 @@ def share_attention(model: Model, share: Share) -> None:
     architecture = architecture_of(model.spec.architecture)
     setattr(model.module.config, SHARE, share)
     for block in model.blocks:
-        architecture.share_attention(block.get_submodule(architecture.attention), share)
+        architecture.share_attention(block.get_submodule(architecture.attention_path), share)
+
+
+def _add_embedding_norm(module: PreTrainedModel, spec: ModelSpec) -> None:
+    """Puts a norm of what is embedded, alike the last one, in the place that the architecture has for it."""
+    architecture = architecture_of(spec.architecture)
+    last: Any = module.get_submodule(architecture.final_norm)
+    module.set_submodule(architecture.norm_place, type(last)(spec.hidden_size, eps=last.eps))
 
 
 def attention_in_effect(module: PreTrainedModel) -> str:

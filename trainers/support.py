@@ -74,8 +74,9 @@ def _of_model(spec: ModelSpec) -> Iterator[str]:
         return  # a configuration that transformers reads describes a model that transformers has
     if family.embedding_norm and not spec.embedding_norm:
         yield f"transformers has no {kind} without a norm after the embedding, {spec.name} asks for one"
-    if spec.embedding_norm and not family.embedding_norm:
-        others = [name for name in architectures.names() if architecture_of(name).embedding_norm]
+    if spec.embedding_norm and not (family.embedding_norm or family.norm_place):
+        declared = {name: architecture_of(name) for name in architectures.names()}
+        others = [name for name, each in declared.items() if each.embedding_norm or each.norm_place]
         yield (
             f"transformers has no {kind} with a norm after the embedding, {spec.name} asks for one:"
             f" use {' or '.join(others)}"

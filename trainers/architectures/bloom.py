@@ -52,7 +52,6 @@ ARCHITECTURE = _Bloom(
     blocks="transformer.h",
     final_norm="transformer.ln_f",
     head="lm_head",
-    attention="self_attention",
     tensor_parallel={
         "self_attention.query_key_value": "colwise",
         "self_attention.dense": "rowwise",

@@ -25,7 +25,6 @@ ARCHITECTURE = Architecture(
     blocks="gpt_neox.layers",
     final_norm="gpt_neox.final_layer_norm",
     head="lm_head",
-    attention="attention",
     tensor_parallel={
         "attention.query_key_value": "colwise",
         "attention.dense": "rowwise",

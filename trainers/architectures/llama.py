@@ -26,7 +26,6 @@ ARCHITECTURE = Architecture(
     blocks="model.layers",
     final_norm="model.norm",
     head="lm_head",
-    attention="self_attn",
     tensor_parallel={
         "self_attn.q_proj": "colwise",
         "self_attn.k_proj": "colwise",

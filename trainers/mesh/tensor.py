@@ -126,7 +126,7 @@ class TensorParallel:
                 row.group = self._group
         for path in sorted(inside):
             block.get_submodule(path).register_forward_pre_hook(self._gather_input, with_kwargs=True)
-        attention: Any = block.get_submodule(family.attention)
+        attention: Any = block.get_submodule(family.attention_path)
         for size in family.head_sizes:
             setattr(attention, size, getattr(attention, size) // self.size)
 
