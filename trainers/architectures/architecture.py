@@ -70,8 +70,8 @@ class Architecture:
 
     tensor_parallel: Mapping[str, Cutting]
     """How tensor parallelism cuts the linear layers of a block, by their paths in it: "colwise" by outputs, "rowwise"
-    by inputs, the words of transformers' own tables. Attention's layers stand first. A module that stands around a "colwise"
-    layer takes hidden states as its first argument."""
+    by inputs, the words of transformers' own tables. Attention's layers stand first. A module that stands around a
+    "colwise" layer takes hidden states as its first argument."""
     stacked: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
     """The "colwise" layers whose outputs are several matrices one after another, with their number: a rank has its part
     of each."""
