@@ -19,8 +19,8 @@ from tests.samples import header
 from trainers.values.journal import End, Measured
 
 pytestmark = pytest.mark.mirror
-BUSY_S = 50.0
-"""What a machine that others use too may add; MLflow's own client tries for a minute and more."""
+BUSY_S = 200.0
+"""What a busy machine may take; MLflow's own client tries for more than four minutes."""
 
 
 def test_an_unreachable_server_costs_the_search_nothing_and_is_said(studies: Path, closed_port: int) -> None:
@@ -32,7 +32,7 @@ def test_an_unreachable_server_costs_the_search_nothing_and_is_said(studies: Pat
             study.record(Measured(measurement=each))
         assert time.monotonic() - began < BUSY_S
         began = time.monotonic()
-        sentence = mirror.close(30)
+        sentence = mirror.close(120)
         assert time.monotonic() - began < BUSY_S
     assert "lacks 3 of 3 measurements (connection refused)" in sentence
     assert f"python -m platform.report away --studies {studies}" in sentence
@@ -98,7 +98,7 @@ def test_a_server_that_stops_before_the_end_gets_the_rest_later(studies: Path, c
         write_results(study.path, read(study.path)[0])
         time.sleep(1)
         began = time.monotonic()
-        said = mirror.close(30)
+        said = mirror.close(120)
         assert "lacks 1 of 2 measurements (connection refused)" in said and "platform.report cut" in said
         assert time.monotonic() - began < BUSY_S
     serve()
