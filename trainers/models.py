@@ -19,7 +19,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from trainers import architectures
 from trainers.architectures import architecture_of
-from trainers.kernels.attention import layout_name, transformers_name
+from trainers.kernels.attention import SHARE, Share, layout_name, transformers_name
 from trainers.startup import lean
 from trainers.support import model_refusal
 from trainers.values.layout import Attention
@@ -30,6 +30,7 @@ from trainers.values.spec import ModelSpec
 class Model:
     """A model whose parameters hold no memory yet; `trainers.weights` fills them."""
 
+    spec: ModelSpec
     module: PreTrainedModel
     blocks: tuple[nn.Module, ...]
     """The transformer blocks in the order they run: the units of sharding and of activation checkpointing."""
@@ -41,8 +42,7 @@ class Model:
     @property
     def head(self) -> nn.Module:
         """The layer that gives the logits."""
-        config: Any = self.module.config
-        return self.module.get_submodule(architecture_of(config.model_type).head)
+        return self.module.get_submodule(architecture_of(self.spec.architecture).head)
 
 
 def load_code() -> None:
@@ -79,8 +79,20 @@ def build(spec: ModelSpec, *, attention: Attention) -> Model:
     path = architecture.blocks
     blocks = tuple(module.get_submodule(path).children())
     return Model(
-        module=module, blocks=blocks, block_names=tuple(f"{path}.{i}" for i in range(len(blocks))), names=names
+        spec=spec,
+        module=module,
+        blocks=blocks,
+        block_names=tuple(f"{path}.{i}" for i in range(len(blocks))),
+        names=names,
     )
+
+
+def share_attention(model: Model, share: Share) -> None:
+    """Makes the model compute `share` of its attention; its masks are then of that share too."""
+    architecture = architecture_of(model.spec.architecture)
+    setattr(model.module.config, SHARE, share)
+    for block in model.blocks:
+        architecture.share_attention(block.get_submodule(architecture.attention_path), share)
 
 
 def _add_embedding_norm(module: PreTrainedModel, spec: ModelSpec) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from trainers import architectures
 from trainers.architectures import architecture_of
 from trainers.kernels.rules import kernel_refusals
+from trainers.mesh.rules import mesh_refusals
 from trainers.values.cluster import Cluster
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
@@ -64,6 +65,7 @@ def _of_engine(recipe: Recipe, layout: Layout) -> Iterator[str]:
     yield from layout.rules.refusals(recipe, layout)
     yield from layout.rules.depth_refusals(recipe, layout)
     yield from kernel_refusals(recipe, layout)
+    yield from mesh_refusals(recipe, layout)
 
 
 def _of_model(spec: ModelSpec) -> Iterator[str]:

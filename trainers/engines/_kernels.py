@@ -44,10 +44,10 @@ def prepare(model: Model, layout: Layout) -> tuple[nn.Module, ...]:
     """Gives the model the layout's loss, checkpointing and compiling, in place; the blocks as they now stand.
 
     Compiled code holds the checkpoint inside, torch's supported order: its partitioner then knows what is made again. A
-    model compiled whole takes its loss along.
+    model compiled whole takes its loss along, and so does one whose vocabulary is cut over ranks.
     """
     set_activation_budget(layout.activation_budget)
-    if layout.loss != "plain" or layout.compile == "model":
+    if layout.loss != "plain" or layout.compile == "model" or layout.tp > 1:
         use_loss_head(model.head, layout.loss, compiled=layout.compile == "block")
     units: list[nn.Module] = []
     for i, (name, block) in enumerate(zip(model.block_names, model.blocks, strict=True)):

@@ -12,6 +12,10 @@ from torch import nn
 from trainers.engines._kernels import kernels_in_effect, prepare
 from trainers.engines.step import Marks, Phase, StepResult
 from trainers.kernels.head import loss_of
+from trainers.mesh.context import ContextParallel
+from trainers.mesh.groups import Mesh
+from trainers.mesh.norm import global_norm
+from trainers.mesh.tensor import TensorParallel
 from trainers.models import Model, build
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
@@ -137,8 +141,12 @@ class AccumulatingEngine(abc.ABC):
         set_matmul_precision(recipe)
         set_host_threads(layout, device)
         self._recipe, self._layout, self._device = recipe, layout, device
-        self._model = build(recipe.model, attention=layout.attention)
-        self._units: tuple[Any, ...] = prepare(self._model, layout)
+        self._model = model = build(recipe.model, attention=layout.attention)
+        self._mesh = Mesh(layout, device.type)
+        self._tensor = TensorParallel(model, self._mesh)
+        self._context = ContextParallel(model, self._mesh, self._tensor.heads, seq_len=recipe.seq_len, device=device)
+        self._units: tuple[Any, ...] = prepare(model, layout)
+        self._tensor.enter(model, self._units[0])
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)
 
     @abc.abstractmethod
@@ -172,7 +180,7 @@ class AccumulatingEngine(abc.ABC):
         norm = self._optimizer_step()
         # Micro-batches are of one size: the sum of their means is all that the step computes for its result.
         sequences, length = micro_batches[0].shape
-        each = sequences * (length - 1)
+        each = sequences * (length - 1) // self._context.size
         return StepResult(
             loss_sum=torch.stack(losses).sum() * each,
             num_tokens=torch.full((), each * len(losses), dtype=torch.int64, device=norm.device),
@@ -199,6 +207,7 @@ class TorchEngine(AccumulatingEngine):
         self._syncs: list[bool] = []
         self._last_syncs: list[bool] = []
         self._module = self._lay_out(self._model)
+        self._names = [plain_name(name) for name, _ in self._module.named_parameters()]
         self._optimizer = make_optimizer(self._stepped(), recipe)
         self._scaler = self._make_scaler() if recipe.compute_precision == "fp16" else None
 
@@ -223,18 +232,20 @@ class TorchEngine(AccumulatingEngine):
         return list(self._module.parameters())
 
     def _make_scaler(self) -> torch.amp.GradScaler:
-        return torch.amp.GradScaler(self._device.type)
+        sharded = self._tensor.size > 1
+        return ShardedScaler(self._device.type) if sharded else torch.amp.GradScaler(self._device.type)
 
     def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
         with self._syncing(last or self._layout.grad_sync == "every") as synced:
             self._syncs.append(synced)
             with self._computing():
-                loss = loss_of(self._module, self._model.head, tokens)
+                loss = loss_of(self._module, self._model.head, tokens, self._context.inputs)
             scaled = loss / self._grad_accum
             (scaled if self._scaler is None else self._scaler.scale(scaled)).backward()
         return loss.detach()
 
     def _optimizer_step(self) -> torch.Tensor:
+        self._tensor.sum_replicated(self._named_gradients(), self._device)
         if self._scaler is not None:
             self._scaler.unscale_(self._optimizer)
         norm = self._clip(self._recipe.grad_clip or float("inf"))
@@ -251,7 +262,26 @@ class TorchEngine(AccumulatingEngine):
 
     def _clip(self, limit: float) -> torch.Tensor:
         """Scales gradients down to a global norm of `limit`; returns the norm before, 0-dim fp32 on the device."""
-        return self._whole(nn.utils.clip_grad_norm_(self._module.parameters(), limit)).float()
+        copies = self._tensor.size
+        gradients = (
+            (gradient, 1 if self._tensor.is_cut(name) else copies)
+            for name, gradient in self._named_gradients()
+            if gradient is not None
+        )
+        norm = global_norm(gradients, self._norm_group(), self._device)
+        parameters = self._optimizer.param_groups[0]["params"]
+        # By a factor of another type CUDA scales gradient by gradient, a launch each.
+        nn.utils.clip_grads_with_norm_(parameters, limit, norm.to(parameters[0].dtype))
+        return norm
+
+    def _norm_group(self) -> Any:
+        """The ranks over which the squares of gradients are summed; None where each has them all."""
+        return self._mesh.group("tp") if self._tensor.size > 1 else None
+
+    def _named_gradients(self) -> Iterator[tuple[str, torch.Tensor | None]]:
+        """The gradients that the optimizer steps on, by the names of their parameters in the plain model."""
+        for name, parameter in zip(self._names, self._optimizer.param_groups[0]["params"], strict=True):
+            yield name, parameter.grad
 
     def _clear_gradients(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)
@@ -265,7 +295,8 @@ class TorchEngine(AccumulatingEngine):
 
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:
         with torch.no_grad(), self._computing():
-            return self._module(tokens).logits
+            logits = self._module(self._context.part(tokens), **self._context.positions()).logits
+            return self._context.whole(logits)
 
     def in_effect(self) -> Mapping[str, Any]:
         several = len(self._last_syncs) > 1
@@ -275,14 +306,27 @@ class TorchEngine(AccumulatingEngine):
             "grad_accum": len(self._last_syncs) or None,
             "grad_sync": ("every" if all(self._last_syncs) else "last") if several else None,
             "product_sums": product_sums(),
+            "tp": self._tensor.in_effect(self._model),
+            "cp": self._context.in_effect(self._model),
             **kernels_in_effect(self._model, self._units),
             **optimizer_in_effect(self._optimizer),
         }
 
     def named_full_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, parameter in self._module.named_parameters():
-            yield plain_name(name), self._whole(parameter.detach())
+        for name, parameter in zip(self._names, self._module.parameters(), strict=True):
+            yield name, self._tensor.whole(name, self._whole(parameter.detach()))
 
     def close(self) -> None:
         self._optimizer.state.clear()
         del self._module, self._optimizer, self._model, self._units
+
+
+class ShardedScaler(torch.amp.GradScaler):
+    """Lets ranks, each with parts of its own, skip a step together. That of torch fails with fused optimizers."""
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        super().unscale_(optimizer)
+        for found in self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values():
+            everywhere = found.to(self._device)
+            torch.distributed.all_reduce(everywhere, op=torch.distributed.ReduceOp.MAX)
+            found.copy_(everywhere)

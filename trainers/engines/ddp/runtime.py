@@ -42,6 +42,7 @@ class DdpEngine(TorchEngine):
             std=recipe.model.init_std,
             device=self._device,
             dtype=state_dtype(recipe),
+            cut=self._tensor.cut,
         )
         self._views = False
         # All ranks have drawn the same weights, so nothing need be sent at the start, and no buffer ever changes.
@@ -49,6 +50,7 @@ class DdpEngine(TorchEngine):
             warnings.simplefilter("ignore", FutureWarning)  # `broadcast_buffers` has a new name from torch 2.13 on
             module = DistributedDataParallel(
                 model.module,
+                process_group=self._mesh.group("dp_replicate", "cp"),
                 gradient_as_bucket_view=True,
                 broadcast_buffers=False,
                 init_sync=False,
@@ -82,11 +84,12 @@ class DdpEngine(TorchEngine):
         with self._computing():
             matrix = torch.ones(8, 8, dtype=next(self._module.parameters()).dtype, device=self._device)
             product = (matrix @ matrix).dtype
+        ranks = torch.distributed.get_world_size(self._module.process_group)
         return {
             **super().in_effect(),
             "engine": "ddp" if type(self._module) is DistributedDataParallel else type(self._module).__name__,
             "zero_stage": 0,
-            "dp_replicate": torch.distributed.get_world_size(self._module.process_group),
+            "dp_replicate": ranks // self._context.in_effect(self._model),
             "dp_shard": 1,
             "offload": "none",
             "bucket_mib": self._module.bucket_bytes_cap // 2**20,

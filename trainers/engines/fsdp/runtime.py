@@ -8,14 +8,13 @@ from collections.abc import Generator, Iterator, Mapping
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from trainers import weights
 from trainers.engines._torch import (
+    ShardedScaler,
     TorchEngine,
     dtype_name,
     half_dtype,
@@ -23,7 +22,6 @@ from trainers.engines._torch import (
     state_dtype,
 )
 from trainers.models import Model
-from trainers.values.layout import AXES
 
 
 class FsdpEngine(TorchEngine):
@@ -47,7 +45,7 @@ class FsdpEngine(TorchEngine):
 
     def _lay_out(self, model: Model) -> nn.Module:
         recipe, layout = self._recipe, self._layout
-        self._mesh = _mesh(self._device.type, layout.dp_replicate, layout.dp_shard)
+        mesh = self._mesh.shards()
         policy = MixedPrecisionPolicy(param_dtype=half_dtype(recipe), reduce_dtype=state_dtype(recipe))
         units = self._units
         offload = (
@@ -62,9 +60,10 @@ class FsdpEngine(TorchEngine):
                 std=recipe.model.init_std,
                 device=self._device,
                 dtype=state_dtype(recipe),
+                cut=self._tensor.cut,
             )
             reshard = None if unit is model.module else layout.reshard or layout.zero_stage == 3
-            fully_shard(unit, mesh=self._mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=reshard)
+            fully_shard(unit, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=reshard)
         for i, unit in enumerate(units if layout.prefetch else ()):
             unit.set_modules_to_forward_prefetch(list(units[i + 1 : i + 1 + layout.prefetch]))
             unit.set_modules_to_backward_prefetch(list(units[max(0, i - layout.prefetch) : i][::-1]))
@@ -78,7 +77,7 @@ class FsdpEngine(TorchEngine):
         return self._shards
 
     def _make_scaler(self) -> torch.amp.GradScaler:
-        return _ShardedScaler(self._device.type)
+        return ShardedScaler(self._device.type)
 
     def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
         # Weights change with the step: until then nothing need be gathered anew that is whole between the two passes.
@@ -111,14 +110,8 @@ class FsdpEngine(TorchEngine):
     def _whole(self, tensor: torch.Tensor) -> torch.Tensor:
         return cast(DTensor, tensor.to(self._device)).full_tensor() if isinstance(tensor, DTensor) else tensor
 
-    def _clip(self, limit: float) -> torch.Tensor:
-        gradients = [shard.grad for shard in self._shards if shard.grad is not None]
-        squares = nn.utils.get_total_norm(gradients).float().square().to(self._device)
-        dist.all_reduce(squares, group=self._mesh["dp_shard"].get_group())
-        norm = squares.sqrt()
-        # By a factor of another type CUDA scales gradient by gradient, a launch each.
-        nn.utils.clip_grads_with_norm_(self._shards, limit, norm.to(self._shards[0].dtype))
-        return norm
+    def _norm_group(self) -> Any:
+        return self._mesh.group("dp_shard", "cp", "tp")
 
     def _groups(self) -> Iterator[Any]:
         for module in self._module.modules():
@@ -133,7 +126,8 @@ class FsdpEngine(TorchEngine):
         compute = "+".join(sorted(dtype_name(policy.param_dtype or torch.float32) for policy in policies))
         reduce = "+".join(sorted(dtype_name(policy.reduce_dtype or torch.float32) for policy in policies))
         mesh = self._module._get_fsdp_state()._fsdp_param_group.mesh_info.mesh  # parameters may be whole just now
-        degrees = dict.fromkeys(AXES, 1) | dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
+        degrees = {"dp_replicate": 1} | dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
+        degrees["dp_shard"] //= self._context.in_effect(self._model)  # ranks of both share the shards
         ahead = max((len(unit._get_fsdp_state()._states_to_forward_prefetch) for unit in self._units), default=0)
         away = {isinstance(group.offload_policy, CPUOffloadPolicy) for group in self._groups()}
         smaller = {0 if info in (None, group.mesh_info) else info.shard_mesh_size for info, group in between}
@@ -154,20 +148,3 @@ class FsdpEngine(TorchEngine):
     def close(self) -> None:
         super().close()
         del self._parameters, self._shards
-
-
-class _ShardedScaler(torch.amp.GradScaler):
-    """Lets ranks, each with shards of its own, skip a step together. That of torch fails with fused optimizers."""
-
-    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        super().unscale_(optimizer)
-        for found in self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values():
-            everywhere = found.to(self._device)
-            dist.all_reduce(everywhere, op=dist.ReduceOp.MAX)
-            found.copy_(everywhere)
-
-
-def _mesh(device_type: str, dp_replicate: int, dp_shard: int) -> DeviceMesh:
-    if dp_replicate == 1:
-        return init_device_mesh(device_type, (dp_shard,), mesh_dim_names=("dp_shard",))
-    return init_device_mesh(device_type, (dp_replicate, dp_shard), mesh_dim_names=("dp_replicate", "dp_shard"))
