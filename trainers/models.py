@@ -37,12 +37,26 @@ class Model:
     """Their paths in `module`, such as "transformer.h.0"."""
     names: dict[nn.Parameter, str]
     """Each parameter's name; a tied one stands once, under its first name."""
+    units: tuple[nn.Module, ...]
+    """The blocks as they run: each with the wrapper of a checkpoint where it has one."""
+
+    @property
+    def block_indices(self) -> tuple[int, ...]:
+        """Places of the blocks in the whole model: a pipeline's stage has some of them."""
+        return tuple(int(name.rpartition(".")[2]) for name in self.block_names)
 
     @property
     def head(self) -> nn.Module:
         """The layer that gives the logits."""
         config: Any = self.module.config
         return self.module.get_submodule(architecture_of(config.model_type).head)
+
+
+class PassThrough(nn.Module):
+    """Gives back the hidden states that it is given: stands for a part of the model that another stage runs."""
+
+    def forward(self, hidden: torch.Tensor, *_: Any) -> torch.Tensor:
+        return hidden
 
 
 def load_code() -> None:
@@ -76,9 +90,8 @@ def build(spec: ModelSpec, *, attention: Attention) -> Model:
         )
     path = architecture.blocks
     blocks = tuple(module.get_submodule(path).children())
-    return Model(
-        module=module, blocks=blocks, block_names=tuple(f"{path}.{i}" for i in range(len(blocks))), names=names
-    )
+    block_names = tuple(f"{path}.{i}" for i in range(len(blocks)))
+    return Model(module=module, blocks=blocks, block_names=block_names, names=names, units=blocks)
 
 
 def attention_in_effect(module: PreTrainedModel) -> str:

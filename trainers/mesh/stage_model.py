@@ -14,14 +14,7 @@ from torch import nn
 from trainers.architectures import architecture_of
 from trainers.kernels.head import loss_of
 from trainers.mesh.stages import Stage
-from trainers.models import Model
-
-
-class PassThrough(nn.Module):
-    """Gives back the hidden states that it is given: stands for a part of the model that another stage runs."""
-
-    def forward(self, hidden: torch.Tensor, *_: Any) -> torch.Tensor:
-        return hidden
+from trainers.models import Model, PassThrough
 
 
 class NoPositions(nn.Module):
@@ -45,9 +38,11 @@ def cut(model: Model, stage: Stage) -> Model:
     for index in range(len(model.blocks)):
         if index not in stage.blocks:
             delattr(blocks, str(index))  # the others keep their places, and so the names of their parameters
+    kept = tuple(model.blocks[index] for index in stage.blocks)
     return dataclasses.replace(
         model,
-        blocks=tuple(model.blocks[index] for index in stage.blocks),
+        blocks=kept,
+        units=kept,
         block_names=tuple(model.block_names[index] for index in stage.blocks),
     )
 
