@@ -41,10 +41,13 @@ def test_a_later_field_changes_no_identity_but_its_own() -> None:
 
 
 def test_ranks_of_one_data_parallel_coordinate_see_the_same_sequences() -> None:
-    """Data-parallel axes are outermost: neighbours share a tensor-parallel group first."""
+    """Neighbours share a tensor-parallel group first; pipeline stages are the outermost axis."""
     layout = Layout(engine="fsdp", zero_stage=3, dp_replicate=2, dp_shard=2, tp=2)
     assert [layout.data_parallel_rank(rank) for rank in range(layout.world_size)] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert [FSDP.data_parallel_rank(rank) for rank in range(4)] == [0, 1, 2, 3]
+    stages = dataclasses.replace(layout, dp_replicate=1, pp=2)
+    assert [stages.data_parallel_rank(rank) for rank in range(8)] == [0, 0, 1, 1, 0, 0, 1, 1]
+    assert stages.coordinates(5) == {"pp": 1, "dp_replicate": 0, "dp_shard": 0, "cp": 0, "tp": 1}
 
 
 def test_every_axis_is_declared_and_shown_in_a_column() -> None:

@@ -21,8 +21,8 @@ Compile = Literal["none", "block", "model"]
 
 LARGEST = 10**6
 """Of a degree and of a bucket's MiB: a larger one is a slip of the keyboard."""
-AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
-"""Mesh axes, outermost first."""
+AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+"""Mesh axes, outermost first: neighbouring ranks, which stand on one node, share a tensor-parallel group."""
 
 
 def _checkpointing_words(value: str) -> str:
@@ -219,12 +219,17 @@ class Layout:
         """The layout of the ranks that hold the same part of the model."""
         return self if self.model_parallel == 1 else dataclasses.replace(self, tp=1, pp=1, cp=1)
 
-    def data_parallel_rank(self, rank: int) -> int:
-        """The data-parallel coordinate of global `rank`: ranks that share it see the same sequences.
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Axis -> coordinate of global `rank` in the mesh of `AXES`, whose innermost axis counts fastest."""
+        found: dict[str, int] = {}
+        for name in reversed(AXES):
+            rank, found[name] = divmod(rank, getattr(self, name))
+        return {name: found[name] for name in AXES}
 
-        Data-parallel axes are the outermost (`AXES`), as in the mesh that engines make.
-        """
-        return rank // (self.world_size // self.data_parallel)
+    def data_parallel_rank(self, rank: int) -> int:
+        """The data-parallel coordinate of global `rank`: ranks that share it see the same sequences."""
+        at = self.coordinates(rank)
+        return at["dp_replicate"] * self.dp_shard + at["dp_shard"]
 
     @property
     def world_size(self) -> int:
