@@ -13,7 +13,7 @@ from torch import nn
 from trainers.architectures import architecture_of
 from trainers.mesh.schedule import Schedule, ScheduledStage
 from trainers.mesh.stage_model import run_stage
-from trainers.mesh.stages import Stage
+from trainers.mesh.stages import Stage, stages_of_rank
 from trainers.models import Model
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
@@ -48,7 +48,8 @@ class Pipeline:
 
     def __init__(
         self,
-        parts: Sequence[Part],
+        models: Sequence[Model],
+        modules: Sequence[nn.Module],
         *,
         recipe: Recipe,
         layout: Layout,
@@ -57,8 +58,16 @@ class Pipeline:
         hidden_dtype: torch.dtype,
         hooks: Hooks,
     ) -> None:
-        """`group` are the ranks of this pipeline; what stages send each other is of `hidden_dtype`."""
-        self._parts, self._recipe, self._layout = tuple(parts), recipe, layout
+        """`models` are the stages that this rank runs, `modules` the same as the engine has laid them out.
+
+        `group` are the ranks of this pipeline; what stages send each other is of `hidden_dtype`.
+        """
+        stages = stages_of_rank(recipe, layout, dist.get_rank(group))
+        self._parts = tuple(
+            Part(stage=stage, model=model, module=module)
+            for stage, model, module in zip(stages, models, modules, strict=True)
+        )
+        self._recipe, self._layout = recipe, layout
         self._group, self._device, self._hidden_dtype, self._hooks = group, device, hidden_dtype, hooks
         self._size: tuple[int, ...] = ()
         self._losses: list[torch.Tensor] = []
@@ -82,21 +91,19 @@ class Pipeline:
         self._schedule.run(micro_batches)
         return self._losses
 
-    def tied_copy(self) -> tuple[nn.Module, str] | None:
-        """The module and the name in it of this rank's copy of a tied table; None where it has none."""
-        if not self._recipe.model.tied_embeddings:
-            return None
+    def tied_copy(self) -> nn.Parameter | None:
+        """This rank's copy of a table that the embedding and the head share; None where it has none."""
         family = architecture_of(self._recipe.model.architecture)
-        for part in self._parts:
-            if part.stage.has_embeddings:
-                return part.model.module.get_submodule(family.embeddings[0]), "weight"
-            if part.stage.has_head:
-                return part.model.module.get_submodule(family.head), "weight"
+        for part in self._parts if self._recipe.model.tied_embeddings else ():
+            for has, path in ((part.stage.has_embeddings, family.embeddings[0]), (part.stage.has_head, family.head)):
+                if has:
+                    return part.model.module.get_submodule(path).get_parameter("weight")
         return None
 
+    @property
     def has_second_copy(self) -> bool:
-        """Whether this rank's copy of a tied table is the second one, which no norm and no checkpoint counts."""
-        return self._recipe.model.tied_embeddings is True and any(part.stage.has_head for part in self._parts)
+        """Whether this rank's copy of a tied table is the second one, which neither norms nor weights count."""
+        return bool(self._recipe.model.tied_embeddings) and any(part.stage.has_head for part in self._parts)
 
     @torch.no_grad()
     def sum_tied(self, gradient: torch.Tensor) -> None:
@@ -126,19 +133,19 @@ class Pipeline:
             dist.broadcast(given, group=self._group, group_src=index % dist.get_world_size(self._group))
         return given
 
-    def named_weights(self, own: Callable[[Part], Iterator[tuple[str, torch.Tensor]]]) -> Iterator[tuple[str, Any]]:
+    def named_weights(self, own: Callable[[nn.Module], Iterator[tuple[str, torch.Tensor]]]) -> Iterator[tuple[str, Any]]:
         """The weights of all stages on every rank, in the order of the model, a tied table once.
 
-        `own` gives those of one part, whole.
+        `own` gives those of one stage, whole, by their names in the plain model.
         """
         skipped = f"{architecture_of(self._recipe.model.architecture).head}.weight"
         for index in range(self._parts[0].stage.num_stages):
             source = index % dist.get_world_size(self._group)
             part = next((each for each in self._parts if each.stage.index == index), None)
-            weights = own(part) if part is not None else iter(())
+            weights = own(part.module) if part is not None else iter(())
             while True:
                 name, weight = next(weights, ("", None))
-                if part is not None and part.stage.has_head and self.has_second_copy() and name == skipped:
+                if part is not None and part.stage.has_head and self.has_second_copy and name == skipped:
                     continue
                 facts: list[Any] = [(name, weight.shape, weight.dtype) if weight is not None else None]
                 dist.broadcast_object_list(facts, group=self._group, group_src=source)

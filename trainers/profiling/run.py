@@ -84,14 +84,14 @@ def run(context: Context, engine: Engine, source: Source, batch: BatchPoint) -> 
 
 def _modules(engine: Engine, compiled: str) -> Iterator[tuple[str, nn.Module]]:
     """Modules whose forward passes are named, with the name: those that stand outside compiled code."""
-    model = engine.model
-    if compiled != "model":
-        yield LOSS, model.head
-    if compiled == "none":
-        for module in model.module.modules():
-            # The name of every architecture's, and of what is put in its place.
-            if type(module).__name__.endswith("Attention"):
-                yield ATTENTION, module
+    for model in engine.models:
+        if compiled != "model":
+            yield LOSS, model.head
+        if compiled == "none":
+            for module in model.module.modules():
+                # The name of every architecture's, and of what is put in its place.
+                if type(module).__name__.endswith("Attention"):
+                    yield ATTENTION, module
 
 
 def _head_widths(recipe: Recipe, batch: BatchPoint) -> frozenset[int]:

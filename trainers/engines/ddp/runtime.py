@@ -31,7 +31,8 @@ class DdpEngine(TorchEngine):
     in the bf16 buckets, which are then all-reduced in bf16.
     """
 
-    _module: DistributedDataParallel
+    _compressions: tuple[Compression, ...] = ()
+    _module: Any  # a DistributedDataParallel, or several
 
     def _lay_out(self, model: Model) -> nn.Module:
         recipe = self._recipe
@@ -53,9 +54,16 @@ class DdpEngine(TorchEngine):
                 broadcast_buffers=False,
                 init_sync=False,
                 bucket_cap_mb=self._layout.bucket_mib or None,
+                process_group=self._mesh.group("dp_replicate"),
             )
-        self._compression = Compression(module, recipe)
+        self._compressions = (*self._compressions, Compression(module, recipe))
         return module
+
+    def _exchanges(self, module: nn.Module, last: bool) -> bool:
+        exchanges = last or not self._views
+        if module is self._modules[0]:
+            self._syncs.append(exchanges)
+        return exchanges
 
     @contextlib.contextmanager
     def _syncing(self, sync: bool) -> Generator[bool, None, None]:
@@ -73,7 +81,8 @@ class DdpEngine(TorchEngine):
 
     def _clear_gradients(self) -> None:
         self._optimizer.zero_grad(set_to_none=False)
-        self._compression.stepped()
+        for compression in self._compressions:
+            compression.stepped()
         if not self._views:
             self._syncs = []
             self._views = True
@@ -82,14 +91,15 @@ class DdpEngine(TorchEngine):
         with self._computing():
             matrix = torch.ones(8, 8, dtype=next(self._module.parameters()).dtype, device=self._device)
             product = (matrix @ matrix).dtype
+        first: Any = self._modules[0]
         return {
             **super().in_effect(),
-            "engine": "ddp" if type(self._module) is DistributedDataParallel else type(self._module).__name__,
+            "engine": "ddp" if type(first) is DistributedDataParallel else type(first).__name__,
             "zero_stage": 0,
-            "dp_replicate": torch.distributed.get_world_size(self._module.process_group),
+            "dp_replicate": torch.distributed.get_world_size(first.process_group),
             "dp_shard": 1,
             "offload": "none",
-            "bucket_mib": self._module.bucket_bytes_cap // 2**20,
-            "compression": self._compression.in_effect(),
+            "bucket_mib": first.bucket_bytes_cap // 2**20,
+            "compression": self._compressions[0].in_effect(),
             "compute_precision": matmul_precision() if product == torch.float32 else dtype_name(product),
         }
