@@ -25,7 +25,9 @@ class DdpEngine(TorchEngine):
     """Gradients are views into the all-reduce buckets and are zeroed, never dropped, so that they stand once.
 
     They only become views in a backward pass that exchanges them; so the first step exchanges at every micro-step
-    whatever the layout says, which gives the same sum, and no second set of gradients is ever allocated.
+    whatever the layout says, which gives the same sum, and no second set of gradients is ever allocated. A pipeline
+    alone has a second set within its first step: DDP orders its buckets anew after one exchange, and several passes of
+    one step would disturb that.
 
     Gradients have the weights' type. Where states are bf16, weights are, nothing is cast, and micro-steps are added up
     in the bf16 buckets, which are then all-reduced in bf16.
@@ -60,10 +62,9 @@ class DdpEngine(TorchEngine):
         return module
 
     def _exchanges(self, module: nn.Module, last: bool) -> bool:
-        exchanges = last or not self._views
         if module is self._modules[0]:
-            self._syncs.append(exchanges)
-        return exchanges
+            self._syncs.append(last)
+        return last
 
     @contextlib.contextmanager
     def _syncing(self, sync: bool) -> Generator[bool, None, None]:
