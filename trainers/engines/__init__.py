@@ -48,7 +48,7 @@ class Engine(Protocol):
 
     @property
     def models(self) -> "Sequence[Model]":
-        """The model as it was built, whose modules are those that run; of a pipeline, the stages that this rank runs."""
+        """The model as it was built, whose modules are those that run; of a pipeline, the stages of this rank."""
         ...
 
     @property

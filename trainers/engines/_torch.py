@@ -264,14 +264,6 @@ class TorchEngine(AccumulatingEngine):
     def _lay_out(self, model: Model) -> nn.Module:
         """Fills the weights and wraps or shards the model."""
 
-    def _hidden_dtype(self) -> torch.dtype:
-        """The type of hidden states between blocks: autocast leaves it that of the weights."""
-        return state_dtype(self._recipe)
-
-    def _exchanges(self, module: nn.Module, last: bool) -> bool:
-        """Prepares a stage's backward pass, the last one of a step or not, and returns whether it exchanges gradients."""
-        raise NotImplementedError(f"{self._layout.rules.title} has no pipelines")
-
     @abc.abstractmethod
     def _syncing(self, sync: bool) -> contextlib.AbstractContextManager[bool]:
         """A context for one micro-step with or without gradient exchange; gives what the library will really do."""

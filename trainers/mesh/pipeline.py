@@ -133,7 +133,9 @@ class Pipeline:
             dist.broadcast(given, group=self._group, group_src=index % dist.get_world_size(self._group))
         return given
 
-    def named_weights(self, own: Callable[[nn.Module], Iterator[tuple[str, torch.Tensor]]]) -> Iterator[tuple[str, Any]]:
+    def named_weights(
+        self, own: Callable[[nn.Module], Iterator[tuple[str, torch.Tensor]]]
+    ) -> Iterator[tuple[str, Any]]:
         """The weights of all stages on every rank, in the order of the model, a tied table once.
 
         `own` gives those of one stage, whole, by their names in the plain model.
