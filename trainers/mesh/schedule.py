@@ -17,8 +17,8 @@ from trainers.mesh.stages import Stage
 from trainers.values.layout import Layout
 
 Forward = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
-"""What a stage computes: of tokens or hidden states, and of the tokens [micro_batch, seq_len + 1] where it has the head:
-hidden states, or the mean loss."""
+"""What a stage computes of tokens or hidden states: hidden states, or the mean loss where it has the head and is given
+the tokens [micro_batch, seq_len + 1] too."""
 
 
 class ScheduledStage(PipelineStage):
@@ -39,7 +39,7 @@ class ScheduledStage(PipelineStage):
 
         `shapes` are what the stage is given and what it gives, on the meta device.
         """
-        # Torch would unshard all of FSDP2's units ahead, whatever the stage of sharding: what it sees is no such module.
+        # Torch would gather all of FSDP2's units ahead, at stage 3 too: it is shown no such module.
         seen = module if isinstance(module, DistributedDataParallel) else nn.Module()
         super().__init__(seen, stage.index, stage.num_stages, device, shapes[0], shapes[1], group=group)
         self._forward, self._exchanges = forward, exchanges

@@ -27,7 +27,7 @@ _LOGIT_BYTES = 20.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """One stage of a pipeline: consecutive blocks; the first has the embeddings, the last the final norm and the head."""
+    """One stage of a pipeline: consecutive blocks, before them the embeddings, or after them final norm and head."""
 
     index: int
     num_stages: int
