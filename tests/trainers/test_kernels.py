@@ -88,8 +88,8 @@ def test_alibi_as_a_score_modification_is_the_additive_bias() -> None:
     """FlexAttention's forward pass runs on a CPU: what the GPU's kernel is told is held against the bias."""
     query, key, value = torch.randn(3, 2, 6, 128, 16).unbind(0)
     module: Any = nn.Module()
-    module.score_mod = attention.alibi_score(6)
-    mask = attention._block_mask(128, CPU)  # pyright: ignore[reportPrivateUsage]
+    module.score_mod = attention.alibi_score(attention.Share(num_heads=6, heads=range(6)))
+    mask = attention._block_mask(128, CPU, None)  # pyright: ignore[reportPrivateUsage]
     flex = flex_attention(query, key, value, score_mod=module.score_mod, block_mask=mask)
     config = type("Config", (), {"num_attention_heads": 6})
     bias = attention._alibi_bias(kv_length=128, dtype=torch.float32, device=CPU, config=config)  # pyright: ignore[reportPrivateUsage]

@@ -25,6 +25,7 @@ AXES: Mapping[str, frozenset[str]] = {
     # Engines and kernels that implement axes.
     "trainers/engines/": EVERY,
     "trainers/kernels/": EVERY,
+    "trainers/mesh/": EVERY,  # implements the degrees
     "trainers/worker.py": frozenset({"engine"}),  # loads it, and holds its source against the search's
     "trainers/support.py": frozenset({"offload"}),  # refuses it where all memory is the host's
     "trainers/measuring/rung.py": frozenset({"compile"}),  # the first step's time is that of compiling

@@ -24,7 +24,7 @@ from trainers.kernels.compiled import (
     set_activation_budget,
 )
 from trainers.kernels.head import loss_in_effect, use_loss_head
-from trainers.models import Model, PassThrough, attention_in_effect
+from trainers.models import Model, attention_in_effect
 from trainers.values.layout import Checkpointing, Layout
 
 _OPS: Any = torch.ops
@@ -46,11 +46,10 @@ def prepare(model: Model, layout: Layout) -> Model:
     """Gives the model the layout's loss, checkpointing and compiling, in place; returns it with its new units.
 
     Compiled code holds the checkpoint inside, torch's supported order: its partitioner then knows what is made again. A
-    model compiled whole takes its loss along.
+    model compiled whole takes its loss along, and so does one whose vocabulary is cut over ranks.
     """
     set_activation_budget(layout.activation_budget)
-    has_head = not isinstance(model.head, PassThrough)
-    if has_head and (layout.loss != "plain" or layout.compile == "model"):
+    if model.has_head and (layout.loss != "plain" or layout.compile == "model" or layout.tp > 1):
         use_loss_head(model.head, layout.loss, compiled=layout.compile == "block")
     units: list[nn.Module] = []
     for i, name, block in zip(model.block_indices, model.block_names, model.blocks, strict=True):
@@ -74,7 +73,7 @@ def kernels_in_effect(models: Sequence[Model], layout: Layout) -> dict[str, str 
     a head or without blocks cannot show.
     """
     units = [unit for model in models for unit in model.units]
-    heads = [model.head for model in models if not isinstance(model.head, PassThrough)]
+    heads = [model.head for model in models if model.has_head]
     attention = sorted({attention_in_effect(model.module) for model in models})
     return {
         "attention": "+".join(attention),

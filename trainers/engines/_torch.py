@@ -13,10 +13,13 @@ from torch import nn
 from trainers.engines._kernels import kernels_in_effect, prepare
 from trainers.engines.step import Marks, Phase, StepResult
 from trainers.kernels.head import loss_of
+from trainers.mesh.context import ContextParallel
 from trainers.mesh.groups import Mesh
+from trainers.mesh.norm import global_norm
 from trainers.mesh.pipeline import Hooks, Pipeline
 from trainers.mesh.stage_model import cut
 from trainers.mesh.stages import stages_of_rank
+from trainers.mesh.tensor import TensorParallel
 from trainers.models import Model, build
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
@@ -142,7 +145,12 @@ class AccumulatingEngine(abc.ABC):
         set_matmul_precision(recipe)
         set_host_threads(layout, device)
         self._recipe, self._layout, self._device = recipe, layout, device
-        self._models = tuple(prepare(model, layout) for model in self._build())
+        self._mesh = Mesh(layout, device.type)
+        models = self._build()
+        self._tensor = TensorParallel(models, self._mesh)
+        self._context = ContextParallel(models, self._mesh, self._tensor.heads, seq_len=recipe.seq_len, device=device)
+        self._models = tuple(prepare(model, layout) for model in models)
+        self._tensor.enter(self._models)
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)
 
     @abc.abstractmethod
@@ -178,22 +186,25 @@ class AccumulatingEngine(abc.ABC):
             losses.append(self._micro_step(tokens, last=k == len(micro_batches) - 1))
         marks.begin(Phase.OPTIMIZER_STEP)
         norm = self._optimizer_step()
-        return _result(losses, micro_batches, norm, tuple(Phase.MICRO_STEP for _ in losses))
+        return self._result(losses, micro_batches, norm, tuple(Phase.MICRO_STEP for _ in losses))
 
-
-def _result(
-    losses: Sequence[torch.Tensor], micro_batches: Sequence[torch.Tensor], norm: torch.Tensor, phases: tuple[Phase, ...]
-) -> StepResult:
-    """Of a step's mean losses, none where this rank computes none, and its phases before the optimizer step."""
-    # Micro-batches are of one size: the sum of their means is all that the step computes for its result.
-    sequences, length = micro_batches[0].shape
-    each = sequences * (length - 1)
-    return StepResult(
-        loss_sum=torch.stack(list(losses)).sum() * each if losses else torch.zeros((), device=norm.device),
-        num_tokens=torch.full((), each * len(losses), dtype=torch.int64, device=norm.device),
-        grad_norm=norm,
-        phases=(*phases, Phase.OPTIMIZER_STEP),
-    )
+    def _result(
+        self,
+        losses: Sequence[torch.Tensor],
+        micro_batches: Sequence[torch.Tensor],
+        norm: torch.Tensor,
+        phases: tuple[Phase, ...],
+    ) -> StepResult:
+        """Of a step's mean losses, none where this rank computes none, and its phases before the optimizer step."""
+        # Micro-batches are of one size: the sum of their means is all that the step computes for its result.
+        sequences, length = micro_batches[0].shape
+        each = sequences * (length - 1) // self._context.size
+        return StepResult(
+            loss_sum=torch.stack(list(losses)).sum() * each if losses else torch.zeros((), device=norm.device),
+            num_tokens=torch.full((), each * len(losses), dtype=torch.int64, device=norm.device),
+            grad_norm=norm,
+            phases=(*phases, Phase.OPTIMIZER_STEP),
+        )
 
 
 class TorchEngine(AccumulatingEngine):
@@ -209,16 +220,14 @@ class TorchEngine(AccumulatingEngine):
 
     _module: Any
     """What the engine made of the model; of a pipeline, of all stages that this rank runs."""
-    _norm_axes: tuple[str, ...] = ("pp",)
-    """Axes of the mesh whose ranks step different parameters, or different shards of them."""
 
     def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
-        self._mesh = Mesh(layout, device.type)
         super().__init__(recipe, layout, device)
         self._syncs: list[bool] = []
         self._last_syncs: list[bool] = []
         self._modules = tuple(map(self._lay_out, self._models))
         self._module = self._modules[0] if len(self._modules) == 1 else nn.ModuleList(self._modules)
+        self._names = [plain_name(name) for module in self._modules for name, _ in module.named_parameters()]
         self._optimizer = make_optimizer(self._stepped(), recipe)
         self._scaler = self._make_scaler() if recipe.compute_precision == "fp16" else None
         self._pipeline = self._make_pipeline() if layout.pp > 1 else None
@@ -237,6 +246,7 @@ class TorchEngine(AccumulatingEngine):
             recipe=self._recipe,
             layout=self._layout,
             group=self._mesh.group("pp"),
+            context=self._context,
             device=self._device,
             hidden_dtype=self._hidden_dtype(),
             hooks=Hooks(computing=self._computing, exchanges=self._exchanges, scaled=self._scaled),
@@ -281,13 +291,14 @@ class TorchEngine(AccumulatingEngine):
         return list(self._module.parameters())
 
     def _make_scaler(self) -> torch.amp.GradScaler:
-        return torch.amp.GradScaler(self._device.type)
+        sharded = self._mesh.size("pp", "tp") > 1
+        return ShardedScaler(self._device.type) if sharded else torch.amp.GradScaler(self._device.type)
 
     def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
         with self._syncing(last or self._layout.grad_sync == "every") as synced:
             self._syncs.append(synced)
             with self._computing():
-                loss = loss_of(self._module, self._models[0].head, tokens)
+                loss = loss_of(self._module, self._models[0].head, tokens, self._context.inputs)
             self._scaled(loss).backward()
         return loss.detach()
 
@@ -309,12 +320,13 @@ class TorchEngine(AccumulatingEngine):
             self._scaler.scale(torch.zeros((), device=self._device))  # a stage without a loss has a scale too
         losses = self._pipeline.run(micro_batches)
         marks.begin(Phase.OPTIMIZER_STEP)
-        return _result(losses, micro_batches, self._optimizer_step(), (Phase.SCHEDULE,))
+        return self._result(losses, micro_batches, self._optimizer_step(), (Phase.SCHEDULE,))
 
     def _optimizer_step(self) -> torch.Tensor:
         if self._pipeline is not None and self._tied is not None:
             assert self._tied.grad is not None
             self._pipeline.sum_tied(self._tied.grad)
+        self._tensor.sum_replicated(self._named_gradients(), self._device)
         if self._scaler is not None:
             self._scaler.unscale_(self._optimizer)
         norm = self._clip(self._recipe.grad_clip or float("inf"))
@@ -331,17 +343,31 @@ class TorchEngine(AccumulatingEngine):
 
     def _clip(self, limit: float) -> torch.Tensor:
         """Scales gradients down to a global norm of `limit`; returns the norm before, 0-dim fp32 on the device."""
-        stepped: list[nn.Parameter] = self._optimizer.param_groups[0]["params"]
-        twice = self._tied if self._pipeline is not None and self._pipeline.has_second_copy else None
-        gradients = [each.grad for each in stepped if each.grad is not None and each is not twice]
-        norm = nn.utils.get_total_norm(gradients).float().to(self._device)
-        if self._mesh.size(*self._norm_axes) > 1:
-            squares = norm.square()
-            dist.all_reduce(squares, group=self._mesh.group(*self._norm_axes))
-            norm = squares.sqrt()
+        copies = self._tensor.size
+        gradients = (
+            (gradient, 1 if self._tensor.is_cut(name) else copies)
+            for name, gradient in self._named_gradients(tied_once=True)
+            if gradient is not None
+        )
+        norm = global_norm(gradients, self._norm_group(), self._device)
+        parameters = self._optimizer.param_groups[0]["params"]
         # By a factor of another type CUDA scales gradient by gradient, a launch each.
-        nn.utils.clip_grads_with_norm_(stepped, limit, norm.to(stepped[0].dtype))
+        nn.utils.clip_grads_with_norm_(parameters, limit, norm.to(parameters[0].dtype))
         return norm
+
+    def _norm_group(self) -> Any:
+        """The ranks over which the squares of gradients are summed; None where each has them all."""
+        return self._mesh.group("pp", "tp") if self._mesh.size("pp", "tp") > 1 else None
+
+    def _named_gradients(self, *, tied_once: bool = False) -> Iterator[tuple[str, torch.Tensor | None]]:
+        """The gradients that the optimizer steps on, by the names of their parameters in the plain model.
+
+        With `tied_once` a pipeline's second copy of a tied table is left out.
+        """
+        left_out = self._tied if tied_once and self._pipeline is not None and self._pipeline.has_second_copy else None
+        for name, parameter in zip(self._names, self._optimizer.param_groups[0]["params"], strict=True):
+            if parameter is not left_out:
+                yield name, parameter.grad
 
     def _clear_gradients(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)
@@ -357,7 +383,8 @@ class TorchEngine(AccumulatingEngine):
         if self._pipeline is not None:
             return self._pipeline.logits(tokens)
         with torch.no_grad(), self._computing():
-            return self._module(tokens).logits
+            logits = self._module(self._context.part(tokens), **self._context.positions()).logits
+            return self._context.whole(logits)
 
     def in_effect(self) -> Mapping[str, Any]:
         several = len(self._last_syncs) > 1
@@ -367,6 +394,8 @@ class TorchEngine(AccumulatingEngine):
             "grad_accum": len(self._last_syncs) or None,
             "grad_sync": ("every" if all(self._last_syncs) else "last") if several else None,
             "product_sums": product_sums(),
+            "tp": self._tensor.in_effect(self._models),
+            "cp": self._context.in_effect(self._models),
             **kernels_in_effect(self._models, self._layout),
             **(self._pipeline.in_effect() if self._pipeline is not None else {}),
             **optimizer_in_effect(self._optimizer),
@@ -375,10 +404,22 @@ class TorchEngine(AccumulatingEngine):
     def named_full_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         def whole(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
             for name, parameter in module.named_parameters():
-                yield plain_name(name), self._whole(parameter.detach())
+                plain = plain_name(name)
+                yield plain, self._tensor.whole(plain, self._whole(parameter.detach()))
 
-        return whole(self._module) if self._pipeline is None else self._pipeline.named_weights(whole)
+        return whole(self._modules[0]) if self._pipeline is None else self._pipeline.named_weights(whole)
 
     def close(self) -> None:
         self._optimizer.state.clear()
         del self._pipeline, self._module, self._modules, self._optimizer, self._models, self._tied
+
+
+class ShardedScaler(torch.amp.GradScaler):
+    """Lets ranks, each with parts of its own, skip a step together. That of torch fails with fused optimizers."""
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        super().unscale_(optimizer)
+        for found in self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values():
+            everywhere = found.to(self._device)
+            dist.all_reduce(everywhere, op=dist.ReduceOp.MAX)
+            found.copy_(everywhere)

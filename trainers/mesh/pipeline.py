@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from trainers.architectures import architecture_of
+from trainers.mesh.context import ContextParallel
 from trainers.mesh.schedule import Schedule, ScheduledStage
 from trainers.mesh.stage_model import run_stage
 from trainers.mesh.stages import Stage, stages_of_rank
@@ -54,6 +55,7 @@ class Pipeline:
         recipe: Recipe,
         layout: Layout,
         group: Any,
+        context: ContextParallel,
         device: torch.device,
         hidden_dtype: torch.dtype,
         hooks: Hooks,
@@ -67,7 +69,7 @@ class Pipeline:
             Part(stage=stage, model=model, module=module)
             for stage, model, module in zip(stages, models, modules, strict=True)
         )
-        self._recipe, self._layout = recipe, layout
+        self._recipe, self._layout, self._context = recipe, layout, context
         self._group, self._device, self._hidden_dtype, self._hooks = group, device, hidden_dtype, hooks
         self._size: tuple[int, ...] = ()
         self._losses: list[torch.Tensor] = []
@@ -117,21 +119,20 @@ class Pipeline:
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:
         """Logits [batch, seq_len, vocab] in fp32 of int64 [batch, seq_len] tokens, on every rank of the pipeline."""
         spec = self._recipe.model
-        given = tokens
+        given, length = tokens, tokens.shape[1] // self._context.size
         for index in range(self._parts[0].stage.num_stages):
             part = next((each for each in self._parts if each.stage.index == index), None)
             has_head = index == self._parts[0].stage.num_stages - 1
             dtype = torch.float32 if has_head else self._hidden_dtype
             width = spec.vocab_size if has_head else spec.hidden_size
             if part is None:
-                given = torch.empty((*tokens.shape, width), dtype=dtype, device=self._device)
+                given = torch.empty((tokens.shape[0], length, width), dtype=dtype, device=self._device)
             else:
                 with self._hooks.computing():
-                    named = "input_ids" if part.stage.has_embeddings else "inputs_embeds"
-                    output = part.module(**{named: given}).logits
+                    output = run_stage(part.stage, part.model, part.module, self._context, given)
                 given = output.to(dtype).contiguous()
             dist.broadcast(given, group=self._group, group_src=index % dist.get_world_size(self._group))
-        return given
+        return self._context.whole(given)
 
     def named_weights(
         self, own: Callable[[nn.Module], Iterator[tuple[str, torch.Tensor]]]
@@ -169,7 +170,10 @@ class Pipeline:
         shape = (micro_batch, columns - 1)
         tokens = torch.empty(shape, dtype=torch.int64, device="meta")
         hidden = torch.empty(
-            (*shape, self._recipe.model.hidden_size), dtype=self._hidden_dtype, device="meta", requires_grad=True
+            (micro_batch, shape[1] // self._context.size, self._recipe.model.hidden_size),
+            dtype=self._hidden_dtype,
+            device="meta",
+            requires_grad=True,
         )
         loss = torch.empty((), device="meta", requires_grad=True)
         stages = [
@@ -192,7 +196,7 @@ class Pipeline:
     def _forward_of(self, part: Part) -> Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]:
         def forward(given: torch.Tensor, tokens: torch.Tensor | None) -> torch.Tensor:
             with self._hooks.computing():
-                output = run_stage(part.stage, part.model, part.module, given, tokens)
+                output = run_stage(part.stage, part.model, part.module, self._context, given, tokens)
             if part.stage.has_head:
                 self._losses.append(output.detach())
             elif output.dtype != self._hidden_dtype:

@@ -45,6 +45,7 @@ class DdpEngine(TorchEngine):
             std=recipe.model.init_std,
             device=self._device,
             dtype=state_dtype(recipe),
+            cut=self._tensor.cut,
         )
         self._views = False
         # All ranks have drawn the same weights, so nothing need be sent at the start, and no buffer ever changes.
@@ -52,11 +53,11 @@ class DdpEngine(TorchEngine):
             warnings.simplefilter("ignore", FutureWarning)  # `broadcast_buffers` has a new name from torch 2.13 on
             module = DistributedDataParallel(
                 model.module,
+                process_group=self._mesh.group("dp_replicate", "cp"),
                 gradient_as_bucket_view=True,
                 broadcast_buffers=False,
                 init_sync=False,
                 bucket_cap_mb=self._layout.bucket_mib or None,
-                process_group=self._mesh.group("dp_replicate"),
             )
         self._compressions = (*self._compressions, Compression(module, recipe))
         return module
@@ -93,11 +94,12 @@ class DdpEngine(TorchEngine):
             matrix = torch.ones(8, 8, dtype=next(self._module.parameters()).dtype, device=self._device)
             product = (matrix @ matrix).dtype
         first: Any = self._modules[0]
+        ranks = torch.distributed.get_world_size(first.process_group)
         return {
             **super().in_effect(),
             "engine": "ddp" if type(first) is DistributedDataParallel else type(first).__name__,
             "zero_stage": 0,
-            "dp_replicate": torch.distributed.get_world_size(first.process_group),
+            "dp_replicate": ranks // self._context.in_effect(self._models),
             "dp_shard": 1,
             "offload": "none",
             "bucket_mib": first.bucket_bytes_cap // 2**20,

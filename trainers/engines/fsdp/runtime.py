@@ -8,13 +8,13 @@ from collections.abc import Generator, Iterator, Mapping
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from trainers import weights
 from trainers.engines._torch import (
+    ShardedScaler,
     TorchEngine,
     dtype_name,
     half_dtype,
@@ -22,7 +22,6 @@ from trainers.engines._torch import (
     state_dtype,
 )
 from trainers.models import Model
-from trainers.values.layout import AXES
 
 
 class FsdpEngine(TorchEngine):
@@ -43,7 +42,6 @@ class FsdpEngine(TorchEngine):
     """
 
     _module: Any  # an FSDPModule that still is the transformers model
-    _norm_axes = ("pp", "dp_shard")
 
     def _lay_out(self, model: Model) -> nn.Module:
         recipe, layout = self._recipe, self._layout
@@ -62,6 +60,7 @@ class FsdpEngine(TorchEngine):
                 std=recipe.model.init_std,
                 device=self._device,
                 dtype=state_dtype(recipe),
+                cut=self._tensor.cut,
             )
             reshard = None if unit is model.module else layout.reshard or layout.zero_stage == 3
             fully_shard(unit, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=reshard)
@@ -78,7 +77,7 @@ class FsdpEngine(TorchEngine):
         return self._shards
 
     def _make_scaler(self) -> torch.amp.GradScaler:
-        return _ShardedScaler(self._device.type)
+        return ShardedScaler(self._device.type)
 
     def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
         self._free_after_backward(self._module, last)
@@ -123,6 +122,9 @@ class FsdpEngine(TorchEngine):
     def _whole(self, tensor: torch.Tensor) -> torch.Tensor:
         return cast(DTensor, tensor.to(self._device)).full_tensor() if isinstance(tensor, DTensor) else tensor
 
+    def _norm_group(self) -> Any:
+        return self._mesh.group("pp", "dp_shard", "cp", "tp")
+
     def in_effect(self) -> Mapping[str, Any]:
         units = [unit for model in self._models for unit in model.units]
         groups = [unit._get_fsdp_state()._fsdp_param_group for unit in units]
@@ -133,7 +135,8 @@ class FsdpEngine(TorchEngine):
         compute = "+".join(sorted(dtype_name(policy.param_dtype or torch.float32) for policy in policies))
         reduce = "+".join(sorted(dtype_name(policy.reduce_dtype or torch.float32) for policy in policies))
         mesh = everything[0].mesh_info.mesh  # parameters may be whole just now
-        degrees = dict.fromkeys(AXES, 1) | dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
+        degrees = {"dp_replicate": 1} | dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
+        degrees["dp_shard"] //= self._context.in_effect(self._models)  # ranks of both share the shards
         ahead = max((len(unit._get_fsdp_state()._states_to_forward_prefetch) for unit in units), default=0)
         away = {isinstance(group.offload_policy, CPUOffloadPolicy) for group in everything}
         smaller = {0 if info in (None, group.mesh_info) else info.shard_mesh_size for info, group in between}
@@ -154,17 +157,6 @@ class FsdpEngine(TorchEngine):
     def close(self) -> None:
         super().close()
         del self._parameters, self._shards
-
-
-class _ShardedScaler(torch.amp.GradScaler):
-    """Lets ranks, each with shards of its own, skip a step together. That of torch fails with fused optimizers."""
-
-    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        super().unscale_(optimizer)
-        for found in self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values():
-            everywhere = found.to(self._device)
-            dist.all_reduce(everywhere, op=dist.ReduceOp.MAX)
-            found.copy_(everywhere)
 
 
 def _groups(model: Model) -> Iterator[Any]:
