@@ -48,8 +48,8 @@ class Engine(Protocol):
         ...
 
     @property
-    def model(self) -> "Model":
-        """The model as it was built: its modules are those that run."""
+    def models(self) -> "Sequence[Model]":
+        """The model as it was built, whose modules are those that run; of a pipeline, the stages of this rank."""
         ...
 
     @property

@@ -109,7 +109,7 @@ class DeepSpeedEngine(AccumulatingEngine):
         super().__init__(recipe, layout, device)
         self._linear = F.linear  # stage 3 replaces it for the whole process
         config = engine_config(recipe, layout)
-        model = self._model
+        (model,) = self._models
         self._fill(model, config)
         initialize: Any = deepspeed.initialize
         engine, *_ = initialize(
@@ -124,7 +124,7 @@ class DeepSpeedEngine(AccumulatingEngine):
     def _fill(self, model: Model, config: dict[str, Any]) -> None:
         recipe, layout = self._recipe, self._layout
         dtype = (half_dtype(recipe) if layout.zero_stage else None) or torch.float32
-        for unit in (*self._units, model.module):
+        for unit in (*model.units, model.module):
             weights.materialise(
                 unit, names=model.names, seed=recipe.seed, std=recipe.model.init_std, device=self._device, dtype=dtype
             )
@@ -148,7 +148,7 @@ class DeepSpeedEngine(AccumulatingEngine):
 
     def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
         self._engine.set_gradient_accumulation_boundary(last)
-        loss = loss_of(self._engine, self._model.head, tokens)
+        loss = loss_of(self._engine, self._models[0].head, tokens)
         self._engine.backward(loss)
         return loss.detach()
 
@@ -252,7 +252,7 @@ class DeepSpeedEngine(AccumulatingEngine):
             "offload": _offload(wrapper),
             "grad_sync": "every" if engine.zero_optimization_partition_gradients() else "last",
             "product_sums": product_sums(),
-            **kernels_in_effect(self._model, self._units),
+            **kernels_in_effect(self._models, self._layout),
             "compute_precision": matmul_precision() if compute == "fp32" else compute,
             "bucket_mib": engine.zero_reduce_bucket_size() * (4 if compute == "fp32" else 2) // 2**20,
             "overlap": "on" if engine.zero_overlap_comm() else "off",
@@ -274,7 +274,7 @@ class DeepSpeedEngine(AccumulatingEngine):
         # DeepSpeed leaves both behind for the whole process: the next engine would scale fp16 losses twice.
         F.linear = self._linear
         torch_autocast.TORCH_AUTOCAST_INITIALIZED, torch_autocast.TORCH_AUTOCAST_DTYPE = False, None
-        del self._engine, self._model, self._units
+        del self._engine, self._models
 
 
 def _cut(wrapper: Any, parameter: Any) -> tuple[int, int, int, int, tuple[int, ...]]:
