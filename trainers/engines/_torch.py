@@ -405,13 +405,13 @@ class TorchEngine(AccumulatingEngine):
 
     def loss(self, tokens: torch.Tensor) -> torch.Tensor:
         with torch.no_grad(), self._computing():
-            return loss_of(self._module, self._model.head, tokens).float()
+            return loss_of(self._module, self._models[0].head, tokens, self._context.inputs).float()
 
     def _placed(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Callable[[torch.Tensor], StateTensor]]]:
         """Of each parameter its name, what the optimizer steps, its live weight, and how a tensor like it lies: whole
         on every rank, unless an engine shards.
         """
-        ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        ranks = dist.get_rank(), dist.get_world_size()
         place = functools.partial(whole, replica=ranks[0], num_replicas=ranks[1])
         for name, parameter in self._module.named_parameters():
             yield plain_name(name), parameter, parameter, place
