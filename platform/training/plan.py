@@ -72,10 +72,9 @@ def _recipe(options: TrainOptions, known: Recipe) -> Recipe:
     changes: dict[str, object] = {}
     if options.data is not None:
         changes["data"] = options.data if options.data == STREAM else _data_path(options.data)
-    if options.learning_rate is not None:
-        changes["learning_rate"] = options.learning_rate
-    if options.seed is not None:
-        changes["seed"] = options.seed
+    for name in ("data_order", "learning_rate", "seed"):
+        if (value := getattr(options, name)) is not None:
+            changes[name] = value
     return dataclasses.replace(known, **changes)  # type: ignore[reportArgumentType]
 
 
