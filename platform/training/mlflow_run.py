@@ -34,11 +34,11 @@ class TrainingRun:
         self._thread = threading.Thread(target=self._follow, name="mlflow", daemon=True)
         self._thread.start()
 
-    def close(self, state: str) -> None:
-        """Lets MLflow catch up, with "FINISHED", "FAILED" or "KILLED" as the run's state."""
+    def close(self, state: str, limit_s: float = _LAST_WAIT_S) -> None:
+        """Lets MLflow catch up for `limit_s`, with "FINISHED", "FAILED" or "KILLED" as the run's state."""
         self._state = state
         self._over.set()
-        self._thread.join(_LAST_WAIT_S)
+        self._thread.join(limit_s)
         if self._thread.is_alive():
             say("MLflow has not caught up: the same command, or the next one, brings it up to date.")
 
