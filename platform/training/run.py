@@ -73,7 +73,7 @@ class Session:
         self._reader.read()  # what earlier sessions wrote
         self._last_step = 0
         self._of_attempt: list[Record] = []
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
     def run(self) -> int:
         """Trains to the end; the exit code.
@@ -158,6 +158,6 @@ class Session:
             ("speed", "" if promise is None else shortfall(promise, self._of_attempt)),
             ("memory", memory_growth(self._of_attempt) if self._place.has_gpus else ""),
         ):
-            if sentence and kind not in self._said:
-                self._said.add(kind)
+            if sentence and kind not in self._warned:
+                self._warned.add(kind)
                 progress.say(sentence)

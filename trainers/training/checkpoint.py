@@ -81,10 +81,10 @@ class CheckpointWriter:
 
     def _copied(self, state: Mapping[str, StateTensor]) -> dict[str, Any]:
         """Copies of the parts that this rank saves, fp32 in host memory that is used again."""
-        found: dict[str, Any] = {}
+        copied: dict[str, Any] = {}
         on_cuda = False
         for key, tensor in state.items():
-            parts = [part for part in tensor.own_parts if part.tensor.numel()]
+            parts = [part for part in tensor.saved_parts if part.tensor.numel()]
             if key not in self._copies:
                 # Pinned memory takes a tenth of the time that pageable memory takes.
                 self._copies[key] = [
@@ -96,10 +96,10 @@ class CheckpointWriter:
                 on_cuda |= part.tensor.is_cuda
                 copy.copy_(part.tensor, non_blocking=True)
             laid = zip(parts, copies, strict=True)
-            found[key] = Sharded(tensor.shape, [Part(offsets=part.offsets, tensor=copy) for part, copy in laid])
+            copied[key] = Sharded(tensor.shape, [Part(offsets=part.offsets, tensor=copy) for part, copy in laid])
         if on_cuda:
             torch.cuda.synchronize()
-        return found
+        return copied
 
     def _write(self, state: dict[str, Any], manifest: Manifest, stall_s: float) -> Written:
         """Runs in the thread, on every rank."""

@@ -52,12 +52,12 @@ def _record_of(line: bytes) -> Record | None:
 
 def without_redone(records: Sequence[Record]) -> list[Record]:
     """The records without what a later attempt took back: it went on from a checkpoint before that."""
-    kept: list[Record] = []
+    valid: list[Record] = []
     for record in records:
         if isinstance(record, Begun):
-            kept = [left for each in kept if (left := _up_to(each, record.step)) is not None]
-        kept.append(record)
-    return kept
+            valid = [left for each in valid if (left := _up_to(each, record.step)) is not None]
+        valid.append(record)
+    return valid
 
 
 def _up_to(record: Record, step: int) -> Record | None:
