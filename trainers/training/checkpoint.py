@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
@@ -111,7 +112,7 @@ class CheckpointWriter:
                 if not self._is_current():
                     raise RuntimeError("a newer attempt goes on with this training")
                 write_manifest(path, manifest)
-        except Exception as failure:  # a full disk on any rank, which DCP tells to all
+        except (Exception, CheckpointException) as failure:  # a full disk on any rank; DCP's own is no Exception
             error = _cause(failure)
         errors: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(errors, error, group=self._group)
@@ -170,11 +171,14 @@ def load(engine: Engine, path: Path) -> Manifest:
     """Reads the checkpoint in folder `path` into the engine, each rank its own parts; a collective.
 
     Raises:
-        ValueError: it is of another format.
+        ValueError: it is of another format, or cannot be read.
     """
     manifest = read_manifest(path)
     state = {key: Sharded(tensor.shape, tensor.parts) for key, tensor in engine.training_state().items()}
-    read_sharded(state, storage_reader=FileSystemReader(path), process_group=_gloo())
+    try:
+        read_sharded(state, storage_reader=FileSystemReader(path), process_group=_gloo())
+    except CheckpointException as failure:
+        raise ValueError(f"the checkpoint {path} cannot be read: {_cause(failure)}") from failure
     engine.adopt(
         Counters(
             optimizer_step=manifest.optimizer_step,
