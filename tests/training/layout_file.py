@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.training.loop_group import DDP, RECIPE
+from tests.training.values import DDP, RECIPE
 from trainers.values.batch import BatchPoint
 from trainers.values.codec import to_json
 from trainers.values.layout import Layout

@@ -12,36 +12,9 @@ import torch.distributed as dist
 
 from trainers.training.loop import Loop
 from trainers.training.worker import Worker
-from trainers.values.batch import BatchPoint
 from trainers.values.cluster import Cluster
-from trainers.values.layout import Layout
-from trainers.values.recipe import INCLUDED, Recipe
-from trainers.values.spec import ModelSpec
-from trainers.values.training import Phase, Plan, Schedule, TrainingJob, Validation
+from trainers.values.training import Plan, TrainingJob
 from trainers.values.training_files import ATTEMPT
-
-MODEL = ModelSpec(
-    name="tiny", architecture="gpt2", num_layers=1, hidden_size=16, num_heads=2, vocab_size=256, max_positions=64
-)
-RECIPE = Recipe(
-    model=MODEL, seq_len=16, global_batch=4, compute_precision="fp32", learning_rate=1e-2, data=INCLUDED,
-    data_order="shuffled",
-)  # fmt: skip
-DDP = Layout(engine="ddp", dp_replicate=2)
-FSDP = Layout(engine="fsdp", zero_stage=3, dp_shard=2)
-STEP = RECIPE.tokens_per_step
-
-
-def plan(layout: Layout = DDP, *, steps: int = 12, **fields: Any) -> Plan:
-    """A plan of `steps` optimizer steps in two micro-steps each, with a held-out loss every five."""
-    batch = BatchPoint(micro_batch=1, grad_accum=4 // layout.data_parallel)
-    known: dict[str, Any] = {
-        "recipe": RECIPE,
-        "phases": (Phase(end_tokens=steps * STEP, layout=layout, batch=batch),),
-        "lr_schedule": Schedule(kind="cosine", tokens=steps * STEP, warmup_tokens=3 * STEP, final_share=0.1),
-        "validation": Validation(sequences=7, every_tokens=5 * STEP),
-    }
-    return Plan(**{**known, **fields})
 
 
 def job(folder: Path, of: Plan, **fields: Any) -> TrainingJob:

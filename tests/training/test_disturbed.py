@@ -15,7 +15,7 @@ import pytest
 from platform.training.folder import TrainingFolder, steps_of
 from tests.training.environment import ENVIRONMENT
 from tests.training.layout_file import write_layout
-from tests.training.loop_group import DDP, STEP
+from tests.training.values import DDP, STEP
 from trainers.values.layout import Layout
 from trainers.values.training import Begun, Saved
 from trainers.values.training_lines import Reader

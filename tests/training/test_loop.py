@@ -8,7 +8,8 @@ import pytest
 
 from tests.contract.group import run_group
 from tests.disks import small_disk
-from tests.training.loop_group import DDP, FSDP, RECIPE, STEP, Attempt, attempts, job, plan
+from tests.training.loop_group import Attempt, attempts, job
+from tests.training.values import DDP, FSDP, RECIPE, STEP, plan
 from trainers.training import checkpoint
 from trainers.values.batch import BatchPoint
 from trainers.values.training import Begun, NotSaved, Phase, Record, Saved, Steps, Validated

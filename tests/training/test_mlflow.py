@@ -8,7 +8,7 @@ import mlflow
 import pytest
 
 from platform.training.mlflow_run import TrainingRun
-from tests.training.loop_group import STEP, plan
+from tests.training.values import STEP, plan
 from trainers.values.training import Begun, Steps, Validated
 from trainers.values.training_lines import write
 

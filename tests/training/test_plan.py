@@ -13,7 +13,7 @@ from platform.training.folder import TrainingFolder
 from platform.training.plan import make_plan
 from platform.training.target import read_target
 from tests.training.layout_file import write_layout
-from tests.training.loop_group import DDP, FSDP, RECIPE, STEP
+from tests.training.values import DDP, FSDP, RECIPE, STEP
 from trainers.values.batch import BatchPoint
 from trainers.values.codec import to_json
 from trainers.values.layout import Layout

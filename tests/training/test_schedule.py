@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from tests.samples import layout
-from tests.training.loop_group import RECIPE
+from tests.training.values import RECIPE
 from trainers.values.batch import BatchPoint
 from trainers.values.codec import from_json, to_json
 from trainers.values.training import Phase, Plan, Schedule, Validation

@@ -11,8 +11,8 @@ import pytest
 
 from platform.training.folder import TrainingFolder, steps_of
 from tests.training.environment import ENVIRONMENT
-from tests.training.loop_group import STEP
 from tests.training.trainings import STEPS
+from tests.training.values import STEP
 from trainers.values.training import Begun, Saved, Steps, Validated
 
 pytestmark = [pytest.mark.ray, pytest.mark.mirror]

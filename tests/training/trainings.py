@@ -18,7 +18,7 @@ from platform.training.ending import summary
 from platform.training.folder import TrainingFolder
 from platform.training.session import opened, train_on
 from tests.training.layout_file import write_layout
-from tests.training.loop_group import DDP, FSDP, STEP
+from tests.training.values import DDP, FSDP, STEP
 from trainers.values.layout import Layout
 from trainers.values.training import Steps
 from trainers.values.training_lines import Reader
