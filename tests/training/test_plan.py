@@ -9,13 +9,16 @@ import pytest
 
 import platform.train as train  # pyright takes `from platform import` for the standard module
 from platform.common.errors import InputError
+from platform.study.study import Study
 from platform.training.folder import TrainingFolder
 from platform.training.plan import make_plan
 from platform.training.target import read_target
+from tests.samples import header, measurement
 from tests.training.layout_file import write_layout
 from tests.training.values import DDP, FSDP, RECIPE, STEP
 from trainers.values.batch import BatchPoint
 from trainers.values.codec import to_json
+from trainers.values.journal import Measured
 from trainers.values.layout import Layout
 from trainers.values.training import Plan
 
@@ -157,3 +160,23 @@ def test_a_layout_that_splits_the_model_is_refused(make: Make, tmp_path: Path):
     target = write_layout(tmp_path / "tp.json", Layout(engine="fsdp", zero_stage=3, dp_shard=2, tp=2))
     with pytest.raises(InputError, match="splits the model itself: train on one with tp, pp and cp 1"):
         make(target=target)
+
+
+def test_the_winner_of_a_study_is_trained_with_the_speed_that_was_measured(tmp_path: Path):
+    with Study.create(tmp_path, "searched") as study:
+        study.record(header("searched", recipes=(RECIPE,)))
+        for speed, layout in ((900.0, FSDP), (1000.0, DDP)):
+            study.record(Measured(measurement=measurement(recipe=RECIPE, on=layout, micro_batch=2, tokens_per_s=speed)))
+    target = read_target("searched", tmp_path, None)
+    assert (target.layout, target.recipe, target.tokens_per_s) == (DDP, RECIPE, 1000.0)
+    assert target.folder == tmp_path / "searched" / "training"
+    assert read_target("searched", tmp_path, RECIPE.id) == target
+    with pytest.raises(InputError, match="has no recipe 0123"):
+        read_target("searched", tmp_path, "0123")
+
+
+def test_a_study_without_a_winner_is_refused(tmp_path: Path):
+    with Study.create(tmp_path, "empty") as study:
+        study.record(header("empty", recipes=(RECIPE,)))
+    with pytest.raises(InputError, match="study empty has no winner to train"):
+        read_target("empty", tmp_path, None)
