@@ -1,7 +1,7 @@
 """`python -m platform.train STUDY|layout.json`: trains the winner of a search, or what a layout's file says.
 
     python -m platform.train gpt2-1 --data tokens --tokens 2e9
-    python -m platform.train layout.json --data tokens --tokens 2e9 --schedule wsd --out runs/first
+    python -m platform.train layout.json --data tokens --tokens 2e9 --lr-schedule wsd --out runs/first
 
 A run that was ended at any time goes on with the same command, and with another layout or engine or number of devices:
 give its layout.json and the same --out.
@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     add("--out", type=Path, metavar="FOLDER", help="the training's folder (default: `training` beside the layout)")
     add("--recipe", metavar="ID", help="which recipe of a study with several (default: the first with a winner)")
     add("--learning-rate", type=_amount, metavar="R", help="the highest learning rate (default: the recipe's)")
-    add("--schedule", choices=get_args(ScheduleKind), default="cosine", help="learning rate after the warm-up:"
+    add("--lr-schedule", choices=get_args(ScheduleKind), default="cosine", help="learning rate after the warm-up:"
         " constant, half a cosine, or wsd (stable, then a linear decay) (default: %(default)s)")  # fmt: skip
     add("--warmup-tokens", type=_whole, metavar="N", help="of a linear warm-up (default: 1 %% of --tokens)")
     add("--decay-tokens", type=_count, metavar="N", help="of wsd's decay at the end (default: 20 %% of --tokens)")

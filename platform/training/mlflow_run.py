@@ -142,8 +142,8 @@ def parameters(plan: Plan) -> dict[str, str]:
         "global_batch": last.global_batch,
         "grad_accum": last.batch.grad_accum,
         "micro_batch": last.batch.micro_batch,
-        "schedule": plan.schedule.kind,
-        "warmup_tokens": plan.schedule.warmup_tokens,
+        "lr_schedule": plan.lr_schedule.kind,
+        "warmup_tokens": plan.lr_schedule.warmup_tokens,
         "token_budget": plan.tokens,
     }
     return {key: as_text(value) for key, value in values.items() if value is not None}

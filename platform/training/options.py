@@ -32,7 +32,7 @@ class TrainOptions:
     recipe: str | None
     """The recipe's id, where a study has several."""
     learning_rate: float | None
-    schedule: ScheduleKind
+    lr_schedule: ScheduleKind
     warmup_tokens: int | None
     decay_tokens: int | None
     final_share: float | None

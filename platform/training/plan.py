@@ -49,7 +49,7 @@ def make_plan(options: TrainOptions, target: Target, before: Plan | None) -> Pla
         plan = Plan(
             recipe=recipe,
             phases=phases,
-            schedule=_schedule(options),
+            lr_schedule=_schedule(options),
             validation=validation,
             initial_weights=_initial_weights(options.start_from, recipe) if options.start_from else "",
         )
@@ -96,11 +96,11 @@ def _initial_weights(text: str, recipe: Recipe) -> str:
 
 
 def _schedule(options: TrainOptions) -> Schedule:
-    tokens, kind = options.tokens, options.schedule
+    tokens, kind = options.tokens, options.lr_schedule
     warmup = options.warmup_tokens if options.warmup_tokens is not None else round(tokens * _WARMUP_SHARE)
     decay = options.decay_tokens
     if decay is not None and kind != "wsd":
-        raise InputError(f"--decay-tokens belongs to --schedule wsd, got --schedule {kind}: leave it out")
+        raise InputError(f"--decay-tokens belongs to --lr-schedule wsd, got --lr-schedule {kind}: leave it out")
     if decay is None:
         decay = round(tokens * _DECAY_SHARE) if kind == "wsd" else 0
     final = options.final_share if options.final_share is not None else _FINAL_SHARE[kind]

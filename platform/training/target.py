@@ -48,8 +48,8 @@ def _of_study(folder: Path, recipe_id: str | None) -> Target:
     results = Result.of(history)
     if recipe_id is not None and recipe_id not in results.by_id:
         raise InputError(f"study {folder.name} has no recipe {recipe_id}: it has {', '.join(results.by_id)}")
-    winners = results.winners if recipe_id is None else {recipe_id: results.by_id[recipe_id]}
-    winner = next((each.winner for each in winners.values() if each.winner is not None), None)
+    winners = (winner for result, winner in results.winners if recipe_id in (None, result.recipe.id))
+    winner = next(winners, None)
     if winner is None:
         raise InputError(
             f"study {folder.name} has no winner to train: go on with it (python -m platform.search --resume"

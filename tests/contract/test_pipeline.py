@@ -1,5 +1,8 @@
 """Every kind of pipeline trains as the dense model does, gradient by gradient; each planted fault is seen."""
 
+# Faults are planted in private places.
+# pyright: reportPrivateUsage=false
+
 import contextlib
 import functools
 from collections.abc import Callable

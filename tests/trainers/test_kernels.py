@@ -68,14 +68,14 @@ def test_the_seam_into_bloom_is_still_there() -> None:
     """A release of transformers that calls its attention otherwise must show here, not in a wrong loss."""
     known = inspect.signature(modeling_bloom.BloomAttention.forward).parameters
     assert list(known)[:3] == ["self", "hidden_states", "residual"] and "attention_mask" in known
-    model, _ = filled(SPECS["bloom"], attention="sdpa")
+    model, layout = filled(SPECS["bloom"], attention="sdpa")
     kinds = {type(module).__name__ for module in model.module.modules() if "Attention" in type(module).__name__}
     assert kinds == {"AlibiAttention"}
     for module in model.module.modules():
         if type(module).__name__ == "AlibiAttention":
             module.__class__ = modeling_bloom.BloomAttention
             break
-    assert kernels_in_effect(model, model.blocks)["attention"] == "AlibiAttention+BloomAttention"
+    assert kernels_in_effect([model], layout)["attention"] == "AlibiAttention+BloomAttention"
 
 
 @pytest.mark.parametrize("num_heads", [4, 6, 12, 32])

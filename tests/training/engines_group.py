@@ -125,7 +125,7 @@ def manifest(of: Recipe, engine: Engine) -> Manifest:
         loss_scale=counters.loss_scale,
         loss_scale_steps=counters.loss_scale_steps,
         learning_rate=of.learning_rate,
-        schedule=Schedule(kind="constant", tokens=10**6),
+        lr_schedule=Schedule(kind="constant", tokens=10**6),
         train_s=0.0,
         layout="",
         attempt=1,

@@ -38,7 +38,7 @@ def plan(layout: Layout = DDP, *, steps: int = 12, **fields: Any) -> Plan:
     known: dict[str, Any] = {
         "recipe": RECIPE,
         "phases": (Phase(end_tokens=steps * STEP, layout=layout, batch=batch),),
-        "schedule": Schedule(kind="cosine", tokens=steps * STEP, warmup_tokens=3 * STEP, final_share=0.1),
+        "lr_schedule": Schedule(kind="cosine", tokens=steps * STEP, warmup_tokens=3 * STEP, final_share=0.1),
         "validation": Validation(sequences=7, every_tokens=5 * STEP),
     }
     return Plan(**{**known, **fields})

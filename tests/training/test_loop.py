@@ -77,7 +77,7 @@ def test_the_learning_rate_follows_the_schedule(folder: Path, ended: dict[str, s
     rates = [
         rate for each in records(folder / "undisturbed") if isinstance(each, Steps) for rate in each.learning_rates
     ]
-    schedule = plan().schedule
+    schedule = plan().lr_schedule
     assert rates == [RECIPE.learning_rate * schedule.share_at(step * STEP) for step in range(1, 13)]
     assert rates[0] < rates[1] < rates[2] == max(rates) and rates[-1] == pytest.approx(1e-3)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from platform import train
+import platform.train as train  # pyright takes `from platform import` for the standard module
 from platform.common.errors import InputError
 from platform.training.folder import TrainingFolder
 from platform.training.plan import make_plan
@@ -45,7 +45,7 @@ def test_a_layouts_file_is_trained_as_it_says(make: Make):
     plan = make()
     (phase,) = plan.phases
     assert (phase.layout, phase.batch, plan.recipe) == (DDP, BatchPoint(micro_batch=2, grad_accum=1), RECIPE)
-    assert plan.schedule.warmup_tokens == STEP and plan.schedule.final_share == 0.1
+    assert plan.lr_schedule.warmup_tokens == STEP and plan.lr_schedule.final_share == 0.1
     assert plan.validation.sequences > 0 and plan.validation.every_tokens == 5 * STEP
 
 
@@ -69,7 +69,7 @@ def test_a_bare_layout_goes_on_with_the_recipe_of_its_training(make: Make, tmp_p
 
 
 def test_wsd_decays_over_the_last_fifth(make: Make):
-    schedule = make("--schedule", "wsd").schedule
+    schedule = make("--lr-schedule", "wsd").lr_schedule
     assert (schedule.decay_tokens, schedule.final_share) == (20 * STEP, 0.0)
 
 
@@ -78,7 +78,7 @@ def test_wsd_decays_over_the_last_fifth(make: Make):
     [
         (["--phase", "64:3"], "a global batch of 3 does not go over 2 data-parallel ranks"),
         (["--phase", f"{200 * STEP}:4"], "the phases of --phase take"),
-        (["--decay-tokens", "10"], "--decay-tokens belongs to --schedule wsd"),
+        (["--decay-tokens", "10"], "--decay-tokens belongs to --lr-schedule wsd"),
         (["--data", "/nowhere"], "/nowhere"),
         (["--warmup-tokens", "1e9"], "do not go into"),
         (["--learning-rate", "0"], "must be a number above 0"),
@@ -111,7 +111,7 @@ def test_a_training_goes_on_with_the_same_mathematics_alone(make: Make, tmp_path
         assert kept is not None and kept.phases[0].layout == FSDP
         for argv, what in (
             (["--learning-rate", "0.5"], "the recipe differ"),
-            (["--schedule", "constant"], "the learning-rate schedule differ"),
+            (["--lr-schedule", "constant"], "the learning-rate schedule differ"),
             (["--phase", f"{STEP}:2"], "the phases' tokens and global batches differ"),
         ):
             with pytest.raises(InputError, match=what):

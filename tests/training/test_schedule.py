@@ -14,7 +14,7 @@ ONE = Phase(end_tokens=1000, layout=layout(), batch=BatchPoint(micro_batch=1, gr
 PLAN = Plan(
     recipe=RECIPE,
     phases=(ONE,),
-    schedule=Schedule(kind="constant", tokens=1000),
+    lr_schedule=Schedule(kind="constant", tokens=1000),
     validation=Validation(sequences=0, every_tokens=1),
 )
 
@@ -58,7 +58,7 @@ def test_a_phase_ends_with_the_step_that_reaches_its_tokens():
 
 def test_the_last_phase_ends_with_the_training():
     with pytest.raises(ValueError, match="the last phase ends with the training"):
-        dataclasses.replace(PLAN, schedule=Schedule(kind="constant", tokens=999))
+        dataclasses.replace(PLAN, lr_schedule=Schedule(kind="constant", tokens=999))
 
 
 def test_a_plan_travels_as_json():

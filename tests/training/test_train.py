@@ -10,7 +10,7 @@ import mlflow
 import psutil
 import pytest
 
-from platform import train
+import platform.train as train  # pyright takes `from platform import` for the standard module
 from platform.cluster.connection import connected
 from platform.cluster.nodes import Place
 from platform.training.ending import summary

@@ -405,7 +405,7 @@ class TorchEngine(AccumulatingEngine):
 
     def loss(self, tokens: torch.Tensor) -> torch.Tensor:
         with torch.no_grad(), self._computing():
-            return loss_of(self._module, self._model.head, tokens).float()
+            return loss_of(self._module, self._models[0].head, tokens).float()
 
     def _placed(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Callable[[torch.Tensor], StateTensor]]]:
         """Of each parameter its name, what the optimizer steps, its live weight, and how a tensor like it lies: whole

@@ -121,7 +121,7 @@ class Loop:
             micro_batches.append(tokens.to(worker.device, non_blocking=True))
         pending.data_s += time.perf_counter() - began_s
         per_step = self._plan.tokens_per_step(phase)
-        share = self._plan.schedule.share_at(self._tokens + per_step)
+        share = self._plan.lr_schedule.share_at(self._tokens + per_step)
         self._rate = self._plan.recipe.learning_rate * share
         self._engine.set_learning_rate(self._rate)
         worker.where = f"step {self._step + 1}"
@@ -239,7 +239,7 @@ class Loop:
             loss_scale=counters.loss_scale,
             loss_scale_steps=counters.loss_scale_steps,
             learning_rate=self._rate,
-            schedule=self._plan.schedule,
+            lr_schedule=self._plan.lr_schedule,
             train_s=self._train_s,
             layout=self._job.layout.label,
             attempt=self._job.attempt,

@@ -101,7 +101,7 @@ class Plan:
     recipe: Recipe
     """With the global batch of the last phase."""
     phases: tuple[Phase, ...]
-    schedule: Schedule
+    lr_schedule: Schedule
     validation: Validation
     initial_weights: str = ""
     """Folder of a transformers model whose weights the training begins with; empty for drawn ones."""
@@ -110,13 +110,15 @@ class Plan:
         ends = [phase.end_tokens for phase in self.phases]
         if not ends or ends != sorted(set(ends)) or ends[0] < 1:
             raise ValueError(f"phases end at ascending numbers of tokens, got {', '.join(map(str, ends)) or 'none'}")
-        if ends[-1] != self.schedule.tokens:
-            raise ValueError(f"the last phase ends with the training, at {self.schedule.tokens} tokens, got {ends[-1]}")
+        if ends[-1] != self.lr_schedule.tokens:
+            raise ValueError(
+                f"the last phase ends with the training, at {self.lr_schedule.tokens} tokens, got {ends[-1]}"
+            )
 
     @property
     def tokens(self) -> int:
         """Tokens to train on; the last step may take some more."""
-        return self.schedule.tokens
+        return self.lr_schedule.tokens
 
     def phase_at(self, tokens: int) -> Phase | None:
         """The phase of the step that begins after `tokens`; None where the training is over."""
@@ -133,7 +135,7 @@ class Plan:
             "the recipe": dataclasses.replace(self.recipe, data=""),
             "the data": self.recipe.data,
             "the phases' tokens and global batches": [(each.end_tokens, each.global_batch) for each in self.phases],
-            "the learning-rate schedule": self.schedule,
+            "the learning-rate schedule": self.lr_schedule,
             "the held-out data": self.validation,
             "the initial weights": self.initial_weights,
         }
@@ -277,7 +279,7 @@ class Manifest:
     loss_scale_steps: int
     learning_rate: float
     """Of the last step."""
-    schedule: Schedule
+    lr_schedule: Schedule
     train_s: float
     layout: str
     """Which wrote it, for people: any layout goes on from it."""
