@@ -42,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--engine",
+        dest="imported",
         metavar="MODULE:NAME",
         action="append",
         default=[],
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise InputError(f"--calibrate must not be negative, got {options.calibrate}")
         if options.min_cell < 1:
             raise InputError(f"--min-cell must be at least 1, got {options.min_cell}")
-        for name in options.engine:
+        for name in options.imported:
             import_costs(name)
         rows = [row for table in options.tables for row in read_rows(table)]
         report = validate(rows, num_calibrate=options.calibrate, min_cell=options.min_cell)
