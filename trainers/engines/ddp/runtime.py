@@ -125,8 +125,8 @@ class DdpEngine(TorchEngine):
 
 
 class _Compression:
-    """What one DDP module's gradients are squeezed into before they are exchanged, by torch's own hooks. The state is made
-    afresh: nothing of an earlier engine's errors or factors is in it.
+    """What one DDP module's gradients are squeezed into before they are exchanged, by torch's own hooks. The state is
+    made afresh: nothing of an earlier engine's errors or factors is in it.
 
     PowerSGD (arXiv 1905.13727): each matrix of gradients, with what was left out of it so far (error feedback), is
     approximated by two factors of a small rank, and the factors are exchanged; vectors, and matrices that the rank does
