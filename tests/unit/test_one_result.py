@@ -44,12 +44,8 @@ def modules() -> Iterator[tuple[str, ast.Module]]:
 def imported(tree: ast.AST) -> set[str]:
     """Names that come from `platform.finals`, and its modules that are imported whole."""
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
-    names = {
-        each.name for node in nodes if str(node.module).startswith("platform.finals.") for each in node.names
-    }
-    return names | {
-        f"{each.name} whole" for node in nodes if node.module == "platform.finals" for each in node.names
-    }
+    names = {each.name for node in nodes if str(node.module).startswith("platform.finals.") for each in node.names}
+    return names | {f"{each.name} whole" for node in nodes if node.module == "platform.finals" for each in node.names}
 
 
 def makes_result(tree: ast.AST) -> bool:
