@@ -10,7 +10,7 @@ import pathlib
 import re
 from typing import get_args
 
-from platform.cost_model.engines import ENGINES
+from platform.cost_model.engines import ENGINES, costs
 from platform.cost_model.features import PREFETCH, ROUNDING, Workload
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.kernels import activation_passes, inner_copies, logit_bytes, loss_kind, pads_vocabulary
@@ -18,6 +18,7 @@ from platform.cost_model.rows import Row, words
 from trainers import architectures
 from trainers.architectures import architecture_of
 from trainers.architectures.architecture import Architecture
+from trainers.engines import is_path
 from trainers.values.layout import Offload
 from trainers.values.spec import FlopsConvention, ModelSpec
 
@@ -36,15 +37,16 @@ def table() -> dict[str, dict[str, str]]:
 
 
 def has(stack: str, fact: str) -> bool:
-    """Whether `fact` holds of `stack`."""
-    return fact in table()[stack]
+    """Whether `fact` holds of `stack`; of an engine outside this project none does, since its rows state it all."""
+    return fact in table().get(stack, {})
 
 
 def data_parallelism_of(row: Row) -> str:
     """The engine's name: stated in the project's own tables, else what source, notes and strategy say of the stack."""
     if row.get("engine"):
-        if row["engine"] not in ENGINES:
-            raise ValueError(f"engine {row['engine']!r} is not one of {', '.join(ENGINES)}")
+        if costs(row["engine"]) is None:
+            outside = ": --engine names one outside this project" if is_path(row["engine"]) else ""
+            raise ValueError(f"engine {row['engine']!r} is not one of {', '.join(ENGINES)}{outside}")
         return row["engine"]
     text, strategy = words(row), row["strategy"]
     if strategy not in STRATEGIES:
