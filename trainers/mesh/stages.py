@@ -150,7 +150,7 @@ def timed_accumulations(layout: "Layout", grad_accum: int) -> tuple[int, ...]:
 
 
 def bubble_of_equal_stages(layout: "Layout", grad_accum: int) -> float:
-    """Share of a schedule in which stages that take equally long wait: (p - 1) / (v m + p - 1); 0 without a pipeline."""
+    """Share of a schedule in which stages that take equally long wait: (p - 1) / (v m + p - 1)."""
     return (layout.pp - 1) / (layout.virtual * grad_accum + layout.pp - 1)
 
 
