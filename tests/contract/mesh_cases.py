@@ -13,7 +13,8 @@ from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
 
 WORLD_SIZE = 8
-_SIZES: dict[str, Any] = {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "vocab_size": 96, "init_std": 0.2}
+# No other width is that of the vocabulary: logits are known by it.
+_SIZES: dict[str, Any] = {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "vocab_size": 104, "init_std": 0.2}
 MODELS = {
     "bloom": ModelSpec(name="bloom", architecture="bloom", **_SIZES),
     "gpt2": ModelSpec(name="gpt2", architecture="gpt2", max_positions=SEQ_LEN, **_SIZES),

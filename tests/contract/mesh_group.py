@@ -13,6 +13,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.contract.cases import GLOBAL_BATCH
 from tests.contract.mesh_cases import MeshCase
@@ -67,6 +68,7 @@ def _run(case: MeshCase) -> dict[str, Any]:
     grad_accum = GLOBAL_BATCH // layout.data_parallel if layout.data_parallel < 4 else 2
     batch = BatchPoint.of(recipe, layout, GLOBAL_BATCH // (layout.data_parallel * grad_accum))
     losses, norms = [], []
+    watched = _Widths(recipe.model.vocab_size) if layout.compile == "none" else contextlib.nullcontext()
     for step in range(STEPS):
         indices = [
             data.sample_indices(
@@ -78,13 +80,29 @@ def _run(case: MeshCase) -> dict[str, Any]:
             for micro_step in range(batch.grad_accum)
         ]
         source = data.source(recipe)
-        result = engine.step([torch.from_numpy(source.sequences(step, each)) for each in indices], Unmarked())
+        with watched:
+            result = engine.step([torch.from_numpy(source.sequences(step, each)) for each in indices], Unmarked())
         losses += losses_of([result], _gather)
         norms.append(result.grad_norm.item())
     wrong = engines.mismatches(engine.in_effect(), recipe, layout, grad_accum=batch.grad_accum)
     engine.close()
     run = Trained(weights=weights, logits=logits, gradients=gradients, losses=losses, grad_norms=norms)
-    return {"trained": run, "mismatches": wrong}
+    return {"trained": run, "mismatches": wrong, "whole_logits": getattr(watched, "seen", None)}
+
+
+class _Widths(TorchDispatchMode):
+    """Notes operations that give a floating-point tensor as wide as the vocabulary."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self._width = width
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and out.is_floating_point() and out.shape[-1:] == (self._width,):
+            self.seen.append(str(func))
+        return out
 
 
 def _note_gradients(engine: Any) -> dict[str, torch.Tensor]:

@@ -70,6 +70,18 @@ def test_gradients_of_every_parameter_are_those_of_the_dense_model(index: int) -
     assert result["mismatches"] == []
 
 
+@pytest.mark.parametrize("index", [param for param in _all(faulty=False) if CASES[param.values[0]].layout.tp > 1])
+def test_no_rank_holds_all_logits_where_the_vocabulary_is_cut(index: int) -> None:
+    assert not _result(index)["whole_logits"]
+
+
+def test_all_logits_are_seen_where_the_vocabulary_is_whole() -> None:
+    whole = [
+        i for i, each in enumerate(CASES) if each.layout.tp == 1 and each.layout.loss == "plain" and not each.fault
+    ]
+    assert all(_result(i)["whole_logits"] for i in whole)
+
+
 @pytest.mark.parametrize("index", _all(faulty=True))
 def test_a_planted_fault_is_seen(index: int) -> None:
     assert differences(_result(index)["trained"], CASES[index].recipe) != []

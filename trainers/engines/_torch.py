@@ -2,8 +2,9 @@
 
 import abc
 import contextlib
+import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from trainers.engines._kernels import kernels_in_effect, prepare
+from trainers.engines.state import Counters, StateTensor, named, optimizer_state, set_steps_taken, steps_taken, whole
 from trainers.engines.step import Marks, Phase, StepResult
 from trainers.kernels.head import loss_of
 from trainers.mesh.context import ContextParallel
@@ -133,6 +135,21 @@ def optimizer_in_effect(optimizer: torch.optim.Optimizer, masters: Iterable[torc
 def plain_name(name: str) -> str:
     """A parameter's name in the plain transformers model."""
     return name.replace("_checkpoint_wrapped_module.", "").removeprefix("module.")
+
+
+def scaler_counters(scaler: torch.amp.GradScaler | None) -> dict[str, Any]:
+    """The fields of `Counters` that torch's scaler has; none without a scaler."""
+    if scaler is None:
+        return {}
+    state = scaler.state_dict()
+    return {"loss_scale": state["scale"], "loss_scale_steps": state["_growth_tracker"]}
+
+
+def set_scaler(scaler: torch.amp.GradScaler | None, counters: Counters) -> None:
+    """Has torch's scaler go on from `counters`, where both have a loss scale."""
+    if scaler is not None and counters.loss_scale is not None:
+        numbers = {"scale": counters.loss_scale, "_growth_tracker": counters.loss_scale_steps}
+        scaler.load_state_dict({**scaler.state_dict(), **numbers})
 
 
 class AccumulatingEngine(abc.ABC):
@@ -385,6 +402,33 @@ class TorchEngine(AccumulatingEngine):
         with torch.no_grad(), self._computing():
             logits = self._module(self._context.part(tokens), **self._context.positions()).logits
             return self._context.whole(logits)
+
+    def loss(self, tokens: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad(), self._computing():
+            return loss_of(self._module, self._model.head, tokens).float()
+
+    def _placed(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Callable[[torch.Tensor], StateTensor]]]:
+        """Of each parameter its name, what the optimizer steps, its live weight, and how a tensor like it lies: whole
+        on every rank, unless an engine shards.
+        """
+        ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        place = functools.partial(whole, replica=ranks[0], num_replicas=ranks[1])
+        for name, parameter in self._module.named_parameters():
+            yield plain_name(name), parameter, parameter, place
+
+    def training_state(self) -> Mapping[str, StateTensor]:
+        return {
+            key: tensor
+            for name, stepped, weight, place in self._placed()
+            for key, tensor in named(name, weight, optimizer_state(self._optimizer, stepped), place)
+        }
+
+    def counters(self) -> Counters:
+        return Counters(optimizer_step=steps_taken(self._optimizer), **scaler_counters(self._scaler))
+
+    def adopt(self, counters: Counters) -> None:
+        set_steps_taken(self._optimizer, counters.optimizer_step)
+        set_scaler(self._scaler, counters)
 
     def in_effect(self) -> Mapping[str, Any]:
         several = len(self._last_syncs) > 1

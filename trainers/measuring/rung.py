@@ -216,7 +216,8 @@ class Rung:
         results: list[StepResult] = []
         clock = c.clock()
         c.gather(None)  # ranks start a window together, so that none is charged for another's report
-        c.meter.reset_peak()
+        if phases:
+            c.meter.reset_peak()
         if sampled is not None:
             c.sampler.start()
             c.host.start()
@@ -227,11 +228,12 @@ class Rung:
             allowed_s=allowed_s,
             on_optimizer=(lambda: self._note_peak("forward_backward")) if phases else None,
         )
-        for batch in batches:
+        for number, batch in enumerate(batches, start=1):
             results.append(self._engine.step(batch, marks))
             marks.end_step()
             if phases:
-                self._note_peak("optimizer")
+                # On a CPU counting goes on until the peak is read: a timed window is free of it.
+                self._note_peak("optimizer", reset=number < steps)
         marks.end()
         spans = clock.finish()
         if sampled is not None:
@@ -265,6 +267,7 @@ class Rung:
         meter = self._c.meter
         self._peaks[phase] = max(self._peaks[phase], meter.peak_allocated_gib())
         self._peaks["reserved"] = max(self._peaks["reserved"], meter.peak_reserved_gib())
+        meter.enforce_cap()
         if reset:
             meter.reset_peak()
 

@@ -9,9 +9,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-# Torch 2.13 has new names for both, and warns of the old ones, which are all that 2.11 has.
-_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+def _first_of(*names: str) -> Any:
+    """Torch's function of the first of these names that this version has."""
+    return next(getattr(dist, name) for name in names if hasattr(dist, name))
+
+
+# Torch 2.13 has new names, and warns of the old ones, which are all that 2.11 has.
+_all_gather = _first_of("all_gather_single", "all_gather_into_tensor")
+_reduce_scatter = _first_of("reduce_scatter_single", "reduce_scatter_tensor")
 
 
 def gather(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:

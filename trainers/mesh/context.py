@@ -28,7 +28,7 @@ class ContextParallel:
         self._share = Share(num_heads=spec.num_heads, heads=heads)
         self._takes_positions = spec.position != "alibi"
         if self.size > 1:
-            orders = [_order(rank, self.size, seq_len) for rank in range(self.size)]
+            orders = [order_of(rank, self.size, seq_len) for rank in range(self.size)]
             self._share.queries = orders[mesh.coordinates["cp"]].to(device)
             self._share.keys = torch.cat(orders).to(device)
             self._share.group = mesh.group("cp")
@@ -67,7 +67,7 @@ class ContextParallel:
         return 1 if share is None or share.group is None else dist.get_world_size(share.group)
 
 
-def _order(rank: int, size: int, seq_len: int) -> torch.Tensor:
+def order_of(rank: int, size: int, seq_len: int) -> torch.Tensor:
     """Positions of the tokens of a rank, in its order: piece `rank` from the head, then that from the tail."""
     piece = seq_len // (2 * size)
     places = torch.arange(piece)

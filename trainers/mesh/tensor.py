@@ -121,7 +121,7 @@ class TensorParallel:
     def _cut_block(self, name: str, block: nn.Module) -> None:
         family, inside = self._family, set[str]()
         for path, kind in family.tensor_parallel.items():
-            layer = block.get_submodule(path)
+            layer: Any = block.get_submodule(path)
             transposed = isinstance(layer, Conv1D)  # weight [in, out]
             inside.add(path.rpartition(".")[0])
             if kind == "colwise":
@@ -129,13 +129,12 @@ class TensorParallel:
                 self._cuts[f"{name}.{path}.weight"] = Cut(dim=int(transposed), stacked=stacked)
                 if layer.bias is not None:
                     self._cuts[f"{name}.{path}.bias"] = Cut(dim=0, stacked=stacked)
-                if isinstance(layer, Conv1D):
+                if transposed:
                     layer.nf //= self.size
             else:
                 self._cuts[f"{name}.{path}.weight"] = Cut(dim=1 - int(transposed))
-                row: Any = layer
-                row.__class__ = _TransposedRows if transposed else _Rows
-                row.group = self._group
+                layer.__class__ = _TransposedRows if transposed else _Rows
+                layer.group = self._group
         for path in sorted(inside):
             block.get_submodule(path).register_forward_pre_hook(self._gather_input, with_kwargs=True)
         attention: Any = block.get_submodule(family.attention_path)
@@ -179,7 +178,8 @@ class _Rows(nn.Linear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         out = reduce_scatter(F.linear(input, self.weight), _SEQUENCE, self.group)
-        return out if self.bias is None else out + self.bias.to(out.dtype)
+        bias: torch.Tensor | None = self.bias
+        return out if bias is None else out + bias.to(out.dtype)
 
 
 class _TransposedRows(Conv1D):

@@ -18,6 +18,7 @@ from trainers.engines._torch import (
     state_dtype,
 )
 from trainers.engines.ddp.compression import Compression
+from trainers.engines.state import Counters
 from trainers.models import Model
 
 
@@ -88,6 +89,17 @@ class DdpEngine(TorchEngine):
         if not self._views:
             self._syncs = []
             self._views = True
+
+    def adopt(self, counters: Counters) -> None:
+        """Runs a micro-step whose gradients are thrown away: gradients are views and buckets are in order from then on,
+        as they were where the state was saved, and the sums of the next step have the same bits.
+        """
+        super().adopt(counters)
+        if not counters.optimizer_step:
+            return  # nor had the first step this
+        tokens = torch.zeros((1, self._recipe.seq_len + 1), dtype=torch.int64, device=self._device)
+        self._micro_step(tokens, last=True)
+        self._clear_gradients()
 
     def in_effect(self) -> Mapping[str, Any]:
         with self._computing():

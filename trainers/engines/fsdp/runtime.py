@@ -4,13 +4,15 @@
 # pyright: reportPrivateUsage=false
 
 import contextlib
-from collections.abc import Generator, Iterator, Mapping
+import functools
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from trainers import weights
 from trainers.engines._torch import (
@@ -19,8 +21,10 @@ from trainers.engines._torch import (
     dtype_name,
     half_dtype,
     matmul_precision,
+    plain_name,
     state_dtype,
 )
+from trainers.engines.state import Part, StateTensor
 from trainers.models import Model
 
 
@@ -124,6 +128,23 @@ class FsdpEngine(TorchEngine):
 
     def _norm_group(self) -> Any:
         return self._mesh.group("pp", "dp_shard", "cp", "tp")
+
+    def _placed(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Callable[[torch.Tensor], StateTensor]]]:
+        names = [plain_name(name) for name, _ in self._module.named_parameters()]
+        for name, parameter, shard in zip(names, self._parameters, self._shards, strict=True):
+            yield name, shard, parameter.to_local(), functools.partial(self._as_shard_of, parameter)
+
+    def _as_shard_of(self, parameter: DTensor, local: torch.Tensor) -> StateTensor:
+        """A tensor that lies as this rank's shard of the parameter does."""
+        mesh = parameter.device_mesh
+        _, offsets = compute_local_shape_and_global_offset(parameter.shape, mesh, parameter.placements)
+        replicas = dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True)).get("dp_replicate", 1)
+        return StateTensor(
+            shape=tuple(parameter.shape),
+            parts=(Part(offsets=tuple(offsets), tensor=local.detach()),) if local.numel() else (),
+            replica=mesh.get_local_rank("dp_replicate") if replicas > 1 else 0,
+            num_replicas=replicas,
+        )
 
     def in_effect(self) -> Mapping[str, Any]:
         units = [unit for model in self._models for unit in model.units]
