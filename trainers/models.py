@@ -38,11 +38,30 @@ class Model:
     """Their paths in `module`, such as "transformer.h.0"."""
     names: dict[nn.Parameter, str]
     """Each parameter's name; a tied one stands once, under its first name."""
+    units: tuple[nn.Module, ...]
+    """The blocks as they run: each with the wrapper of a checkpoint where it has one."""
+
+    @property
+    def block_indices(self) -> tuple[int, ...]:
+        """Places of the blocks in the whole model: a pipeline's stage has some of them."""
+        return tuple(int(name.rpartition(".")[2]) for name in self.block_names)
+
+    @property
+    def has_head(self) -> bool:
+        """Whether it gives logits: a stage of a pipeline may leave that to another."""
+        return not isinstance(self.head, PassThrough)
 
     @property
     def head(self) -> nn.Module:
         """The layer that gives the logits."""
         return self.module.get_submodule(architecture_of(self.spec.architecture).head)
+
+
+class PassThrough(nn.Module):
+    """Gives back the hidden states that it is given: stands for a part of the model that another stage runs."""
+
+    def forward(self, hidden: torch.Tensor, *_: Any) -> torch.Tensor:
+        return hidden
 
 
 def load_code() -> None:
@@ -84,6 +103,7 @@ def build(spec: ModelSpec, *, attention: Attention) -> Model:
         blocks=blocks,
         block_names=tuple(f"{path}.{i}" for i in range(len(blocks))),
         names=names,
+        units=blocks,
     )
 
 

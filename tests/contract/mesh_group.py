@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import gc
 import traceback
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 from unittest import mock
 
@@ -111,13 +111,27 @@ def _note_gradients(engine: Any) -> dict[str, torch.Tensor]:
     step = engine._optimizer.step
 
     def noting(*args: Any, **kwargs: Any) -> Any:
-        for name, parameter in engine._module.named_parameters() if not found else ():
-            name = plain_name(name)
-            found[name] = engine._tensor.whole(name, engine._whole(parameter.grad.detach().clone())).float()
+        if not found:
+            parts = _whole_gradients if engine._pipeline is None else _pipelined_gradients
+            found.update(parts(engine))
         return step(*args, **kwargs)
 
     engine._optimizer.step = noting
     return found
+
+
+def _whole_gradients(engine: Any) -> dict[str, torch.Tensor]:
+    return dict(_gradients_of(engine, engine._module))
+
+
+def _pipelined_gradients(engine: Any) -> dict[str, torch.Tensor]:
+    return dict(engine._pipeline.named_weights(lambda module: _gradients_of(engine, module)))
+
+
+def _gradients_of(engine: Any, module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, parameter in module.named_parameters():
+        gradient: Any = parameter.grad
+        yield plain_name(name), engine._tensor.whole(plain_name(name), engine._whole(gradient.detach().clone())).float()
 
 
 def _gather(value: Any) -> list[Any]:

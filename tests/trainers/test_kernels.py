@@ -35,8 +35,8 @@ def filled(spec: ModelSpec, **layout: Any) -> tuple[Model, Layout]:
     """A model of `spec` with weights, ready for a layout with these kernels."""
     wanted = Layout(engine="ddp", **layout)
     model = build(spec, attention=wanted.attention)
-    units = prepare(model, wanted)
-    assert kernels_in_effect(model, units) == {
+    model = prepare(model, wanted)
+    assert kernels_in_effect([model], wanted) == {
         name: getattr(wanted, name) for name in ("attention", "loss", "compile", "checkpointing")
     }
     weights.materialise(model.module, names=model.names, seed=1, std=spec.init_std, device=CPU)

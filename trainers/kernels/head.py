@@ -252,7 +252,9 @@ def whole_sequences(tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, d
     return tokens[:, :-1], tokens[:, 1:], {}
 
 
-def loss_of(module: nn.Module, head: nn.Module, tokens: torch.Tensor, inputs: Inputs = whole_sequences) -> torch.Tensor:
+def loss_of(
+    module: Callable[..., Any], head: nn.Module, tokens: torch.Tensor, inputs: Inputs = whole_sequences
+) -> torch.Tensor:
     """Mean loss of int64 [micro_batch, seq_len + 1] tokens by `module`, whose head is `head`; holds no logits after.
 
     `inputs` takes what this rank computes out of the tokens.

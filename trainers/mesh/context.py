@@ -6,6 +6,7 @@ attention gathers keys and values of all ranks (`trainers.kernels.attention.Shar
 tokens, of which all ranks have as many, so gradients are averaged over context-parallel as over data-parallel ranks.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,17 +20,21 @@ from trainers.models import Model, share_attention
 class ContextParallel:
     """The rank's part of sequences of `seq_len` tokens along the mesh's `cp` axis, and its `heads` of attention."""
 
-    def __init__(self, model: Model, mesh: Mesh, heads: range, *, seq_len: int, device: torch.device) -> None:
+    def __init__(
+        self, models: Sequence[Model], mesh: Mesh, heads: range, *, seq_len: int, device: torch.device
+    ) -> None:
+        spec = models[0].spec
         self.size = mesh.size("cp")
-        self._share = Share(num_heads=model.spec.num_heads, heads=heads)
-        self._takes_positions = model.spec.position != "alibi"
+        self._share = Share(num_heads=spec.num_heads, heads=heads)
+        self._takes_positions = spec.position != "alibi"
         if self.size > 1:
             orders = [order_of(rank, self.size, seq_len) for rank in range(self.size)]
             self._share.queries = orders[mesh.coordinates["cp"]].to(device)
             self._share.keys = torch.cat(orders).to(device)
             self._share.group = mesh.group("cp")
-        if self.size > 1 or len(heads) < model.spec.num_heads:
-            share_attention(model, self._share)
+        if self.size > 1 or len(heads) < spec.num_heads:
+            for model in models:
+                share_attention(model, self._share)
 
     def part(self, tokens: torch.Tensor) -> torch.Tensor:
         """This rank's part of int64 [batch, seq_len] tokens."""
@@ -56,9 +61,9 @@ class ContextParallel:
         return torch.cat(ranks, 1).index_select(1, self._share.keys.argsort())
 
     @staticmethod
-    def in_effect(model: Model) -> int:
+    def in_effect(models: Sequence[Model]) -> int:
         """The degree by which sequences are cut, by the group that the model's attention gathers over."""
-        share: Any = getattr(model.module.config, SHARE, None)
+        share: Any = getattr(models[0].module.config, SHARE, None)
         return 1 if share is None or share.group is None else dist.get_world_size(share.group)
 
 

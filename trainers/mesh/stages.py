@@ -27,7 +27,7 @@ _LOGIT_BYTES = 20.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """One stage of a pipeline: consecutive blocks; the first has the embeddings, the last the final norm and the head."""
+    """One stage of a pipeline: consecutive blocks, before them the embeddings, or after them final norm and head."""
 
     index: int
     num_stages: int
@@ -51,15 +51,25 @@ def num_stages(layout: "Layout") -> int:
 
 
 def stages_of(recipe: "Recipe", layout: "Layout") -> tuple[Stage, ...]:
-    """All stages of the pipeline, in the order in which they run; one with everything where there is no pipeline.
+    """All stages of the pipeline, in the order in which they run; one with everything where there is no pipeline."""
+    blocks = blocks_of_stages(recipe.model, recipe.seq_len, layout.checkpointing, layout.pp, layout.virtual)
+    ends = list(itertools.accumulate(blocks))
+    return tuple(
+        Stage(index=stage, num_stages=len(blocks), blocks=range(end - blocks[stage], end))
+        for stage, end in enumerate(ends)
+    )
+
+
+def blocks_of_stages(spec: "ModelSpec", seq_len: int, checkpointing: str, pp: int, virtual: int) -> tuple[int, ...]:
+    """Blocks of each stage, in the order in which they run.
 
     Blocks are dealt out so that the rank with most work has as little as can be; then likewise for the stages of one
     rank. Of equal ones the later stage has more, since an earlier one holds the activations of more micro-batches.
     """
-    spec, count = recipe.model, num_stages(layout)
+    count = pp * virtual
     if count == 1:
-        return (Stage(index=0, num_stages=1, blocks=range(spec.num_layers)),)
-    block = block_cost(spec, recipe.seq_len, layout.checkpointing)
+        return (spec.num_layers,)
+    block = block_cost(spec, seq_len, checkpointing)
     loads = [0.0] * count
     loads[0], loads[-1] = _FLOPS_PER_BYTE * _EMBEDDING_BYTES * spec.hidden_size, head_cost(spec)
     blocks = [0] * count
@@ -71,11 +81,8 @@ def stages_of(recipe: "Recipe", layout: "Layout") -> tuple[Stage, ...]:
     for stage in range(1, count - 1):  # the first and the last have something to do without a block
         add(stage)
     for _ in range(spec.num_layers - sum(blocks)):
-        add(min(range(count), key=lambda stage: (sum(loads[stage % layout.pp :: layout.pp]), loads[stage], -stage)))
-    ends = list(itertools.accumulate(blocks))
-    return tuple(
-        Stage(index=stage, num_stages=count, blocks=range(end - blocks[stage], end)) for stage, end in enumerate(ends)
-    )
+        add(min(range(count), key=lambda stage: (sum(loads[stage % pp :: pp]), loads[stage], -stage)))
+    return tuple(blocks)
 
 
 def stages_of_rank(recipe: "Recipe", layout: "Layout", pipeline_rank: int) -> tuple[Stage, ...]:
@@ -98,13 +105,20 @@ def head_cost(spec: "ModelSpec") -> float:
     return spec.vocab_size * (6.0 * spec.hidden_size + _FLOPS_PER_BYTE * _LOGIT_BYTES)
 
 
+def divides_blocks(spec: "ModelSpec", stages: int) -> bool:
+    """Whether so many stages share the blocks evenly.
+
+    Embedding and head may count as a block each: so 126 blocks make 128 stages of Llama 3 405B (arXiv 2407.21783).
+    """
+    return spec.num_layers % stages == 0 or (spec.num_layers + 2) % stages == 0
+
+
 def pipeline_refusals(recipe: "Recipe", layout: "Layout") -> Iterator[str]:
     """Why the model of `recipe` cannot be cut into the stages of `layout`, a sentence each."""
     if layout.pp == 1:
         return
     spec, stages = recipe.model, num_stages(layout)
-    # Embedding and head may count as a block each: so 126 blocks make 128 stages of Llama 3 405B (arXiv 2407.21783).
-    if spec.num_layers % stages and (spec.num_layers + 2) % stages:
+    if not divides_blocks(spec, stages):
         yield (
             f"pp {layout.pp} x virtual {layout.virtual} cuts {spec.name} into {stages} stages, which divide neither its"
             f" {spec.num_layers} blocks nor the {spec.num_layers + 2} with embedding and head:"
@@ -125,7 +139,7 @@ def pipeline_refusals(recipe: "Recipe", layout: "Layout") -> Iterator[str]:
 
 
 def schedule_refusal(layout: "Layout", grad_accum: int) -> str:
-    """Why the schedule of `layout` cannot run a step of `grad_accum` micro-batches; empty where it can."""
+    """Why the schedule of `layout` cannot run a step of `grad_accum` micro-batches; empty where it can, or is none."""
     if grad_accum < layout.pp:
         return (
             f"a pipeline of {layout.pp} stages needs as many micro-batches a step at least, got {grad_accum}:"
@@ -137,3 +151,23 @@ def schedule_refusal(layout: "Layout", grad_accum: int) -> str:
             f" choose a micro_batch that gives a multiple of {layout.pp}, or schedule 1f1b"
         )
     return ""
+
+
+def timed_accumulations(layout: "Layout", grad_accum: int) -> tuple[int, ...]:
+    """Micro-steps of the steps by which a schedule is timed, upwards: one number where it is too short for two.
+
+    From 2 x pp micro-steps on every rank has a steady state, in which each one adds as much: the slope between two such
+    accumulations is what a micro-step takes.
+    """
+    most = min(grad_accum, 4 * layout.pp) if layout.pp > 1 else grad_accum
+    return (2 * layout.pp, most) if most > 2 * layout.pp > 2 else (most,)
+
+
+def bubble_of_equal_stages(layout: "Layout", grad_accum: int) -> float:
+    """Share of a schedule in which stages that take equally long wait: (p - 1) / (v m + p - 1); 0 without a pipeline."""
+    return (layout.pp - 1) / (layout.virtual * grad_accum + layout.pp - 1)
+
+
+def stages_at(layout: "Layout", rank: int) -> tuple[int, ...]:
+    """Indices of the stages that a global rank runs; empty without a pipeline."""
+    return tuple(range(layout.coordinates(rank)["pp"], num_stages(layout), layout.pp)) if layout.pp > 1 else ()

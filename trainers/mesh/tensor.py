@@ -11,7 +11,7 @@ alone, which `sum_replicated` completes once a step.
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -22,9 +22,9 @@ from transformers.pytorch_utils import Conv1D
 
 from trainers.architectures import architecture_of
 from trainers.kernels.head import split_head
-from trainers.mesh.collectives import all_reduce, gather, reduce_scatter, take_part
+from trainers.mesh.collectives import all_reduce, gather, gather_alike, reduce_scatter, take_part
 from trainers.mesh.groups import Mesh
-from trainers.models import Model
+from trainers.models import Model, PassThrough
 
 _SEQUENCE = 1
 """The dimension of hidden states [batch, seq_len, width] that is cut."""
@@ -39,9 +39,11 @@ class Cut:
 
 
 class TensorParallel:
-    """One model cut over the ranks of the mesh's `tp` axis, on the meta device; with one rank nothing is changed."""
+    """A model, or stages of it, cut over the ranks of the mesh's `tp` axis; with one rank nothing is changed."""
 
-    def __init__(self, model: Model, mesh: Mesh) -> None:
+    def __init__(self, models: Sequence[Model], mesh: Mesh) -> None:
+        """`models` are on the meta device."""
+        model = models[0]
         self.size = mesh.size("tp")
         self._rank = mesh.coordinates["tp"]
         self._cuts: dict[str, Cut] = {}
@@ -53,23 +55,27 @@ class TensorParallel:
         self._group = mesh.group("tp")
         self._family = architecture_of(model.spec.architecture)
         self._first_row = self._rank * (model.spec.vocab_size // self.size)
-        for name, block in zip(model.block_names, model.blocks, strict=True):
-            self._cut_block(name, block)
-            self._replicated |= {f"{name}.{each}" for each, _ in block.named_parameters()}
+        for model in models:
+            for name, block in zip(model.block_names, model.blocks, strict=True):
+                self._cut_block(name, block)
+                self._replicated |= {f"{name}.{each}" for each, _ in block.named_parameters()}
+            self._cut_vocabulary(model)
+            norm = model.module.get_submodule(self._family.final_norm)
+            norm.register_forward_hook(self._gather_output if model.has_head else self._gather_alike)
         self._replicated |= {f"{self._family.final_norm}.{each}" for each in ("weight", "bias")}
         self._replicated -= self._cuts.keys()
-        self._cut_vocabulary(model)
-        norm = model.module.get_submodule(self._family.final_norm)
-        norm.register_forward_hook(self._gather_output)
 
-    def enter(self, model: Model, unit: nn.Module) -> None:
-        """Cuts hidden states along the sequence where they enter `unit`, the first block as it stands, and the logits.
+    def enter(self, models: Sequence[Model]) -> None:
+        """Cuts hidden states along the sequence where they enter the first block of each model, and the logits.
 
-        Blocks have been compiled or wrapped, and the head has its loss: what is added here stands outside.
+        Blocks have been compiled or wrapped, and the head has its loss: what is added here stands outside. A pipeline's
+        stage without blocks cuts them before its norm.
         """
-        if self.size > 1:
-            unit.register_forward_pre_hook(self._take_input, with_kwargs=True)
-            split_head(model.head, self._first_row, self._group)
+        for model in models if self.size > 1 else ():
+            first = model.units[0] if model.units else model.module.get_submodule(self._family.final_norm)
+            first.register_forward_pre_hook(self._take_input, with_kwargs=True)
+            if model.has_head:
+                split_head(model.head, self._first_row, self._group)
 
     def cut(self, name: str, whole: torch.Tensor) -> torch.Tensor:
         """This rank's part of the parameter called `name`."""
@@ -101,10 +107,16 @@ class TensorParallel:
         for gradient, total in zip(chosen, flat.split([each.numel() for each in chosen]), strict=True):
             gradient.copy_(total.view_as(gradient))
 
-    def in_effect(self, model: Model) -> int:
-        """The degree by which the vocabulary is cut, by the rows that this rank has of it."""
-        table: Any = model.module.get_submodule(architecture_of(model.spec.architecture).embeddings[0]).weight
-        return model.spec.vocab_size // table.shape[0]
+    @staticmethod
+    def in_effect(models: Sequence[Model]) -> int | None:
+        """The degree by which the vocabulary is cut, by the rows that this rank has of it; None where it has none."""
+        for model in models:
+            family = architecture_of(model.spec.architecture)
+            for path in (family.embeddings[0], family.head):
+                layer: Any = model.module.get_submodule(path)
+                if not isinstance(layer, PassThrough):
+                    return model.spec.vocab_size // layer.weight.shape[0]
+        return None
 
     def _cut_block(self, name: str, block: nn.Module) -> None:
         family, inside = self._family, set[str]()
@@ -131,11 +143,12 @@ class TensorParallel:
 
     def _cut_vocabulary(self, model: Model) -> None:
         table: Any = model.module.get_submodule(self._family.embeddings[0])
-        head: Any = model.head
-        for layer in (table, head):
-            self._cuts[model.names[layer.weight]] = Cut(dim=0)
-        table.__class__ = _Table
-        table.group, table.first_row = self._group, self._first_row
+        for layer in (table, model.head):
+            if not isinstance(layer, PassThrough):
+                self._cuts[model.names[layer.weight]] = Cut(dim=0)
+        if not isinstance(table, PassThrough):
+            table.__class__ = _Table
+            table.group, table.first_row = self._group, self._first_row
 
     def _take_input(self, _module: nn.Module, args: Any, kwargs: Any) -> Any:
         return _with_hidden(args, kwargs, lambda hidden: take_part(hidden, _SEQUENCE, self._group))
@@ -145,6 +158,10 @@ class TensorParallel:
 
     def _gather_output(self, _module: nn.Module, _args: Any, output: torch.Tensor) -> torch.Tensor:
         return gather(output, _SEQUENCE, self._group)
+
+    def _gather_alike(self, _module: nn.Module, _args: Any, output: torch.Tensor) -> torch.Tensor:
+        """Hidden states for the next stage of a pipeline, whose ranks all give back the gradient of all of them."""
+        return gather_alike(output, _SEQUENCE, self._group)
 
 
 def _with_hidden(args: Any, kwargs: Any, change: Any) -> tuple[Any, Any]:

@@ -4,13 +4,15 @@
 # pyright: reportPrivateUsage=false
 
 import contextlib
-from collections.abc import Generator, Iterator, Mapping
+import functools
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from trainers import weights
 from trainers.engines._torch import (
@@ -19,8 +21,10 @@ from trainers.engines._torch import (
     dtype_name,
     half_dtype,
     matmul_precision,
+    plain_name,
     state_dtype,
 )
+from trainers.engines.state import Part, StateTensor
 from trainers.models import Model
 
 
@@ -47,7 +51,7 @@ class FsdpEngine(TorchEngine):
         recipe, layout = self._recipe, self._layout
         mesh = self._mesh.shards()
         policy = MixedPrecisionPolicy(param_dtype=half_dtype(recipe), reduce_dtype=state_dtype(recipe))
-        units = self._units
+        units = model.units
         offload = (
             CPUOffloadPolicy(pin_memory=self._device.type == "cuda") if layout.offload == "all" else OffloadPolicy()
         )
@@ -80,17 +84,29 @@ class FsdpEngine(TorchEngine):
         return ShardedScaler(self._device.type)
 
     def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
-        # Weights change with the step: until then nothing need be gathered anew that is whole between the two passes.
-        self._module.set_reshard_after_backward(last, recurse=self._layout.zero_stage == 2)
+        self._free_after_backward(self._module, last)
         return super()._micro_step(tokens, last=last)
+
+    def _free_after_backward(self, module: Any, last: bool) -> None:
+        # Weights change with the step: until then nothing need be gathered anew that is whole between the two passes.
+        module.set_reshard_after_backward(last, recurse=self._layout.zero_stage == 2)
+
+    def _hidden_dtype(self) -> torch.dtype:
+        return half_dtype(self._recipe) or torch.float32
+
+    def _exchanges(self, module: Any, last: bool) -> bool:
+        self._free_after_backward(module, last)
+        module.set_requires_gradient_sync(last)
+        if module is self._modules[0]:
+            self._syncs.append(all(group.reduce_grads for group in _groups(self._models[0])))
+        return last
 
     @contextlib.contextmanager
     def _syncing(self, sync: bool) -> Generator[bool, None, None]:
         # `set_is_last_backward` stays True: each micro-step is a whole forward and backward pass, and the order of
         # units kept for prefetching would otherwise run on from one micro-step into the next.
         self._module.set_requires_gradient_sync(sync)
-        groups = [unit._get_fsdp_state()._fsdp_param_group for unit in (*self._units, self._module)]
-        yield all(group.reduce_grads for group in groups)
+        yield all(group.reduce_grads for group in _groups(self._models[0]))
 
     @torch.no_grad()
     def _optimizer_step(self) -> torch.Tensor:
@@ -111,34 +127,48 @@ class FsdpEngine(TorchEngine):
         return cast(DTensor, tensor.to(self._device)).full_tensor() if isinstance(tensor, DTensor) else tensor
 
     def _norm_group(self) -> Any:
-        return self._mesh.group("dp_shard", "cp", "tp")
+        return self._mesh.group("pp", "dp_shard", "cp", "tp")
 
-    def _groups(self) -> Iterator[Any]:
-        for module in self._module.modules():
-            if isinstance(module, FSDPModule):
-                yield module._get_fsdp_state()._fsdp_param_group
+    def _placed(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Callable[[torch.Tensor], StateTensor]]]:
+        names = [plain_name(name) for name, _ in self._module.named_parameters()]
+        for name, parameter, shard in zip(names, self._parameters, self._shards, strict=True):
+            yield name, shard, parameter.to_local(), functools.partial(self._as_shard_of, parameter)
+
+    def _as_shard_of(self, parameter: DTensor, local: torch.Tensor) -> StateTensor:
+        """A tensor that lies as this rank's shard of the parameter does."""
+        mesh = parameter.device_mesh
+        _, offsets = compute_local_shape_and_global_offset(parameter.shape, mesh, parameter.placements)
+        replicas = dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True)).get("dp_replicate", 1)
+        return StateTensor(
+            shape=tuple(parameter.shape),
+            parts=(Part(offsets=tuple(offsets), tensor=local.detach()),) if local.numel() else (),
+            replica=mesh.get_local_rank("dp_replicate") if replicas > 1 else 0,
+            num_replicas=replicas,
+        )
 
     def in_effect(self) -> Mapping[str, Any]:
-        groups = [unit._get_fsdp_state()._fsdp_param_group for unit in self._units]
+        units = [unit for model in self._models for unit in model.units]
+        groups = [unit._get_fsdp_state()._fsdp_param_group for unit in units]
         between = [(group.post_forward_mesh_info, group) for group in groups]
         reshard = {group.post_forward_mesh_info is not None for group in groups}
-        policies = {group.mp_policy for group in self._groups()}
+        everything = [group for model in self._models for group in _groups(model)]
+        policies = {group.mp_policy for group in everything}
         compute = "+".join(sorted(dtype_name(policy.param_dtype or torch.float32) for policy in policies))
         reduce = "+".join(sorted(dtype_name(policy.reduce_dtype or torch.float32) for policy in policies))
-        mesh = self._module._get_fsdp_state()._fsdp_param_group.mesh_info.mesh  # parameters may be whole just now
+        mesh = everything[0].mesh_info.mesh  # parameters may be whole just now
         degrees = {"dp_replicate": 1} | dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
-        degrees["dp_shard"] //= self._context.in_effect(self._model)  # ranks of both share the shards
-        ahead = max((len(unit._get_fsdp_state()._states_to_forward_prefetch) for unit in self._units), default=0)
-        away = {isinstance(group.offload_policy, CPUOffloadPolicy) for group in self._groups()}
+        degrees["dp_shard"] //= self._context.in_effect(self._models)  # ranks of both share the shards
+        ahead = max((len(unit._get_fsdp_state()._states_to_forward_prefetch) for unit in units), default=0)
+        away = {isinstance(group.offload_policy, CPUOffloadPolicy) for group in everything}
         smaller = {0 if info in (None, group.mesh_info) else info.shard_mesh_size for info, group in between}
-        kind = type(self._module)
+        kind = type(self._modules[0])
         return {
+            **degrees,
             **super().in_effect(),
             "engine": "fsdp" if issubclass(kind, FSDPModule) else kind.__name__,
             "zero_stage": {frozenset({True}): 3, frozenset({False}): 2}.get(frozenset(reshard)),
-            **degrees,
             "offload": {frozenset({True}): "all", frozenset({False}): "none"}.get(frozenset(away), "some units"),
-            "units": len(list(self._groups())),
+            "units": sum(isinstance(each, FSDPModule) for each in self._module.modules()),
             "reshard": next(iter(smaller)) if len(smaller) == 1 else f"{len(smaller)} kinds",
             "prefetch": ahead,
             "reduce_precision": reduce,
@@ -148,3 +178,10 @@ class FsdpEngine(TorchEngine):
     def close(self) -> None:
         super().close()
         del self._parameters, self._shards
+
+
+def _groups(model: Model) -> Iterator[Any]:
+    """The parameters that FSDP2 gathers together, unit by unit; a pipeline's stage may have none outside its blocks."""
+    for unit in (*model.units, model.module):
+        if (group := cast(Any, unit)._get_fsdp_state()._fsdp_param_group) is not None:
+            yield group
