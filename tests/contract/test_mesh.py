@@ -13,12 +13,13 @@ from tests.contract.mesh_group import Trained, dense, run_all
 from tests.contract.reference import dense_model, make_optimizer
 from trainers.values.recipe import Recipe
 
-CASES = [*pairwise(), *compiled(), *faulty()]
+CASES = [*pairwise(), *faulty()]
+COMPILED = compiled()
 
 
 @functools.cache
-def results() -> list[dict[str, Any]]:
-    return run_group(run_all, CASES, WORLD_SIZE)
+def results(world_size: int = WORLD_SIZE) -> list[dict[str, Any]]:
+    return run_group(run_all, CASES if world_size == WORLD_SIZE else COMPILED, world_size)
 
 
 @functools.cache
@@ -67,6 +68,14 @@ def _result(index: int) -> dict[str, Any]:
 def test_gradients_of_every_parameter_are_those_of_the_dense_model(index: int) -> None:
     result = _result(index)
     assert differences(result["trained"], CASES[index].recipe) == []
+    assert result["mismatches"] == []
+
+
+@pytest.mark.parametrize("index", range(len(COMPILED)), ids=[each.name for each in COMPILED])
+def test_compiled_blocks_lose_no_gradient(index: int) -> None:
+    result = results(2)[index]
+    assert "error" not in result, result["error"]
+    assert differences(result["trained"], COMPILED[index].recipe) == []
     assert result["mismatches"] == []
 
 
