@@ -2,6 +2,8 @@
 
 # pyright: reportPrivateUsage=false
 
+# pyright: reportPrivateUsage=false
+
 import contextlib
 import functools
 from collections.abc import Callable

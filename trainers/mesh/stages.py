@@ -115,7 +115,7 @@ def divides_blocks(spec: "ModelSpec", stages: int) -> bool:
 
 def pipeline_refusals(recipe: "Recipe", layout: "Layout") -> Iterator[str]:
     """Why the model of `recipe` cannot be cut into the stages of `layout`, a sentence each."""
-    if layout.pp == 1:
+    if layout.pp == 1 or "pp" not in layout.rules.model_parallel:  # else the engine's own reason stands
         return
     spec, stages = recipe.model, num_stages(layout)
     if not divides_blocks(spec, stages):
