@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -71,6 +72,8 @@ class Pipeline:
         )
         self._recipe, self._layout, self._context = recipe, layout, context
         self._group, self._device, self._hidden_dtype, self._hooks = group, device, hidden_dtype, hooks
+        # What a stage gives is a view of its hidden states, which nothing here writes to.
+        warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module \(.*\) returned a view tensor")
         self._size: tuple[int, ...] = ()
         self._losses: list[torch.Tensor] = []
         self._ends: Any = _ends_group(group) if recipe.model.tied_embeddings else None
