@@ -178,7 +178,7 @@ class Pipeline:
             device="meta",
             requires_grad=True,
         )
-        loss = torch.empty((), device="meta", requires_grad=True)
+        loss = torch.empty(1, device="meta", requires_grad=True)
         stages = [
             ScheduledStage(
                 part.stage,
@@ -202,7 +202,8 @@ class Pipeline:
                 output = run_stage(part.stage, part.model, part.module, self._context, given, tokens)
             if part.stage.has_head:
                 self._losses.append(output.detach())
-            elif output.dtype != self._hidden_dtype:
+                return output.view(1)  # torch merges what a last stage gives along a dimension
+            if output.dtype != self._hidden_dtype:
                 raise RuntimeError(
                     f"stage {part.stage.index} gives hidden states in {output.dtype}, the next one expects"
                     f" {self._hidden_dtype}"
