@@ -76,7 +76,7 @@ class Pipeline:
         warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module \(.*\) returned a view tensor")
         self._size: tuple[int, ...] = ()
         self._losses: list[torch.Tensor] = []
-        self._ends: Any = _ends_group(group) if recipe.model.tied_embeddings else None
+        self._ends: Any = _ends_group(layout, group) if recipe.model.tied_embeddings else None
 
     def in_effect(self) -> dict[str, Any]:
         """What runs, under the names of Layout; None for what is not known before a step has run."""
@@ -213,12 +213,13 @@ class Pipeline:
         return forward
 
 
-def _ends_group(group: Any) -> Any:
-    """The first and the last rank of this rank's pipeline as a group; a collective of all ranks."""
-    if dist.get_world_size(group) == 2:
+def _ends_group(layout: Layout, group: Any) -> Any:
+    """The first and the last rank of this rank's pipeline, whose ranks are `group`; a collective of all ranks."""
+    if layout.pp == 2:
         return group
-    ranks: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(ranks, tuple(dist.get_process_group_ranks(group)))
-    pairs = sorted({(each[0], each[-1]) for each in ranks})
-    mine, _ = dist.new_subgroups_by_enumeration([list(pair) for pair in pairs])
+    pipelines: dict[tuple[int, ...], list[int]] = {}
+    for rank in range(dist.get_world_size()):
+        at = layout.coordinates(rank)
+        pipelines.setdefault(tuple(at[axis] for axis in at if axis != "pp"), []).append(rank)
+    mine, _ = dist.new_subgroups_by_enumeration([[ranks[0], ranks[-1]] for ranks in pipelines.values()])
     return mine
