@@ -34,7 +34,8 @@ def recipe(spec: ModelSpec, seq_len: int = 2048, **fields: Any) -> Recipe:
 
 def layout(pp: int, virtual: int = 1, **fields: Any) -> Layout:
     schedule = "interleaved" if virtual > 1 else "1f1b"
-    return Layout(**{"engine": "ddp", "pp": pp, "virtual": virtual, "schedule": schedule, **fields})
+    chosen: dict[str, Any] = {"engine": "ddp", "pp": pp, "virtual": virtual, "schedule": schedule, **fields}
+    return Layout(**chosen)
 
 
 def counts(spec: ModelSpec, pp: int, virtual: int = 1, seq_len: int = 2048) -> list[int]:

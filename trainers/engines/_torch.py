@@ -404,8 +404,11 @@ class TorchEngine(AccumulatingEngine):
             return self._context.whole(logits)
 
     def loss(self, tokens: torch.Tensor) -> torch.Tensor:
+        if self._pipeline is not None:
+            return self._context.mean(self._pipeline.loss(tokens))
         with torch.no_grad(), self._computing():
-            return loss_of(self._module, self._model.head, tokens).float()
+            loss = loss_of(self._module, self._models[0].head, tokens, self._context.inputs)
+        return self._context.mean(loss.float())
 
     def _placed(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Callable[[torch.Tensor], StateTensor]]]:
         """Of each parameter its name, what the optimizer steps, its live weight, and how a tensor like it lies: whole

@@ -60,6 +60,13 @@ class ContextParallel:
         dist.all_gather(ranks, output.contiguous(), group=self._share.group)
         return torch.cat(ranks, 1).index_select(1, self._share.keys.argsort())
 
+    def mean(self, loss: torch.Tensor) -> torch.Tensor:
+        """The mean of the ranks' mean losses, 0-dim; a collective without gradient."""
+        if self.size > 1:
+            dist.all_reduce(loss, group=self._share.group)
+            loss /= self.size
+        return loss
+
     @staticmethod
     def in_effect(models: Sequence[Model]) -> int:
         """The degree by which sequences are cut, by the group that the model's attention gathers over."""

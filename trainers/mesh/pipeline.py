@@ -118,24 +118,32 @@ class Pipeline:
         if moved is not gradient:
             gradient.copy_(moved)
 
-    @torch.no_grad()
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:
         """Logits [batch, seq_len, vocab] in fp32 of int64 [batch, seq_len] tokens, on every rank of the pipeline."""
-        spec = self._recipe.model
-        given, length = tokens, tokens.shape[1] // self._context.size
-        for index in range(self._parts[0].stage.num_stages):
+        shape = (len(tokens), tokens.shape[1] // self._context.size, self._recipe.model.vocab_size)
+        return self._context.whole(self._forward_only(tokens, None, shape))
+
+    def loss(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Mean loss of this rank's part of int64 [batch, seq_len + 1] tokens, 0-dim fp32, on every rank."""
+        return self._forward_only(tokens[:, :-1], tokens, ())
+
+    @torch.no_grad()
+    def _forward_only(self, given: torch.Tensor, tokens: torch.Tensor | None, shape: tuple[int, ...]) -> torch.Tensor:
+        """What the last stage gives, of that shape in fp32, on every rank; stages run one after another."""
+        hidden = (len(given), given.shape[1] // self._context.size, self._recipe.model.hidden_size)
+        num_stages, ranks = self._parts[0].stage.num_stages, dist.get_world_size(self._group)
+        for index in range(num_stages):
             part = next((each for each in self._parts if each.stage.index == index), None)
-            has_head = index == self._parts[0].stage.num_stages - 1
-            dtype = torch.float32 if has_head else self._hidden_dtype
-            width = spec.vocab_size if has_head else spec.hidden_size
+            is_head = index == num_stages - 1
+            dtype = torch.float32 if is_head else self._hidden_dtype
             if part is None:
-                given = torch.empty((tokens.shape[0], length, width), dtype=dtype, device=self._device)
+                given = torch.empty(shape if is_head else hidden, dtype=dtype, device=self._device)
             else:
                 with self._hooks.computing():
-                    output = run_stage(part.stage, part.model, part.module, self._context, given)
-                given = output.to(dtype).contiguous()
-            dist.broadcast(given, group=self._group, group_src=index % dist.get_world_size(self._group))
-        return self._context.whole(given)
+                    given = run_stage(part.stage, part.model, part.module, self._context, given, tokens)
+                given = given.to(dtype).contiguous()
+            dist.broadcast(given, group=self._group, group_src=index % ranks)
+        return given
 
     def named_weights(
         self, own: Callable[[nn.Module], Iterator[tuple[str, torch.Tensor]]]
