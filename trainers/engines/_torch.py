@@ -14,7 +14,7 @@ from torch import nn
 from trainers.engines._kernels import kernels_in_effect, prepare
 from trainers.engines.state import Counters, StateTensor, named, optimizer_state, set_steps_taken, steps_taken, whole
 from trainers.engines.step import Marks, Phase, StepResult
-from trainers.kernels.head import loss_of
+from trainers.kernels.head import causal_lm_loss, loss_of
 from trainers.mesh.context import ContextParallel
 from trainers.mesh.groups import Mesh
 from trainers.mesh.norm import global_norm
@@ -404,24 +404,33 @@ class TorchEngine(AccumulatingEngine):
             return self._context.whole(logits)
 
     def loss(self, tokens: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad(), self._computing():
-            return loss_of(self._module, self._model.head, tokens).float()
+        with torch.no_grad():
+            if self._pipeline is not None:
+                return causal_lm_loss(self._pipeline.logits(tokens[:, :-1]), tokens[:, 1:])
+            with self._computing():
+                return self._context.mean(
+                    loss_of(self._module, self._models[0].head, tokens, self._context.inputs).float()
+                )
 
     def _placed(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Callable[[torch.Tensor], StateTensor]]]:
         """Of each parameter its name, what the optimizer steps, its live weight, and how a tensor like it lies: whole
-        on every rank, unless an engine shards.
+        on every rank that has it or a part of it, unless an engine shards.
         """
-        ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        place = functools.partial(whole, replica=ranks[0], num_replicas=ranks[1])
-        for name, parameter in self._module.named_parameters():
-            yield plain_name(name), parameter, parameter, place
+        alike = self._mesh.group("dp_replicate", "cp")
+        place = functools.partial(whole, replica=dist.get_rank(alike), num_replicas=dist.get_world_size(alike))
+        for name, parameter in zip(self._names, self._module.parameters(), strict=True):
+            yield name, parameter, parameter, place
 
     def training_state(self) -> Mapping[str, StateTensor]:
-        return {
-            key: tensor
-            for name, stepped, weight, place in self._placed()
-            for key, tensor in named(name, weight, optimizer_state(self._optimizer, stepped), place)
-        }
+        found: dict[str, StateTensor] = {}
+        for name, stepped, weight, place in self._placed():
+            tied = self._pipeline if stepped is self._tied else None
+            plain = name if tied is None else tied.tied_name
+            for key, part in named(plain, weight, optimizer_state(self._optimizer, stepped), place):
+                found[key] = self._tensor.placed(name, part)
+                if tied is not None:
+                    found[key] = found[key].doubled(second=tied.has_second_copy)
+        return found
 
     def counters(self) -> Counters:
         return Counters(optimizer_step=steps_taken(self._optimizer), **scaler_counters(self._scaler))

@@ -185,7 +185,7 @@ class DeepSpeedEngine(AccumulatingEngine):
 
     def loss(self, tokens: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            return loss_of(self._engine, self._model.head, tokens).float()
+            return loss_of(self._engine, self._models[0].head, tokens).float()
 
     def training_state(self) -> Mapping[str, StateTensor]:
         optimizer, masters = self._engine.basic_optimizer, _masters(self._engine.optimizer)
