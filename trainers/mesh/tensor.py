@@ -169,7 +169,8 @@ class TensorParallel:
 
     def _cut_vocabulary(self, model: Model) -> None:
         table: Any = model.module.get_submodule(self._family.embeddings[0])
-        for layer in (table, model.head):
+        head: Any = model.head
+        for layer in (table, head):
             if not isinstance(layer, PassThrough):
                 self._cuts[model.names[layer.weight]] = Cut(dim=0)
         if not isinstance(table, PassThrough):
@@ -204,7 +205,7 @@ class _Rows(nn.Linear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         out = reduce_scatter(F.linear(input, self.weight), _SEQUENCE, self.group)
-        bias: torch.Tensor | None = self.bias
+        bias: Any = self.bias
         return out if bias is None else out + bias.to(out.dtype)
 
 

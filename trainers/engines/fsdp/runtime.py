@@ -50,7 +50,7 @@ class FsdpEngine(TorchEngine):
         recipe, layout = self._recipe, self._layout
         mesh = self._mesh.shards()
         policy = MixedPrecisionPolicy(param_dtype=half_dtype(recipe), reduce_dtype=state_dtype(recipe))
-        units = model.units
+        units: tuple[Any, ...] = model.units
         offload = (
             CPUOffloadPolicy(pin_memory=self._device.type == "cuda") if layout.offload == "all" else OffloadPolicy()
         )
@@ -145,7 +145,7 @@ class FsdpEngine(TorchEngine):
         )
 
     def in_effect(self) -> Mapping[str, Any]:
-        units = [unit for model in self._models for unit in model.units]
+        units: list[Any] = [unit for model in self._models for unit in model.units]
         groups = [unit._get_fsdp_state()._fsdp_param_group for unit in units]
         between = [(group.post_forward_mesh_info, group) for group in groups]
         reshard = {group.post_forward_mesh_info is not None for group in groups}
