@@ -427,7 +427,7 @@ class TorchEngine(AccumulatingEngine):
             tied = self._pipeline if stepped is self._tied else None
             plain = name if tied is None else tied.tied_name
             for key, part in named(plain, weight, optimizer_state(self._optimizer, stepped), place):
-                found[key] = self._tensor.placed(name, part)
+                found[key] = self._tensor.placed(plain, part)
                 if tied is not None:
                     found[key] = found[key].doubled(second=tied.has_second_copy)
         return found
