@@ -107,12 +107,22 @@ def pairwise() -> list[MeshCase]:
     return found
 
 
+def product() -> list[MeshCase]:
+    """Every model, data parallelism, degrees and checkpointing, with either loss by turns."""
+    plain = {"attention": "sdpa", "precision": "fp32", "grad_sync": "last", "offload": "none"}
+    names = ("model", "data parallel", "degrees", "checkpointing")
+    chosen = (dict(zip(names, each, strict=True)) for each in itertools.product(*(VALUES[name] for name in names)))
+    made = (case({**plain, **each, "loss": VALUES["loss"][place % 2]}) for place, each in enumerate(chosen))
+    return [each for each in made if each is not None]
+
+
 def compiled() -> list[MeshCase]:
     """Blocks compiled, on 2 ranks: torch 2.13 loses gradients of DTensors there; checkpoints stand inside."""
     plain = {"attention": "sdpa", "loss": "chunked", "precision": "fp32", "grad_sync": "last", "offload": "none"}
     chosen = (
         {"model": "llama", "data parallel": "stage 3", "degrees": (1, 2), "checkpointing": "full"},
         {"model": "bloom", "data parallel": "ddp", "degrees": (2, 1), "checkpointing": "selective"},
+        {"model": "gpt2", "data parallel": "stage 2", "degrees": (1, 2), "checkpointing": "budget_50"},
     )
     made = [case({**plain, **each, "compile": "block"}, world_size=2) for each in chosen]
     return [each for each in made if each is not None]

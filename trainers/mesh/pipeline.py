@@ -106,6 +106,11 @@ class Pipeline:
         return None
 
     @property
+    def tied_name(self) -> str:
+        """The name in the plain model of a table that the embedding and the head share."""
+        return f"{architecture_of(self._recipe.model.architecture).embeddings[0]}.weight"
+
+    @property
     def has_second_copy(self) -> bool:
         """Whether this rank's copy of a tied table is the second one, which neither norms nor weights count."""
         return bool(self._recipe.model.tied_embeddings) and any(part.stage.has_head for part in self._parts)

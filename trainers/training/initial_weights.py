@@ -62,7 +62,7 @@ def load(engine: Engine, folder: Path) -> None:
     Raises:
         ValueError: the folder holds another model.
     """
-    files, base = WeightFiles(folder), engine.model.module.base_model_prefix
+    files, base = WeightFiles(folder), engine.models[0].module.base_model_prefix
     for key, tensor in engine.training_state().items():
         kind, _, name = key.partition("/")
         if kind != WEIGHT:
