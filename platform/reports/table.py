@@ -150,6 +150,7 @@ def _row(measurement: Measurement, cluster: Cluster, source: str, path: str) -> 
         outcome=measurement.outcome.value,
         peak_reserved_gib=measurement.peak_reserved_gib,
         layout_id=layout.id,
+        seq_parallel="yes" if layout.tp > 1 else None,
         compile_s=measurement.compile_s,
         **{name: getattr(layout, axis) for axis, name in _COLUMNS.items()},
     )
