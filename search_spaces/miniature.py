@@ -69,8 +69,8 @@ def stand_in(space: Space, num_workers: int = 2) -> Space:
 
     Few enough layouts for some minutes on two cores: all three engines, sharded in full or not at all, with and
     without activation checkpointing, by transformers' own kernels, since compiling takes longer than the whole search.
-    The cap is small enough for upper micro-batches to run out of memory, as they do on a real device. On four workers
-    and more the model is split too, by every degree that `space` names.
+    The cap is small enough for upper micro-batches not to fit without checkpointing, as on a real device. On four
+    workers and more the model is split too, by every degree that `space` names.
     """
     model = small_model(space.recipe.model)
     degrees = {axis: space.model_parallel[axis] for axis in _DEGREES if axis in space.model_parallel}
@@ -97,7 +97,7 @@ def stand_in(space: Space, num_workers: int = 2) -> Space:
         model_parallel_from=4,
         micro_batches=(1, 4, 8),
         refine=False,
-        device_memory_gib=0.35,
+        device_memory_gib=0.24,
         num_workers=num_workers,
         repeats=0,
         time_budget_s=TIME_BUDGET_S * num_workers / 2,

@@ -1,1 +1,1 @@
-"""How a model is spread over ranks beyond data parallelism: the mesh, tensor, context and pipeline parallelism."""
+"""The mesh of a trial's ranks, and what splits a model over it: tensor, context and pipeline parallelism."""

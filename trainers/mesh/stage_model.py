@@ -13,15 +13,9 @@ from torch import nn
 
 from trainers.architectures import architecture_of
 from trainers.kernels.head import loss_of
+from trainers.mesh.context import ContextParallel
 from trainers.mesh.stages import Stage
-from trainers.models import Model
-
-
-class PassThrough(nn.Module):
-    """Gives back the hidden states that it is given: stands for a part of the model that another stage runs."""
-
-    def forward(self, hidden: torch.Tensor, *_: Any) -> torch.Tensor:
-        return hidden
+from trainers.models import Model, PassThrough
 
 
 class NoPositions(nn.Module):
@@ -45,26 +39,38 @@ def cut(model: Model, stage: Stage) -> Model:
     for index in range(len(model.blocks)):
         if index not in stage.blocks:
             delattr(blocks, str(index))  # the others keep their places, and so the names of their parameters
+    kept = tuple(model.blocks[index] for index in stage.blocks)
     return dataclasses.replace(
         model,
-        blocks=tuple(model.blocks[index] for index in stage.blocks),
+        blocks=kept,
+        units=kept,
         block_names=tuple(model.block_names[index] for index in stage.blocks),
     )
 
 
 def run_stage(
-    stage: Stage, model: Model, module: nn.Module, given: torch.Tensor, tokens: torch.Tensor | None
+    stage: Stage,
+    model: Model,
+    module: nn.Module,
+    context: ContextParallel,
+    given: torch.Tensor,
+    tokens: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Hidden states after `stage`, or its mean loss where it has the head.
+    """Hidden states after `stage`, its mean loss of `tokens` where it has the head, or its logits without these.
 
-    `module` is the stage's model as an engine has laid it out. `given` are the first columns of `tokens` for the first
-    stage, hidden states for the others; `tokens`, int64 [micro_batch, seq_len + 1], are for the loss.
+    `module` is the stage's model as an engine has laid it out. `given` are tokens [micro_batch, seq_len] for the first
+    stage and hidden states of this rank's part of sequences for the others; `tokens` are int64 [micro_batch, seq_len +
+    1].
     """
-    named = "input_ids" if stage.has_embeddings else "inputs_embeds"
-    if stage.has_head:
-        assert tokens is not None
-        return loss_of(lambda _: module(**{named: given}), model.head, tokens)
-    return module(**{named: given}).logits
+
+    def run(_tokens: Any = None, **positions: torch.Tensor) -> Any:
+        if stage.has_embeddings:
+            return module(input_ids=context.part(given), **positions)
+        return module(inputs_embeds=given, **positions)
+
+    if stage.has_head and tokens is not None:
+        return loss_of(run, model.head, tokens, context.inputs)
+    return run(**context.positions()).logits
 
 
 def _replace(module: nn.Module, path: str, other: nn.Module) -> None:

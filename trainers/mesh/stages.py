@@ -27,7 +27,7 @@ _LOGIT_BYTES = 20.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """One stage of a pipeline: consecutive blocks; the first has the embeddings, the last the final norm and the head."""
+    """One stage of a pipeline: consecutive blocks, before them the embeddings, or after them final norm and head."""
 
     index: int
     num_stages: int
@@ -139,7 +139,7 @@ def pipeline_refusals(recipe: "Recipe", layout: "Layout") -> Iterator[str]:
 
 
 def schedule_refusal(layout: "Layout", grad_accum: int) -> str:
-    """Why the schedule of `layout` cannot run a step of `grad_accum` micro-batches; empty where it can."""
+    """Why the schedule of `layout` cannot run a step of `grad_accum` micro-batches; empty where it can, or is none."""
     if grad_accum < layout.pp:
         return (
             f"a pipeline of {layout.pp} stages needs as many micro-batches a step at least, got {grad_accum}:"
@@ -151,3 +151,23 @@ def schedule_refusal(layout: "Layout", grad_accum: int) -> str:
             f" choose a micro_batch that gives a multiple of {layout.pp}, or schedule 1f1b"
         )
     return ""
+
+
+def timed_accumulations(layout: "Layout", grad_accum: int) -> tuple[int, ...]:
+    """Micro-steps of the steps by which a schedule is timed, upwards: one number where it is too short for two.
+
+    From 2 x pp micro-steps on every rank has a steady state, in which each one adds as much: the slope between two such
+    accumulations is what a micro-step takes.
+    """
+    most = min(grad_accum, 4 * layout.pp) if layout.pp > 1 else grad_accum
+    return (2 * layout.pp, most) if most > 2 * layout.pp > 2 else (most,)
+
+
+def bubble_of_equal_stages(layout: "Layout", grad_accum: int) -> float:
+    """Share of a schedule in which stages that take equally long wait: (p - 1) / (v m + p - 1); 0 without a pipeline."""
+    return (layout.pp - 1) / (layout.virtual * grad_accum + layout.pp - 1)
+
+
+def stages_at(layout: "Layout", rank: int) -> tuple[int, ...]:
+    """Indices of the stages that a global rank runs; empty without a pipeline."""
+    return tuple(range(layout.coordinates(rank)["pp"], num_stages(layout), layout.pp)) if layout.pp > 1 else ()
