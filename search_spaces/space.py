@@ -90,7 +90,7 @@ class Space:
     """Layout field -> its values. Fields left out keep `Layout`'s default, degrees left out are filled."""
     model_parallel: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict[str, tuple[Any, ...]])
     """Layout field -> its values in a further product, of layouts that split the model: what it lacks is as in `axes`.
-    Degrees that do not divide the devices, and those that an engine has not, are left out of it."""
+    Degrees that do not divide the devices, the model or its batch, and those that an engine has not, are left out."""
     model_parallel_from: int = 2
     """The fewest devices on which there is that further product."""
     micro_batches: tuple[int, ...] = ()
@@ -188,6 +188,7 @@ class Space:
         rejected: list[Rejected] = []
         against = _Reasons()
         seen: set[str] = set()
+        asks_to_split = bool(self.points) or any(axis in self.axes for axis in ("tp", "pp", "cp"))
         for recipe, values, micro_batches, name in self.combinations(wanted):
             try:
                 layout = fill(values, wanted)
@@ -206,6 +207,8 @@ class Space:
                     recipe=recipe, layout=layout, micro_batches=ladder, name=name, refine=self.refine and not name
                 )
                 found[key] = _joined(found[key], fresh) if key in found else fresh
+            elif layout.model_parallel > 1 and not asks_to_split:
+                against.add(rejected=reason)
             else:
                 rejected.append(Rejected(recipe=recipe, layout=layout, reason=reason, name=name))
                 against.add(rejected=reason)

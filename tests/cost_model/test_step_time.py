@@ -20,8 +20,10 @@ from platform.cost_model.rows import read_rows
 from platform.cost_model.scoring import merged, score_table, scores
 from platform.cost_model.step_time import StepTime, step_time
 from platform.cost_model.table import interpret
-from tests.cost_model.points import GPT2, GPT_39B, TABLES, fsdp, point
+from tests.cost_model.points import BLOOM_7B1, GPT2, GPT_39B, TABLES, fsdp, point
+from trainers.mesh.stages import stages_of_rank
 from trainers.values.layout import Compile, Layout
+from trainers.values.recipe import Recipe
 
 
 def total(columns: Columns) -> float:
@@ -187,10 +189,20 @@ def test_the_bubble_is_the_papers_and_virtual_stages_divide_it() -> None:
 @pytest.mark.parametrize(
     ("layers", "pp", "largest", "ends"), [(72, 12, 6, 6), (70, 12, 6, 5), (78, 12, 7, 6), (24, 1, 24, 24)]
 )
-def test_blocks_of_stages(layers: int, pp: int, largest: int, ends: int) -> None:
-    columns = changed(point(fsdp(), cluster="8xA100"), layers=layers, pp=pp)
+def test_blocks_of_the_stages_of_published_runs(layers: int, pp: int, largest: int, ends: int) -> None:
+    columns = changed(point(fsdp(), cluster="8xA100"), layers=layers, pp=pp, largest_blocks=0)
     stages = stages_of(columns)
     assert (stages.largest[0], stages.first[0], stages.last[0]) == (largest, ends, ends)
+
+
+def test_blocks_of_ranks_are_those_that_trainers_give_them() -> None:
+    """BLOOM's head is as much work as five of its blocks: the last rank has fewer."""
+    layout = fsdp(pp=4, schedule="interleaved", virtual=2)
+    recipe = Recipe(model=BLOOM_7B1, seq_len=2048, global_batch=8)
+    cut = [sum(len(stage.blocks) for stage in stages_of_rank(recipe, layout, rank)) for rank in range(4)]
+    stages = stages_of(point(layout, cluster="8xA100", grad_accum=8))
+    assert cut[-1] < min(cut[:-1])
+    assert (stages.largest[0], stages.first[0], stages.last[0]) == (max(cut), cut[0], cut[-1])
 
 
 def test_tensor_parallelism_costs_four_all_reduces_a_block_six_with_recomputation() -> None:
