@@ -24,6 +24,8 @@ _DEGREES = ("tp", "pp", "cp")
 _SPLIT_BY = {"tp": {"tp": 2}, "pp": {"pp": 2}, "cp": {"cp": 2}}
 _NUMBERS = {"bucket_mib": 25, "prefetch": 1, "reshard": 2}
 """Axis of numbers -> the value that stands for others. Degrees have columns, and data-parallel ones always go along."""
+_USUAL = {"attention": "sdpa"}
+"""What stands in place of a default that is there for comparisons alone."""
 _IN_RECIPE = ("optimizer", "compute_precision", "state_precision", "compression")
 
 
@@ -36,7 +38,7 @@ def table() -> str:
     for axis, value in _values():
         cells = {name: [degree for degree in _DEGREES if _runs(name, degree, axis, value, reasons)] for name in names}
         shown = " | ".join(", ".join(runs) or "none" for runs in cells.values())
-        lines.append(f"| {f'`{axis}={value}`' if axis else 'the defaults'} | {shown} |")
+        lines.append(f"| {f'`{axis}={value}`' if axis else 'sdpa and the defaults'} | {shown} |")
     return "\n".join([*lines, "", "What is missing is refused before anything starts:", "", *_listed(reasons)])
 
 
@@ -66,7 +68,7 @@ def _values() -> Iterator[tuple[str, Any]]:
                 continue
             kinds: dict[str, Any] = {}
             for value in choices_of(kind).get(axis, ()):
-                if value != defaults_of(kind).get(axis):
+                if value != _USUAL.get(axis, defaults_of(kind).get(axis)):
                     kinds.setdefault(value.partition("_")[0], value)
             yield from ((axis, value) for value in kinds.values())
             if axis in _NUMBERS:
@@ -101,7 +103,7 @@ def _layouts(architecture: str, degree: str, axis: str, value: Any) -> Iterator[
             values: dict[str, Any] = {
                 "engine": rules.name,
                 "zero_stage": stage,
-                "attention": "sdpa",
+                **_USUAL,
                 **_SPLIT_BY[degree],
             }
             values["dp_shard" if stage else "dp_replicate"] = 4
