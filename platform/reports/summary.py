@@ -63,6 +63,7 @@ def winner_sentence(
     if best.share_of_datasheet_peak is not None:
         shares.append(f"{best.share_of_datasheet_peak:.1%} of the data sheet's")
     memory = "" if best.peak_allocated_gib is None else f", {figure(best.peak_allocated_gib)} GiB allocated at most"
+    memory += pipeline_words(best)
     days, paid = days_of(best, tokens), cost_of(best, tokens, price_per_gpu_h)
     budget = "" if days is None else f"; {figure(days)} days for {count(tokens)} tokens"
     budget += "" if paid is None else f", which cost {figure(paid)} at {price_per_gpu_h:g} a device-hour"
@@ -75,6 +76,16 @@ def winner_sentence(
         f" micro-batch {best.batch.micro_batch} x {best.batch.grad_accum} accumulated{whole}:"
         f" {tilde}{figure(best.tokens_per_s)} tokens/s ({', '.join(shares)}){memory}{budget}."
     )
+
+
+def pipeline_words(measurement: Measurement) -> str:
+    """Of a pipeline: on which stage most memory is, and the bubble as measured and as equal stages have it; else
+    empty.
+    """
+    stages, bubble = measurement.memory_stages, measurement.pipeline_bubble
+    where = f" on stage{'s' if len(stages) > 1 else ''} {' and '.join(map(str, stages))}" if stages else ""
+    formula = f"{measurement.pipeline_bubble_by_formula:.1%} by (p - 1) / (v m + p - 1)"
+    return where + ("" if bubble is None else f", a bubble of {bubble:.1%} beside {formula}")
 
 
 def shortfall_gib(measurement: Measurement, cluster: Cluster) -> float | None:

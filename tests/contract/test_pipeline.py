@@ -1,5 +1,9 @@
 """Every kind of pipeline trains as the dense model does, gradient by gradient; each planted fault is seen."""
 
+# pyright: reportPrivateUsage=false
+
+# pyright: reportPrivateUsage=false
+
 import contextlib
 import functools
 from collections.abc import Callable
@@ -37,7 +41,7 @@ class _AllPositions(nn.Module):
     """Adds positions that the first stage has added already."""
 
     def forward(self, positions: torch.Tensor) -> torch.Tensor:
-        return positions[..., None].float()
+        return positions[..., None] * torch.linspace(0, 1, 32)  # of one value in every feature a norm would see nothing
 
 
 def _last_alone(module: Any) -> Callable[[Any, nn.Module, bool], bool]:

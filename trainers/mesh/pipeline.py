@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -71,6 +72,8 @@ class Pipeline:
         )
         self._recipe, self._layout, self._context = recipe, layout, context
         self._group, self._device, self._hidden_dtype, self._hooks = group, device, hidden_dtype, hooks
+        # What a stage gives is a view of its hidden states, which nothing here writes to.
+        warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module \(.*\) returned a view tensor")
         self._size: tuple[int, ...] = ()
         self._losses: list[torch.Tensor] = []
         self._ends: Any = _ends_group(group) if recipe.model.tied_embeddings else None
@@ -175,7 +178,7 @@ class Pipeline:
             device="meta",
             requires_grad=True,
         )
-        loss = torch.empty((), device="meta", requires_grad=True)
+        loss = torch.empty(1, device="meta", requires_grad=True)
         stages = [
             ScheduledStage(
                 part.stage,
@@ -199,7 +202,8 @@ class Pipeline:
                 output = run_stage(part.stage, part.model, part.module, self._context, given, tokens)
             if part.stage.has_head:
                 self._losses.append(output.detach())
-            elif output.dtype != self._hidden_dtype:
+                return output.view(1)  # torch merges what a last stage gives along a dimension
+            if output.dtype != self._hidden_dtype:
                 raise RuntimeError(
                     f"stage {part.stage.index} gives hidden states in {output.dtype}, the next one expects"
                     f" {self._hidden_dtype}"
