@@ -8,7 +8,6 @@ from typing import Any
 from search_spaces.changes import GRAD_ACCUM, MICRO_BATCH, Change, near, parse
 from search_spaces.checks import check_axes, check_fields, check_number, check_recipe
 from search_spaces.degrees import fewest_devices, fill, reason_against, splits_model
-from trainers.mesh.stages import schedule_refusal
 from trainers.values.batch import BatchPoint
 from trainers.values.codec import shortened
 from trainers.values.layout import Layout
@@ -360,11 +359,9 @@ def _ladder(
     ladder: list[int] = []
     for micro_batch in sorted(micro_batches, reverse=True):
         try:
-            batch = BatchPoint.of(recipe, layout, micro_batch)
+            BatchPoint.of(recipe, layout, micro_batch)
         except ValueError as error:
             reason = str(error)
         else:
-            reason = schedule_refusal(layout, batch.grad_accum)
-            if not reason:
-                ladder.insert(0, micro_batch)
+            ladder.insert(0, micro_batch)
     return tuple(ladder), None if ladder else reason
