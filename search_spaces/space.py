@@ -13,6 +13,10 @@ from trainers.values.codec import shortened
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
 
+_MANY_DEVICES = 128
+_ON_MANY: Mapping[str, tuple[Any, ...]] = {"pp": (16, 32), "virtual": (4, 8), "checkpointing": ("selective",)}
+"""Values that a plan for so many devices adds to those that split the model."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
@@ -235,6 +239,18 @@ class Space:
             space = space._changed(change)
         space._check(asked)
         return space
+
+    def widened(self, num_devices: int) -> "Space":
+        """The space to plan for so many devices: on many, where no search tries them all, with longer pipelines, more
+        virtual stages and selective checkpointing. An axis of one value, as `--set` may leave it, stays.
+        """
+        if num_devices < _MANY_DEVICES or not self.model_parallel:
+            return self
+        named = {axis: self.model_parallel.get(axis) or self.axes.get(axis, ()) for axis in _ON_MANY}
+        wider = {
+            axis: tuple(dict.fromkeys((*values, *_ON_MANY[axis]))) for axis, values in named.items() if len(values) > 1
+        }
+        return dataclasses.replace(self, model_parallel={**self.model_parallel, **wider})
 
     def _changed(self, change: Change) -> "Space":
         axis, values = change.axis, change.values

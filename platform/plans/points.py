@@ -21,9 +21,6 @@ from trainers.values.recipe import Recipe
 UNDIVIDED = "micro-batch x data-parallel ranks do not divide the global batch"
 """Why a point is skipped that a search skips for its batch alone."""
 UNFILLED = "micro-batches do not fill the pipeline, or the rounds of an interleaved schedule"
-MANY_DEVICES = 128
-"""From which on more is planned for than a search tries; see `widened`."""
-_FURTHER: Mapping[str, tuple[Any, ...]] = {"pp": (16, 32), "virtual": (4, 8), "checkpointing": ("selective",)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +55,7 @@ def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec) -> Points:
     meaningless: collections.Counter[str] = collections.Counter()
     seen: set[tuple[Layout, int]] = set()
     refuses = functools.cache(functools.partial(_engine_refuses, recipe))
-    for values, micro_batches in _combinations(widened(space, cluster.num_devices), recipe, cluster.num_devices):
+    for values, micro_batches in _combinations(space.widened(cluster.num_devices), recipe, cluster.num_devices):
         try:
             layout = fill(values, cluster.num_devices)
         except ValueError as error:
@@ -88,19 +85,6 @@ def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec) -> Points:
         skipped=tuple(counted.items()),
         num_points=len(rows) + skipped.total(),
     )
-
-
-def widened(space: Space, num_devices: int) -> Space:
-    """`space` with longer pipelines, more virtual stages and selective checkpointing on many devices, where no search
-    tries them by itself. An axis of one value, as `--set` may leave it, stays.
-    """
-    if num_devices < MANY_DEVICES or not space.model_parallel:
-        return space
-    named = {axis: space.model_parallel.get(axis) or space.axes.get(axis, ()) for axis in _FURTHER}
-    wider = {
-        axis: tuple(dict.fromkeys((*values, *_FURTHER[axis]))) for axis, values in named.items() if len(values) > 1
-    }
-    return dataclasses.replace(space, model_parallel={**space.model_parallel, **wider})
 
 
 def recipes_of(space: Space) -> tuple[Recipe, ...]:

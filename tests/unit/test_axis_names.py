@@ -37,7 +37,7 @@ AXES: Mapping[str, frozenset[str]] = {
     # Readers and writers of tables.
     "platform/replaying/recorded.py": EVERY,
     "platform/validating/show.py": EVERY,
-    "platform/reports/table.py": frozenset({"attention", "dp_replicate", "dp_shard"}),  # published tables' words
+    "platform/reports/table.py": frozenset({"attention", "dp_replicate", "dp_shard", "tp"}),  # published tables' words
     # Definitions of views: names of columns.
     "platform/mirror/views.py": EVERY,
     "platform/mirror/content.py": frozenset({"checkpointing"}),
@@ -48,10 +48,10 @@ AXES: Mapping[str, frozenset[str]] = {
     "platform/mirror/timing.py": frozenset({"loss"}),
     "platform/reports/lessons.py": frozenset({"attention"}),
     "platform/reports/profile.py": frozenset({"attention"}),
-    "trainers/values/training.py": frozenset({"loss"}),
-    "platform/training/": frozenset({"loss"}),
+    "trainers/values/training.py": frozenset({"loss", "schedule"}),
+    "platform/training/": frozenset({"loss", "schedule"}),
     # Its workers load the engine, and an export is of the plain model.
-    "trainers/training/": frozenset({"attention", "engine", "loss"}),
+    "trainers/training/": frozenset({"attention", "engine", "loss", "schedule"}),
     "trainers/profiling/": frozenset({"attention", "compile", "loss"}),
 }
 """File, or folder with a slash -> the axes that it names."""
