@@ -48,7 +48,7 @@ AXES: Mapping[str, frozenset[str]] = {
     "platform/mirror/timing.py": frozenset({"loss"}),
     "platform/reports/lessons.py": frozenset({"attention"}),
     "platform/reports/profile.py": frozenset({"attention"}),
-    "trainers/values/training.py": frozenset({"loss", "schedule"}),
+    "trainers/values/training.py": frozenset({"schedule"}),
     "platform/training/": frozenset({"loss", "schedule"}),
     # Its workers load the engine, and an export is of the plain model.
     "trainers/training/": frozenset({"attention", "engine", "loss", "schedule"}),
