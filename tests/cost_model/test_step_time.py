@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwidth
-from platform.cost_model.columns import Columns
+from platform.cost_model.columns import Columns, from_rows
 from platform.cost_model.compute import UNIT_VALUES, head_s, layer_seconds, matmul_s
 from platform.cost_model.engines import ENGINES
 from platform.cost_model.engines.deepspeed import GRADIENT_HOST_S, INSTRUCTIONS_S
@@ -485,3 +485,11 @@ def test_zero_3_fetches_ahead_today_and_gradients_go_over_context_parallel_ranks
     assert float(split.shard[0]) == 16
     alone = dataclasses.replace(Layout(engine="ddp"), cp=16)
     assert float(step_time(point(alone, cluster="2x8xA100", model=GPT_39B)).data_s[0]) > 0
+
+
+def test_llama_405b_on_the_stack_that_trained_it() -> None:
+    """Step times of Llama 3 405B on 8,192 and 16,384 H100, and of its long sequences, by the paper's table."""
+    runs = [interpret(row) for row in read_rows(TABLES / "published_bf16.csv") if row["model"] == "llama3-405b"]
+    assert len(runs) == 3
+    for run in runs:
+        assert run.step_time_s == pytest.approx(float(step_time(from_rows([run.values])).total_s[0]), rel=0.15)
