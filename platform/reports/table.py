@@ -162,6 +162,7 @@ def _run_cells(measurement: Measurement) -> dict[str, Any]:
         "compression": recipe.compression,
         "cap_gib": measurement.cap_gib,
         "layout_id": layout.id,
+        "seq_parallel": "yes" if layout.tp > 1 else None,
         **{name: getattr(layout, axis) for axis, name in _COLUMNS.items()},
     }
 

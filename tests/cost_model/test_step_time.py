@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwidth
-from platform.cost_model.columns import Columns
+from platform.cost_model.columns import Columns, from_rows
 from platform.cost_model.compute import UNIT_VALUES, head_s, layer_seconds, matmul_s
 from platform.cost_model.engines import ENGINES
 from platform.cost_model.engines.deepspeed import GRADIENT_HOST_S, INSTRUCTIONS_S
@@ -20,8 +20,10 @@ from platform.cost_model.rows import read_rows
 from platform.cost_model.scoring import merged, score_table, scores
 from platform.cost_model.step_time import StepTime, step_time
 from platform.cost_model.table import interpret
-from tests.cost_model.points import GPT2, GPT_39B, TABLES, fsdp, point
+from tests.cost_model.points import BLOOM_7B1, GPT2, GPT_39B, TABLES, fsdp, point
+from trainers.mesh.stages import stages_of_rank
 from trainers.values.layout import Compile, Layout
+from trainers.values.recipe import Recipe
 
 
 def total(columns: Columns) -> float:
@@ -187,10 +189,20 @@ def test_the_bubble_is_the_papers_and_virtual_stages_divide_it() -> None:
 @pytest.mark.parametrize(
     ("layers", "pp", "largest", "ends"), [(72, 12, 6, 6), (70, 12, 6, 5), (78, 12, 7, 6), (24, 1, 24, 24)]
 )
-def test_blocks_of_stages(layers: int, pp: int, largest: int, ends: int) -> None:
-    columns = changed(point(fsdp(), cluster="8xA100"), layers=layers, pp=pp)
+def test_blocks_of_the_stages_of_published_runs(layers: int, pp: int, largest: int, ends: int) -> None:
+    columns = changed(point(fsdp(), cluster="8xA100"), layers=layers, pp=pp, largest_blocks=0)
     stages = stages_of(columns)
     assert (stages.largest[0], stages.first[0], stages.last[0]) == (largest, ends, ends)
+
+
+def test_blocks_of_ranks_are_those_that_trainers_give_them() -> None:
+    """BLOOM's head is as much work as five of its blocks: the last rank has fewer."""
+    layout = fsdp(pp=4, schedule="interleaved", virtual=2)
+    recipe = Recipe(model=BLOOM_7B1, seq_len=2048, global_batch=8)
+    cut = [sum(len(stage.blocks) for stage in stages_of_rank(recipe, layout, rank)) for rank in range(4)]
+    stages = stages_of(point(layout, cluster="8xA100", grad_accum=8))
+    assert cut[-1] < min(cut[:-1])
+    assert (stages.largest[0], stages.first[0], stages.last[0]) == (max(cut), cut[0], cut[-1])
 
 
 def test_tensor_parallelism_costs_four_all_reduces_a_block_six_with_recomputation() -> None:
@@ -473,3 +485,11 @@ def test_zero_3_fetches_ahead_today_and_gradients_go_over_context_parallel_ranks
     assert float(split.shard[0]) == 16
     alone = dataclasses.replace(Layout(engine="ddp"), cp=16)
     assert float(step_time(point(alone, cluster="2x8xA100", model=GPT_39B)).data_s[0]) > 0
+
+
+def test_llama_405b_on_the_stack_that_trained_it() -> None:
+    """Step times of Llama 3 405B on 8,192 and 16,384 H100, and of its long sequences, by the paper's table."""
+    runs = [interpret(row) for row in read_rows(TABLES / "published_bf16.csv") if row["model"] == "llama3-405b"]
+    assert len(runs) == 3
+    for run in runs:
+        assert run.step_time_s == pytest.approx(float(step_time(from_rows([run.values])).total_s[0]), rel=0.15)

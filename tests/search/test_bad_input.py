@@ -183,7 +183,7 @@ class TestLayoutFile:
         [
             ({"layout": {"engine": "ddp", "tp": 1.5}}, "tp must be a whole number, got 1.5"),
             ({"layout": {"engine": "ddp", "tp": "2"}}, "tp must be a whole number, got '2'"),
-            ({"layout": {"engine": "ddp", "tp": 2}}, "DDP has no tp yet, got tp 2"),
+            ({"layout": {"engine": "deepspeed", "tp": 2}}, "DeepSpeed has no tp"),
             ({"layout": {"engine": "ddp"}, "batch": {"micro_batch": 1}}, "BatchPoint lacks grad_accum"),
         ],
     )

@@ -37,7 +37,7 @@ AXES: Mapping[str, frozenset[str]] = {
     # Readers and writers of tables.
     "platform/replaying/recorded.py": EVERY,
     "platform/validating/show.py": EVERY,
-    "platform/reports/table.py": frozenset({"attention", "dp_replicate", "dp_shard"}),  # published tables' words
+    "platform/reports/table.py": frozenset({"attention", "dp_replicate", "dp_shard", "tp"}),  # published tables' words
     # Definitions of views: names of columns.
     "platform/mirror/views.py": EVERY,
     "platform/mirror/content.py": frozenset({"checkpointing"}),
