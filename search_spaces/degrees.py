@@ -7,6 +7,7 @@ from typing import Any
 
 from trainers.engines import imported_rules
 from trainers.mesh.division import division_refusals
+from trainers.mesh.stages import pipeline_refusals
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
 
@@ -91,10 +92,7 @@ def reason_against(recipe: Recipe, layout: Layout, num_devices: int) -> str | No
             if getattr(layout, axis) > 1
         )
         return f"{degrees or 'every degree 1'} takes {layout.world_size} devices, there are {num_devices}"
-    if layout.pp * layout.virtual > (blocks := recipe.model.num_layers):
-        virtual = f" x virtual {layout.virtual}" if layout.virtual > 1 else ""
-        return f"pp {layout.pp}{virtual} is more than the {blocks} layers of {recipe.model.name}"
-    return next(division_refusals(recipe, layout), None)
+    return next(iter((*pipeline_refusals(recipe, layout), *division_refusals(recipe, layout))), None)
 
 
 def splits_model(values: Mapping[str, Any], num_devices: int | None) -> bool:

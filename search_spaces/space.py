@@ -8,6 +8,7 @@ from typing import Any
 from search_spaces.changes import GRAD_ACCUM, MICRO_BATCH, Change, near, parse
 from search_spaces.checks import check_axes, check_fields, check_number, check_recipe
 from search_spaces.degrees import fewest_devices, fill, reason_against, splits_model
+from trainers.mesh.stages import schedule_refusal
 from trainers.values.batch import BatchPoint
 from trainers.values.codec import shortened
 from trainers.values.layout import Layout
@@ -360,11 +361,7 @@ def _ladder(
         except ValueError as error:
             reason = str(error)
         else:
-            if batch.grad_accum >= layout.pp:
+            reason = schedule_refusal(layout, batch.grad_accum)
+            if not reason:
                 ladder.insert(0, micro_batch)
-                continue
-            reason = (
-                f"a pipeline of {layout.pp} stages needs as many micro-batches a step at least, got {batch.grad_accum}"
-                f" at micro_batch {micro_batch}"
-            )
     return tuple(ladder), None if ladder else reason

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from trainers import architectures
 from trainers.architectures import architecture_of
 from trainers.kernels.rules import kernel_refusals
+from trainers.mesh.rules import mesh_refusals
+from trainers.mesh.stages import pipeline_refusals
 from trainers.values.cluster import Cluster
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
@@ -63,7 +65,9 @@ def _of_engine(recipe: Recipe, layout: Layout) -> Iterator[str]:
         yield "transformers' Adafactor keeps its states in fp32, never in bf16: choose state_precision fp32 or adamw"
     yield from layout.rules.refusals(recipe, layout)
     yield from layout.rules.depth_refusals(recipe, layout)
+    yield from pipeline_refusals(recipe, layout)
     yield from kernel_refusals(recipe, layout)
+    yield from mesh_refusals(recipe, layout)
 
 
 def _of_model(spec: ModelSpec) -> Iterator[str]:

@@ -48,6 +48,10 @@ AXES: Mapping[str, frozenset[str]] = {
     "platform/mirror/timing.py": frozenset({"loss"}),
     "platform/reports/lessons.py": frozenset({"attention"}),
     "platform/reports/profile.py": frozenset({"attention"}),
+    "trainers/values/training.py": frozenset({"loss"}),
+    "platform/training/": frozenset({"loss"}),
+    # Its workers load the engine, and an export is of the plain model.
+    "trainers/training/": frozenset({"attention", "engine", "loss"}),
     "trainers/profiling/": frozenset({"attention", "compile", "loss"}),
 }
 """File, or folder with a slash -> the axes that it names."""

@@ -31,6 +31,14 @@ ARCHITECTURE = Architecture(
     blocks="transformer.h",
     final_norm="transformer.ln_f",
     head="lm_head",
+    tensor_parallel={
+        "attn.c_attn": "colwise",
+        "attn.c_proj": "rowwise",
+        "mlp.c_fc": "colwise",
+        "mlp.c_proj": "rowwise",
+    },
+    stacked={"attn.c_attn": 3},
+    head_sizes=("num_heads", "embed_dim", "split_size"),
     fp32_softmax=False,
     # `NewGELUActivation`: 8 kernels, and autograd's of each. Besides input and output, autograd saves the tangent, half
     # the input, and one plus the tangent.

@@ -12,6 +12,7 @@ def division_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
     for count, what in (
         (model.num_heads, "heads"),
         (model.num_kv_heads, "key/value heads"),
+        (model.ffn_size, "columns of the feed-forward block"),
         (model.vocab_size, "words in the vocabulary"),
     ):
         if count % tp:
