@@ -80,10 +80,12 @@ def held(meter, seed):
     for _ in range(12):  # on a heap they leave holes, other ones for each seed
         kept = [torch.ones(draw.randrange(1, 2 * MIB), dtype=torch.uint8) for _ in range(20)]
         del kept[:: draw.randrange(2, 5)]
-    freeing = threading.Thread(target=kept.clear)  # as gloo's threads free what was sent
+    kept.clear()
+    meter.reset_peak()
+    sent = [torch.ones(30 * MIB, dtype=torch.uint8)]
+    freeing = threading.Thread(target=sent.clear)  # as a thread of gloo does
     freeing.start()
     freeing.join()
-    meter.reset_peak()
     step = [torch.ones(size * MIB, dtype=torch.uint8) for size in draw.sample([40, 20, 30], 3)]
     step.append(torch.ones(10 * MIB, dtype=torch.uint8))
     del step
