@@ -100,6 +100,9 @@ def held(meter, seed):
 
 meter, before = CpuMeter(4.0), torch.ones(50 * MIB, dtype=torch.uint8)
 meter.start(float(sys.argv[1]) / 1024)
+grown = torch.ones(20 * MIB, dtype=torch.uint8)
+assert 19 < meter.peak_allocated_gib() * 1024 < 40, "by resident pages, before anything is counted"
+del grown
 for seed in range(3):
     print(*held(meter, seed))
 meter.release()
