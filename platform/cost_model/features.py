@@ -26,6 +26,7 @@ from platform.cost_model.kernels import (
     pads_vocabulary,
 )
 from platform.cost_model.layout_arrays import AXES, LayoutArrays
+from platform.cost_model.mesh import blocks_of_ranks
 from platform.cost_model.offload import LINK_SHARE
 from trainers.architectures import architecture_of
 from trainers.architectures.architecture import Architecture
@@ -40,7 +41,6 @@ PREFETCH = constants.words("features", "PREFETCH")
 
 
 THIS_PROJECT = {
-    "virtual_stages": 1.0,
     "checkpoint_blocks": 1.0,
     "kept_checkpoints": 1.0,
     "repeats_core_alone": 0.0,
@@ -106,6 +106,7 @@ def features(
         **_of_cluster(cluster, work.precision),
         **_of_engine(work, layouts),
         **_of_kernels(work, layouts),
+        **blocks_of_ranks(work.model, work.seq_len, layouts),
         "micro_batch": micro_batch,
         "grad_accum": grad_accum,
         "global_batch": micro_batch * grad_accum * dp,
@@ -177,6 +178,7 @@ def _of_engine(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask 
         "dp": numbers("dp_replicate") * shard,
         "tp": numbers("tp"),
         "pp": numbers("pp"),
+        "virtual_stages": numbers("virtual"),
         "cp": cp,
         "shard": shard * cp,
         "reshard": np.where(reshard > 0, reshard, shard) * cp,

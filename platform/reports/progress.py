@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from platform.common.say import say
 from platform.common.text import duration, figure, plural
-from platform.finals.ranking import winners
+from platform.finals.result import Result
 from platform.reports.forecast import forecaster_of
 from platform.reports.summary import lag
 from platform.study.history import History
@@ -254,13 +254,13 @@ class _Follower:
         match entry:
             case TrialStart() | RungStart():
                 say(progress_line(self._progress()))
-            case Peak() if self._history.header and (said := lag(entry, self._history.header.cluster)):
-                say(f"{said} --exclude-slow searches without its node.")
+            case Peak() if self._history.header and (sentence := lag(entry, self._history.header.cluster)):
+                say(f"{sentence} --exclude-slow searches without its node.")
             case Measured(measurement=measurement) if measurement.outcome is not Outcome.SKIPPED:
-                said = measurement_line(measurement)
+                sentence = measurement_line(measurement)
                 if self._history.header is not None:
-                    said += forecaster_of(self._history.header).beside(measurement, self._history.measurements)
-                say(said)
+                    sentence += forecaster_of(self._history.header).beside(measurement, self._history.measurements)
+                say(sentence)
             case _:
                 pass
 
@@ -300,14 +300,15 @@ class _Follower:
             measurements = self._history.measurements
             measured = [each for each in measurements if each.outcome is not Outcome.SKIPPED]
             last = tuple(measured[-_MOST_LAST:])
-            told = forecaster_of(self._history.header) if self._history.header else None
+            forecaster = forecaster_of(self._history.header) if self._history.header else None
             counts = {
                 "outcomes": count_outcomes(measurements),
                 "last": last,
-                "predicted": told.told(last) if told else (),
-                "model_error": told.error(measured) if told else "",
+                "predicted": forecaster.predictions(last) if forecaster else (),
+                "model_error": forecaster.error(measured) if forecaster else "",
             }
-            self._counted = counts, winners(measured)
+            leaders = {key: each.leader for key, each in Result.of(self._history).by_id.items()}
+            self._counted = counts, {key: leader.shown for key, leader in leaders.items() if leader is not None}
         return self._counted
 
     def _to_go(self) -> str:

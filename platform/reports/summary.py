@@ -6,13 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from platform.common.text import count, figure
-from platform.finals.closing import has_curves
-from platform.finals.ranking import PointRuns, points, speed_of
+from platform.finals.coverage import Coverage
+from platform.finals.ranking import PointRuns, speed_of
 from platform.finals.result import RecipeResult, Result
-from platform.reports.coverage import Coverage, coverage, coverage_json
+from platform.reports.coverage import coverage_json
 from platform.reports.disturbance import disturbance_sentences, unresolved_json, unresolved_sentence
 from platform.reports.profile import profile_json
-from platform.study.history import History
 from trainers.values.cluster import Cluster
 from trainers.values.codec import to_json
 from trainers.values.journal import Peak
@@ -106,64 +105,61 @@ def nearest_sentence(recipe: Recipe, measurements: Sequence[Measurement], cluste
     why = near.reason or near.outcome.value
     missing = shortfall_gib(near, cluster) if near.outcome is Outcome.OOM else None
     lacked = f", {figure(missing)} GiB too many" if missing else ""
-    said = "Nothing fits" if near.outcome in _MEMORY else "Nothing has won"
+    opening = "Nothing fits" if near.outcome in _MEMORY else "Nothing has won"
     return (
-        f"{said} for {recipe.label} on {cluster.label_under(near.cap_gib)}."
+        f"{opening} for {recipe.label} on {cluster.label_under(near.cap_gib)}."
         f" Nearest: {near.layout.label} at micro-batch {near.batch.micro_batch}, {near.outcome.value} ({why}){lacked}."
     )
 
 
-def verdicts(history: History) -> list[str]:
+def verdicts(result: Result) -> list[str]:
     """For each recipe its winner with what that rests on, what is not resolved, or what came nearest."""
-    assert history.header is not None
     sentences: list[str] = []
-    result = Result.of(history)
-    for recipe in history.header.recipes:
-        of_recipe = result.by_id[recipe.id]
-        best = of_recipe.winner
-        if of_recipe.unresolved:
-            sentences.append(unresolved_sentence(of_recipe.unresolved, recipe))
+    header, end = result.header, result.history.end
+    for each in result.of_study:
+        best = each.winner
+        if each.unresolved:
+            sentences.append(unresolved_sentence(each.unresolved, each.recipe))
         elif best is None:
-            sentences.append(nearest_sentence(recipe, of_recipe.judged, history.header.cluster))
+            sentences.append(nearest_sentence(each.recipe, each.judged, header.cluster))
         else:
-            price = history.header.price_per_gpu_h
-            of = coverage(history, recipe)
-            sentences.append(winner_sentence(best, tokens=history.header.tokens, price_per_gpu_h=price, of=of))
-            sentences += evidence(of_recipe, history)
-    if history.end is not None and history.end.left_out:
-        sentences.append(f"Final runs left out: {history.end.left_out}; --resume runs them.")
-    return [*sentences, *(sentence for peak in history.peaks[-1:] if (sentence := lag(peak, history.header.cluster)))]
+            price = header.price_per_gpu_h
+            sentences.append(winner_sentence(best, tokens=header.tokens, price_per_gpu_h=price, of=each.coverage))
+            sentences += evidence(each)
+    if end is not None and end.left_out:
+        sentences.append(f"Final runs left out: {end.left_out}; --resume runs them.")
+    return [*sentences, *(sentence for peak in result.history.peaks[-1:] if (sentence := lag(peak, header.cluster)))]
 
 
-def evidence(result: RecipeResult, history: History) -> list[str]:
+def evidence(result: RecipeResult) -> list[str]:
     """What the winner of one recipe rests on: its runs, the next best, its numerics."""
-    found: list[str] = []
-    first, best = result.leader, result.winner
+    sentences: list[str] = []
+    first, best = result.winning_point, result.winner
     if first is None or best is None:
         return []
     if (ends := first.interval_tokens_per_s) and first.std_tokens_per_s is not None:
-        found.append(
+        sentences.append(
             f"Over {len(first.runs)} runs in fresh processes: median {figure(first.median_tokens_per_s)} tokens/s,"
             f" standard deviation {figure(first.std_tokens_per_s)},"
             f" 95 % interval {figure(ends[0])} to {figure(ends[1])}."
         )
-    found += [comparison.sentence for comparison in result.comparisons[:2]]
-    found += disturbance_sentences(result)
+    sentences += [comparison.sentence for comparison in result.comparisons[:2]]
+    sentences += disturbance_sentences(result)
     if result.gate is not None:
-        found.append(result.gate.sentence)
-    elif has_curves(best, history):
-        found.append(
+        sentences.append(result.gate.sentence)
+    elif result.has_curves:
+        sentences.append(
             "Numerics gate: no reference layout has run: the winner's curves were held against nothing"
             " (--resume goes on)."
         )
-    elif (end := history.end) and not end.exit_code and end.why and not end.left_out:  # so none was wanted
-        found.append("Numerics gate: none to pass, no layout of the search is plainer than the winner.")
+    elif (end := result.history.end) and not end.exit_code and end.why and not end.left_out:  # so none was wanted
+        sentences.append("Numerics gate: none to pass, no layout of the search is plainer than the winner.")
     if reasons := ", ".join(best.held_back_by):
         held = sum(map(bool, best.held_back))
-        found.append(f"Clocks were lowered in {held} of {len(best.held_back)} windows of its run: {reasons}.")
+        sentences.append(f"Clocks were lowered in {held} of {len(best.held_back)} windows of its run: {reasons}.")
     if best.idle_devices:
-        found.append(f"{best.idle_devices} of {best.num_devices} devices were idle (under 5 % busy).")
-    return found
+        sentences.append(f"{best.idle_devices} of {best.num_devices} devices were idle (under 5 % busy).")
+    return sentences
 
 
 def lag(peak: Peak, cluster: Cluster) -> str:
@@ -174,40 +170,38 @@ def lag(peak: Peak, cluster: Cluster) -> str:
     if not slow:
         return ""
     nodes = dict(enumerate(f" on node {address}" for address in peak.nodes))
-    told = ", ".join(f"that of rank {rank}{nodes.get(rank, '')} {figure(peak.by_device[rank])}" for rank in slow)
-    return f"A device lags: the median one reaches {figure(peak.tflops)} TFLOP/s on plain products, {told}."
+    lagging = ", ".join(f"that of rank {rank}{nodes.get(rank, '')} {figure(peak.by_device[rank])}" for rank in slow)
+    return f"A device lags: the median one reaches {figure(peak.tflops)} TFLOP/s on plain products, {lagging}."
 
 
-def as_json(history: History) -> dict[str, Any]:
+def as_json(result: Result) -> dict[str, Any]:
     """What `--json` prints. Figures that are not finite become null, so that any reader can take it.
 
     `recipe`, `winner`, `tie` and so on are those of the space's first recipe; `recipes` has them for each. `tie` holds
     the ids of the points tied with the winner, null where none was run several times in fresh processes beside it.
     `winner` is null too where `unresolved` holds points between which the fastest is not resolved.
     """
-    assert history.header is not None
-    header, measurements = history.header, history.measurements
-    results = Result.of(history).by_id
+    header, history = result.header, result.history
 
-    def told(each: Measurement) -> dict[str, Any]:
+    def as_json(each: Measurement) -> dict[str, Any]:
         return measurement_json(each, header.tokens, header.price_per_gpu_h)
 
     each_recipe = [
         {
-            "recipe": _recipe_json(recipe),
-            "winner": told(best) if (best := results[recipe.id].winner) else None,
-            "unresolved": unresolved_json(results[recipe.id].unresolved),
-            **coverage_json(coverage(history, recipe)),
-            **_evidence_json(results[recipe.id]),
-            "profile": profile_json(history, best),
+            "recipe": _recipe_json(each.recipe),
+            "winner": each.winner and as_json(each.winner),
+            "unresolved": unresolved_json(each.unresolved),
+            **coverage_json(each.coverage),
+            **_evidence_json(each),
+            "profile": profile_json(each, header),
         }
-        for recipe in header.recipes
+        for each in result.of_study
     ]
     nothing = {"recipe": None, "winner": None, "unresolved": None, **coverage_json(None)}
     nothing |= {**_evidence_json(None), "profile": None}
     first = each_recipe[0] if each_recipe else nothing
-    tried = [each for each in measurements if each.outcome is not Outcome.SKIPPED]
-    left = [each for each in measurements if each.outcome is Outcome.SKIPPED]
+    tried = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
+    left = [each for each in history.measurements if each.outcome is Outcome.SKIPPED]
     return finite(
         {
             "study": header.name,
@@ -217,7 +211,7 @@ def as_json(history: History) -> dict[str, Any]:
             "cluster": {**to_json(header.cluster), "label": header.cluster.label},
             "tokens": header.tokens,
             "price_per_gpu_h": header.price_per_gpu_h,
-            "measurements": [told(each) for each in tried],
+            "measurements": [as_json(each) for each in tried],
             "skipped": [
                 {
                     "recipe": each.recipe.id,
@@ -250,7 +244,7 @@ def _evidence_json(result: RecipeResult | None) -> dict[str, Any]:
             }
             for each in compared
         ],
-        "runs": [_runs_json(point) for point in points(result.measurements if result else ()) if point.runs],
+        "runs": [_runs_json(point) for point in (result.points if result else ()) if point.runs],
         "gate": None
         if verdict is None
         else {**dataclasses.asdict(verdict), "layout": verdict.layout.id, "reference": verdict.reference.id}

@@ -12,12 +12,12 @@ from platform.common.errors import NOT_RESOLVED, ClusterError, InputError, one_l
 from platform.common.say import say
 from platform.common.signals import INTERRUPTED, interruptible
 from platform.common.text import plural
-from platform.probing import kept
+from platform.finals.result import Result
+from platform.probing import store
 from platform.reports.scaling import show
 from platform.reports.show import table_width
 from platform.session import ending, session
 from platform.session.replanned import with_plan
-from platform.study.history import History
 from platform.study.plain_files import refuse_links
 from platform.study.several import SCALING, Several, is_several, member, read_several, write_several
 from platform.study.study import Study, fresh_name, is_study, read
@@ -53,7 +53,7 @@ def search(options: SearchOptions) -> int:
     with session.connection(options, first, several.counts[-1]) as place, interruptible():
         place = session.fast_part(options, first, place)
         place_s = time.monotonic() - began_s
-        probe = kept.find(studies, place)
+        probe = store.find(studies, place)
         for count, request in requests.items():
             try:
                 subject_of(request, place, probe)
@@ -95,23 +95,20 @@ def report(studies: Path, name: str, *, as_object: bool, trusted: bool = False) 
     """
     folder = studies / name
     several = read_several(folder)
-    histories: list[History] = []
-    for count in several.counts:
-        path = studies / member(name, count)
-        if is_study(path):
-            histories.append(with_plan(read(path)[0]))
-    if not histories:
+    paths = [studies / member(name, count) for count in several.counts]
+    results = [Result.of(with_plan(read(path)[0])) for path in paths if is_study(path)]
+    if not results:
         raise InputError(f"nothing of {name} was measured yet")
     owner = "" if trusted else other_owner((folder, folder / SCALING))
     if owner:
         say(not_written(owner))
     else:
         refuse_links(folder)
-    show(None if owner else folder, histories, as_object=as_object, width=table_width())
+    show(None if owner else folder, results, as_object=as_object, width=table_width())
     say(f"To see it again: {ending.how_to('python -m platform.report', studies / name)}")
     code = 1
-    for history in histories:
-        code = _together(code, ending.shown_verdict(history))
+    for result in results:
+        code = _together(code, ending.shown_verdict(result))
     return code
 
 
@@ -141,12 +138,12 @@ def _which(options: SearchOptions) -> tuple[str, Several]:
 
 def _options(options: SearchOptions, begun_with: StudyOptions, name: str, count: int) -> SearchOptions:
     """Those of the study on `count` devices, which is a new one where it has no journal yet."""
-    own = member(name, count)
+    study_name = member(name, count)
     given = options if options.resume is None else resumed(options, begun_with)
     study = dataclasses.replace(given.study, gpus=(count,))
-    if is_study(options.studies / own):
-        return dataclasses.replace(given, study=study, name=None, resume=own)
-    return dataclasses.replace(given, study=study, name=own, resume=None)
+    if is_study(options.studies / study_name):
+        return dataclasses.replace(given, study=study, name=None, resume=study_name)
+    return dataclasses.replace(given, study=study, name=study_name, resume=None)
 
 
 def _with_budget(options: SearchOptions, counts: Sequence[int], spent_s: float, spent_gpu_s: float) -> SearchOptions:

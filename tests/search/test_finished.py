@@ -8,10 +8,11 @@ import pytest
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from platform.cluster.nodes import Place
 from platform.common.errors import NOT_RESOLVED
+from platform.finals.result import Result
 from platform.loop.budget import Budget
 from platform.loop.jobs import Settings
 from platform.loop.loop import Loop
-from platform.probing import kept
+from platform.probing import store
 from platform.search import parse
 from platform.session.ending import verdict
 from platform.session.finished import why_over
@@ -63,7 +64,7 @@ def _session(
     backend = Backend(study, Clock(), play)
     backend.losses = losses
     backend.run(loop)
-    code, _ = verdict(study.follow()[1])
+    code, _ = verdict(Result.of(study.follow()[1]))
     study.record(End(exit_code=code, wall_s=1.0, gpu_s=2.0, left_out=loop.left_out, tried_all=loop.tried_all))
 
 
@@ -98,7 +99,7 @@ def test_a_point_that_its_gate_bars_is_left_to_be_recorded_and_asking_writes_not
     """A session that was cut between the gate's curves and the verdict on them."""
     request = _request(space, "--searcher", "sweep")
     with Study.create(tmp_path / "studies", "made-up") as study:
-        _session(study, request, losses=lambda job: (2.0, 1.0) if job.is_last else (2.0, 3.0))
+        _session(study, request, losses=lambda job: (2.0, 1.0) if job.is_winner_run else (2.0, 3.0))
         lines = study.journal.read_bytes().splitlines(keepends=True)
         uncut = [line for line in lines if b'"phase":"gate"' not in line]
         assert len(uncut) < len(lines)
@@ -129,7 +130,7 @@ def test_it_is_not_told_where_a_probe_may_change_what_is_tried(tmp_path: Path, s
     request = _request(space, "--searcher", "sweep")
     with Study.create(tmp_path / "studies", "made-up") as study:
         _session(study, request)
-        (tmp_path / "studies" / kept.FOLDER).mkdir()
+        (tmp_path / "studies" / store.FOLDER).mkdir()
         assert why_over(study, request) == ""
 
 

@@ -16,11 +16,12 @@ from tests.samples import RECIPE, layout
 from trainers.engines.step import Marks, Phase, StepResult
 from trainers.measuring import gate
 from trainers.measuring.figures import Timed, Window, device_fields, judge, quartiles, speed_fields
-from trainers.measuring.rung import Rung, short_accum
+from trainers.measuring.rung import Rung, timed_accums
 from trainers.measuring.sampling import Sampled
 from trainers.measuring.steps import losses_of, timed_steps
 from trainers.values.batch import BatchPoint
 from trainers.values.job import GateSize, Timing
+from trainers.values.layout import Layout
 from trainers.values.measurement import Outcome
 
 
@@ -51,6 +52,9 @@ class Meter:
 
     def peak_reserved_gib(self) -> float:
         return self.peak
+
+    def enforce_cap(self) -> None:
+        return
 
 
 class Engine:
@@ -157,7 +161,7 @@ MEMORY = [{"reserved": 1.0, "outside": 0.0, "limit": 4.0}]
 
 def job(timing: Timing, **fields: Any) -> Any:
     """What a rung asks of its job."""
-    known = {"is_last": False, "incumbent_tokens_per_s": None, "recipe": SimpleNamespace(seq_len=50)}
+    known = {"is_winner_run": False, "incumbent_tokens_per_s": None, "recipe": SimpleNamespace(seq_len=50)}
     known["layout"] = SimpleNamespace(data_parallel=1)
     return SimpleNamespace(timing=timing, **{**known, **fields})
 
@@ -269,7 +273,7 @@ def test_steps_asked_for_are_timed_and_a_winner_s_last_run_is_long(monkeypatch: 
     made._c.job = job(Timing(steps=20))
     assert made._steps_per_window(0.3) == 2
     assert len(timed(monkeypatch, made).windows) == 20, "windows of one step here"
-    made._c.job = job(Timing(winner_s=30.0), is_last=True)
+    made._c.job = job(Timing(winner_s=30.0), is_winner_run=True)
     assert made._steps_per_window(0.3) == 13, "an eighth of 30 s"
     assert len(timed(monkeypatch, made).windows) == pytest.approx(100, abs=1), "30 s in steps of 0.3 s"
 
@@ -306,8 +310,9 @@ def test_a_schedule_is_timed_whole_and_the_watchdog_waits_for_all_of_it(monkeypa
         beat=lambda where, *, allowed_s, pending: allowed.append(allowed_s), saw=seen.append, allowance_s=60.0
     )
     made._c.clock = lambda: Clock(2400.0)
-    assert short_accum(made._engine, made._batch) == 8
-    assert short_accum(cast(Any, Engine(Meter())), made._batch) == 3
+    ddp = Layout(engine="ddp")
+    assert timed_accums(made._engine, ddp, made._batch) == (8,)
+    assert timed_accums(cast(Any, Engine(Meter())), ddp, made._batch) == (3,)
     done = made._run(1, 8, watch_s=300.0, phases=True)
     assert (done.first_micro_s, done.middle_micro_s, done.last_micro_s) == (None, None, None)
     assert (done.longest_beat_s, done.optimizer_s, seen) == (2400.0, 2400.0, [2400.0])
@@ -359,7 +364,7 @@ def test_a_fixed_accumulation_is_gated_by_the_gate_s_own_batch(monkeypatch: Any)
 
     monkeypatch.setattr(gate, "Rung", Curves)
     fixed = dataclasses.replace(RECIPE, global_batch=0, grad_accum=16)
-    asked: Any = SimpleNamespace(recipe=fixed, layout=layout(), trial_id="t1", is_last=True)
+    asked: Any = SimpleNamespace(recipe=fixed, layout=layout(), trial_id="t1", is_winner_run=True)
     engine: Any = SimpleNamespace(set_learning_rate=seen.append)
     batch = BatchPoint(micro_batch=1, grad_accum=2)
     curves = gate.curves_of(cast(Any, SimpleNamespace(job=asked)), engine, GateSize(steps=2, sequences=8), batch)
