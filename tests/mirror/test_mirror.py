@@ -27,6 +27,8 @@ from trainers.values.journal import End, GateCurves, Measured, Resume
 from trainers.values.layout import Layout
 from trainers.values.measurement import Outcome
 
+pytestmark = pytest.mark.mirror
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -19,6 +19,8 @@ from tests.mirror.studies import POINTS, write
 from tests.samples import header, measurement, oom
 from trainers.values.journal import End, Measured
 
+pytestmark = pytest.mark.mirror
+
 ROOT = Path(__file__).parents[2]
 
 
