@@ -75,7 +75,10 @@ def test_the_seam_into_bloom_is_still_there() -> None:
         if type(module).__name__ == "AlibiAttention":
             module.__class__ = modeling_bloom.BloomAttention
             break
-    assert kernels_in_effect(model, model.blocks)["attention"] == "AlibiAttention+BloomAttention"
+    assert (
+        kernels_in_effect([model], Layout(engine="ddp", attention="sdpa"))["attention"]
+        == "AlibiAttention+BloomAttention"
+    )
 
 
 @pytest.mark.parametrize("num_heads", [4, 6, 12, 32])
