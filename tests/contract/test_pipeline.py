@@ -1,5 +1,7 @@
 """Every kind of pipeline trains as the dense model does, gradient by gradient; each planted fault is seen."""
 
+# pyright: reportPrivateUsage=false
+
 import contextlib
 import functools
 from collections.abc import Callable
