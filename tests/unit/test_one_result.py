@@ -41,9 +41,9 @@ def modules() -> Iterator[tuple[str, ast.Module]]:
 
 def imported(tree: ast.AST) -> set[str]:
     """Names that come from `platform.finals`, and its modules that are imported whole."""
-    froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
-    names = {each.name for node in froms if str(node.module).startswith("platform.finals.") for each in node.names}
-    return names | {f"{each.name} whole" for node in froms if node.module == "platform.finals" for each in node.names}
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    names = {each.name for node in imports if str(node.module).startswith("platform.finals.") for each in node.names}
+    return names | {f"{each.name} whole" for node in imports if node.module == "platform.finals" for each in node.names}
 
 
 def makes_result(tree: ast.AST) -> bool:
