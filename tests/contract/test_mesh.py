@@ -13,6 +13,8 @@ from tests.contract.mesh_group import Trained, dense, run_all
 from tests.contract.reference import dense_model, make_optimizer
 from trainers.values.recipe import Recipe
 
+pytestmark = pytest.mark.contract
+
 CASES = [*pairwise(), *faulty()]
 COMPILED = compiled()
 

@@ -23,6 +23,8 @@ from trainers.engines.ddp.runtime import DdpEngine
 from trainers.mesh import stage_model, tensor
 from trainers.mesh.pipeline import Pipeline
 
+pytestmark = pytest.mark.contract
+
 QUICK, PRODUCT = quick(), product()
 
 

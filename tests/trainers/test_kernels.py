@@ -179,12 +179,16 @@ def test_a_budget_of_activations_is_kept_by_compiled_blocks(monkeypatch: pytest.
             torch.testing.assert_close(gradients[name], gradient)
 
 
-def test_every_block_runs_the_first_one_s_graph() -> None:
-    """Three blocks, one compilation; another micro-batch is one more, and dynamo's own limit of 8 does not end it."""
+def test_every_block_runs_the_first_one_s_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three blocks, one compilation; another micro-batch is one more, and dynamo's own limit of 8 does not end it.
+
+    Which compiler takes the graphs makes no difference; inductor runs in the contract of one rank.
+    """
+    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
     model, _ = filled(SPECS["gpt2"], compile="block", attention="sdpa", checkpointing="selective")
     before = num_compilations()
     seen = []
-    with torch.no_grad():  # half the work for the compiler
+    with torch.no_grad():
         for batch in (1, 2, 1, 2):
             model.module(torch.zeros(batch, 16, dtype=torch.int64))
             seen.append(num_compilations() - before)
