@@ -20,6 +20,7 @@ from platform.common.say import say
 from platform.common.signals import INTERRUPTED, exit_with, interruptible
 from platform.study.folder import FOLDER_HELP, default_folder, user_path
 from platform.training.options import PhaseOption, TrainOptions
+from trainers.values.recipe import DataOrder
 from trainers.values.training import ScheduleKind
 
 
@@ -32,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
     add("target", metavar="STUDY|FILE", help="a study whose winner is trained, or a layout.json")
     add("--tokens", type=_count, required=True, metavar="N", help="tokens to train on, as in 2e9")
     add("--data", metavar="PATH", help="token files that platform.prepare made (default: the recipe's data)")
+    add("--data-order", choices=get_args(DataOrder), help="of an epoch's sequences (default: the recipe's)")
     add("--out", type=Path, metavar="FOLDER", help="the training's folder (default: `training` beside the layout)")
     add("--recipe", metavar="ID", help="which recipe of a study with several (default: the first with a winner)")
     add("--learning-rate", type=_amount, metavar="R", help="the highest learning rate (default: the recipe's)")

@@ -109,8 +109,8 @@ class TrainingFolder:
 
     def newest_checkpoint(self) -> Path | None:
         """The folder of the newest checkpoint; None without one."""
-        found = [path.parent for path in (self.path / CHECKPOINTS).glob(f"step-*/{MANIFEST}")]
-        return max(found, key=lambda path: path.name, default=None)
+        complete = [path.parent for path in (self.path / CHECKPOINTS).glob(f"step-*/{MANIFEST}")]
+        return max(complete, key=lambda path: path.name, default=None)
 
     def tokens_saved(self) -> int:
         """Tokens that the newest checkpoint was trained on, 0 without one."""

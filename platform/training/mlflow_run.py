@@ -30,15 +30,15 @@ class TrainingRun:
         self._records = records
         self._over = threading.Event()
         self._state = "RUNNING"
-        self._told = False
+        self._is_warned = False
         self._thread = threading.Thread(target=self._follow, name="mlflow", daemon=True)
         self._thread.start()
 
-    def close(self, state: str) -> None:
-        """Lets MLflow catch up, with "FINISHED", "FAILED" or "KILLED" as the run's state."""
+    def close(self, state: str, limit_s: float = _LAST_WAIT_S) -> None:
+        """Lets MLflow catch up for `limit_s`, with "FINISHED", "FAILED" or "KILLED" as the run's state."""
         self._state = state
         self._over.set()
-        self._thread.join(_LAST_WAIT_S)
+        self._thread.join(limit_s)
         if self._thread.is_alive():
             say("MLflow has not caught up: the same command, or the next one, brings it up to date.")
 
@@ -48,8 +48,8 @@ class TrainingRun:
                 self._keep_up_to_date()
                 return
             except Exception as error:  # whatever MLflow raises where the server does not answer or refuses
-                if not self._told:
-                    self._told = True
+                if not self._is_warned:
+                    self._is_warned = True
                     why = without_secrets(" ".join(str(error).split())[:200], self._uri)
                     say(f"MLflow at {shown_uri(self._uri)} is left behind ({why}); the training goes on.")
                 if self._over.wait(_RETRY_S):
@@ -72,9 +72,9 @@ class _Run:
     def __init__(self, plan: Plan, *, uri: str, name: str, training_id: str) -> None:
         self._plan = plan
         self._client, experiment = connected(uri, plan.recipe.model.name)
-        found = self._client.search_runs([experiment.experiment_id], f"tags.training_id = '{training_id}'")
-        if found:
-            run = found[0]
+        runs = self._client.search_runs([experiment.experiment_id], f"tags.training_id = '{training_id}'")
+        if runs:
+            run = runs[0]
         else:
             tags = {"training_id": training_id, "role": "training"}
             run = self._client.create_run(experiment.experiment_id, tags=tags, run_name=name)
@@ -82,7 +82,7 @@ class _Run:
         missing = {key: value for key, value in parameters(plan).items() if key not in run.data.params}
         param: Any = importlib.import_module("mlflow.entities").Param
         self._client.log_batch(self._id, params=[param(key, value) for key, value in missing.items()])
-        self._client.set_terminated(self._id, "RUNNING")
+        self._client.update_run(self._id, status="RUNNING")
         self._logged = {key: self._last_step(key) for key in ("train_loss", "val_loss")}
 
     def _last_step(self, key: str) -> int:
@@ -113,7 +113,7 @@ class _Run:
 
 def series_of(record: Steps) -> list[tuple[int, dict[str, float]]]:
     """The series' values by step: what is known of each step, and of all of them together at the last one."""
-    found: list[tuple[int, dict[str, float]]] = []
+    series: list[tuple[int, dict[str, float]]] = []
     behind = len(record.losses)
     for i, loss in enumerate(record.losses):
         behind -= 1
@@ -126,8 +126,8 @@ def series_of(record: Steps) -> list[tuple[int, dict[str, float]]]:
         }
         if not behind:
             values |= {"tokens_per_s": record.tokens_per_s, "peak_gib": record.peak_gib}
-        found.append((record.first_step + i, values))
-    return found
+        series.append((record.first_step + i, values))
+    return series
 
 
 def parameters(plan: Plan) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 
+from trainers.values.recipe import DataOrder
 from trainers.values.training import ScheduleKind
 
 
@@ -29,6 +30,7 @@ class TrainOptions:
     out: Path | None
     """None for the default beside the target."""
     data: str | None
+    data_order: DataOrder | None
     recipe: str | None
     """The recipe's id, where a study has several."""
     learning_rate: float | None

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from platform.common.errors import InputError
@@ -26,8 +26,9 @@ _VALIDATIONS = 20
 """In a training, unless the user says."""
 
 
-def make_plan(options: TrainOptions, target: Target, before: Plan | None) -> Plan:
-    """The plan that the options mean; `before` is that of the training that goes on, None for a new one.
+def make_plan(options: TrainOptions, target: Target, before: Plan | None, tokens_done: int = 0) -> Plan:
+    """The plan that the options mean; `before` is that of the training that goes on after `tokens_done`, None for a new
+    one.
 
     Raises:
         InputError: something cannot be, in one sentence.
@@ -41,9 +42,14 @@ def make_plan(options: TrainOptions, target: Target, before: Plan | None) -> Pla
     try:
         recipe = _recipe(options, known)
         validation = _validation(options, recipe)
-        phases = tuple(_phases(options, target, recipe))
+        over = {} if before is None else {each.end_tokens: each for each in before.phases}
+        phases = tuple(_phases(options, target, recipe, {end: over[end] for end in over if end <= tokens_done}))
         data.source(recipe, held_out=0 if validation.data else validation.sequences)  # refuses what is too small
         for phase in phases:
+            if phase.layout.model_parallel > 1:  # the canonical form of their parts is not made yet
+                raise InputError(
+                    f"the layout {phase.layout.label} splits the model itself: train on one with tp, pp and cp 1"
+                )
             if why := standing_refusal(recipe, phase.layout, phase.layout.world_size):
                 raise InputError(why)
         plan = Plan(
@@ -66,10 +72,9 @@ def _recipe(options: TrainOptions, known: Recipe) -> Recipe:
     changes: dict[str, object] = {}
     if options.data is not None:
         changes["data"] = options.data if options.data == STREAM else _data_path(options.data)
-    if options.learning_rate is not None:
-        changes["learning_rate"] = options.learning_rate
-    if options.seed is not None:
-        changes["seed"] = options.seed
+    for name in ("data_order", "learning_rate", "seed"):
+        if (value := getattr(options, name)) is not None:
+            changes[name] = value
     return dataclasses.replace(known, **changes)  # type: ignore[reportArgumentType]
 
 
@@ -107,10 +112,14 @@ def _schedule(options: TrainOptions) -> Schedule:
     return Schedule(kind=kind, tokens=tokens, warmup_tokens=warmup, decay_tokens=decay, final_share=final)
 
 
-def _phases(options: TrainOptions, target: Target, recipe: Recipe) -> Iterator[Phase]:
+def _phases(options: TrainOptions, target: Target, recipe: Recipe, over: Mapping[int, Phase]) -> Iterator[Phase]:
+    """The phases in order; those that are `over`, by where they end, stay as they were run."""
     end = 0
     for each in options.phases:
         end += each.tokens
+        if end in over and over[end].global_batch == each.global_batch:
+            yield over[end]
+            continue
         layout, batch = target.layout, target.batch
         if each.layout is not None:
             file = read_layout(each.layout)

@@ -25,7 +25,7 @@ class Progress:
         self._recent: deque[Steps] = deque()
         self._last: Steps | None = None
         self._validated: Validated | None = None
-        self._said_s = -_LINE_EVERY_S
+        self._last_line_s = -_LINE_EVERY_S
         self._live = None
         if sys.stderr.isatty():
             self._live = Live(console=Console(stderr=True), refresh_per_second=4, transient=True)
@@ -72,8 +72,8 @@ class Progress:
             return
         if self._live is not None:
             self._live.update(Text(self.line(), no_wrap=True, overflow="ellipsis"))
-        elif time.monotonic() - self._said_s >= _LINE_EVERY_S:
-            self._said_s = time.monotonic()
+        elif time.monotonic() - self._last_line_s >= _LINE_EVERY_S:
+            self._last_line_s = time.monotonic()
             say(self.line())
 
     @property

@@ -70,15 +70,15 @@ def _devices(promise: Promise, begun: Begun) -> list[str]:
     slowest: dict[str, float] = {}
     for node, tflops in zip(begun.nodes, begun.matmul_tflops, strict=True):
         slowest[node] = min(slowest.get(node, tflops), tflops)
-    found = [
+    causes = [
         f"a device of node {node} reaches {tflops / usual:.0%} of the others' matrix products (slow node)"
         for node, tflops in slowest.items()
         if tflops < usual * _SLOW
     ]
-    if not found and promise.matmul_tflops and usual < promise.matmul_tflops * _SLOW:
-        found.append(f"the devices reach {usual / promise.matmul_tflops:.0%} of their matrix products in the search"
+    if not causes and promise.matmul_tflops and usual < promise.matmul_tflops * _SLOW:
+        causes.append(f"the devices reach {usual / promise.matmul_tflops:.0%} of their matrix products in the search"
                      " (clocks, power, heat)")  # fmt: skip
-    return found
+    return causes
 
 
 def memory_growth(records: Sequence[Record]) -> str:

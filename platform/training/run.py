@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainers.training.attempt import Ended
 
 _MOST_LOST = 5
-"""Attempts in a row that may end without a step more than the one before."""
+"""Attempts in a row that may be lost without a new checkpoint or a step further than all before."""
 _LOOK_S = 0.5
 _STOP_S = 120.0
 """What workers may take to save a checkpoint after Ctrl-C."""
@@ -73,7 +73,7 @@ class Session:
         self._reader.read()  # what earlier sessions wrote
         self._last_step = 0
         self._of_attempt: list[Record] = []
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
     def run(self) -> int:
         """Trains to the end; the exit code.
@@ -83,15 +83,18 @@ class Session:
         """
         progress, lost, storage = Progress(self._plan), 0, Path(tempfile.mkdtemp(prefix="layout-training-"))
         try:
-            while (phase := self._plan.phase_at(self._folder.tokens_saved())) is not None:
+            while (phase := self._plan.phase_at(saved := self._folder.tokens_saved())) is not None:
                 before = self._last_step
                 ended, interrupted = self._attempt(phase, storage, progress)
                 if interrupted or ended.state == "stopped":
                     return INTERRUPTED
                 if ended.state == "failed":
                     raise ClusterError(f"the training ended: {ended.reason}")
+                further = self._folder.tokens_saved() > saved or self._last_step > before
+                if ended.state == "done" and not further:
+                    raise ClusterError(f"the workers ended without a checkpoint that is seen in {self._folder.path}")
                 if ended.state == "lost":
-                    lost = 0 if self._last_step > before else lost + 1
+                    lost = 0 if further else lost + 1
                     if lost >= _MOST_LOST:
                         raise ClusterError(
                             f"workers were lost {lost} times without a further step, last because {ended.reason};"
@@ -155,6 +158,6 @@ class Session:
             ("speed", "" if promise is None else shortfall(promise, self._of_attempt)),
             ("memory", memory_growth(self._of_attempt) if self._place.has_gpus else ""),
         ):
-            if sentence and kind not in self._said:
-                self._said.add(kind)
+            if sentence and kind not in self._warned:
+                self._warned.add(kind)
                 progress.say(sentence)

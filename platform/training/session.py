@@ -67,7 +67,7 @@ def opened(options: TrainOptions) -> Generator[Opened]:
     uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(options.studies))
     target = read_target(options.target, options.studies, options.recipe)
     folder = TrainingFolder(options.out.expanduser().absolute() if options.out else target.folder)
-    plan = make_plan(options, target, folder.plan())
+    plan = make_plan(options, target, folder.plan(), folder.tokens_saved())
     settings = Settings(
         checkpoint_s=options.checkpoint_s,
         checkpoint_steps=options.checkpoint_steps,

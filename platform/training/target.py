@@ -68,7 +68,7 @@ def _of_study(folder: Path, recipe_id: str | None) -> Target:
 
 def _of_file(path: Path) -> Target:
     file = read_layout(path)
-    found = Target(
+    target = Target(
         name=path.stem,
         folder=path.absolute().parent / "training",
         layout=file.layout,
@@ -76,7 +76,7 @@ def _of_file(path: Path) -> Target:
         batch=file.batch,
     )
     folder = path.absolute().parent
-    return _with_promise(found, read(folder)[0]) if is_study(folder) else found
+    return _with_promise(target, read(folder)[0]) if is_study(folder) else target
 
 
 def _with_promise(target: Target, history: History) -> Target:

@@ -109,7 +109,7 @@ def _disturbed(attempt: Attempt) -> Generator[None]:
         number = itself._step + 1
         if number in (attempt.dies_before, attempt.full_before, attempt.free_before):
             # What is being written belongs to the time before.
-            itself._tell(itself._writer.finish())
+            itself._record_written(itself._writer.finish())
             if number == attempt.dies_before:
                 raise Gone
             if dist.get_rank() == 0 and number == attempt.full_before:

@@ -1,7 +1,6 @@
 """Trainings that are killed for real: a driver, twenty workers at random, and other numbers of workers on the way."""
 
 import contextlib
-import os
 import random
 import signal
 import subprocess
@@ -14,8 +13,9 @@ import psutil
 import pytest
 
 from platform.training.folder import TrainingFolder, steps_of
+from tests.training.environment import ENVIRONMENT
+from tests.training.layout_file import write_layout
 from tests.training.loop_group import DDP, STEP
-from tests.training.test_plan import write_layout
 from trainers.values.layout import Layout
 from trainers.values.training import Begun, Saved
 from trainers.values.training_lines import Reader
@@ -24,11 +24,6 @@ pytestmark = [pytest.mark.ray, pytest.mark.heavy]
 
 ROOT = Path(__file__).parents[2]
 STEPS = 1000
-ENVIRONMENT = {
-    **{name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))},
-    "CUDA_VISIBLE_DEVICES": "",
-    "OMP_NUM_THREADS": "1",
-}
 
 
 def start(folder: Path, name: str, layout: Layout = DDP, *argv: str) -> "subprocess.Popen[bytes]":
@@ -97,7 +92,9 @@ def _kill_at_random(folder: Path, process: "subprocess.Popen[bytes]", over: thre
     """Kills a worker twenty times, each some random time after its attempt's workers were ready."""
     draw, reader = random.Random(0), Reader(folder / "training.jsonl")
     while len(kills) < 20 and not over.wait(0.05):
-        if not any(isinstance(each, Begun) for each in reader.read()) or over.wait(draw.random()):
+        # One in four is killed with its first steps, the others some time after their first checkpoint.
+        awaited = Begun if len(kills) % 4 == 0 else Saved
+        if not any(isinstance(each, awaited) for each in reader.read()) or over.wait(draw.random()):
             continue
         workers: list[psutil.Process] = []
         for each in psutil.Process(process.pid).children(recursive=True):

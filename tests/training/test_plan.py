@@ -4,7 +4,6 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ from platform.common.errors import InputError
 from platform.training.folder import TrainingFolder
 from platform.training.plan import make_plan
 from platform.training.target import read_target
+from tests.training.layout_file import write_layout
 from tests.training.loop_group import DDP, FSDP, RECIPE, STEP
 from trainers.values.batch import BatchPoint
 from trainers.values.codec import to_json
@@ -22,21 +22,16 @@ from trainers.values.training import Plan
 Make = Callable[..., Plan]
 
 
-def write_layout(path: Path, layout: Layout = DDP, **parts: Any) -> Path:
-    """A layout's file with a recipe and a batch point, as a search writes it."""
-    batch = BatchPoint(micro_batch=2, grad_accum=1)
-    path.write_text(json.dumps(to_json({"layout": layout, "recipe": RECIPE, "batch": batch, **parts})))
-    return path
-
-
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
     """The plan of a command with these arguments, on `layout.json` unless `target` says otherwise."""
     write_layout(tmp_path / "layout.json")
 
-    def made(*argv: str, tokens: int = 100 * STEP, target: Path | None = None, before: Plan | None = None) -> Plan:
-        options = train.parse([str(target or tmp_path / "layout.json"), "--tokens", str(tokens), *argv])
-        return make_plan(options, read_target(options.target, options.studies, options.recipe), before)
+    def made(
+        *argv: str, tokens: int = 100 * STEP, target: Path | None = None, before: Plan | None = None, done: int = 0
+    ) -> Plan:
+        options = train.parse([str(target or tmp_path / "layout.json"), "--tokens", str(100 * STEP), *argv])
+        return make_plan(options, read_target(options.target, options.studies, options.recipe), before, done)
 
     return made
 
@@ -66,6 +61,16 @@ def test_a_bare_layout_goes_on_with_the_recipe_of_its_training(make: Make, tmp_p
     assert plan.recipe == RECIPE and plan.phases[0].batch == BatchPoint(micro_batch=1, grad_accum=2)
     with pytest.raises(InputError, match="a layout without a recipe"):
         make(target=bare)
+
+
+def test_a_phase_that_is_over_need_not_fit_another_number_of_devices(make: Make, tmp_path: Path):
+    ramp = ("--phase", f"{10 * STEP}:2")
+    before = make(*ramp)
+    four = write_layout(tmp_path / "four.json", Layout(engine="ddp", dp_replicate=4), batch=None)
+    with pytest.raises(InputError, match="a global batch of 2 does not go over 4"):
+        make(*ramp, target=four, before=before, done=9 * STEP)
+    plan = make(*ramp, target=four, before=before, done=10 * STEP)
+    assert [phase.layout.world_size for phase in plan.phases] == [2, 4]
 
 
 def test_wsd_decays_over_the_last_fifth(make: Make):
@@ -146,3 +151,9 @@ def test_a_bad_command_ends_with_code_2_and_no_folder(tmp_path: Path, capsys: py
     assert train.main([str(path), "--tokens", "1000"]) == 2
     assert capsys.readouterr().err.startswith("error: ")
     assert not (tmp_path / "training").exists()
+
+
+def test_a_layout_that_splits_the_model_is_refused(make: Make, tmp_path: Path):
+    target = write_layout(tmp_path / "tp.json", Layout(engine="fsdp", zero_stage=3, dp_shard=2, tp=2))
+    with pytest.raises(InputError, match="splits the model itself: train on one with tp, pp and cp 1"):
+        make(target=target)

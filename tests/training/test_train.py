@@ -1,43 +1,23 @@
 """The command on two CPU workers of one Ray: to the end, with a worker that is killed, and on from what is there."""
 
-import os
-import threading
-from collections.abc import Iterator
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import mlflow
-import psutil
 import pytest
 
-import platform.train as train  # pyright takes `from platform import` for the standard module
-from platform.cluster.connection import connected
-from platform.cluster.nodes import Place
-from platform.training.ending import summary
 from platform.training.folder import TrainingFolder, steps_of
-from platform.training.session import opened, train_on
-from tests.training.loop_group import DDP, FSDP, STEP
-from tests.training.test_plan import write_layout
-from trainers.values.layout import Layout
+from tests.training.environment import ENVIRONMENT
+from tests.training.loop_group import STEP
+from tests.training.trainings import STEPS
 from trainers.values.training import Begun, Saved, Steps, Validated
-from trainers.values.training_lines import Reader
 
 pytestmark = [pytest.mark.ray, pytest.mark.mirror]
 
-STEPS = 200
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Place]:
-    """A Ray of this module's own with two CPU workers."""
-    before = dict(os.environ)
-    os.environ |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    try:
-        with connected("local", cpu_workers=2) as found:
-            yield found
-    finally:
-        os.environ.clear()
-        os.environ |= before
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -45,40 +25,34 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("trainings")
 
 
-def run(place: Place, folder: Path, name: str, layout: Layout = DDP, *argv: str) -> tuple[int, dict[str, Any]]:
-    """The command's exit code and its summary."""
-    target = write_layout(folder / f"{name}.json", layout)
-    given = ["--tokens", str(STEPS * STEP), "--out", str(folder / name), "--studies", str(folder)]
-    options = train.parse([str(target), *given, "--checkpoint-steps", "20", "--val-tokens", "160", *argv])
-    with opened(options) as training:
-        code = 0 if training.is_complete else train_on(place, training)
-        return code, summary(training.folder, training.plan)
+@pytest.fixture(scope="module")
+def ended(folder: Path) -> dict[str, Any]:
+    """How each training ended: exit code and summary."""
+    command = [sys.executable, "-m", "tests.training.trainings", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads((folder / "ended.json").read_text())
 
 
 def losses(folder: Path) -> list[float]:
     return [loss for each in steps_of(TrainingFolder(folder).so_far()) for loss in each.losses]
 
 
-@pytest.fixture(scope="module")
-def whole(place: Place, folder: Path) -> dict[str, Any]:
-    """The summary of a training that nothing disturbed."""
-    code, found = run(place, folder, "whole")
-    assert code == 0
-    return found
-
-
-def test_a_training_runs_to_its_end(whole: dict[str, Any], folder: Path):
-    assert whole["complete"] and whole["steps"] == STEPS and whole["attempts"] == 1
+def test_a_training_runs_to_its_end(ended: dict[str, Any], folder: Path):
+    code, whole = ended["whole"]
+    assert code == 0 and whole["complete"] and whole["steps"] == STEPS
     assert whole["tokens"] == whole["tokens_saved"] == STEPS * STEP
     found = losses(folder / "whole")
     assert len(found) == STEPS and sum(found[-20:]) < 0.9 * sum(found[:20])
 
 
-def test_mlflow_has_the_series_and_the_parameters(whole: dict[str, Any], folder: Path):
+def test_mlflow_has_the_series_and_the_parameters(ended: dict[str, Any], folder: Path):
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
     experiment = client.get_experiment_by_name("tiny")
     assert experiment is not None
-    (found,) = client.search_runs([experiment.experiment_id])
+    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    assert set(runs) == {"whole", "killed", "moved"}
+    found = runs["whole"]
     assert found.info.status == "FINISHED"
     wanted = {"optimizer": "adamw", "global_batch": "4", "grad_accum": "1", "seed": "0", "compression": "none"}
     assert wanted.items() <= found.data.params.items()
@@ -91,59 +65,33 @@ def test_mlflow_has_the_series_and_the_parameters(whole: dict[str, Any], folder:
     assert [each.value for each in logged["tokens"]] == [STEP * (i + 1) for i in range(STEPS)]
 
 
-def test_the_same_command_on_a_complete_training_does_nothing(whole: dict[str, Any], place: Place, folder: Path):
-    assert run(place, folder, "whole") == (0, whole)
+def test_a_lost_worker_leaves_no_trace_in_mlflow(ended: dict[str, Any], folder: Path):
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
+    experiment = client.get_experiment_by_name("tiny")
+    assert experiment is not None
+    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    history = client.get_metric_history(runs["killed"].info.run_id, "train_loss")
+    assert [(each.step, each.value) for each in history] == list(enumerate(losses(folder / "whole"), start=1))
 
 
-def test_a_lost_worker_is_replaced_and_the_losses_are_the_undisturbed_ones(
-    whole: dict[str, Any], place: Place, folder: Path
-):
-    killed: list[int] = []
-    killer = threading.Thread(target=kill_worker_after, args=(folder / "killed", 40, killed))
-    killer.start()
-    code, found = run(place, folder, "killed")
-    killer.join()
-    assert killed, "no worker was there to be killed"
-    assert code == 0 and found["attempts"] == 2
+def test_the_same_command_on_a_complete_training_does_nothing(ended: dict[str, Any]):
+    assert ended["whole again"] == ended["whole"]
+
+
+def test_a_lost_worker_is_replaced_and_the_losses_are_the_undisturbed_ones(ended: dict[str, Any], folder: Path):
+    assert ended["killed pids"], "no worker was there to be killed"
+    code, found = ended["killed"]
+    assert code == 0 and found["attempts"] >= 2
     begun = [each.step for each in TrainingFolder(folder / "killed").so_far() if isinstance(each, Begun)]
     assert begun[0] == 0 and begun[1] >= 20 and begun[1] % 20 == 0
     assert losses(folder / "killed") == losses(folder / "whole")
-    assert found["val_loss"] == whole["val_loss"]
+    assert found["val_loss"] == ended["whole"][1]["val_loss"]
 
 
-def test_another_engine_goes_on_where_a_command_was_ended(whole: dict[str, Any], place: Place, folder: Path):
-    stopper = threading.Thread(target=stop_after, args=(folder / "moved", 40))
-    stopper.start()
-    run(place, folder, "moved")
-    stopper.join()
-    halfway = TrainingFolder(folder / "moved").tokens_saved()
-    code, found = run(place, folder, "moved", FSDP)
+def test_another_engine_goes_on_where_a_command_was_ended(ended: dict[str, Any], folder: Path):
+    (stopped, halfway), (code, found) = ended["stopped"], ended["moved"]
+    assert stopped == 130 and 40 * STEP <= halfway["tokens_saved"] < STEPS * STEP
     assert code == 0 and found["complete"]
     kinds = {type(each) for each in TrainingFolder(folder / "moved").so_far()}
-    assert kinds == {Begun, Steps, Validated, Saved} and halfway < STEPS * STEP
+    assert kinds == {Begun, Steps, Validated, Saved}
     assert losses(folder / "moved") == pytest.approx(losses(folder / "whole"), rel=1e-4)
-
-
-def kill_worker_after(folder: Path, step: int, killed: list[int]) -> None:
-    """Kills one of the training's workers once `step` is recorded."""
-    _wait_for(folder, step)
-    workers = [
-        each
-        for each in psutil.Process().children(recursive=True)
-        if "RayTrainWorker" in " ".join(each.cmdline()) and each.cpu_times().user > 0
-    ]
-    if workers:
-        killed.append(workers[-1].pid)
-        workers[-1].kill()
-
-
-def stop_after(folder: Path, step: int) -> None:
-    """Asks the training to stop, as Ctrl-C does, once `step` is recorded."""
-    _wait_for(folder, step)
-    TrainingFolder(folder).ask_to_stop()
-
-
-def _wait_for(folder: Path, step: int) -> None:
-    reader, over = Reader(folder / "training.jsonl"), threading.Event()
-    while not any(isinstance(each, Steps) and each.last_step >= step for each in reader.read()):
-        over.wait(0.02)

@@ -35,7 +35,7 @@ class StateTensor:
     num_replicas: int = 1
 
     @property
-    def own_parts(self) -> tuple[Part, ...]:
+    def saved_parts(self) -> tuple[Part, ...]:
         """The parts, or slices of them, that this rank saves: each value has one rank that does."""
         return tuple(_share(part, self.replica, self.num_replicas) for part in self.parts)
 

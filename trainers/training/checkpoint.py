@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
@@ -81,10 +82,10 @@ class CheckpointWriter:
 
     def _copied(self, state: Mapping[str, StateTensor]) -> dict[str, Any]:
         """Copies of the parts that this rank saves, fp32 in host memory that is used again."""
-        found: dict[str, Any] = {}
+        copied: dict[str, Any] = {}
         on_cuda = False
         for key, tensor in state.items():
-            parts = [part for part in tensor.own_parts if part.tensor.numel()]
+            parts = [part for part in tensor.saved_parts if part.tensor.numel()]
             if key not in self._copies:
                 # Pinned memory takes a tenth of the time that pageable memory takes.
                 self._copies[key] = [
@@ -96,10 +97,10 @@ class CheckpointWriter:
                 on_cuda |= part.tensor.is_cuda
                 copy.copy_(part.tensor, non_blocking=True)
             laid = zip(parts, copies, strict=True)
-            found[key] = Sharded(tensor.shape, [Part(offsets=part.offsets, tensor=copy) for part, copy in laid])
+            copied[key] = Sharded(tensor.shape, [Part(offsets=part.offsets, tensor=copy) for part, copy in laid])
         if on_cuda:
             torch.cuda.synchronize()
-        return found
+        return copied
 
     def _write(self, state: dict[str, Any], manifest: Manifest, stall_s: float) -> Written:
         """Runs in the thread, on every rank."""
@@ -111,7 +112,7 @@ class CheckpointWriter:
                 if not self._is_current():
                     raise RuntimeError("a newer attempt goes on with this training")
                 write_manifest(path, manifest)
-        except Exception as failure:  # a full disk on any rank, which DCP tells to all
+        except (Exception, CheckpointException) as failure:  # a full disk on any rank; DCP's own is no Exception
             error = _cause(failure)
         errors: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(errors, error, group=self._group)
@@ -170,11 +171,14 @@ def load(engine: Engine, path: Path) -> Manifest:
     """Reads the checkpoint in folder `path` into the engine, each rank its own parts; a collective.
 
     Raises:
-        ValueError: it is of another format.
+        ValueError: it is of another format, or cannot be read.
     """
     manifest = read_manifest(path)
     state = {key: Sharded(tensor.shape, tensor.parts) for key, tensor in engine.training_state().items()}
-    read_sharded(state, storage_reader=FileSystemReader(path), process_group=_gloo())
+    try:
+        read_sharded(state, storage_reader=FileSystemReader(path), process_group=_gloo())
+    except CheckpointException as failure:
+        raise ValueError(f"the checkpoint {path} cannot be read: {_cause(failure)}") from failure
     engine.adopt(
         Counters(
             optimizer_step=manifest.optimizer_step,

@@ -167,8 +167,8 @@ class Loop:
             late = self._job.checkpoint_steps is None and now_s - self._saved_s >= self._job.checkpoint_s
             stop = (self._folder / STOP).exists() or not self._worker.is_current
             mine = (max(1, min(_MOST_STEPS, wanted)), late, stop)
-        told = self._worker.gather((mine, self._worker.meter.peak_allocated_gib()))
-        self._report_every, late, stop = told[0][0]
+        answers = self._worker.gather((mine, self._worker.meter.peak_allocated_gib()))
+        self._report_every, late, stop = answers[0][0]
         self._begun = 0
         self._record(
             Steps(
@@ -182,7 +182,7 @@ class Loop:
                 train_s=self._train_s,
                 steps_s=steps_s,
                 data_s=pending.data_s,
-                peak_gib=max(peak for _, peak in told),
+                peak_gib=max(peak for _, peak in answers),
             )
         )
         if bad is not None:
@@ -244,7 +244,7 @@ class Loop:
             layout=self._job.layout.label,
             attempt=self._job.attempt,
         )
-        self._tell(self._writer.save(self._engine, manifest))
+        self._record_written(self._writer.save(self._engine, manifest))
         self._saved_step = self._step
         self._saved_s = time.perf_counter()
         self._count_time(self._saved_s)
@@ -252,7 +252,7 @@ class Loop:
     def _finish(self) -> None:
         self._worker.watchdog.rest()
         last = self._writer.finish()
-        self._tell(last)
+        self._record_written(last)
         if self._unwritten:
             self._record(None)
         if self._unwritten and self._rank == 0:
@@ -263,7 +263,7 @@ class Loop:
             )
         self._engine.close()
 
-    def _tell(self, written: Written | None) -> None:
+    def _record_written(self, written: Written | None) -> None:
         if written is None:
             return
         attempt, step = self._job.attempt, written.manifest.step

@@ -59,9 +59,9 @@ class Worker:
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's `value`, by rank, on every rank."""
-        found: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(found, value, group=self._control)
-        return found
+        values: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(values, value, group=self._control)
+        return values
 
     def run(self) -> str:
         """Trains; returns why it ended: "done" with the last phase on this layout, or "stopped" by the driver."""

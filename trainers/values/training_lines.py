@@ -1,5 +1,6 @@
 """The records of a training as lines of `training.jsonl`: only ever appended to, each with its checksum."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
@@ -50,14 +51,31 @@ def _record_of(line: bytes) -> Record | None:
 
 
 def without_redone(records: Sequence[Record]) -> list[Record]:
-    """The records without those that a later attempt took back: it went on from a checkpoint before them."""
-    kept: list[Record] = []
+    """The records without what a later attempt took back: it went on from a checkpoint before that."""
+    valid: list[Record] = []
     for record in records:
         if isinstance(record, Begun):
-            kept = [each for each in kept if _last_step(each) <= record.step]
-        kept.append(record)
-    return kept
+            valid = [left for each in valid if (left := _up_to(each, record.step)) is not None]
+        valid.append(record)
+    return valid
 
 
-def _last_step(record: Record) -> int:
-    return record.last_step if isinstance(record, Steps) else record.step
+def _up_to(record: Record, step: int) -> Record | None:
+    """What the record says of the steps up to `step`; None for nothing."""
+    if not isinstance(record, Steps):
+        return record if record.step <= step else None
+    num_left = min(len(record.losses), step - record.first_step + 1)
+    if num_left < 1:
+        return None
+    behind = len(record.losses) - num_left
+    step_s = record.steps_s / len(record.losses)
+    return dataclasses.replace(
+        record,
+        losses=record.losses[:num_left],
+        grad_norms=record.grad_norms[:num_left],
+        learning_rates=record.learning_rates[:num_left],
+        tokens=record.tokens - behind * record.tokens_per_step,
+        train_s=record.train_s - behind * step_s,
+        steps_s=num_left * step_s,
+        data_s=record.data_s * num_left / len(record.losses),
+    )

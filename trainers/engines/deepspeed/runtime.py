@@ -190,12 +190,12 @@ class DeepSpeedEngine(AccumulatingEngine):
     def training_state(self) -> Mapping[str, StateTensor]:
         optimizer, masters = self._engine.basic_optimizer, _masters(self._engine.optimizer)
         rank, world_size = dist.get_rank(), dist.get_world_size()
-        found: dict[str, StateTensor] = {}
+        state: dict[str, StateTensor] = {}
         for name, parameter in self._engine.module.named_parameters():
             name = plain_name(name)
             if self._layout.zero_stage == 0:
                 place = functools.partial(whole, replica=rank, num_replicas=world_size)
-                found |= named(name, parameter, optimizer_state(optimizer, parameter), place)
+                state |= named(name, parameter, optimizer_state(optimizer, parameter), place)
                 continue
             group, first, size, start, shape = _cut(self._engine.optimizer, parameter)
             states = {
@@ -203,10 +203,10 @@ class DeepSpeedEngine(AccumulatingEngine):
                 for kind, value in optimizer_state(optimizer, masters[group]).items()
                 if isinstance(value, torch.Tensor) and value.dim()
             }
-            found |= named(
+            state |= named(
                 name, masters[group].narrow(0, first, size), states, functools.partial(flat_range, shape, start)
             )
-        return found
+        return state
 
     def counters(self) -> Counters:
         engine = self._engine
@@ -294,14 +294,14 @@ def _cut(wrapper: Any, parameter: Any) -> tuple[int, int, int, int, tuple[int, .
 
 def _cut_modules_from_masters(wrapper: Any, module: nn.Module) -> None:
     """Fills stage 3's cut parameters from the master weights, and gathers again those that it keeps whole."""
-    kept_whole = wrapper.persistent_parameters
-    if kept_whole:
-        kept_whole[0].partition(kept_whole)
+    persistent = wrapper.persistent_parameters
+    if persistent:
+        persistent[0].partition(persistent)
     for parameter in cast(Iterator[Any], module.parameters()):
         group, first, size = wrapper.grad_position[wrapper.get_param_id(parameter)]
         parameter.ds_tensor.data.copy_(wrapper.fp32_partitioned_groups_flat[group].detach().narrow(0, first, size))
-    if kept_whole:
-        kept_whole[0].all_gather(kept_whole)
+    if persistent:
+        persistent[0].all_gather(persistent)
 
 
 def _stage(wrapper: Any) -> int:

@@ -1,0 +1,86 @@
+"""Trainings by the command's own parts on one Ray with two CPU workers: `python -m tests.training.trainings FOLDER`.
+
+A process of its own, since Ray reads its settings at import. What it ends with stands in FOLDER/ended.json.
+"""
+
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import platform.train as train  # pyright takes `from platform import` for the standard module
+from platform.cluster.connection import connected
+from platform.cluster.nodes import Place
+from platform.training.ending import summary
+from platform.training.folder import TrainingFolder
+from platform.training.session import opened, train_on
+from tests.training.layout_file import write_layout
+from tests.training.loop_group import DDP, FSDP, STEP
+from trainers.values.layout import Layout
+from trainers.values.training import Steps
+from trainers.values.training_lines import Reader
+
+STEPS = 200
+
+
+def main(folder: Path) -> None:
+    """Plays the trainings one after the other."""
+    ended: dict[str, Any] = {}
+    with connected("local", cpu_workers=2) as place:
+        ended["whole"] = run(place, folder, "whole")
+        ended["whole again"] = run(place, folder, "whole")
+        killed: list[int] = []
+        ended["killed"] = beside(kill_worker_after, (folder / "killed", killed), place, folder, "killed")
+        ended["killed pids"] = killed
+        ended["stopped"] = beside(stop_after, (folder / "moved",), place, folder, "moved")
+        ended["moved"] = run(place, folder, "moved", FSDP)
+    (folder / "ended.json").write_text(json.dumps(ended))
+
+
+def beside(disturb: Any, arguments: tuple[Any, ...], place: Place, folder: Path, name: str) -> tuple[int, Any]:
+    """Runs a training with `disturb` in a thread beside it."""
+    thread = threading.Thread(target=disturb, args=arguments, daemon=True)
+    thread.start()
+    found = run(place, folder, name)
+    thread.join(10)
+    return found
+
+
+def run(place: Place, folder: Path, name: str, layout: Layout = DDP) -> tuple[int, dict[str, Any]]:
+    """The command's exit code and its summary."""
+    target = write_layout(folder / f"{name}.json", layout)
+    given = ["--tokens", str(STEPS * STEP), "--out", str(folder / name), "--studies", str(folder)]
+    options = train.parse([str(target), *given, "--checkpoint-steps", "20", "--val-tokens", "160"])
+    with opened(options) as training:
+        code = 0 if training.is_complete else train_on(place, training)
+        return code, summary(training.folder, training.plan)
+
+
+def kill_worker_after(folder: Path, killed: list[int]) -> None:
+    """Kills one of the training's workers once step 40 is recorded."""
+    _wait_for(folder)
+    workers = [
+        each for each in psutil.Process().children(recursive=True) if "RayTrainWorker" in " ".join(each.cmdline())
+    ]
+    if workers:
+        killed.append(workers[-1].pid)
+        workers[-1].kill()
+
+
+def stop_after(folder: Path) -> None:
+    """Asks the training to stop, as Ctrl-C does, once step 40 is recorded."""
+    _wait_for(folder)
+    TrainingFolder(folder).ask_to_stop()
+
+
+def _wait_for(folder: Path, step: int = 40) -> None:
+    reader, over = Reader(folder / "training.jsonl"), threading.Event()
+    while not any(isinstance(each, Steps) and each.last_step >= step for each in reader.read()):
+        over.wait(0.02)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
