@@ -88,6 +88,22 @@ class Columns:
     """1 where the eager activation takes a power, which autocast computes in fp32."""
     fused: Array
     """1 where element-wise operations are fused by hand or compiler, 0 for eager execution."""
+    unfused_norm_passes: Array
+    """Reads and writes of the hidden width that norms of several kernels make beside a fused one's, forward."""
+    unfused_norm_bytes: Array
+    """Bytes a value of the hidden width that such norms save beside."""
+    block_host: Array
+    """Host seconds of a block's forward pass through the modules of a published stack, in place of counted launches; 0
+    where launches are counted."""
+    block_host_backward: Array
+    host_skew: Array
+    """Host seconds that a tensor-parallel collective waits for the last of its ranks, a doubling of the ranks."""
+    tensor_overlap: Array
+    """Share of tensor parallelism's communication that runs beside its products."""
+    cuts_by_cost: Array
+    """1 where a pipeline is cut by the blocks' arithmetic, in which the head counts as several blocks."""
+    stack_sigma: Array
+    """Log deviation of the step time that a stack's evidence leaves open."""
     fused_softmax: Array
     """1 where eager attention's softmax is one kernel."""
     compiled_calls: Array
@@ -150,6 +166,8 @@ class Columns:
     group_bandwidth: Array
     """What one process group alone reaches of it."""
     inter_latency: Array
+    inter_hop: Array
+    """Of one step of a ring from node to node."""
     rounding: Array
     """See `features.ROUNDING`."""
     spread: Array

@@ -176,6 +176,7 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
         1.0,
     )
     values = (replicated * wide + FUSED_SHUFFLE * qkv + rotation) * np.where(is_fused, 1.0, EAGER_FACTOR)
+    values = values + columns.unfused_norm_passes * h / np.where(columns.sequence_parallel > 0, tp, 1.0)
     per_value = tokens * columns.compute_bytes / (columns.bandwidth * BANDWIDTH_SHARE)
     gelu, gelu_backward = (np.where(widens_gelu(columns), factor, 1.0) for factor in WIDE_GELU)
     passes = (values + inner * columns.activation_forward * gelu) * per_value

@@ -27,6 +27,7 @@ from platform.cost_model.kernels import (
 )
 from platform.cost_model.layout_arrays import AXES, LayoutArrays
 from platform.cost_model.offload import LINK_SHARE
+from platform.cost_model.stacks import fact
 from trainers.architectures import architecture_of
 from trainers.architectures.architecture import Architecture
 from trainers.values.batch import BatchPoint
@@ -37,7 +38,9 @@ from trainers.values.spec import ModelSpec
 ROUNDING = constants.words("features", "ROUNDING")
 
 PREFETCH = constants.words("features", "PREFETCH")
-
+UNFUSED_NORM_PASSES = constants.number("features", "UNFUSED_NORM_PASSES")
+UNFUSED_NORM_BYTES = constants.number("features", "UNFUSED_NORM_BYTES")
+TENSOR_OVERLAP = constants.number("features", "TENSOR_OVERLAP")
 
 THIS_PROJECT = {
     "virtual_stages": 1.0,
@@ -49,8 +52,33 @@ THIS_PROJECT = {
     "dropout": 0.0,
     "blocking": 0.0,
     "rounding": ROUNDING["expandable"],
+    "unfused_norm_passes": 0.0,
+    "unfused_norm_bytes": 0.0,
+    "block_host": 0.0,
+    "block_host_backward": 0.0,
+    "host_skew": 0.0,
+    "tensor_overlap": 0.0,
+    "cuts_by_cost": 0.0,
+    "stack_sigma": 0.0,
 }
 """What this project's trainer does that no layout of it states otherwise: its stack."""
+
+STACK_HOST = ("block_host", "block_host_backward", "host_skew")
+"""Columns of a stack's host time."""
+
+
+def stack_costs(software: str, tp_overlap: str = "") -> dict[str, float]:
+    """The columns that hold of every run of `software`; `tp_overlap` is what a row says of it, "" for nothing."""
+    overlap = float(fact(software, "tensor_overlap", 0.0)) if tp_overlap != "no" else 0.0
+    return {
+        "block_host": float(fact(software, "host_forward_s", 0.0)),
+        "block_host_backward": float(fact(software, "host_backward_s", 0.0)),
+        "host_skew": float(fact(software, "host_skew_s", 0.0)),
+        "tensor_overlap": TENSOR_OVERLAP if tp_overlap == "yes" else overlap,
+        "cuts_by_cost": float(fact(software, "stages_by_cost", False)),
+        "metric_losses": float(fact(software, "metric_losses", 0.0)),
+        "stack_sigma": float(fact(software, "sigma", 0.0)),
+    }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -269,5 +297,6 @@ def _of_cluster(cluster: ClusterSpec, precision: str) -> dict[str, Array | float
         "inter_bandwidth": cluster.inter_gb_per_s * 1e9,
         "group_bandwidth": cluster.group_gb_per_s * 1e9,
         "inter_latency": cluster.inter_latency_s,
+        "inter_hop": cluster.inter_hop_s,
         "spread": cluster.spread,
     }

@@ -18,15 +18,16 @@ from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device_by
 from platform.cost_model.layout_arrays import LayoutArrays
 from platform.cost_model.memory import outside_gib
 from platform.cost_model.rows import Row, number, wanted, whole_number, words
-from platform.cost_model.stacks import (
+from platform.cost_model.stacks import data_parallelism_of, has, software_of, with_software
+from platform.cost_model.published import (
+    compile_of,
     convention_of,
-    data_parallelism_of,
-    has,
     is_flash,
     modules_of,
     moments_of,
     offload_of,
     precision_of,
+    sharing_ranks,
     stack_features,
 )
 from trainers.values.axes import defaults_of
@@ -102,13 +103,16 @@ def _cluster(row: Row) -> ClusterSpec:
         raise ValueError(f"{gpus} GPUs do not divide over {nodes} nodes")
     text = words(row)
     stated = re.search(r"(\d+) ?gbps (?:node|inter)", text)
-    return cluster_of(
+    gbit_per_s = number(row, "node_gbps") or (float(stated[1]) if stated else 0.0)
+    cluster = cluster_of(
         device,
         nodes,
         gpus // nodes,
         node=find_node(text, device.name),
-        inter_gb_per_s=float(stated[1]) / 8 if stated else 0.0,
+        inter_gb_per_s=gbit_per_s / 8,
+        intra_gb_per_s=number(row, "link_gbs") or 0.0,
     )
+    return with_software(cluster, software_of(row))
 
 
 def _degrees(row: Row) -> tuple[float, float, float, float]:
@@ -176,6 +180,8 @@ def _layout(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, str |
     shard = dp if stage or has(engine, "shards_at_stage_0") else 1.0
     if strategy == "hsdp":  # ranks of context parallelism hold the same parameters, so shards are cut over them too
         shard = min(shard * cp, cluster.devices_per_node) / cp
+    if stage or strategy == "hsdp":
+        shard = sharing_ranks(row, dp) or shard
     return {
         **defaults_of(Layout),
         "engine": engine,
@@ -188,9 +194,9 @@ def _layout(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, str |
         "grad_sync": row.get("grad_sync", "every" if has(engine, "reduces_every_micro_step") else "") or "last",
         "checkpointing": checkpointing,
         "offload": offload_of(row),
-        "attention": row.get("attention") or ("sdpa" if is_flash(row, cluster, engine) else "eager"),
+        "attention": row.get("attention") or ("sdpa" if is_flash(row, cluster) else "eager"),
         "loss": "chunked" if row.get("loss") == "chunked" else "plain",
-        "compile": row.get("compile") or "none",
+        "compile": compile_of(row),
     }
 
 

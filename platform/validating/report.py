@@ -23,6 +23,11 @@ JSON_KEYS = (
     "oom_precision",
     "oom_recall",
     "interval_coverage",
+    "interval_half_width_median",
+    "near_best_ape_median",
+    "oom_missed",
+    "oom_false_alarms",
+    "oom_first_choices",
 )
 
 
@@ -89,6 +94,11 @@ def validate(rows: Sequence[Row], *, num_calibrate: int = 0, min_cell: int = 1) 
     if not kept:
         raise InputError(f"no cell has {min_cell} configurations: the largest has {max(sizes.values())}")
     ours = score_table(kept, num_calibrate=num_calibrate)
+    if ours.used.all():
+        raise InputError(
+            f"nothing is left to score: {num_calibrate} configurations are measured in each cell, and the largest has"
+            f" {max(sizes.values())}; take a smaller --calibrate"
+        )
     baseline = constant_mfu(ours)
 
     def both(positions: Sequence[int], left_out: int) -> tuple[Scores, Scores]:
