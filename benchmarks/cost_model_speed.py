@@ -36,7 +36,7 @@ class Axes:
 
     tp: tuple[int, ...] = (1, 2, 4, 8)
     cp: tuple[int, ...] = (1,)
-    virtual_stages: tuple[int, ...] = (1,)
+    virtual: tuple[int, ...] = (1,)
     checkpointing: tuple[str, ...] = ("none", "selective", "full")
     attention: tuple[str, ...] = ("eager", "sdpa")
     compile: tuple[str, ...] = ("none", "block")
@@ -69,7 +69,7 @@ def make_grid(recipe: Recipe, cluster: ClusterSpec, axes: Axes) -> Grid:
         for degree in range(1, min(model.num_layers, devices) + 1)
         if devices % degree == 0 and (model.num_layers % degree == 0 or (model.num_layers + 2) % degree == 0)
     ]
-    bound = (range(len(ENGINE_STAGES)), axes.tp, pipelines, axes.cp, axes.virtual_stages, axes.micro_batches)
+    bound = (range(len(ENGINE_STAGES)), axes.tp, pipelines, axes.cp, axes.virtual, axes.micro_batches)
     kind, tp, pp, cp, virtual, micro_batch = np.ix_(*(np.array(values) for values in bound))
     stages = np.array([stage for _, stage, _ in ENGINE_STAGES])
     syncs = np.array([sync == "every" and engine != "deepspeed" for engine, _, sync in ENGINE_STAGES])
@@ -108,6 +108,7 @@ def make_grid(recipe: Recipe, cluster: ClusterSpec, axes: Axes) -> Grid:
             "tp": tp,
             "pp": pp,
             "cp": cp,
+            "virtual": virtual,
             **{name: np.zeros(()) for name in ("bucket_mib", "prefetch", "reshard")},
             "offload": words(("none",), one),
             "overlap": words(("default",), one),
@@ -125,7 +126,6 @@ def make_grid(recipe: Recipe, cluster: ClusterSpec, axes: Axes) -> Grid:
         cluster,
         micro_batch=micro_batch,
         grad_accum=recipe.global_batch / (micro_batch * dp),
-        stack={"virtual_stages": virtual},
     )
     return Grid(columns=columns, layouts=layouts, num_points=holds.size * math.prod(map(len, axes.free)))
 
@@ -134,7 +134,7 @@ def main() -> None:
     """Prints the seconds of each part, three times."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     recipe = Recipe(model=GPT_175B, seq_len=2048, global_batch=2**9 * 3**5 * 5**3 * 7)
-    axes = Axes(cp=(1, 2, 4, 8), virtual_stages=(1, 2, 3, 4, 6, 8), micro_batches=tuple(range(1, 37)))
+    axes = Axes(cp=(1, 2, 4, 8), virtual=(1, 2, 3, 4, 6, 8), micro_batches=tuple(range(1, 37)))
     cluster = find_cluster("384x8xH100")
     for _ in range(3):
         busy, start = time.process_time(), time.perf_counter()

@@ -29,7 +29,7 @@ from platform.cost_model.hardware import ClusterSpec, find_cluster, word_on
 from platform.cost_model.probed import found_cluster
 from platform.plans.answers import Question
 from platform.plans.options import PlanOptions
-from platform.probing import kept
+from platform.probing import store
 from platform.study.folder import default_folder, user_path
 from search_spaces import reference
 from search_spaces.space import Space
@@ -114,9 +114,9 @@ def _cluster(options: PlanOptions, console: Console) -> ClusterSpec:
         raise InputError(f"--address belongs to --cluster ray, not to {written}")
     if written == "ray":
         with clusters.connected(options.address) as place:
-            cluster, probe = place.cluster, kept.find(user_path(options.studies), place)
+            cluster, probe = place.cluster, store.find(user_path(options.studies), place)
     elif written.endswith(".json"):
-        probe = kept.read(user_path(written))
+        probe = store.read(user_path(written))
         cluster = probe.cluster
     else:
         spec = find_cluster(written)

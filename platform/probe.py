@@ -19,7 +19,7 @@ from rich.console import Console
 from platform.cluster import connection as clusters
 from platform.common.errors import ClusterError, InputError, Parser, one_line
 from platform.common.signals import exit_with
-from platform.probing import kept
+from platform.probing import store
 from platform.probing.run import measure
 from platform.probing.show import show, to_object
 from platform.study.folder import FOLDER_HELP, default_folder, user_path
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         studies = user_path(options.studies)
         with clusters.connected(options.address) as place:
             probe = measure(place, began_s)
-        path = kept.keep(studies, probe)
+        path = store.write(studies, probe)
     except InputError as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return InputError.exit_code

@@ -7,7 +7,7 @@ import argparse
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,9 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "search.md"
 BEGIN, END = "<!-- axes: made by python -m scripts.axes_table -->", "<!-- end of axes -->"
 _EXAMPLE = "bloom7b"
 """The space by whose recipe engines are asked."""
+_INTERLEAVED = {"pp": 2, "schedule": "interleaved", "virtual": 2}
+_GOES_WITH: Mapping[str, Mapping[str, Any]] = {"schedule": _INTERLEAVED, "virtual": _INTERLEAVED}
+"""Axis -> other values without which its own mean nothing."""
 
 
 @functools.cache
@@ -89,7 +92,9 @@ def _changed(rules: Rules, stage: int, kind: type, name: str) -> Iterator[tuple[
             yield recipe, Layout(**plain)
         return
     for value in choices_of(kind).get(name, (2,)):
-        changed: dict[str, Any] = plain if name in ("engine", "zero_stage") else {**plain, name: value}
+        changed: dict[str, Any] = (
+            plain if name in ("engine", "zero_stage") else {**plain, **_GOES_WITH.get(name, {}), name: value}
+        )
         if value != defaults_of(kind).get(name):
             with contextlib.suppress(ValueError):  # the engine has not the axis at this stage
                 yield recipe, Layout(**changed)

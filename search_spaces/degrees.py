@@ -14,8 +14,9 @@ def fill(values: Mapping[str, Any], num_devices: int) -> Layout:
     """The layout of these axis values on `num_devices`.
 
     Degrees that `values` names are taken as they stand. Of the others, tp, pp and cp are 1 and the remaining devices
-    shard (or replicate at stage 0). `grad_sync` becomes what the engine can do, and "last" on one data-parallel rank,
-    where both words mean the same. The degrees may fail to multiply to `num_devices`: `reason_against` says so.
+    shard (or replicate at stage 0). `schedule` and `virtual` follow from each other. `grad_sync` becomes what the
+    engine can do, and "last" on one data-parallel rank, where both words mean the same. The degrees may fail to
+    multiply to `num_devices`: `reason_against` says so.
 
     Raises:
         ValueError: no engine can mean these values (`Layout`'s own sentence).
@@ -31,6 +32,10 @@ def fill(values: Mapping[str, Any], num_devices: int) -> Layout:
     else:
         replicate, shard = (1, data_parallel) if sharded else (data_parallel, 1)
     filled: dict[str, Any] = {**values, "dp_replicate": replicate, "dp_shard": shard}
+    if values.get("virtual", 1) > 1:
+        filled.setdefault("schedule", "interleaved")
+    elif values.get("schedule") == "interleaved":
+        filled.setdefault("virtual", 2)
     syncs = _grad_syncs(values)
     if len(syncs) == 1:
         filled["grad_sync"] = syncs[0]

@@ -43,7 +43,6 @@ UNFUSED_NORM_BYTES = constants.number("features", "UNFUSED_NORM_BYTES")
 TENSOR_OVERLAP = constants.number("features", "TENSOR_OVERLAP")
 
 THIS_PROJECT = {
-    "virtual_stages": 1.0,
     "checkpoint_blocks": 1.0,
     "kept_checkpoints": 1.0,
     "repeats_core_alone": 0.0,
@@ -205,6 +204,7 @@ def _of_engine(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask 
         "dp": numbers("dp_replicate") * shard,
         "tp": numbers("tp"),
         "pp": numbers("pp"),
+        "virtual_stages": numbers("virtual"),
         "cp": cp,
         "shard": shard * cp,
         "reshard": np.where(reshard > 0, reshard, shard) * cp,

@@ -178,6 +178,7 @@ def _layout(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, str |
         )
     stage = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}[strategy]
     shard = dp if stage or has(engine, "shards_at_stage_0") else 1.0
+    virtual = _virtual_stages(row, model, pp)
     if strategy == "hsdp":  # ranks of context parallelism hold the same parameters, so shards are cut over them too
         shard = min(shard * cp, cluster.devices_per_node) / cp
     if stage or strategy == "hsdp":
@@ -191,6 +192,8 @@ def _layout(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, str |
         "tp": tp,
         "pp": pp,
         "cp": cp,
+        "schedule": "interleaved" if virtual > 1 else "1f1b",
+        "virtual": virtual,
         "grad_sync": row.get("grad_sync", "every" if has(engine, "reduces_every_micro_step") else "") or "last",
         "checkpointing": checkpointing,
         "offload": offload_of(row),
@@ -219,7 +222,7 @@ def _columns(row: Row, model: ModelSpec, cluster: ClusterSpec, layout: Mapping[s
         cluster,
         micro_batch=np.array([micro_batch]),
         grad_accum=np.array([grad_accum]),
-        stack={**stack_features(row, work, cluster, tp), "virtual_stages": _virtual_stages(row, model, pp)},
+        stack=stack_features(row, work, cluster, tp),
     )
 
 

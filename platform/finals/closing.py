@@ -50,11 +50,11 @@ class Closing:
                     layout=last.point.layout,
                     rungs=(last.point.batch,),
                     repeat=last.repeat,
-                    is_last=True,
+                    is_winner_run=True,
                     gate=wanted,
                 )
         alone = FinalTrial(
-            recipe=recipe, layout=best.layout, rungs=(), repeat=self._rules.repeats + 1, is_last=True, gate=gate
+            recipe=recipe, layout=best.layout, rungs=(), repeat=self._rules.repeats + 1, is_winner_run=True, gate=gate
         )
         return alone if gate and self._gate_wanted(best, history) and alone.key not in self._given else None
 
@@ -72,12 +72,12 @@ class Closing:
         if not gate:
             return run_s, 0.0
         reference_s = self.reference_s(best, history, costs)
-        if closing and not closing.is_last:
+        if closing and not closing.is_winner_run:
             return run_s, reference_s
-        own_s = costs.gate_s(gate, best, of=best)
+        winner_gate_s = costs.gate_s(gate, best, of=best)
         if not runs:  # its trial is counted nowhere else
-            own_s += costs.ready_s(best) if closing and not closing.rungs else costs.run_s(best)
-        return run_s, own_s + reference_s
+            winner_gate_s += costs.ready_s(best) if closing and not closing.rungs else costs.run_s(best)
+        return run_s, winner_gate_s + reference_s
 
     def reference_s(self, best: Measurement, history: History, costs: Costs) -> float:
         """Estimated seconds of the reference's gate, 0 where none is to run."""
@@ -117,7 +117,7 @@ class Closing:
         tried = {
             trial.layout
             for trial in self._given.values()
-            if trial.recipe == recipe and trial.gate and not trial.is_last
+            if trial.recipe == recipe and trial.gate and not trial.is_winner_run
         }
         order = gates.references(recipe, self._candidates, history.measurements)
         left = [layout for layout in order if layout not in tried and layout != best.layout]

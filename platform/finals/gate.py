@@ -51,12 +51,12 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """The verdict with its figures."""
-        told = (
+        figures = (
             f"over {self.steps} steps of {self.sequences} sequences its loss stays within {self.loss_error:.1e} and its"
             f" gradient norm within {self.norm_error:.1e} of {self.reference.label}"
             f" (allowed: {self.loss_tolerance:g} and {self.norm_tolerance:g})"
         )
-        return f"Numerics gate passed: {told}." if self.passed else f"Numerics gate failed: {told}."
+        return f"Numerics gate passed: {figures}." if self.passed else f"Numerics gate failed: {figures}."
 
 
 def compare(reference: GateCurves, curves: GateCurves) -> Verdict:
@@ -81,16 +81,16 @@ def compare(reference: GateCurves, curves: GateCurves) -> Verdict:
 def verdict_on(layout: Layout, recipe: Recipe, gates: Iterable[GateCurves]) -> Verdict | None:
     """The verdict on `layout` from a journal's curves, the last ones of each; None where something is missing."""
     of_recipe = [each for each in gates if each.recipe == recipe]
-    own = next((each for each in reversed(of_recipe) if each.layout == layout), None)
-    if own is None:
+    curves_of_layout = next((each for each in reversed(of_recipe) if each.layout == layout), None)
+    if curves_of_layout is None:
         return None
-    alike = (own.steps, own.sequences)
+    alike = (curves_of_layout.steps, curves_of_layout.sequences)
     references = [
         each
         for each in of_recipe
         if each.is_reference and each.layout != layout and (each.steps, each.sequences) == alike
     ]
-    return compare(references[-1], own) if references else None
+    return compare(references[-1], curves_of_layout) if references else None
 
 
 def references(recipe: Recipe, candidates: Sequence[Candidate], measurements: Sequence[Measurement]) -> list[Layout]:

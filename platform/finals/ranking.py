@@ -140,15 +140,15 @@ def speed_of(measurement: Measurement) -> float:
 
 def points(measurements: Iterable[Measurement]) -> list[PointRuns]:
     """The runs of each batch point of one recipe, in order of first appearance."""
-    found: dict[tuple[str, int, int], list[Measurement]] = {}
+    runs_of_point: dict[tuple[str, int, int], list[Measurement]] = {}
     for each in measurements:
-        found.setdefault((each.layout.id, each.batch.micro_batch, each.batch.grad_accum), []).append(each)
+        runs_of_point.setdefault((each.layout.id, each.batch.micro_batch, each.batch.grad_accum), []).append(each)
     return [
         PointRuns(
             search=next((run for run in runs if not run.repeat), None),
             runs=tuple(sorted((run for run in runs if run.repeat), key=lambda run: run.repeat)),
         )
-        for runs in found.values()
+        for runs in runs_of_point.values()
     ]
 
 
@@ -176,12 +176,14 @@ def winner(measurements: Iterable[Measurement]) -> Measurement | None:
     A point that was run again is judged by these runs: it counts only if all of them are `ok`, and by their median.
     """
     all_of = tuple(measurements)
-    again = {(each.layout, each.batch) for each in all_of if each.repeat}
+    confirmed = {(each.layout, each.batch) for each in all_of if each.repeat}
     # The search asks at every trial, of ten thousand in the end. Of points that were not run again one alone can win.
-    judged = [each for each in all_of if again and (each.layout, each.batch) in again]
+    judged = [each for each in all_of if confirmed and (each.layout, each.batch) in confirmed]
     alone = (each for each in all_of if each.outcome is Outcome.OK and math.isfinite(speed_of(each)))
     fastest = max(
-        (each for each in alone if not again or (each.layout, each.batch) not in again), key=speed_of, default=None
+        (each for each in alone if not confirmed or (each.layout, each.batch) not in confirmed),
+        key=speed_of,
+        default=None,
     )
     best = next(iter(ranked([*judged, *([fastest] if fastest else [])])), None)
     return None if best is None else best.shown
@@ -189,8 +191,8 @@ def winner(measurements: Iterable[Measurement]) -> Measurement | None:
 
 def winners(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
     """Each recipe's winner by recipe id; a recipe without one is left out."""
-    found = {recipe_id: winner(group) for recipe_id, group in by_recipe(measurements).items()}
-    return {recipe_id: best for recipe_id, best in found.items() if best is not None}
+    best_of = {recipe_id: winner(group) for recipe_id, group in by_recipe(measurements).items()}
+    return {recipe_id: best for recipe_id, best in best_of.items() if best is not None}
 
 
 def comparisons(measurements: Iterable[Measurement]) -> list[Comparison]:
@@ -199,7 +201,7 @@ def comparisons(measurements: Iterable[Measurement]) -> list[Comparison]:
     Empty where there are fewer than two pairs of runs.
     """
     order = ranked(measurements)
-    return [found for other in order[1:] if (found := compared(order[0], other)) is not None]
+    return [comparison for other in order[1:] if (comparison := compared(order[0], other)) is not None]
 
 
 def compared(best: PointRuns, other: PointRuns) -> Comparison | None:

@@ -16,7 +16,7 @@ class Run:
 
     point: Measurement
     repeat: int
-    is_last: bool = False
+    is_winner_run: bool = False
     """Whether it is the winner's last: long, at the largest accumulation."""
 
 
@@ -35,15 +35,15 @@ def repeats_left(
     of_search = [each for each in points(measurements) if each.search and each.search.outcome is Outcome.OK]
     of_search.sort(key=lambda point: -speed_of(_search(point)))
     finalists = of_search[:most]
-    found: list[Run] = []
+    left: list[Run] = []
     for repeat in range(1, repeats + 1):
         for point in finalists if repeat % 2 else reversed(finalists):
             search = _search(point)
             lost = any(run.outcome is not Outcome.OK for run in point.runs)
             done = lost or any(run.repeat == repeat for run in point.runs)
             if not done and (search.layout.id, search.batch, repeat) not in tried:
-                found.append(Run(point=search, repeat=repeat))
-    return found
+                left.append(Run(point=search, repeat=repeat))
+    return left
 
 
 def contenders_run(contenders: Sequence[PointRuns], *, after: int, most: int, tried: Tried = frozenset()) -> Run | None:
@@ -69,7 +69,7 @@ def last_run(best: PointRuns | None, *, repeats: int, tried: Tried = frozenset()
         return None
     search, last = best.search, repeats + 1
     had = any(run.repeat == last for run in best.runs) or (search.layout.id, search.batch, last) in tried
-    return None if had else Run(point=search, repeat=last, is_last=True)
+    return None if had else Run(point=search, repeat=last, is_winner_run=True)
 
 
 def _search(point: PointRuns) -> Measurement:

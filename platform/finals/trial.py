@@ -37,7 +37,7 @@ class FinalTrial:
     rungs: tuple[BatchPoint, ...]
     """The one point to run; none for a gate alone."""
     repeat: int = 0
-    is_last: bool = False
+    is_winner_run: bool = False
     """Whether it is the winner's last run, or, without rungs, its gate; a gate is the reference's otherwise."""
     contends: bool = False
     """Whether it is a run of the contenders that a disturbed machine leaves level; a finalist's otherwise."""

@@ -17,7 +17,7 @@ from trainers.values.cluster import Cluster
 from trainers.values.job import Job, MemoryPoint, Timing
 from trainers.values.measurement import TIMED, Measurement, Outcome
 
-ROOMY = (1, 2, 4, 8, 16, 32)
+GATE_MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 """Micro-batches that are looked at for the reference of a numerics gate, which has no rungs."""
 
 
@@ -77,9 +77,9 @@ def make_job(
         cpus_per_worker=settings.cpus_per_worker,
         nodes=settings.nodes,
         repeat=repeat,
-        is_last=final is not None and final.is_last,
+        is_winner_run=final is not None and final.is_winner_run,
         gate=final and final.gate,
-        gate_micro_batch=roomy(candidate, history, settings) if final and final.gate and not rungs else 1,
+        gate_micro_batch=gate_micro_batch_of(candidate, history, settings) if final and final.gate and not rungs else 1,
         profile=final and final.profile,
         incumbent_tokens_per_s=best and best.tokens_per_s,
         known_memory=known if race else (),
@@ -95,7 +95,7 @@ def make_job(
     )
 
 
-def roomy(candidate: Candidate, history: History, settings: Settings) -> int:
+def gate_micro_batch_of(candidate: Candidate, history: History, settings: Settings) -> int:
     """The largest micro-batch for which the candidate surely has room: one that ran, or is foretold to take half of the
     memory at most.
 
@@ -103,7 +103,7 @@ def roomy(candidate: Candidate, history: History, settings: Settings) -> int:
     search of GPT-2 took on an H200. Too large a one would cost its whole trial.
     """
     recipe, layout = candidate.recipe, candidate.layout
-    even = tuple(n for n in ROOMY if divides(recipe, layout, n))
+    even = tuple(n for n in GATE_MICRO_BATCHES if divides(recipe, layout, n))
     foreseen = foreseen_gib(dataclasses.replace(candidate, micro_batches=even), settings.cluster, settings.cap_gib)
     measured = history.measured(candidate.key)
     ran = {each.batch.micro_batch for each in measured if each.outcome in TIMED}

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from platform.finals.costs import Costs
-from platform.finals.course import Finals
+from platform.finals.finals import Finals
 from platform.finals.trial import FinalTrial, Rules
 from platform.loop import policy
 from platform.loop.budget import Budget, Spending
@@ -192,7 +192,7 @@ class Loop:
     def _decision_on(self, trial: FinalTrial | None) -> Decision | None:
         if trial is None:
             return None
-        self._finals.given(trial)
+        self._finals.started(trial)
         micro_batches = tuple(batch.micro_batch for batch in trial.rungs)
         candidate = Candidate(recipe=trial.recipe, layout=trial.layout, micro_batches=micro_batches)
         job = self._job(candidate, trial.rungs, trial, leave_s=trial.leave_s)
@@ -237,7 +237,7 @@ class Loop:
             state=state,
             reason=reason,
             started=started,
-            measures=bool(job.rungs) or job.is_last,
+            measures=bool(job.rungs) or job.is_winner_run,
             rank=rank,
             nodes=nodes,
             lost=lost,
@@ -246,16 +246,16 @@ class Loop:
         follows = policy.follows(self._ends)
         # Where its gate left no time for its rung, the reference comes next, and then it runs without a gate.
         cut_by_gate = state == "interrupted" and bool(job.gate and job.rungs) and not known
-        if running.final is not None and (follows is Next.AGAIN or cut_by_gate):
-            self._finals.again(running.final.key)
+        if running.final is not None and (follows is Next.RETRY or cut_by_gate):
+            self._finals.allow_retry(running.final.key)
         if follows is Next.GIVEN_UP:
             self._give_up(running, known, end.reason)
         elif not end.kind.unexplained:
             self._search.blame_suspects()
         self.fault = policy.fault(self._ends)
-        missing = follows is Next.AGAIN or state == "interrupted" or self._search.is_suspect(key)
+        missing = follows is Next.RETRY or state == "interrupted" or self._search.is_suspect(key)
         self._record_end(running, end, missing=missing, wall_s=wall_s, gpu_s=gpu_s)
-        if running.final is None and follows is not Next.AGAIN:
+        if running.final is None and follows is not Next.RETRY:
             self._search.trial_ended(key, interrupted=state == "interrupted")
 
     def _record_end(self, running: _Running, end: policy.Ended, *, missing: bool, wall_s: float, gpu_s: float) -> None:

@@ -65,6 +65,6 @@ def phase_of(trial: FinalTrial) -> Phase:
         return Phase.PROFILING
     if not trial.rungs:
         return Phase.GATING
-    if trial.is_last:
+    if trial.is_winner_run:
         return Phase.LAST_RUN
     return Phase.CONTENDING if trial.contends else Phase.CONFIRMING

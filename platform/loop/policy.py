@@ -43,7 +43,7 @@ class Next(enum.Enum):
     """What follows for the layout of a trial that ended."""
 
     SETTLED = "what was recorded stands"
-    AGAIN = "it gets another trial"
+    RETRY = "it gets another trial"
     GIVEN_UP = "it is recorded as failed"
 
 
@@ -114,7 +114,7 @@ def follows(ends: Sequence[Ended]) -> Next:
     if last.kind not in RETRIES:
         return Next.SETTLED
     times = sum(each.key == last.key and each.kind is last.kind for each in ends)
-    return Next.AGAIN if times <= RETRIES[last.kind] else Next.GIVEN_UP
+    return Next.RETRY if times <= RETRIES[last.kind] else Next.GIVEN_UP
 
 
 def fault(ends: Sequence[Ended]) -> str:

@@ -45,7 +45,7 @@ def recorder(journal: Path, state: Path) -> Generator[str]:
         ray.kill(actor)
 
 
-def own(*, is_local: bool, scratch: Path) -> Note:
+def note_of(*, is_local: bool, scratch: Path) -> Note:
     """What this driver has of its own, for a later one to sweep if this one is killed."""
     context = ray.get_runtime_context()
     return Note(

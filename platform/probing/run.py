@@ -9,7 +9,7 @@ from typing import Any
 
 from platform.cluster.nodes import Place
 from platform.common.errors import ClusterError
-from platform.probing import kept
+from platform.probing import store
 from trainers.values.codec import from_json, to_json
 from trainers.values.probed import Probe
 
@@ -31,7 +31,7 @@ def measure(place: Place, began_s: float) -> Probe:
         Probe,
         {
             **found,
-            "fingerprint": kept.fingerprint(place.cluster, place.software),
+            "fingerprint": store.fingerprint(place.cluster, place.software),
             "cluster": to_json(place.cluster),
             "software": dict(place.software),
         },

@@ -7,7 +7,7 @@ from pathlib import Path
 from platform.cluster.nodes import Place, place_of
 from platform.common.errors import ClusterError
 from platform.common.say import say
-from platform.probing import kept
+from platform.probing import store
 from platform.probing.findings import lagging
 from platform.probing.run import measure
 
@@ -22,7 +22,7 @@ def without_slow(place: Place, studies: Path, cpu_workers: int) -> Place:
         ClusterError: the probe failed, or too few nodes would be left.
     """
     probe = measure(place, time.monotonic())
-    kept.keep(studies, probe)
+    store.write(studies, probe)
     slow = lagging(probe, SLOW[place.cluster.device_kind])
     if not slow:
         say(f"No device or node lags: {place.cluster.label}.")

@@ -115,8 +115,8 @@ def _choice(key: str, run: Run) -> Recorded:
 
 def _axes(run: Run) -> dict[str, Any]:
     words = ("engine", "checkpointing", "offload", "grad_sync")
-    numbers = ("zero_stage", "tp", "pp", "cp", "dp_shard", "dp_replicate")
-    of_the_stack = ("virtual_stages", "checkpoint_blocks", "micro_batch")
+    numbers = ("zero_stage", "tp", "pp", "cp", "virtual", "dp_shard", "dp_replicate")
+    of_the_stack = ("checkpoint_blocks", "micro_batch")
     return {
         **{name: run.layout[name] for name in words},
         **{name: int(run.layout[name]) for name in numbers},

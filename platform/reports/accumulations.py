@@ -23,25 +23,25 @@ Family = dict[int, Measurement | None]
 
 def families(measurements: Sequence[Measurement]) -> dict[Recipe, Family]:
     """The winners of recipes that differ in their fixed accumulation alone, of which there are at least two."""
-    found: dict[Recipe, dict[int, list[Measurement]]] = {}
+    by_recipe: dict[Recipe, dict[int, list[Measurement]]] = {}
     for each in measurements:
         if each.recipe.grad_accum and each.outcome is not Outcome.SKIPPED:
-            family = found.setdefault(each.recipe.of_batch(1), {})
+            family = by_recipe.setdefault(each.recipe.of_batch(1), {})
             family.setdefault(each.recipe.grad_accum, []).append(each)
     return {
         recipe: {accumulation: winner(family[accumulation]) for accumulation in sorted(family)}
-        for recipe, family in found.items()
+        for recipe, family in by_recipe.items()
         if len(family) > 1
     }
 
 
 def render_accumulations(measurements: Sequence[Measurement], *, tokens: float, width: int, color: bool = False) -> str:
     """The tables, at most `width` columns wide; "" where no two accumulations were tried. Days are for `tokens`."""
-    found = families(measurements)
-    if not found:
+    by_recipe = families(measurements)
+    if not by_recipe:
         return ""
     screen, stream = console(width=width, color=color)
-    for recipe, family in found.items():
+    for recipe, family in by_recipe.items():
         screen.print("What accumulation buys, and the global batch it makes", style="bold")
         screen.print(recipe.label.replace(", global batch 1", ""))
         screen.print(_table(family, tokens))

@@ -49,12 +49,12 @@ def side_by_side(measurements: Sequence[Measurement]) -> list[Batches]:
     for each in measurements:
         if each.outcome is not Outcome.SKIPPED and not each.recipe.grad_accum:
             families.setdefault(dataclasses.replace(each.recipe, global_batch=1), []).append(each)
-    found: list[Batches] = []
+    compared: list[Batches] = []
     for family in families.values():
         sizes = tuple(sorted({each.recipe.global_batch for each in family}))
         if len(sizes) > 1:
-            found.append(_batches(family, sizes))
-    return found
+            compared.append(_batches(family, sizes))
+    return compared
 
 
 def _batches(family: Sequence[Measurement], sizes: tuple[int, ...]) -> Batches:

@@ -47,9 +47,9 @@ def columns_of(
             return ""
         return f"{100 * point.std_tokens_per_s / (point.median_tokens_per_s or 1.0):.1f}"
 
-    again = [Column(title="runs", cell=lambda m: str(len(runs[m.id].runs)) if m.id in runs else "", drop=12)]
+    run_columns = [Column(title="runs", cell=lambda m: str(len(runs[m.id].runs)) if m.id in runs else "", drop=12)]
     if any(point.std_tokens_per_s is not None for point in runs.values()):
-        again.append(Column(title="std\n%", cell=std, drop=12))
+        run_columns.append(Column(title="std\n%", cell=std, drop=12))
     budget: list[Column] = []
     if tokens is not None:
         title = f"days for\n{text.count(tokens)}"
@@ -73,7 +73,7 @@ def columns_of(
         Column(title="tokens\n/s", cell=lambda m: text.figure(m.tokens_per_s) + tilde(m)),
         Column(title=f"tokens/s\n/{device}", cell=lambda m: text.figure(m.tokens_per_s_per_gpu) + tilde(m), drop=8),
         Column(title="±%", cell=_spread, drop=5),
-        *(again if runs else []),
+        *(run_columns if runs else []),
         Column(title=f"TFLOP/s\n/{device}", cell=lambda m: text.figure(m.model_tflops_per_gpu) + tilde(m), drop=10),
         Column(title="% of\npeak", cell=lambda m: percent(m.share_of_matmul_peak), drop=3),
         Column(title="util.\n%", cell=lambda m: text.figure(m.utilization_pct), drop=2),

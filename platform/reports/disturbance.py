@@ -38,15 +38,15 @@ def unresolved_sentence(order: Sequence[PointRuns], recipe: Recipe) -> str:
 
 def disturbance_sentences(result: RecipeResult) -> list[str]:
     """What the winner of one recipe rests on where the machine was disturbed; empty where it was not."""
-    found, best = points(result.measurements), result.leader
-    disturbed = [point for point in found if point.disturbed]
+    tried, best = points(result.measurements), result.leader
+    disturbed = [point for point in tried if point.disturbed]
     if not disturbed or best is None:
         return []
     sentences = [f"The machine was disturbed. {' '.join(f'{_name(each)}: {_figures(each)}.' for each in disturbed)}"]
     if order := result.contenders:
         rounds = len(set.intersection(*({run.repeat for run in point.runs} for point in order)))
         sentences.append(f"The order of {len(order)} contenders is that of {plural(rounds, 'run')} beside each other.")
-    above = [each for each in found if not each.runs and each.speeds and _is_above(each, best)]
+    above = [each for each in tried if not each.runs and each.speeds and _is_above(each, best)]
     if above:
         above.sort(key=lambda point: -point.search_tokens_per_s)
         named = ", ".join(f"{_name(each)} with {figure(each.search_tokens_per_s)}" for each in above[:_MOST_ABOVE])

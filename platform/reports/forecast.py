@@ -35,25 +35,25 @@ class Forecaster:
 
         Such as " | predicted 24,100 tokens/s (6.4 % too fast), 108 GiB | model's error so far 5.1 %, 2.0 % corrected".
         """
-        told = self.told([measurement])
-        if not told:
+        predictions = self.predictions([measurement])
+        if not predictions:
             return ""
         error = self.error(measured)
-        return f" | predicted {told[0]}" + (f" | model's error so far {error}" if error else "")
+        return f" | predicted {predictions[0]}" + (f" | model's error so far {error}" if error else "")
 
-    def told(self, measurements: Sequence[Measurement]) -> tuple[str, ...]:
+    def predictions(self, measurements: Sequence[Measurement]) -> tuple[str, ...]:
         """The prediction of each, as "24,100 tokens/s (6.4 % too fast), 108 GiB"; empty where there is none."""
         prediction = self.of(measurements)
         if prediction is None:
             return ()
-        said: list[str] = []
+        texts: list[str] = []
         for row, each in enumerate(measurements):
             expected = each.global_batch * each.recipe.seq_len / float(prediction.step.total_s[row])
             off = expected / each.tokens_per_s - 1 if each.tokens_per_s else None
             apart = "" if off is None else f" ({abs(off):.1%} too {'fast' if off > 0 else 'slow'})"
             memory = figure(float(prediction.memory.allocated_gib[row]))
-            said.append(f"{figure(expected)} tokens/s{apart}, {memory} GiB")
-        return tuple(said)
+            texts.append(f"{figure(expected)} tokens/s{apart}, {memory} GiB")
+        return tuple(texts)
 
     def error(self, measured: Sequence[Measurement]) -> str:
         """The median error of the step times, as predicted and with what the others of them taught; "" before any."""

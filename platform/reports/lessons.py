@@ -36,15 +36,15 @@ def lessons(history: History, forecaster: Forecaster) -> list[str]:
     groups = [(best, group) for group in by_recipe(history.measurements).values() if (best := named_winner(group))]
     miniature = history.header.miniature
     cost = f"The search cost {figure(history.gpu_s / DAY_S)} {history.header.cluster.device_word}-days"
-    told = [[*axes_worth(group), *why_it_won(best, group, forecaster)] for best, group in groups]
+    lines_of = [[*axes_worth(group), *why_it_won(best, group, forecaster)] for best, group in groups]
     if len(groups) == 1:
         saved = "a miniature saves none" if miniature else f"over {saving(history, *groups[0])}"
-        return [*told[0], f"{cost}; {saved}."]
-    said: list[str] = []
-    for (best, group), lines in zip(groups, told, strict=True):
-        said += [f"Of {best.recipe.label}:", *lines]
-        said += [] if miniature else [f"Over {saving(history, best, group)}."]
-    return [*said, f"{cost}."] if said else []
+        return [*lines_of[0], f"{cost}; {saved}."]
+    sentences: list[str] = []
+    for (best, group), lines in zip(groups, lines_of, strict=True):
+        sentences += [f"Of {best.recipe.label}:", *lines]
+        sentences += [] if miniature else [f"Over {saving(history, best, group)}."]
+    return [*sentences, f"{cost}."] if sentences else []
 
 
 def axes_worth(measurements: Sequence[Measurement]) -> list[str]:
@@ -60,10 +60,10 @@ def axes_worth(measurements: Sequence[Measurement]) -> list[str]:
         else:
             ratios.setdefault((axis, a, b), []).append(ratio)
     sentences: dict[str, tuple[float, list[str]]] = {}
-    for (axis, value, other), found in ratios.items():
-        ratio = statistics.median(found)
+    for (axis, value, other), ratios_of in ratios.items():
+        ratio = statistics.median(ratios_of)
         fast, slow, gain = (value, other, ratio - 1) if ratio >= 1 else (other, value, 1 / ratio - 1)
-        words = f"{fast} is {gain:.1%} faster than {slow} ({plural(len(found), 'pair')})"
+        words = f"{fast} is {gain:.1%} faster than {slow} ({plural(len(ratios_of), 'pair')})"
         most, known = sentences.get(axis, (0.0, []))
         sentences[axis] = (max(most, gain), [*known, words])
     of = " of the miniature" if timed and timed[0].miniature else ""
@@ -83,11 +83,11 @@ def why_it_won(best: Measurement, measurements: Sequence[Measurement], forecaste
     if second is None or not best.tokens_per_s or not second.tokens_per_s:
         return []
     # Like beside like: a run of its own lasts longer, on a warmer device, than what the search took.
-    own = best
+    searched = best
     if not second.repeat:
         same = (each for each in measurements if (each.layout, each.batch) == (best.layout, best.batch))
-        own = next((each for each in same if not each.repeat), best)
-    ahead = speed_of(own) / second.tokens_per_s - 1
+        searched = next((each for each in same if not each.repeat), best)
+    ahead = speed_of(searched) / second.tokens_per_s - 1
     name = f"{second.layout.label} at micro-batch {second.batch.micro_batch}"
     name += ", which was stopped as slow" if second.outcome is Outcome.SLOW else ""
     words = f"The winner is {ahead:.1%} ahead of {name}"

@@ -71,11 +71,12 @@ def _rows(progress: Progress, *, most_last: int) -> Iterator[tuple[str, Renderab
     of = progress.recipe and f"of {progress.recipe}: "
     yield "best", Text(of + best_point(progress.incumbent), style="bold green" if progress.incumbent else "")
     yield "outcomes", _outcomes(progress)
-    told = progress.predicted or ("",) * len(progress.last)
-    for number, (each, said) in enumerate(list(zip(progress.last, told, strict=True))[: -most_last - 1 : -1]):
+    predictions = progress.predicted or ("",) * len(progress.last)
+    last = list(zip(progress.last, predictions, strict=True))
+    for number, (each, prediction) in enumerate(last[: -most_last - 1 : -1]):
         yield "last" if not number else "", _finished(each)
-        if said:
-            yield "", Text(f"        predicted {said}", style="dim")
+        if prediction:
+            yield "", Text(f"        predicted {prediction}", style="dim")
     if progress.model_error:
         yield "model", Text(f"error so far {progress.model_error}")
 

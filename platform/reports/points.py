@@ -12,8 +12,8 @@ def one_a_point(measurements: Sequence[Measurement]) -> list[Measurement]:
 
     In the order in which the points were first tried.
     """
-    found: list[Measurement] = []
+    shown: list[Measurement] = []
     for point in (point for group in by_recipe(measurements).values() for point in points(group)):
         failed = [run for run in point.decisive if run.outcome is not Outcome.OK]
-        found.append(failed[-1] if failed else point.shown)
-    return found
+        shown.append(failed[-1] if failed else point.shown)
+    return shown

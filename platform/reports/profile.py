@@ -57,9 +57,9 @@ def profiled(history: History) -> Iterator[tuple[Measurement, Profile]]:
     """Each recipe's winner that was profiled, with its profile."""
     for group in by_recipe(history.measurements).values():
         best = named_winner(group)
-        found = None if best is None else history.profile_of(best)
-        if best is not None and found is not None:
-            yield best, found
+        profile = None if best is None else history.profile_of(best)
+        if best is not None and profile is not None:
+            yield best, profile
 
 
 def predicted_step(history: History, best: Measurement) -> StepTime | None:

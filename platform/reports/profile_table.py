@@ -42,8 +42,8 @@ def _table(parts: Sequence[Part], sums: Sums, predicted: StepTime | None) -> Tab
     for part in parts:
         cells = [figure(1e3 * part.measured_s), _share(part.measured_s, sums.wall_s)]
         if whole_s is not None:
-            told = part.predicted_s
-            cells += ["", ""] if told is None else [figure(1e3 * told), _share(told, whole_s)]
+            predicted_s = part.predicted_s
+            cells += ["", ""] if predicted_s is None else [figure(1e3 * predicted_s), _share(predicted_s, whole_s)]
         mark = "  " if part.inside else "beside: " if part.beside else ""
         table.add_row(f"{mark}{part.name}", *cells, style="bold" if part.name == "a step" else None)
     return table

@@ -254,13 +254,13 @@ class _Follower:
         match entry:
             case TrialStart() | RungStart():
                 say(progress_line(self._progress()))
-            case Peak() if self._history.header and (said := lag(entry, self._history.header.cluster)):
-                say(f"{said} --exclude-slow searches without its node.")
+            case Peak() if self._history.header and (sentence := lag(entry, self._history.header.cluster)):
+                say(f"{sentence} --exclude-slow searches without its node.")
             case Measured(measurement=measurement) if measurement.outcome is not Outcome.SKIPPED:
-                said = measurement_line(measurement)
+                sentence = measurement_line(measurement)
                 if self._history.header is not None:
-                    said += forecaster_of(self._history.header).beside(measurement, self._history.measurements)
-                say(said)
+                    sentence += forecaster_of(self._history.header).beside(measurement, self._history.measurements)
+                say(sentence)
             case _:
                 pass
 
@@ -300,12 +300,12 @@ class _Follower:
             measurements = self._history.measurements
             measured = [each for each in measurements if each.outcome is not Outcome.SKIPPED]
             last = tuple(measured[-_MOST_LAST:])
-            told = forecaster_of(self._history.header) if self._history.header else None
+            forecaster = forecaster_of(self._history.header) if self._history.header else None
             counts = {
                 "outcomes": count_outcomes(measurements),
                 "last": last,
-                "predicted": told.told(last) if told else (),
-                "model_error": told.error(measured) if told else "",
+                "predicted": forecaster.predictions(last) if forecaster else (),
+                "model_error": forecaster.error(measured) if forecaster else "",
             }
             self._counted = counts, winners(measured)
         return self._counted

@@ -25,12 +25,12 @@ def tables(history: History) -> dict[str, Rows]:
     assert history.header is not None
     tokens = history.header.tokens
     tried = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
-    found = [point for group in by_recipe(tried).values() for point in points(group)]
-    found.sort(key=lambda each: (each.typical.recipe.id, not each.speeds, -(each.typical.tokens_per_s or 0.0)))
+    ordered = [point for group in by_recipe(tried).values() for point in points(group)]
+    ordered.sort(key=lambda each: (each.typical.recipe.id, not each.speeds, -(each.typical.tokens_per_s or 0.0)))
     left = [each for each in history.measurements if each.outcome is Outcome.SKIPPED]
     made: dict[str, Rows] = {
-        "measurements.json": [_of_point(each, tokens) for each in found],
-        "runs.json": [_measured(run, tokens) for each in found if each.runs for run in each.all],
+        "measurements.json": [_of_point(each, tokens) for each in ordered],
+        "runs.json": [_measured(run, tokens) for each in ordered if each.runs for run in each.all],
         "not_tried.json": _not_tried(history),
         "skipped.json": [_skipped(each) for each in left],
         "gates.json": _gates(history),
@@ -70,7 +70,7 @@ def _gates(history: History) -> Rows:
 def _not_tried(history: History) -> Rows:
     """A row for each layout that was planned and not tried, with what was predicted of it."""
     assert history.header is not None
-    found = [(recipe, coverage(history, recipe)) for recipe in history.header.recipes]
+    coverages = [(recipe, coverage(history, recipe)) for recipe in history.header.recipes]
     return [
         {
             "layout": each.layout.label,
@@ -80,7 +80,7 @@ def _not_tried(history: History) -> Rows:
             "predicted_gib": each.peak_gib,
             "recipe": recipe.id,
         }
-        for recipe, of in found
+        for recipe, of in coverages
         for each in (of.not_tried if of else ())
     ]
 

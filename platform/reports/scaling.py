@@ -72,7 +72,7 @@ class Row:
 
 def rows(histories: Sequence[History]) -> list[Row]:
     """A row for each recipe and study, the recipes in the studies' order, devices ascending."""
-    found: dict[str, list[Row]] = {}
+    rows_of: dict[str, list[Row]] = {}
     for history in sorted(histories, key=lambda each: _header(each).cluster.num_devices):
         header, result = _header(history), Result.of(history)
         for recipe in header.recipes:
@@ -95,8 +95,8 @@ def rows(histories: Sequence[History]) -> list[Row]:
                 runs=len(of_recipe.ranking[0].runs) if best else 0,
                 gate="" if verdict is None else "passed" if verdict.passed else "failed",
             )
-            found.setdefault(recipe.id, []).append(row)
-    return [row for group in found.values() for row in _with_efficiency(group)]
+            rows_of.setdefault(recipe.id, []).append(row)
+    return [row for group in rows_of.values() for row in _with_efficiency(group)]
 
 
 def _with_efficiency(group: Sequence[Row]) -> list[Row]:
@@ -112,9 +112,9 @@ def _header(history: History) -> StudyHeader:
     return history.header
 
 
-def print_table(found: Sequence[Row], device: str, console: Console) -> None:
+def print_table(shown: Sequence[Row], device: str, console: Console) -> None:
     """One table for each recipe. `device` is what a device is called."""
-    for group in _groups(found):
+    for group in _groups(shown):
         first = group[0]
         mark = f"MINIATURE of {first.recipe.model.miniature_of}: " if first.recipe.model.miniature_of else ""
         console.print(f"{mark}{first.recipe.label}", style="bold")
@@ -124,9 +124,9 @@ def print_table(found: Sequence[Row], device: str, console: Console) -> None:
             table.add_column(title, justify="right", no_wrap=True)
         table.add_column("fastest layout", overflow="fold")
         for row in group:
-            told = "" if row.best is None else f"{row.best.layout.label}, micro-batch {row.best.batch.micro_batch}"
-            told += "" if row.best is None else f" x {row.best.batch.grad_accum}"
-            table.add_row(*(cell(row) for cell in columns.values()), told or row.reason)
+            winner = "" if row.best is None else f"{row.best.layout.label}, micro-batch {row.best.batch.micro_batch}"
+            winner += "" if row.best is None else f" x {row.best.batch.grad_accum}"
+            table.add_row(*(cell(row) for cell in columns.values()), winner or row.reason)
         console.print(table)
         for line in _notes(group):
             console.print(line)
@@ -136,12 +136,12 @@ def print_table(found: Sequence[Row], device: str, console: Console) -> None:
 def _notes(group: Sequence[Row]) -> list[str]:
     """What a reader must know before comparing the rows: figures of unlike standing are in one table."""
     won = [row for row in group if row.best is not None]
-    found = ["~ derived from the parts of a step with fewer micro-steps"] if any(map(_is_derived, won)) else []
+    notes = ["~ derived from the parts of a step with fewer micro-steps"] if any(map(_is_derived, won)) else []
     if any(not row.runs for row in won):
-        found.append("runs: in fresh processes; - is a figure of the search alone")
+        notes.append("runs: in fresh processes; - is a figure of the search alone")
     if any(not row.gate for row in won):
-        found.append("gate: - is a winner whose loss and gradient norms were held against no plain layout")
-    return found
+        notes.append("gate: - is a winner whose loss and gradient norms were held against no plain layout")
+    return notes
 
 
 def _is_derived(row: Row) -> bool:
@@ -151,23 +151,23 @@ def _is_derived(row: Row) -> bool:
 def _columns(first: Row, device: str) -> dict[str, Callable[[Row], str]]:
     """Titles and cells of a recipe's table; days and cost mean nothing of a miniature."""
 
-    def told(value: float | None, row: Row) -> str:
+    def derived(value: float | None, row: Row) -> str:
         return "-" if value is None or row.best is None else figure(value) + "~" * row.best.step_time_derived
 
     planned = first.recipe.model.miniature_of is None
     days: dict[str, Callable[[Row], str]] = {
-        f"days for {count(first.tokens)}": lambda row: told(row.days, row),
-        f"{device}-days": lambda row: told(row.device_days, row),
+        f"days for {count(first.tokens)}": lambda row: derived(row.days, row),
+        f"{device}-days": lambda row: derived(row.device_days, row),
     }
     tried: dict[str, Callable[[Row], str]] = {
         "layouts tried": lambda row: f"{row.tried.num_tried} of {row.tried.num_layouts}" if row.tried else "-"
     }
-    cost: dict[str, Callable[[Row], str]] = {"cost": lambda row: told(row.cost, row)}
+    cost: dict[str, Callable[[Row], str]] = {"cost": lambda row: derived(row.cost, row)}
     return {
         f"{device}s": lambda row: str(row.num_devices),
         **(days if planned else {}),
-        "tokens/s": lambda row: told(row.tokens_per_s, row),
-        f"tokens/s/{device}": lambda row: told(row.tokens_per_s and row.tokens_per_s / row.num_devices, row),
+        "tokens/s": lambda row: derived(row.tokens_per_s, row),
+        f"tokens/s/{device}": lambda row: derived(row.tokens_per_s and row.tokens_per_s / row.num_devices, row),
         "efficiency": lambda row: "-" if row.efficiency is None else f"{row.efficiency:.0%}",
         **(tried if first.tried else {}),
         "runs": lambda row: str(row.runs or "-"),
@@ -176,7 +176,7 @@ def _columns(first: Row, device: str) -> dict[str, Callable[[Row], str]]:
     }
 
 
-def to_object(found: Sequence[Row], histories: Iterable[History]) -> dict[str, Any]:
+def to_object(shown: Sequence[Row], histories: Iterable[History]) -> dict[str, Any]:
     """What `--json` prints: a row of `scaling` for each recipe and number of devices, and each study's own object."""
     return finite(
         {
@@ -197,14 +197,14 @@ def to_object(found: Sequence[Row], histories: Iterable[History]) -> dict[str, A
                     "cost": row.cost,
                     "reason": row.reason,
                 }
-                for row in found
+                for row in shown
             ],
             "studies": [as_json(history) for history in histories],
         }
     )
 
 
-def write_files(folder: Path, found: Sequence[Row], device: str) -> list[Path]:
+def write_files(folder: Path, shown: Sequence[Row], device: str) -> list[Path]:
     """Writes the rows as CSV and, for each recipe that has a winner, as a picture; the paths.
 
     Raises:
@@ -214,8 +214,8 @@ def write_files(folder: Path, found: Sequence[Row], device: str) -> list[Path]:
     with replacing(written[0]) as part, part.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_CSV)
-        writer.writerows(_csv(row) for row in found)
-    for number, group in enumerate(_groups(found)):
+        writer.writerows(_csv(row) for row in shown)
+    for number, group in enumerate(_groups(shown)):
         picture = folder / (f"{_STEM}-{group[0].recipe.id}.png" if number else f"{_STEM}.png")
         points = [_point(row, row.best) for row in group if row.best is not None and row.days and row.best.step_time_s]
         if not points:
@@ -260,9 +260,9 @@ def _point(row: Row, best: Measurement) -> Days:
     return Days(num_devices=row.num_devices, days=row.days, low_days=low * share, high_days=high * share)
 
 
-def _groups(found: Sequence[Row]) -> list[list[Row]]:
+def _groups(shown: Sequence[Row]) -> list[list[Row]]:
     groups: dict[str, list[Row]] = {}
-    for row in found:
+    for row in shown:
         groups.setdefault(row.recipe.id, []).append(row)
     return list(groups.values())
 
@@ -271,13 +271,13 @@ def show(folder: Path | None, histories: Sequence[History], *, as_object: bool, 
     """Writes the files of the studies' comparison into `folder` (None: nowhere) and prints it: tables and paths, or the
     JSON object alone.
     """
-    found = rows(histories)
+    shown = rows(histories)
     device = _header(histories[0]).cluster.device_word
-    files = write_files(folder, found, device) if folder else []
+    files = write_files(folder, shown, device) if folder else []
     if as_object:
-        print(json.dumps(to_object(found, histories), allow_nan=False))
+        print(json.dumps(to_object(shown, histories), allow_nan=False))
         return
-    print_table(found, device, Console(width=width, highlight=False, markup=False, emoji=False))
+    print_table(shown, device, Console(width=width, highlight=False, markup=False, emoji=False))
     if files:
         print("Files:")
     for path in files:

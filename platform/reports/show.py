@@ -36,7 +36,7 @@ def show(history: History, files: Sequence[Path], *, as_object: bool) -> None:
     width = table_width()
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     header = history.header
-    told = render(
+    table = render(
         history.measurements,
         cluster=header.cluster,
         tokens=header.tokens,
@@ -45,7 +45,7 @@ def show(history: History, files: Sequence[Path], *, as_object: bool) -> None:
         color=color,
         tried=coverages(history, history.measurements),
     )
-    print(told, end="")
+    print(table, end="")
     print(render_batches(history.measurements, width=width, color=color), end="")
     print(render_accumulations(history.measurements, tokens=header.tokens, width=width, color=color), end="")
     print(render_profiles(history, width=width, color=color), end="")

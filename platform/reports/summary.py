@@ -106,9 +106,9 @@ def nearest_sentence(recipe: Recipe, measurements: Sequence[Measurement], cluste
     why = near.reason or near.outcome.value
     missing = shortfall_gib(near, cluster) if near.outcome is Outcome.OOM else None
     lacked = f", {figure(missing)} GiB too many" if missing else ""
-    said = "Nothing fits" if near.outcome in _MEMORY else "Nothing has won"
+    opening = "Nothing fits" if near.outcome in _MEMORY else "Nothing has won"
     return (
-        f"{said} for {recipe.label} on {cluster.label_under(near.cap_gib)}."
+        f"{opening} for {recipe.label} on {cluster.label_under(near.cap_gib)}."
         f" Nearest: {near.layout.label} at micro-batch {near.batch.micro_batch}, {near.outcome.value} ({why}){lacked}."
     )
 
@@ -137,33 +137,33 @@ def verdicts(history: History) -> list[str]:
 
 def evidence(result: RecipeResult, history: History) -> list[str]:
     """What the winner of one recipe rests on: its runs, the next best, its numerics."""
-    found: list[str] = []
+    sentences: list[str] = []
     first, best = result.leader, result.winner
     if first is None or best is None:
         return []
     if (ends := first.interval_tokens_per_s) and first.std_tokens_per_s is not None:
-        found.append(
+        sentences.append(
             f"Over {len(first.runs)} runs in fresh processes: median {figure(first.median_tokens_per_s)} tokens/s,"
             f" standard deviation {figure(first.std_tokens_per_s)},"
             f" 95 % interval {figure(ends[0])} to {figure(ends[1])}."
         )
-    found += [comparison.sentence for comparison in result.comparisons[:2]]
-    found += disturbance_sentences(result)
+    sentences += [comparison.sentence for comparison in result.comparisons[:2]]
+    sentences += disturbance_sentences(result)
     if result.gate is not None:
-        found.append(result.gate.sentence)
+        sentences.append(result.gate.sentence)
     elif has_curves(best, history):
-        found.append(
+        sentences.append(
             "Numerics gate: no reference layout has run: the winner's curves were held against nothing"
             " (--resume goes on)."
         )
     elif (end := history.end) and not end.exit_code and end.why and not end.left_out:  # so none was wanted
-        found.append("Numerics gate: none to pass, no layout of the search is plainer than the winner.")
+        sentences.append("Numerics gate: none to pass, no layout of the search is plainer than the winner.")
     if reasons := ", ".join(best.held_back_by):
         held = sum(map(bool, best.held_back))
-        found.append(f"Clocks were lowered in {held} of {len(best.held_back)} windows of its run: {reasons}.")
+        sentences.append(f"Clocks were lowered in {held} of {len(best.held_back)} windows of its run: {reasons}.")
     if best.idle_devices:
-        found.append(f"{best.idle_devices} of {best.num_devices} devices were idle (under 5 % busy).")
-    return found
+        sentences.append(f"{best.idle_devices} of {best.num_devices} devices were idle (under 5 % busy).")
+    return sentences
 
 
 def lag(peak: Peak, cluster: Cluster) -> str:
@@ -174,8 +174,8 @@ def lag(peak: Peak, cluster: Cluster) -> str:
     if not slow:
         return ""
     nodes = dict(enumerate(f" on node {address}" for address in peak.nodes))
-    told = ", ".join(f"that of rank {rank}{nodes.get(rank, '')} {figure(peak.by_device[rank])}" for rank in slow)
-    return f"A device lags: the median one reaches {figure(peak.tflops)} TFLOP/s on plain products, {told}."
+    lagging = ", ".join(f"that of rank {rank}{nodes.get(rank, '')} {figure(peak.by_device[rank])}" for rank in slow)
+    return f"A device lags: the median one reaches {figure(peak.tflops)} TFLOP/s on plain products, {lagging}."
 
 
 def as_json(history: History) -> dict[str, Any]:
@@ -189,13 +189,13 @@ def as_json(history: History) -> dict[str, Any]:
     header, measurements = history.header, history.measurements
     results = Result.of(history).by_id
 
-    def told(each: Measurement) -> dict[str, Any]:
+    def as_json(each: Measurement) -> dict[str, Any]:
         return measurement_json(each, header.tokens, header.price_per_gpu_h)
 
     each_recipe = [
         {
             "recipe": _recipe_json(recipe),
-            "winner": told(best) if (best := results[recipe.id].winner) else None,
+            "winner": as_json(best) if (best := results[recipe.id].winner) else None,
             "unresolved": unresolved_json(results[recipe.id].unresolved),
             **coverage_json(coverage(history, recipe)),
             **_evidence_json(results[recipe.id]),
@@ -217,7 +217,7 @@ def as_json(history: History) -> dict[str, Any]:
             "cluster": {**to_json(header.cluster), "label": header.cluster.label},
             "tokens": header.tokens,
             "price_per_gpu_h": header.price_per_gpu_h,
-            "measurements": [told(each) for each in tried],
+            "measurements": [as_json(each) for each in tried],
             "skipped": [
                 {
                     "recipe": each.recipe.id,

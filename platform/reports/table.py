@@ -224,10 +224,10 @@ def _check_header(path: Path, names: Sequence[str]) -> None:
     missing = [name for name in HEADER[:NUM_PUBLISHED] if name not in names]
     unknown = [name for name in names if name not in HEADER]
     twice = sorted({name for name in names if names.count(name) > 1})
-    for what, found in (("lacks", missing), ("has unknown", unknown), ("repeats", twice)):
-        if found:
-            more = f" and {len(found) - 6} more" if len(found) > 6 else ""
-            raise InputError(f"the header of {path} {what} {', '.join(found[:6])}{more}: see docs/table.md")
+    for what, names in (("lacks", missing), ("has unknown", unknown), ("repeats", twice)):
+        if names:
+            more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+            raise InputError(f"the header of {path} {what} {', '.join(names[:6])}{more}: see docs/table.md")
 
 
 def _parse(path: Path, number: int, names: Sequence[str], cells: Sequence[str]) -> Row:

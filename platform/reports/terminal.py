@@ -49,12 +49,12 @@ def render(
     """
     screen, stream = console(width=width, color=color)
     for group in by_recipe(measurements).values():
-        found = points(group)
-        runs = {each.typical.id: each for each in found if each.runs}
+        tried_points = points(group)
+        runs = {each.typical.id: each for each in tried_points if each.runs}
         columns = columns_of(cluster, None if group[0].miniature else tokens, price_per_gpu_h, runs)
         if group[0].recipe.grad_accum:  # its rows differ in what they train: the column stays at any width
             columns = [dataclasses.replace(each, drop=0) if each.title == GLOBAL_BATCH else each for each in columns]
-        _render_recipe(screen, found, cluster, columns, (tried or {}).get(group[0].recipe.id))
+        _render_recipe(screen, tried_points, cluster, columns, (tried or {}).get(group[0].recipe.id))
     return as_text(stream)
 
 
@@ -80,12 +80,12 @@ def as_text(stream: io.StringIO) -> str:
 
 
 def _render_recipe(
-    console: Console, found: Sequence[PointRuns], cluster: Cluster, columns: list[Column], tried: Coverage | None
+    console: Console, tried_points: Sequence[PointRuns], cluster: Cluster, columns: list[Column], tried: Coverage | None
 ) -> None:
-    runs = [run for point in found for run in point.all]
+    runs = [run for point in tried_points for run in point.all]
     first = None if unresolved(runs) else next(iter(ranked(runs)), None)
     best = first and first.typical
-    group = [point.typical for point in found]
+    group = [point.typical for point in tried_points]
     ran = [each for each in group if each.tokens_per_s is not None]
     failed = [each for each in group if each.tokens_per_s is None and each.outcome is not Outcome.SKIPPED]
     skipped = [each for each in group if each.outcome is Outcome.SKIPPED and each.tokens_per_s is None]
@@ -112,11 +112,11 @@ def _render_recipe(
         console.print(_failures(columns, failed, cluster))
     if more_failed:
         console.print(f"and {more_failed:,} more that failed, see the study's files or --json")
-    if again := [point for point in found if point.runs]:
+    if confirmed := [point for point in tried_points if point.runs]:
         console.print()
         console.print("Run again in fresh processes")
-        again.sort(key=lambda point: -(point.median_tokens_per_s or 0.0))
-        console.print(_runs(again, narrow=console.width < _NARROW))
+        confirmed.sort(key=lambda point: -(point.median_tokens_per_s or 0.0))
+        console.print(_runs(confirmed, narrow=console.width < _NARROW))
     console.print()
     if recipe.grad_accum and len({each.global_batch for each in ran}) > 1:
         console.print("Rows of different global batch are different recipes: speed alone does not choose between them.")
@@ -210,7 +210,7 @@ def _failures(columns: Sequence[Column], rows: Sequence[Measurement], cluster: C
     return table
 
 
-def _runs(found: Sequence[PointRuns], *, narrow: bool) -> Table:
+def _runs(confirmed: Sequence[PointRuns], *, narrow: bool) -> Table:
     """The tokens/s of every run of the points that have several, the search's own first.
 
     On a narrow terminal the micro-batch stands with the layout: a column too many would have its figures cut.
@@ -222,10 +222,10 @@ def _runs(found: Sequence[PointRuns], *, narrow: bool) -> Table:
     table.add_column("search", justify="right", no_wrap=True)
     table.add_column("runs 1, 2, ...: tokens/s", overflow="fold", min_width=12)
     table.add_column("median", justify="right", no_wrap=True)
-    several = any(point.interval_tokens_per_s for point in found)
+    several = any(point.interval_tokens_per_s for point in confirmed)
     if several:
         table.add_column("95 %\n±%", justify="right", no_wrap=True)
-    for point in found:
+    for point in confirmed:
         shown, median = point.shown, point.median_tokens_per_s
         batch = f"{shown.batch.micro_batch} x {shown.batch.grad_accum}"
         low, high = point.interval_tokens_per_s or (0.0, 0.0)
@@ -306,7 +306,7 @@ def _notes(
     }
     if ran:
         notes.append(
-            " ".join(said for title, said in legend.items() if not any(each.startswith(title) for each in gone))
+            " ".join(note for title, note in legend.items() if not any(each.startswith(title) for each in gone))
         )
     if gone:
         notes.append(f"Left out at this width: {', '.join(gone)}.")

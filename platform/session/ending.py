@@ -27,10 +27,10 @@ def tell(study: Study, mirror: Mirror, *, as_object: bool | None, profile: bool)
     """Writes and shows what a session that ended has: as a table, as one JSON object, or (None) not at all."""
     _, history = study.follow()
     files = written(study.path, history)
-    if said := mirror.close(MIRROR_CLOSE_S):
-        say(said)
-    if profile and (said := not_profiled(history)):
-        say(said)
+    if sentence := mirror.close(MIRROR_CLOSE_S):
+        say(sentence)
+    if profile and (sentence := not_profiled(history)):
+        say(sentence)
     if as_object is not None:
         show(history, files, as_object=as_object)
     say(how_long(history))
@@ -66,7 +66,7 @@ def how_long(history: History) -> str:
     return f"The search took {duration(history.wall_s)}, {history.gpu_s:.0f} device seconds."
 
 
-def kept(study: Study) -> str:
+def resume_sentence(study: Study) -> str:
     """That nothing measured is lost, and how to go on after a fault of the cluster."""
     return f"what was measured is kept: once the cluster is well again, go on with {how_to(RESUME, study.path)}"
 

@@ -6,7 +6,7 @@ from platform.common.errors import NOT_RESOLVED
 from platform.loop.budget import Budget
 from platform.loop.jobs import Settings
 from platform.loop.loop import Loop
-from platform.probing import kept
+from platform.probing import store
 from platform.study.study import Study
 from platform.subject.request import Request
 from platform.subject.subject import subject_of
@@ -24,7 +24,7 @@ def why_over(study: Study, request: Request) -> str:
     _, history = study.follow()
     header, end = history.header, history.end
     ended = end is not None and end.tried_all and end.exit_code in (0, 1, NOT_RESOLVED)
-    if header is None or not ended or (study.path.parent / kept.FOLDER).exists():
+    if header is None or not ended or (study.path.parent / store.FOLDER).exists():
         return ""
     subject = subject_of(request, Place(cluster=header.cluster, cpus_per_worker=1.0, driver_ip=""), probe=None)
     loop = Loop(

@@ -26,12 +26,16 @@ def with_plan(history: History) -> History:
 
 def _planned(header: StudyHeader) -> Planned | None:
     try:
-        kept = options_of(header)
-        if kept.space not in (*search_spaces.names(), *search_spaces.reference.names()) or kept.layout or kept.data:
+        stored = options_of(header)
+        shipped = (*search_spaces.names(), *search_spaces.reference.names())
+        if stored.space not in shipped or stored.layout or stored.data:
             return None
         # What an old study taught changes the order alone. As a resumed one: it ran once, whatever would run now.
         options = SearchOptions(
-            study=dataclasses.replace(kept, learn_from=None), studies=Path(), wait_for_gpus=0.0, resume=header.name
+            study=dataclasses.replace(stored, learn_from=None),
+            studies=Path(),
+            wait_for_gpus=0.0,
+            resume=header.name,
         )
         place = Place(cluster=header.cluster, cpus_per_worker=1.0, driver_ip="")
         subject = subject_of(read_request(options), place, probe=None)

@@ -73,7 +73,7 @@ class Run:
             loop = self._search(scratch)
             why, left_out = loop.why_ended, loop.left_out
             if loop.fault:
-                code, fault = ClusterError.exit_code, f"{loop.fault}; {ending.kept(self._study)}"
+                code, fault = ClusterError.exit_code, f"{loop.fault}; {ending.resume_sentence(self._study)}"
         except KeyboardInterrupt:
             code = INTERRUPTED
         finally:
@@ -98,7 +98,7 @@ class Run:
         from platform.loop import tune  # imports Ray, which reads at import the settings that `connected` made
 
         study, place = self._study, self._place
-        leftovers.note(study.path, tune.own(is_local=place.is_local, scratch=scratch))
+        leftovers.note(study.path, tune.note_of(is_local=place.is_local, scratch=scratch))
         if self._left and (remark := tune.sweep(self._left)):
             say(remark)
         state = scratch / "recorder.json"
@@ -156,7 +156,7 @@ class Run:
 
     def _lost(self, why: str) -> None:
         """Ends the process: calls into Ray block from now on, until Ray ends it without a word."""
-        self._leave(ClusterError.exit_code, why, f"cluster fault: {why}; {ending.kept(self._study)}")
+        self._leave(ClusterError.exit_code, why, f"cluster fault: {why}; {ending.resume_sentence(self._study)}")
 
     def _stuck(self) -> None:
         """Ends the process some time after Ctrl-C, which a call into Ray has not noticed."""

@@ -12,7 +12,7 @@ from platform.common.errors import NOT_RESOLVED, ClusterError, InputError, one_l
 from platform.common.say import say
 from platform.common.signals import INTERRUPTED, interruptible
 from platform.common.text import plural
-from platform.probing import kept
+from platform.probing import store
 from platform.reports.scaling import show
 from platform.reports.show import table_width
 from platform.session import ending, session
@@ -53,7 +53,7 @@ def search(options: SearchOptions) -> int:
     with session.connection(options, first, several.counts[-1]) as place, interruptible():
         place = session.fast_part(options, first, place)
         place_s = time.monotonic() - began_s
-        probe = kept.find(studies, place)
+        probe = store.find(studies, place)
         for count, request in requests.items():
             try:
                 subject_of(request, place, probe)
@@ -141,12 +141,12 @@ def _which(options: SearchOptions) -> tuple[str, Several]:
 
 def _options(options: SearchOptions, begun_with: StudyOptions, name: str, count: int) -> SearchOptions:
     """Those of the study on `count` devices, which is a new one where it has no journal yet."""
-    own = member(name, count)
+    study_name = member(name, count)
     given = options if options.resume is None else resumed(options, begun_with)
     study = dataclasses.replace(given.study, gpus=(count,))
-    if is_study(options.studies / own):
-        return dataclasses.replace(given, study=study, name=None, resume=own)
-    return dataclasses.replace(given, study=study, name=own, resume=None)
+    if is_study(options.studies / study_name):
+        return dataclasses.replace(given, study=study, name=None, resume=study_name)
+    return dataclasses.replace(given, study=study, name=study_name, resume=None)
 
 
 def _with_budget(options: SearchOptions, counts: Sequence[int], spent_s: float, spent_gpu_s: float) -> SearchOptions:

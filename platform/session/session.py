@@ -19,7 +19,7 @@ from platform.common.signals import interruptible
 from platform.common.text import plural
 from platform.loop.budget import Budget
 from platform.mirror.mirror import Mirror, check_uri, default_uri
-from platform.probing import kept, slow_nodes
+from platform.probing import slow_nodes, store
 from platform.session import ending, finished
 from platform.session.dry_run import print_dry_run
 from platform.session.first_line import check_same, header_of
@@ -92,7 +92,7 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
 
 def _show_finished(opening: Opened, study: Study, uri: str, why: str, *, shown: bool) -> int:
     """Shows the result of a study of which nothing is left to run; the exit code."""
-    say(f"{_kept(opening.history)} nothing is left to run {why}.")
+    say(f"{_reused(opening.history)} nothing is left to run {why}.")
     if opening.options.dry_run:
         return 0
     mirror, show = _shown_by(study, uri, opening.options, shown=shown)
@@ -108,7 +108,7 @@ def _subject(opening: Opened, place: Place) -> Subject:
         InputError: nothing of it can run there, or a resumed study ran on something else.
     """
     request, history = opening.request, opening.history
-    subject = subject_of(request, place, kept.find(opening.options.studies, place))
+    subject = subject_of(request, place, store.find(opening.options.studies, place))
     if subject.miniature and subject.space.name != request.space.name:
         say(_of_miniature(request.space, subject.space))
     elif subject.space.summary != request.space.summary:
@@ -117,7 +117,7 @@ def _subject(opening: Opened, place: Place) -> Subject:
         say(sentence)
     if opening.is_resumed:
         check_same(history, subject)
-        say(_found_again(history, subject.plan))
+        say(_what_is_left(history, subject.plan))
     return subject
 
 
@@ -159,13 +159,13 @@ def _of_miniature(space: Space, miniature: Space) -> str:
     )
 
 
-def _found_again(history: History, plan: Plan) -> str:
+def _what_is_left(history: History, plan: Plan) -> str:
     left = sum(bool(history.missing(candidate)) for candidate in plan.candidates)
     what = f"something is left to run of {plural(left, 'layout')}" if left else "every layout was tried"
-    return f"{_kept(history)} {what}."
+    return f"{_reused(history)} {what}."
 
 
-def _kept(history: History) -> str:
+def _reused(history: History) -> str:
     measured = sum(each.outcome is not Outcome.SKIPPED for each in history.measurements)
     return f"Kept {plural(measured, 'measurement')} that the journal has;"
 

@@ -116,6 +116,9 @@ def test_rows_made_together_are_those_made_alone() -> None:
         assert values_of(together, row) == values_of(from_points([each], cluster), 0), each
 
 
+_PIPELINE = {"engine": "fsdp", "zero_stage": 2, "pp": 4}
+
+
 @pytest.mark.parametrize("axis", AXES)
 def test_every_axis_reaches_the_features(axis: str) -> None:
     changes = {
@@ -128,6 +131,9 @@ def test_every_axis_reaches_the_features(axis: str) -> None:
         ],
         "attention": [{"engine": "fsdp", "zero_stage": 3, "attention": word} for word in ("eager", "sdpa")],
         "bucket_mib": [{"engine": "ddp", "bucket_mib": size} for size in (0, 10, 25.5)],
+        # An interleaved schedule goes with virtual stages: the two are told apart by the number of these.
+        "schedule": [_PIPELINE, {**_PIPELINE, "schedule": "interleaved", "virtual": 2}],
+        "virtual": [{**_PIPELINE, "schedule": "interleaved", "virtual": number} for number in (2, 4)],
         "dp_replicate": [{"engine": "ddp", "dp_replicate": ranks} for ranks in (1, 2, 4)],
     }.get(axis, [{"engine": "fsdp", "zero_stage": 3, axis: value} for value in dict.fromkeys(VALUES.get(axis, ()))])
     rows = [tuple(values_of(point(Layout(**each), cluster="4x8xH100"), 0)) for each in changes]  # type: ignore[arg-type]

@@ -22,14 +22,14 @@ def next_run(known: list[Measurement], repeats: int, most: int | None = 3) -> Ru
     return left[0] if left else last_run(ranked(known)[0], repeats=repeats)
 
 
-def course(
+def sequence(
     repeats: int, most: int | None = 3, lost: tuple[tuple[Layout, int], ...] = ()
 ) -> list[tuple[str, int, bool]]:
     """(layout's letter, repeat, last) of all final runs; `lost` ones run out of memory."""
     letters = {A: "A", B: "B", C: "C", D: "D"}
     known, order = list(SEARCH), list[tuple[str, int, bool]]()
     while (run := next_run(known, repeats=repeats, most=most)) is not None:
-        order.append((letters[run.point.layout], run.repeat, run.is_last))
+        order.append((letters[run.point.layout], run.repeat, run.is_winner_run))
         gone = (run.point.layout, run.repeat) in lost
         known.append(oom(on=run.point.layout, repeat=run.repeat) if gone else ran(run))
         assert len(order) < 30
@@ -37,32 +37,32 @@ def course(
 
 
 def test_the_best_three_run_there_and_back_and_the_winner_once_more() -> None:
-    order = course(3)
+    order = sequence(3)
     assert "".join(letter for letter, _, _ in order) == "ABCCBAABC" + "A"
     assert [last for _, _, last in order] == [False] * 9 + [True]
     assert order[-1] == ("A", 4, True)
 
 
 def test_all_points_run_where_all_are_asked_for() -> None:
-    assert "".join(letter for letter, _, _ in course(2, most=None)) == "ABCDDCBA" + "A"
+    assert "".join(letter for letter, _, _ in sequence(2, most=None)) == "ABCDDCBA" + "A"
 
 
 def test_without_repeats_only_the_winner_runs_again() -> None:
-    assert course(0) == [("A", 1, True)]
+    assert sequence(0) == [("A", 1, True)]
 
 
 def test_a_finalist_that_is_lost_has_no_further_run() -> None:
-    assert "".join(letter for letter, _, _ in course(3, lost=((A, 2),))) == "ABCCBABC" + "B"
+    assert "".join(letter for letter, _, _ in sequence(3, lost=((A, 2),))) == "ABCCBABC" + "B"
 
 
 def test_where_the_last_run_changes_who_is_best_the_new_one_has_it_too() -> None:
     known = list(SEARCH)
-    while (run := next_run(known, repeats=1)) is not None and not run.is_last:
+    while (run := next_run(known, repeats=1)) is not None and not run.is_winner_run:
         known.append(ran(run))
     assert run is not None and run.point.layout == A
     known.append(ran(run, 900.0))
     run = next_run(known, repeats=1)
-    assert run is not None and (run.point.layout, run.is_last) == (B, True)
+    assert run is not None and (run.point.layout, run.is_winner_run) == (B, True)
 
 
 def test_what_left_nothing_is_not_tried_again() -> None:
@@ -70,6 +70,6 @@ def test_what_left_nothing_is_not_tried_again() -> None:
     tried = frozenset({(first.point.layout.id, first.point.batch, first.repeat)})
     assert repeats_left(SEARCH, repeats=1, tried=tried)[0] == second
     last = last_run(ranked(SEARCH)[0], repeats=0)
-    assert last is not None and last.is_last
+    assert last is not None and last.is_winner_run
     tried = frozenset({(last.point.layout.id, last.point.batch, last.repeat)})
     assert last_run(ranked(SEARCH)[0], repeats=0, tried=tried) is None

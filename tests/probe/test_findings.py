@@ -14,7 +14,7 @@ from platform.cost_model.hardware import from_cluster
 from platform.cost_model.ordering import likely_best_first
 from platform.cost_model.probed import with_probe
 from platform.plan import main
-from platform.probing import kept
+from platform.probing import store
 from platform.probing.findings import laggards
 from platform.probing.show import show, to_object
 from tests.probe.samples import H200S, collectives, device, probe
@@ -82,21 +82,21 @@ def test_a_probe_that_agrees_with_the_catalogue_changes_little() -> None:
 
 
 def test_the_fingerprint_counts_devices_and_versions_and_no_host() -> None:
-    mine = kept.fingerprint(H200S, PLACE.software)
-    assert mine == kept.fingerprint(H200S, dict(reversed(list(PLACE.software.items()))))
-    assert mine != kept.fingerprint(H200S, {**PLACE.software, "driver": "590"})
-    assert mine != kept.fingerprint(dataclasses.replace(H200S, num_nodes=2), PLACE.software)
+    mine = store.fingerprint(H200S, PLACE.software)
+    assert mine == store.fingerprint(H200S, dict(reversed(list(PLACE.software.items()))))
+    assert mine != store.fingerprint(H200S, {**PLACE.software, "driver": "590"})
+    assert mine != store.fingerprint(dataclasses.replace(H200S, num_nodes=2), PLACE.software)
 
 
 def test_a_probe_is_found_again_by_its_cluster(tmp_path: Path) -> None:
-    mine = probe(fingerprint=kept.fingerprint(PLACE.cluster, PLACE.software))
-    assert kept.find(tmp_path, PLACE) is None
-    path = kept.keep(tmp_path, mine)
-    assert kept.find(tmp_path, PLACE) == mine
-    assert kept.find(tmp_path, dataclasses.replace(PLACE, software={"driver": "590"})) is None
+    mine = probe(fingerprint=store.fingerprint(PLACE.cluster, PLACE.software))
+    assert store.find(tmp_path, PLACE) is None
+    path = store.write(tmp_path, mine)
+    assert store.find(tmp_path, PLACE) == mine
+    assert store.find(tmp_path, dataclasses.replace(PLACE, software={"driver": "590"})) is None
     path.write_text("{}")
     with pytest.raises(InputError, match="holds no probe"):
-        kept.find(tmp_path, PLACE)
+        store.find(tmp_path, PLACE)
 
 
 def test_what_is_shown_has_both_units_and_the_theory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,7 +126,7 @@ def test_a_plan_takes_a_probes_file(tmp_path: Path, capsys: pytest.CaptureFixtur
     half = probe(devices=tuple(device(rank, tflops=399.0) for rank in range(8)))
     times: list[float] = []
     for each in (probe(), half):
-        path = kept.keep(tmp_path, each)
+        path = store.write(tmp_path, each)
         assert main(["bloom7b", "--cluster", str(path), "--json"]) == 0
         times.append(json.loads(capsys.readouterr().out)["recipes"][0]["layouts"][0]["step_time_s"])
     assert 1.3 < times[1] / times[0] < 2.0

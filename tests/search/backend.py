@@ -132,7 +132,7 @@ class Backend:
                 sequences=job.gate.sequences,
                 losses=losses,
                 grad_norms=(1.0,) * len(losses),
-                is_reference=not job.is_last,
+                is_reference=not job.is_winner_run,
             )
             self.study.record(curves)
         if job.profile is not None:
@@ -156,7 +156,7 @@ class Backend:
             if isinstance(found, TimeOut):
                 return "interrupted", "the time budget ended before the ladder did"
             self.study.record(RungStart(trial_id=job.trial_id, batch=batch, deadline_s=60))
-            self.clock.now_s += self.rung_s + (job.timing.winner_s if job.is_last else 0.0)
+            self.clock.now_s += self.rung_s + (job.timing.winner_s if job.is_winner_run else 0.0)
             if isinstance(found, Died):
                 return "failed", found.reason
             self.study.record(Measured(measurement=found))

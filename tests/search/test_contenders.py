@@ -6,7 +6,7 @@ import pytest
 
 from platform.common.errors import NOT_RESOLVED
 from platform.finals.contenders import named_winner, unresolved
-from platform.finals.course import MOST_ROUNDS
+from platform.finals.finals import MOST_ROUNDS
 from platform.finals.trial import Rules
 from platform.reports.files import write_results
 from platform.reports.summary import as_json, verdicts
@@ -69,7 +69,7 @@ def test_a_contender_that_takes_the_lead_has_its_last_run_with_the_gate(
     backend.run(make(rules=LAST))
     best = named_winner(history_of(study).measurements)
     assert best is not None and best.layout == LAYOUTS[1]
-    last = [job.layout for job in backend.jobs if job.is_last and job.rungs]
+    last = [job.layout for job in backend.jobs if job.is_winner_run and job.rungs]
     assert last == [LAYOUTS[0], LAYOUTS[1]], "whatever rounds it had before"
 
 

@@ -151,13 +151,13 @@ class TestFinals:
             job,
             batch,
             100.0 * batch.micro_batch + 300.0 * (job.layout in rest),
-            measured_grad_accum=8 if job.is_last else 3,
+            measured_grad_accum=8 if job.is_winner_run else 3,
         )
         backend.run(make(rules=self.RULES))
         finals = backend.jobs[3:]
         assert [(LAYOUTS.index(job.layout), job.rungs[0].micro_batch) for job in finals[:3]] == [(0, 4), (1, 4), (0, 2)]
         assert [job.repeat for job in finals[:10]] == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4]
-        assert [job.is_last for job in finals] == [False] * 9 + [True, False]
+        assert [job.is_winner_run for job in finals] == [False] * 9 + [True, False]
         assert [bool(job.gate) for job in finals] == [False] * 9 + [True, True]
         assert finals[-1].layout == plain and not finals[-1].rungs, "the reference ran its gate alone"
         history = history_of(study)
@@ -242,7 +242,10 @@ class TestBudgetOfTheFinals:
         loop = make(self.MANY, rules=self.RULES, time_s=160.0)
         slow.run(loop)
         finals = [job for job in slow.jobs if job.repeat or not job.rungs]
-        assert [(job.is_last, bool(job.gate), job.repeat) for job in finals] == [(True, True, 4), (False, True, 0)]
+        assert [(job.is_winner_run, bool(job.gate), job.repeat) for job in finals] == [
+            (True, True, 4),
+            (False, True, 0),
+        ]
         assert len(slow.jobs) - len(finals) == 8 and clock.now_s - began_s <= 160.0
         assert loop.left_out == "9 runs of 3 finalists"
         history = history_of(study)
@@ -269,19 +272,24 @@ class TestBudgetOfTheFinals:
         rules = dataclasses.replace(self.RULES, repeats=0)
 
         def play(job: Job, batch: BatchPoint) -> Measurement:
-            clock.now_s += 46.0 * job.is_last  # it takes what it is estimated to
+            clock.now_s += 46.0 * job.is_winner_run  # it takes what it is estimated to
             return result(job, batch, 40.0 + (job.layout.bucket_mib == 1), step_time_derived=not job.repeat)
 
         slow.play = play
         loop = make(self.MANY, rules=rules, time_s=131.0, spent_s=10.0)
         slow.run(loop)
         *searched, last = slow.jobs
-        assert len(searched) == 7 and (last.is_last, last.gate) == (True, None) and clock.now_s - began_s <= 121.0
+        assert len(searched) == 7 and (last.is_winner_run, last.gate) == (True, None) and clock.now_s - began_s <= 121.0
         assert loop.left_out == "the winner's numerics gate (about 60 s more)", "10 s of them begin the session"
         study.record(Resume())
         loop = make(self.MANY, rules=rules, max_trials=0)
         alone, reference = slow.run(loop)[-2:]
-        assert (alone.layout, alone.rungs, alone.is_last, reference.is_last) == (last.layout, (), True, False)
+        assert (alone.layout, alone.rungs, alone.is_winner_run, reference.is_winner_run) == (
+            last.layout,
+            (),
+            True,
+            False,
+        )
         history = history_of(study)
         assert [each.is_reference for each in history.gates] == [False, True] and len(slow.jobs) == 10
         assert verdict_on(last.layout, RECIPE, history.gates) and not loop.left_out
@@ -290,7 +298,7 @@ class TestBudgetOfTheFinals:
         self, make: Make, slow: Backend, clock: Clock
     ) -> None:
         def play(job: Job, batch: BatchPoint) -> Measurement:
-            clock.now_s += 46.0 * job.is_last + 12.0 * (len(slow.jobs) == 1)
+            clock.now_s += 46.0 * job.is_winner_run + 12.0 * (len(slow.jobs) == 1)
             return result(job, batch, 40.0 + (job.layout.bucket_mib == 1), step_time_derived=not job.repeat)
 
         slow.play = play
@@ -339,12 +347,12 @@ class TestBudgetOfTheFinals:
     def test_after_three_references_that_cannot_run_a_winner_goes_without_one_in_that_session(
         self, make: Make, slow: Backend
     ) -> None:
-        slow.losses = lambda job: (2.0, 1.0) if job.is_last else None
+        slow.losses = lambda job: (2.0, 1.0) if job.is_winner_run else None
         for rules in (dataclasses.replace(self.RULES, repeats=0), dataclasses.replace(self.RULES, repeats=0)):
             begun = len(slow.jobs)
             loop = make(self.MANY, rules=rules, max_trials=2)
             slow.run(loop)
-            references = [job.layout for job in slow.jobs[begun:] if job.gate and not job.is_last]
+            references = [job.layout for job in slow.jobs[begun:] if job.gate and not job.is_winner_run]
             assert len(references) == len(set(references)) == 3
             assert loop.left_out.startswith("the reference of the numerics gate")
 
@@ -357,7 +365,7 @@ class TestBudgetOfTheFinals:
     ) -> None:
         """Cut in its search, with the winner's gate run and the reference's not."""
         loop = make(self.MANY, rules=self.RULES, time_s=120.0)
-        while (job := slow.step(loop)) is not None and not job.is_last:
+        while (job := slow.step(loop)) is not None and not job.is_winner_run:
             pass
         searched = len(slow.jobs) - 1
         assert searched < len(self.MANY)
@@ -394,7 +402,7 @@ class TestBudgetOfTheFinals:
         loop = make(self.MANY, rules=rules, time_s=110.0)
         slow.run(loop)
         last, reference = slow.jobs[searched : searched + 2]
-        assert last.is_last and last.gate and reference.gate and not reference.rungs and not loop.left_out
+        assert last.is_winner_run and last.gate and reference.gate and not reference.rungs and not loop.left_out
 
     @pytest.mark.parametrize("missing", ["a point of --all", "a recipe"])
     def test_but_what_is_asked_for_and_was_never_run_comes_first(
@@ -413,7 +421,7 @@ class TestBudgetOfTheFinals:
         loop = make(asked, rules=rules)
         slow.run(loop)
         job, final, *_ = slow.jobs[2 if every_point else 1 :]
-        assert (job.recipe, job.layout, job.repeat) == (last.recipe, last.layout, 0) and final.is_last
+        assert (job.recipe, job.layout, job.repeat) == (last.recipe, last.layout, 0) and final.is_winner_run
         assert not loop.left_out
 
     def test_nor_does_a_session_interrupted_in_its_search_between_the_two_change_that(
@@ -427,7 +435,7 @@ class TestBudgetOfTheFinals:
         study.record(End(exit_code=130, wall_s=20, gpu_s=40))
         study.record(Resume())
         job = make(self.MANY, rules=rules, time_s=110.0).next_job()
-        assert slow.jobs[-1].repeat == 0 and job is not None and job.is_last and job.gate
+        assert slow.jobs[-1].repeat == 0 and job is not None and job.is_winner_run and job.gate
 
     def test_a_gate_that_took_the_time_of_the_winner_s_windows_does_not_cost_it_its_last_run(
         self, make: Make, slow: Backend, study: Study
@@ -435,7 +443,7 @@ class TestBudgetOfTheFinals:
         slow.play = lambda job, batch: TimeOut() if job.gate else result(job, batch, 41.0, step_time_derived=True)
         loop = make(self.MANY, rules=dataclasses.replace(self.RULES, repeats=0), max_trials=2)
         slow.run(loop)
-        finals = [(job.is_last, len(job.rungs), bool(job.gate)) for job in slow.jobs[2:]]
+        finals = [(job.is_winner_run, len(job.rungs), bool(job.gate)) for job in slow.jobs[2:]]
         assert finals == [(True, 1, True), (False, 0, True), (True, 1, False)] and not loop.left_out
 
     @pytest.mark.parametrize("deaths", [1, 2])
@@ -445,11 +453,11 @@ class TestBudgetOfTheFinals:
         slow.run(make(self.MANY, rules=Rules(repeats=1), max_trials=2))
         begun = len(slow.jobs)
         dies = iter([True] * deaths)
-        slow.losses = lambda job: None if job.is_last and next(dies, False) else (2.0, 1.0)
+        slow.losses = lambda job: None if job.is_winner_run and next(dies, False) else (2.0, 1.0)
         rules = dataclasses.replace(self.RULES, repeats=1, profile=True)
         loop = make(self.MANY, rules=rules, max_trials=0)
         slow.run(loop)
-        gates = [job.is_last for job in slow.jobs[begun:] if job.gate]
+        gates = [job.is_winner_run for job in slow.jobs[begun:] if job.gate]
         assert gates == ([True, True, False] if deaths == 1 else [True, True])
         assert any(job.profile for job in slow.jobs) == (deaths == 1) == (not loop.left_out)
 

@@ -11,7 +11,7 @@ from platform.common.errors import NOT_RESOLVED
 from platform.loop.budget import Budget
 from platform.loop.jobs import Settings
 from platform.loop.loop import Loop
-from platform.probing import kept
+from platform.probing import store
 from platform.search import parse
 from platform.session.ending import verdict
 from platform.session.finished import why_over
@@ -98,7 +98,7 @@ def test_a_point_that_its_gate_bars_is_left_to_be_recorded_and_asking_writes_not
     """A session that was cut between the gate's curves and the verdict on them."""
     request = _request(space, "--searcher", "sweep")
     with Study.create(tmp_path / "studies", "made-up") as study:
-        _session(study, request, losses=lambda job: (2.0, 1.0) if job.is_last else (2.0, 3.0))
+        _session(study, request, losses=lambda job: (2.0, 1.0) if job.is_winner_run else (2.0, 3.0))
         lines = study.journal.read_bytes().splitlines(keepends=True)
         uncut = [line for line in lines if b'"phase":"gate"' not in line]
         assert len(uncut) < len(lines)
@@ -129,7 +129,7 @@ def test_it_is_not_told_where_a_probe_may_change_what_is_tried(tmp_path: Path, s
     request = _request(space, "--searcher", "sweep")
     with Study.create(tmp_path / "studies", "made-up") as study:
         _session(study, request)
-        (tmp_path / "studies" / kept.FOLDER).mkdir()
+        (tmp_path / "studies" / store.FOLDER).mkdir()
         assert why_over(study, request) == ""
 
 

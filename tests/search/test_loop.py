@@ -519,7 +519,7 @@ class TestFixedAccumulation:
         sizes = {(each.recipe.grad_accum, each.batch.micro_batch): each.global_batch for each in found.measurements}
         assert sizes == {(4, 1): 8, (4, 2): 16, (4, 4): 32, (32, 1): 64, (32, 2): 128, (32, 4): 256}
         finals = [job for job in backend.jobs if job.repeat or not job.rungs]
-        told = [(job.recipe.grad_accum, job.repeat, job.is_last, bool(job.gate)) for job in finals]
+        told = [(job.recipe.grad_accum, job.repeat, job.is_winner_run, bool(job.gate)) for job in finals]
         each = ((1, False, False), (2, True, True), (0, False, True))  # again; its last run, gated; the reference
         assert told == [(count, *what) for count in (4, 32) for what in each]
         assert [each.recipe.grad_accum for each in found.gates] == [4, 4, 32, 32]

@@ -98,7 +98,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
     monkeypatch.setattr(session, "connected", here)
     monkeypatch.setattr(session, "Mirror", NoMirror)
     monkeypatch.setattr(tune, "recorder", no_recorder)
-    monkeypatch.setattr(tune, "own", lambda **_: Note())
+    monkeypatch.setattr(tune, "note_of", lambda **_: Note())
     monkeypatch.setattr(tune, "run", made.run)
     monkeypatch.setattr(run.head, "watched", lambda *_: contextlib.nullcontext())
     return made
@@ -181,7 +181,7 @@ def test_what_a_further_session_of_one_number_needs_counts_ray_s_start(
 ) -> None:
     """They share one connection; a session of its own starts Ray anew."""
     played.fastest = "full"
-    played.losses = lambda job: (2.0, 1.0) if job.is_last else None  # so the gate's reference is left out
+    played.losses = lambda job: (2.0, 1.0) if job.is_winner_run else None  # so the gate's reference is left out
     now_s = itertools.count(0, 1000)
     monkeypatch.setattr(scaling, "time", SimpleNamespace(monotonic=lambda: next(now_s)))
     assert played.search(space, "--name", "s", "--gpus", "1,2", "--searcher", "sweep") == 0

@@ -24,6 +24,14 @@ ZERO_2 = Layout(engine="deepspeed", zero_stage=2, dp_shard=4, grad_sync="every")
         (ZERO_2, {"prefetch": 1}, "of deepspeed at stage 3, got prefetch 1 with deepspeed at stage 2"),
         (FSDP, {"overlap": "on"}, "overlap is an axis of deepspeed at stages 1 to 3, got overlap on with fsdp"),
         (ZERO_2, {"overlap": "yes"}, "overlap must be one of default, on, off, got 'yes'"),
+        (
+            FSDP,
+            {"pp": 2, "virtual": 2},
+            "interleaved goes with virtual 2 or more .* got schedule 1f1b and virtual 2",
+        ),
+        (FSDP, {"pp": 2, "schedule": "interleaved"}, "got schedule interleaved and virtual 1"),
+        (FSDP, {"schedule": "interleaved", "virtual": 2}, "schedule interleaved is that of a pipeline, got pp 1"),
+        (ZERO_2, {"pp": 2, "schedule": "interleaved", "virtual": 2}, "schedule is an axis of ddp and of fsdp, got"),
         (FSDP, {"checkpointing": "budget_60"}, "checkpointing must be one of .*budget_75"),
     ],
 )
@@ -41,10 +49,13 @@ def test_a_later_field_changes_no_identity_but_its_own() -> None:
 
 
 def test_ranks_of_one_data_parallel_coordinate_see_the_same_sequences() -> None:
-    """Data-parallel axes are outermost: neighbours share a tensor-parallel group first."""
+    """Neighbours share a tensor-parallel group first; pipeline stages are the outermost axis."""
     layout = Layout(engine="fsdp", zero_stage=3, dp_replicate=2, dp_shard=2, tp=2)
     assert [layout.data_parallel_rank(rank) for rank in range(layout.world_size)] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert [FSDP.data_parallel_rank(rank) for rank in range(4)] == [0, 1, 2, 3]
+    stages = dataclasses.replace(layout, dp_replicate=1, pp=2)
+    assert [stages.data_parallel_rank(rank) for rank in range(8)] == [0, 0, 1, 1, 0, 0, 1, 1]
+    assert stages.coordinates(5) == {"pp": 1, "dp_replicate": 0, "dp_shard": 0, "cp": 0, "tp": 1}
 
 
 def test_every_axis_is_declared_and_shown_in_a_column() -> None:
@@ -59,6 +70,7 @@ def test_an_axis_off_its_default_changes_the_label_or_the_words_of_its_engine() 
         "tp": 2,
         "pp": 2,
         "cp": 2,
+        "virtual": 2,
         "grad_sync": "every",
         "checkpointing": "every_2",
         "offload": "all",
@@ -69,9 +81,11 @@ def test_an_axis_off_its_default_changes_the_label_or_the_words_of_its_engine() 
         "loss": "chunked",
         "compile": "block",
     }
-    labels = {dataclasses.replace(FSDP, **{name: value}).label for name, value in changed.items()}
+    also: dict[str, dict[str, Any]] = {"virtual": {"schedule": "interleaved", "pp": 2}}
+    labels = {dataclasses.replace(FSDP, **{name: value}, **also.get(name, {})).label for name, value in changed.items()}
     assert len(labels | {FSDP.label}) == len(changed) + 1
-    other = {"engine", "dp_replicate", "dp_shard", "overlap"}  # the label's beginning, and another engine's axis
+    # The label's beginning, another engine's axis, and one that goes with `virtual`.
+    other = {"engine", "dp_replicate", "dp_shard", "overlap", "schedule"}
     assert {*changed, *other} == set(axes_of(Layout))
     assert dataclasses.replace(FSDP, checkpointing="budget_50").label.count("50% of activations kept") == 1
     assert dataclasses.replace(FSDP, dp_replicate=2).label == ("FSDP2 stage 3, replicate 2 x shard 4, sync last, eager")

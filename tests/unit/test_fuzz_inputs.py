@@ -18,7 +18,7 @@ import search_spaces
 from platform.cost_model.hardware import find_cluster
 from platform.plan import parse as parse_plan
 from platform.plans.scaling import parse_counts, parse_phases
-from platform.probing import kept
+from platform.probing import store
 from platform.reports.files import read_layout
 from platform.search import parse
 from platform.study.folder import located
@@ -148,7 +148,7 @@ def test_layout_files(tmp_path: Path, data: dict[str, Any]) -> None:
         read_request(parse(["--layout", str(path), "--studies", str(tmp_path)]))
 
 
-@pytest.mark.parametrize("read", [read_layout, space_of_config, kept.read])
+@pytest.mark.parametrize("read", [read_layout, space_of_config, store.read])
 def test_deeply_nested_json_is_refused(tmp_path: Path, read: Callable[[Path], object]) -> None:
     path = tmp_path / "deep.json"
     path.write_text("[" * 100_000)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import search_spaces
-from platform.loop.jobs import Settings, foreseen_gib, roomy
+from platform.loop.jobs import Settings, foreseen_gib, gate_micro_batch_of
 from platform.study.history import History
 from search_spaces.space import Candidate
 from tests.samples import measurement
@@ -29,13 +29,13 @@ def reference(space: str) -> Candidate:
 
 
 def test_the_gate_s_reference_takes_what_surely_fits() -> None:
-    small = roomy(reference("gpt2"), History([]), SETTINGS)
+    small = gate_micro_batch_of(reference("gpt2"), History([]), SETTINGS)
     assert small > 1
     ((_, peak_gib),) = foreseen_gib(dataclasses.replace(reference("gpt2"), micro_batches=(small,)), H200, None)
     assert peak_gib <= H200.device_memory_gib / 2
-    capped = roomy(reference("gpt2"), History([]), dataclasses.replace(SETTINGS, cap_gib=8.0))
+    capped = gate_micro_batch_of(reference("gpt2"), History([]), dataclasses.replace(SETTINGS, cap_gib=8.0))
     assert 1 <= capped < small
-    assert roomy(reference("bloom7b"), History([]), SETTINGS) == 1, "its states alone take three quarters"
+    assert gate_micro_batch_of(reference("bloom7b"), History([]), SETTINGS) == 1, "its states alone take three quarters"
 
 
 @pytest.mark.parametrize(("outcome", "wanted"), [(Outcome.SLOW, 64), (Outcome.THRASH, 1)])
@@ -43,15 +43,18 @@ def test_what_ran_surely_fits_and_what_nothing_is_known_of_may_not(outcome: Outc
     candidate = reference("gpt2")
     unknown = dataclasses.replace(SETTINGS, cluster=dataclasses.replace(H200, device="a device of next year"))
     ran = measurement(on=candidate.layout, recipe=candidate.recipe, micro_batch=64, outcome=outcome)
-    assert roomy(candidate, History([]), unknown) == 1
-    assert roomy(candidate, History([Measured(at="2026-11-22T00:00:00+00:00", measurement=ran)]), unknown) == wanted
+    assert gate_micro_batch_of(candidate, History([]), unknown) == 1
+    assert (
+        gate_micro_batch_of(candidate, History([Measured(at="2026-11-22T00:00:00+00:00", measurement=ran)]), unknown)
+        == wanted
+    )
 
 
 def test_what_was_refused_bounds_it() -> None:
     candidate = reference("gpt2")
     crowded = measurement(on=candidate.layout, recipe=candidate.recipe, micro_batch=8, outcome=Outcome.THRASH)
     history = History([Measured(at="2026-11-22T00:00:00+00:00", measurement=crowded)])
-    assert roomy(candidate, history, SETTINGS) == 4
+    assert gate_micro_batch_of(candidate, history, SETTINGS) == 4
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ MEMORY = [{"reserved": 1.0, "outside": 0.0, "limit": 4.0}]
 
 def job(timing: Timing, **fields: Any) -> Any:
     """What a rung asks of its job."""
-    known = {"is_last": False, "incumbent_tokens_per_s": None, "recipe": SimpleNamespace(seq_len=50)}
+    known = {"is_winner_run": False, "incumbent_tokens_per_s": None, "recipe": SimpleNamespace(seq_len=50)}
     known["layout"] = SimpleNamespace(data_parallel=1)
     return SimpleNamespace(timing=timing, **{**known, **fields})
 
@@ -269,7 +269,7 @@ def test_steps_asked_for_are_timed_and_a_winner_s_last_run_is_long(monkeypatch: 
     made._c.job = job(Timing(steps=20))
     assert made._steps_per_window(0.3) == 2
     assert len(timed(monkeypatch, made).windows) == 20, "windows of one step here"
-    made._c.job = job(Timing(winner_s=30.0), is_last=True)
+    made._c.job = job(Timing(winner_s=30.0), is_winner_run=True)
     assert made._steps_per_window(0.3) == 13, "an eighth of 30 s"
     assert len(timed(monkeypatch, made).windows) == pytest.approx(100, abs=1), "30 s in steps of 0.3 s"
 
@@ -359,7 +359,7 @@ def test_a_fixed_accumulation_is_gated_by_the_gate_s_own_batch(monkeypatch: Any)
 
     monkeypatch.setattr(gate, "Rung", Curves)
     fixed = dataclasses.replace(RECIPE, global_batch=0, grad_accum=16)
-    asked: Any = SimpleNamespace(recipe=fixed, layout=layout(), trial_id="t1", is_last=True)
+    asked: Any = SimpleNamespace(recipe=fixed, layout=layout(), trial_id="t1", is_winner_run=True)
     engine: Any = SimpleNamespace(set_learning_rate=seen.append)
     batch = BatchPoint(micro_batch=1, grad_accum=2)
     curves = gate.curves_of(cast(Any, SimpleNamespace(job=asked)), engine, GateSize(steps=2, sequences=8), batch)

@@ -30,5 +30,5 @@ def curves_of(context: Context, engine: Engine, gate: GateSize, batch: BatchPoin
         losses=tuple(losses),
         grad_norms=tuple(norms),
         step_times_s=tuple(times_s),
-        is_reference=not job.is_last,
+        is_reference=not job.is_winner_run,
     )

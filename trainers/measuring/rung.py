@@ -58,7 +58,7 @@ class Rung:
         # After a step, since some of what is in effect (gradient exchange, state types) shows only then.
         if wrong := engines.mismatches(self._engine.in_effect(), c.job.recipe, c.job.layout, grad_accum=accum):
             raise RungFailure(Outcome.FAILED, "; ".join(wrong), phase="init", rank=c.rank)
-        if c.job.is_last and warm.last_micro_s is not None:
+        if c.job.is_winner_run and warm.last_micro_s is not None:
             assert warm.middle_micro_s is not None
             micro_s = self._slowest(max(warm.middle_micro_s, warm.last_micro_s))
             longer = largest_accumulation(
@@ -94,7 +94,7 @@ class Rung:
     def _steps_per_window(self, step_s: float) -> int:
         timing = self._c.job.timing
         # A winner's last run is longer, not cut into more windows.
-        window_s = max(timing.window_s, timing.winner_s / timing.max_windows if self._c.job.is_last else 0.0)
+        window_s = max(timing.window_s, timing.winner_s / timing.max_windows if self._c.job.is_winner_run else 0.0)
         fitting = max(1, math.ceil(window_s / max(step_s, 1e-6)))
         return fitting if timing.steps is None else min(fitting, max(1, timing.steps // timing.min_windows))
 
@@ -135,10 +135,10 @@ class Rung:
         return Timed(windows=windows, void=void, retries=retries, slow=slow)
 
     def _enough(self, windows: int, spent_s: float, per_window: int) -> bool:
-        timing, is_last = self._c.job.timing, self._c.job.is_last
+        timing, is_winner_run = self._c.job.timing, self._c.job.is_winner_run
         if windows < timing.min_windows:
             return False
-        if is_last:
+        if is_winner_run:
             return spent_s >= timing.winner_s
         if timing.steps is not None:
             return windows * per_window >= timing.steps

@@ -70,7 +70,7 @@ class Job:
     """Ray's ids of the nodes that its workers may be placed on; none where all may be used."""
     repeat: int = 0
     """Above 0 for a run of one point in processes of its own, after the search."""
-    is_last: bool = False
+    is_winner_run: bool = False
     """Whether it is a winner's last run: the largest accumulation that `Timing` allows, for `winner_s`. Without rungs,
     its numerics gate alone."""
     gate: GateSize | None = None

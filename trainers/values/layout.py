@@ -18,11 +18,12 @@ Attention = Literal["eager", "sdpa", "flex"]
 Overlap = Literal["default", "on", "off"]
 Loss = Literal["plain", "chunked"]
 Compile = Literal["none", "block", "model"]
+Schedule = Literal["1f1b", "interleaved"]
 
 LARGEST = 10**6
 """Of a degree and of a bucket's MiB: a larger one is a slip of the keyboard."""
-AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
-"""Mesh axes, outermost first."""
+AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+"""Mesh axes, outermost first: neighbouring ranks, which stand on one node, share a tensor-parallel group."""
 
 
 def _checkpointing_words(value: str) -> str:
@@ -71,6 +72,28 @@ class Layout:
     tp: int = axis(1, label="tp {}", column="degrees", read_back="if known", least=1, about="Tensor-parallel degree.")
     pp: int = axis(1, label="pp {}", column="degrees", read_back="if known", least=1, about="Pipeline stages.")
     cp: int = axis(1, label="cp {}", column="degrees", read_back="if known", least=1, about="Context-parallel degree.")
+    schedule: Schedule = axis(
+        "1f1b",
+        later=True,
+        label="{}",
+        column="options",
+        note="schedule {}",
+        read_back="if set",
+        of_some_engines=True,
+        about="Order of a pipeline's micro-batches: one forward, one backward, or that over several virtual stages of"
+        " each rank (arXiv 2104.04473, section 2.2).",
+    )
+    virtual: int = axis(
+        1,
+        later=True,
+        label="virtual {}",
+        table="vp",
+        column="degrees",
+        read_back="if set",
+        of_some_engines=True,
+        least=1,
+        about="Virtual stages that a rank of an interleaved pipeline holds; the bubble is as many times smaller.",
+    )
     grad_sync: GradSync = axis(
         "last",
         label="sync {}",
@@ -174,6 +197,13 @@ class Layout:
             raise ValueError(sentence)
         if self.reshard == 1:
             raise ValueError("reshard is a number of ranks, 2 or more, got 1: zero_stage 2 keeps parameters whole")
+        if self.schedule != "1f1b" and self.pp == 1:
+            raise ValueError(f"schedule {self.schedule} is that of a pipeline, got pp 1: choose pp 2 or more, or 1f1b")
+        if (self.schedule == "interleaved") != (self.virtual > 1):
+            raise ValueError(
+                "schedule interleaved goes with virtual 2 or more and 1f1b with virtual 1, got schedule"
+                f" {self.schedule} and virtual {self.virtual}"
+            )
 
     def _missing_axes(self) -> Iterator[str]:
         """A sentence for each axis that is not at its default and that the engine has not at this stage."""
@@ -219,12 +249,17 @@ class Layout:
         """The layout of the ranks that hold the same part of the model."""
         return self if self.model_parallel == 1 else dataclasses.replace(self, tp=1, pp=1, cp=1)
 
-    def data_parallel_rank(self, rank: int) -> int:
-        """The data-parallel coordinate of global `rank`: ranks that share it see the same sequences.
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Axis -> coordinate of global `rank` in the mesh of `AXES`, whose innermost axis counts fastest."""
+        found: dict[str, int] = {}
+        for name in reversed(AXES):
+            rank, found[name] = divmod(rank, getattr(self, name))
+        return {name: found[name] for name in AXES}
 
-        Data-parallel axes are the outermost (`AXES`), as in the mesh that engines make.
-        """
-        return rank // (self.world_size // self.data_parallel)
+    def data_parallel_rank(self, rank: int) -> int:
+        """The data-parallel coordinate of global `rank`: ranks that share it see the same sequences."""
+        at = self.coordinates(rank)
+        return at["dp_replicate"] * self.dp_shard + at["dp_shard"]
 
     @property
     def world_size(self) -> int:

@@ -38,6 +38,7 @@ ENGINE = _Ddp(
     title="DDP",
     runtime="trainers.engines.ddp.runtime:DdpEngine",
     grad_syncs={0: ("last", "every")},
+    axes={"schedule": (0,), "virtual": (0,)},
     has_compression=True,
     machinery=0,
     is_preloaded=True,

@@ -62,6 +62,6 @@ ENGINE = _Fsdp(
     title="FSDP2",
     runtime="trainers.engines.fsdp.runtime:FsdpEngine",
     grad_syncs={2: ("last", "every"), 3: ("last", "every")},
-    axes={"prefetch": (2, 3), "reshard": (3,)},
+    axes={"prefetch": (2, 3), "reshard": (3,), "schedule": (2, 3), "virtual": (2, 3)},
     machinery=1,
 )

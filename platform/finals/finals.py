@@ -20,7 +20,7 @@ from trainers.values.recipe import Recipe
 GATE_MARGIN = 1.1
 """What must be left for a gate, to what that is estimated to take: without the reference's curves it is worth nothing,
 and it has no stop of its own."""
-KEPT_MARGIN = 1.2
+RESERVE_MARGIN = 1.2
 """What other trials leave for it: the one before it may take longer than those that came first."""
 MOST_GATED = 2 / 3
 """Share of a budget that the winner's last run, its gate and the reference's may take; with more the gate waits."""
@@ -41,13 +41,13 @@ class Finals:
         self.rules = rules
         self._candidates = candidates
         self._recipes = tuple(dict.fromkeys(candidate.recipe for candidate in candidates))
-        self._given: dict[tuple[object, ...], FinalTrial] = {}
-        self._closing = Closing(candidates, rules, self._given)
+        self._started: dict[tuple[object, ...], FinalTrial] = {}
+        self._closing = Closing(candidates, rules, self._started)
         self._rounds_before: dict[str, int] = {}
         """By recipe id: the number of the last round before this session."""
 
     def next(self, history: History, left_s: float = math.inf, costs: Costs = UNLIMITED) -> FinalTrial | None:
-        """The next trial, None when there is none. Gives the same again until `given` is told.
+        """The next trial, None when there is none. Returns the same trial until it has `started`.
 
         A finalist is run again only where `left_s` are enough for that and for what the winners have to go through
         after it. A winner has its last run with the gate where they are enough for both and for the reference's, else
@@ -73,24 +73,24 @@ class Finals:
         passed it may be no winner.
         """
         # A winner's gate that was given and left nothing is missing all the same.
-        others = {key: trial for key, trial in self._given.items() if not trial.is_last}
+        others = {key: trial for key, trial in self._started.items() if not trial.is_winner_run}
         missing = Closing(self._candidates, self.rules, others)
         for recipe, best in self._unprofiled(history):
             trial = FinalTrial(recipe=recipe, layout=best.layout, rungs=(), profile=best.batch)
             closing = missing.next(recipe, history)
-            if trial.key not in self._given and not (closing and closing.gate):
+            if trial.key not in self._started and not (closing and closing.gate):
                 return trial
         return None
 
     def _contenders_run(self, recipe: Recipe, history: History) -> Run | None:
         """The contenders' next run in this session, whatever time is left."""
-        found = contenders(of_recipe(recipe, history))
+        order = contenders(of_recipe(recipe, history))
         after = self.rules.repeats + 1  # the number of a last run
         before = self._rounds_before.setdefault(
-            recipe.id, max((run.repeat for point in found for run in point.runs), default=0)
+            recipe.id, max((run.repeat for point in order for run in point.runs), default=0)
         )
         most = MOST_ROUNDS + max(0, before - after)
-        return contenders_run(found, after=after, most=most, tried=self._closing.tried(recipe))
+        return contenders_run(order, after=after, most=most, tried=self._closing.tried(recipe))
 
     def reserve_s(self, history: History, costs: Costs, whole_s: float) -> float:
         """Seconds of a budget of `whole_s` that a search leaves to the final trials that would follow now; once some
@@ -105,7 +105,7 @@ class Finals:
         run_s, gate_s = self._needs_s(history, costs, anew=self._recipes if history.finals_begun else ())
         profile_s = costs.trial_s * len(self._unprofiled(history))
         if run_s + gate_s + profile_s <= MOST_GATED * whole_s:
-            closing_s = run_s + KEPT_MARGIN * gate_s + profile_s
+            closing_s = run_s + RESERVE_MARGIN * gate_s + profile_s
         else:
             closing_s = run_s if run_s <= MOST_UNGATED * whole_s else 0.0
         runs = [run for recipe in self._recipes for run in self._repeats_left(recipe, history)]
@@ -126,51 +126,55 @@ class Finals:
         trial.
         """
         waits = self.wait(history)
-        found: list[str] = []
+        missing: list[str] = []
         for recipe in self._recipes:
             anew = Finals(self._candidates, self.rules)  # what left nothing for want of time is missing too
             of = f" of {recipe.label}" if len(self._recipes) > 1 else ""
             if runs := anew._repeats_left(recipe, history):
                 points = len({(run.point.layout.id, run.point.batch) for run in runs})
-                found.append(f"{plural(len(runs), 'run')} of {plural(points, 'finalist')}{of}")
+                missing.append(f"{plural(len(runs), 'run')} of {plural(points, 'finalist')}{of}")
             if open_ := unresolved(of_recipe(recipe, history)):
-                found.append(f"further runs of {len(open_)} contenders{of}")
+                missing.append(f"further runs of {len(open_)} contenders{of}")
                 continue
             closing = anew._closing.next(recipe, history)
             if closing is None:
                 continue
             run_s, gate_s = anew._closing.need_s(recipe, history, costs)
-            seconds = KEPT_MARGIN * gate_s + run_s
+            seconds = RESERVE_MARGIN * gate_s + run_s
             about = f" (about {math.ceil((begin_s + seconds) / 10) * 10} s more)" if seconds and not waits else ""
             if closing.rungs:
                 best = winner(of_recipe(recipe, history))
-                own = best is not None and (best.layout, best.batch) == (closing.layout, closing.rungs[0])
-                what = "the winner's last run" if own else "the last run of a point that was faster than the winner's"
+                is_winner = best is not None and (best.layout, best.batch) == (closing.layout, closing.rungs[0])
+                what = (
+                    "the winner's last run"
+                    if is_winner
+                    else "the last run of a point that was faster than the winner's"
+                )
                 what += " with the numerics gate" if closing.gate else ""
             else:
-                what = "the winner's numerics gate" if closing.is_last else "the reference of the numerics gate"
+                what = "the winner's numerics gate" if closing.is_winner_run else "the reference of the numerics gate"
                 what += " and the winner's last run" if run_s else ""
-            found.append(f"{what}{of}{about}")
-        return ", ".join(found)
+            missing.append(f"{what}{of}{about}")
+        return ", ".join(missing)
 
-    def given(self, trial: FinalTrial) -> None:
+    def started(self, trial: FinalTrial) -> None:
         """`trial` is run: it is not given again, whatever it leaves."""
-        self._given[trial.key] = trial
+        self._started[trial.key] = trial
 
-    def again(self, trial_key: tuple[object, ...]) -> None:
+    def allow_retry(self, trial_key: tuple[object, ...]) -> None:
         """The trial died without a word, or did not start: it may be given again."""
-        self._given.pop(trial_key, None)
+        self._started.pop(trial_key, None)
 
     def barred(self, history: History) -> list[Measurement]:
         """A failed run for every point of a layout whose curves are not the reference's: it cannot win."""
-        found: list[Measurement] = []
+        barred: list[Measurement] = []
         for recipe in self._recipes:
             for layout in {each.layout for each in history.gates if each.recipe == recipe}:
                 verdict = gates.verdict_on(layout, recipe, history.gates)
                 if verdict is None or verdict.passed:
                     continue
                 able = [point for point in points(of_recipe(recipe, history)) if point.shown.layout == layout]
-                found += [
+                barred += [
                     Measurement(
                         recipe=recipe,
                         layout=layout,
@@ -185,7 +189,7 @@ class Finals:
                     for point in able
                     if point.speeds
                 ]
-        return found
+        return barred
 
     def _unprofiled(self, history: History) -> list[tuple[Recipe, Measurement]]:
         """Winners whose profile is asked for and missing."""
@@ -207,7 +211,7 @@ class Finals:
         run_s, gate_s = self._needs_s(history, costs)
         gates_fit = run_s + GATE_MARGIN * gate_s + profile_s <= left_s
         run_s, gate_s = self._needs_s(history, costs, anew=(run.point.recipe,))
-        after_s = run_s + (KEPT_MARGIN * gate_s + profile_s if gates_fit else 0.0)
+        after_s = run_s + (RESERVE_MARGIN * gate_s + profile_s if gates_fit else 0.0)
         return left_s >= costs.repeat_s(run.point) + after_s
 
     def _within(self, recipe: Recipe, history: History, left_s: float, costs: Costs) -> FinalTrial | None:

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from platform.finals.costs import Costs
-from platform.finals.course import Finals
+from platform.finals.finals import Finals
 from platform.finals.trial import FinalTrial, Rules
 from platform.study.history import History
 from search_spaces.space import Candidate
@@ -67,7 +67,7 @@ def kind(trial: FinalTrial | None) -> str:
     """Which trial it is."""
     if trial is None:
         return "nothing"
-    if not trial.is_last:
+    if not trial.is_winner_run:
         return "a finalist's run" if trial.rungs else "the reference"
     return ("run" if trial.rungs else "") + (" with gate" if trial.gate else "")
 
@@ -121,7 +121,7 @@ def test_a_winner_that_ran_without_its_gate_has_it_alone_in_a_later_session() ->
     session = finals()
     trial = session.next(history, 1.1 * (ALONE_S + REFERENCE_S), COSTS)
     assert trial and (kind(trial), trial.layout) == (" with gate", FUSED)
-    session.given(trial)
+    session.started(trial)
     assert session.next(history) is None, "what leaves nothing is not given for ever"
     history = after(ran(), ran(repeat=1), curves())
     trial = session.next(history)

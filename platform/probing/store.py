@@ -1,4 +1,4 @@
-"""Probes on disk: one JSON file a cluster, named by the cluster's fingerprint."""
+"""The probes on disk: one JSON file a cluster, named by the cluster's fingerprint."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ def fingerprint(cluster: Cluster, software: Mapping[str, str]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def keep(studies: Path, probe: Probe) -> Path:
+def write(studies: Path, probe: Probe) -> Path:
     """Writes the probe in place of an older one; returns its file.
 
     Raises:
