@@ -14,6 +14,7 @@ from platform.cost_model.engines import costs_of
 from platform.cost_model.hardware import BANDWIDTH_SHARE
 
 TILE_COLUMNS = constants.number("compute", "TILE_COLUMNS")
+SMALLER_TILES = tuple((float(parts), share) for parts, share in constants.words("compute", "SMALLER_TILES").items())
 FLASH_HALF_LENGTH = constants.number("compute", "FLASH_HALF_LENGTH")
 FUSED_REPLICATED = constants.number("compute", "FUSED_REPLICATED")
 FUSED_SHUFFLE = constants.number("compute", "FUSED_SHUFFLE")
@@ -47,7 +48,11 @@ def matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array
     waves = np.ceil(rows / c.tile_rows) * np.ceil(width / TILE_COLUMNS) / c.units
     bandwidth = c.bandwidth * BANDWIDTH_SHARE
     ideal = 2 * rows * width * depth / c.matmul_flops
-    whole = ideal * np.ceil(waves) / waves * (1 + c.half_depth / depth)
+    # The library takes smaller tiles, of less reuse, where these fill the last wave better.
+    idle = np.ceil(waves) / waves
+    for parts, share in SMALLER_TILES:
+        idle = np.minimum(idle, np.ceil(waves * parts) / (waves * parts) / share)
+    whole = ideal * idle * (1 + c.half_depth / depth)
     cut = ideal * (1 + c.half_depth / (depth * waves)) + 8 * rows * width / waves / bandwidth
     traffic = (rows * depth + depth * width + rows * width) * c.compute_bytes
     return np.maximum(np.where(waves < 1, np.minimum(whole, cut), whole), traffic / bandwidth)

@@ -116,7 +116,10 @@ def data_parallelism_of(row: Row) -> str:
         raise ValueError(
             f"strategy {strategy!r} is not one of {', '.join(STRATEGIES)}" if strategy else "strategy not stated"
         )
-    return fact(software_of(row), "engines", {})[strategy]
+    software = software_of(row)
+    if software == "megatron-deepspeed" and strategy == "ddp" and "bigscience" in words(row):
+        return "deepspeed"  # its runs have DeepSpeed's engine on at stage 0 too
+    return fact(software, "engines", {})[strategy]
 
 
 def with_software(cluster: ClusterSpec, software: str) -> ClusterSpec:
