@@ -98,6 +98,8 @@ class Columns:
     block_host_backward: Array
     host_skew: Array
     """Host seconds that a tensor-parallel collective waits for the last of its ranks, a doubling of the ranks."""
+    host_pipe: Array
+    """Host seconds of such a collective more for each of its ranks where a pipeline spans several nodes."""
     tensor_overlap: Array
     """Share of tensor parallelism's communication that runs beside its products."""
     cuts_by_cost: Array

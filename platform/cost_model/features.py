@@ -56,13 +56,14 @@ THIS_PROJECT = {
     "block_host": 0.0,
     "block_host_backward": 0.0,
     "host_skew": 0.0,
+    "host_pipe": 0.0,
     "tensor_overlap": 0.0,
     "cuts_by_cost": 0.0,
     "stack_sigma": 0.0,
 }
 """What this project's trainer does that no layout of it states otherwise: its stack."""
 
-STACK_HOST = ("block_host", "block_host_backward", "host_skew")
+STACK_HOST = ("block_host", "block_host_backward", "host_skew", "host_pipe")
 """Columns of a stack's host time."""
 
 
@@ -73,6 +74,7 @@ def stack_costs(software: str, tp_overlap: str = "") -> dict[str, float]:
         "block_host": float(fact(software, "host_forward_s", 0.0)),
         "block_host_backward": float(fact(software, "host_backward_s", 0.0)),
         "host_skew": float(fact(software, "host_skew_s", 0.0)),
+        "host_pipe": float(fact(software, "host_pipe_s", 0.0)),
         "tensor_overlap": TENSOR_OVERLAP if tp_overlap == "yes" else overlap,
         "cuts_by_cost": float(fact(software, "stages_by_cost", False)),
         "metric_losses": float(fact(software, "metric_losses", 0.0)),

@@ -12,13 +12,14 @@ from typing import get_args
 
 import numpy as np
 
-from platform.cost_model.columns import FIELDS, Columns
+from platform.cost_model.columns import FIELDS, Columns, from_rows
 from platform.cost_model.features import Workload, features
 from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device_by_memory, find_node
 from platform.cost_model.layout_arrays import LayoutArrays
 from platform.cost_model.memory import outside_gib
 from platform.cost_model.rows import Row, number, wanted, whole_number, words
 from platform.cost_model.stacks import data_parallelism_of, has, software_of, with_software
+from platform.cost_model.predict import predict
 from platform.cost_model.published import (
     compile_of,
     convention_of,
@@ -35,6 +36,8 @@ from trainers.values.layout import Checkpointing, Layout
 from trainers.values.measurement import TIMED
 from trainers.values.spec import ModelSpec
 
+GUESSED = "software not stated, taken for {} by the words of source and notes"
+UNSTATED_CHECKPOINTING = "activation_ckpt not stated, taken for the least with which the run fits"
 CELL = ("model", "gpu", "gpus", "seq_len", "global_batch", "recipe")
 """Columns that are equal in all runs of a cell: those compete. Published tables state no recipe."""
 
@@ -59,6 +62,8 @@ class Run:
     peak_is_allocated: bool
     """Whether the peak is the allocator's own figure, or the whole device's."""
     out_of_memory: bool
+    assumed: tuple[str, ...] = ()
+    """What the row does not state and is taken for, in words that rows share."""
     num_merged: int = 1
 
 
@@ -247,6 +252,18 @@ def interpret(row: Row, *, measured: bool = True) -> Run:
     Raises:
         ValueError: what is missing, unknown or contradicts itself.
     """
+    assumed = () if row.get("software") or row.get("engine") else (GUESSED.format(software_of(row)),)
+    if row["activation_ckpt"] or row.get("engine") or row["status"] != "ok":
+        return dataclasses.replace(_interpret(row, measured=measured), assumed=assumed)
+    # A run that ran did fit, and recomputing more than that needs would have cost time.
+    for recomputed in ("none", "selective", "full"):
+        run = _interpret({**row, "activation_ckpt": recomputed}, measured=measured)
+        if predict(from_rows([run.values])).fits.all():
+            break
+    return dataclasses.replace(run, row=row, assumed=(*assumed, UNSTATED_CHECKPOINTING))
+
+
+def _interpret(row: Row, *, measured: bool) -> Run:
     if row["status"] not in ("ok", "oom", "crash_or_oom"):
         raise ValueError(f"status {row['status'] or 'not stated'}")
     if (number(row, "ep") or 1) > 1:

@@ -60,6 +60,8 @@ class Report:
     """(reason, rows), the commonest first."""
     num_small: int
     """Configurations in cells too small to be asked for."""
+    assumed: tuple[tuple[str, int], ...]
+    """(what was taken for granted where rows say nothing, scored configurations), the commonest first."""
     num_rows: int
     num_merged_away: int
     scored: Scored
@@ -118,6 +120,7 @@ def validate(rows: Sequence[Row], *, num_calibrate: int = 0, min_cell: int = 1) 
         cells=tuple(cells),
         left_out=tuple(reasons.most_common()),
         num_small=len(every) - len(kept),
+        assumed=tuple(collections.Counter(each for run in kept for each in run.assumed).most_common()),
         num_rows=len(rows),
         num_merged_away=len(runs) - len(every),
         scored=ours,

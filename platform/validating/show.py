@@ -159,6 +159,10 @@ def show(report: Report, console: Console, *, num_calibrate: int) -> None:
             _percent(ours.interval_coverage, 0),
         )
     console.print(cells)
+    if report.assumed:
+        console.print("\nTaken for granted", highlight=False)
+        for what, count in report.assumed:
+            console.print(f"  {count:4d}  {what}", highlight=False, markup=False)
     if report.left_out:
         console.print("\nLeft out", highlight=False)
         for reason, count in report.left_out:
