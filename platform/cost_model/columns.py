@@ -147,6 +147,10 @@ class Columns:
 
     matmul_flops: Array
     """Sustained rate of large products: peak of the precision x the device's share."""
+    head_slowdown: Array
+    """That rate over the one of the head's products, which stay in 16 bits under fp8; 1 elsewhere."""
+    cast_bytes: Array
+    """Bytes that casting one value of a product's left operand to fp8 moves; 0 in other precisions."""
     tile_rows: Array
     half_depth: Array
     """Rows of a product's tile, and the depth at which starting and ending it costs as much as its products."""

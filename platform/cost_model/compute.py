@@ -42,7 +42,7 @@ def matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array
     a short depth (NVIDIA, "Matrix Multiplication Background User's Guide", sections 4.2 and 4.3). Where there are fewer
     tiles than units, the depth is cut so that each unit has its stretch of it, whose sums are written in fp32 and added
     up (split-K: CUTLASS, `efficient_gemm.md`, "Parallelized Reductions"; in the limit, arXiv 2301.03598): so are the
-    gradients of narrow models' weights, as deep as there are tokens.
+    gradients of narrow models' weights, as deep as there are tokens. fp8 products cast what enters them from 16 bits.
     """
     c = columns
     waves = np.ceil(rows / c.tile_rows) * np.ceil(width / TILE_COLUMNS) / c.units
@@ -55,7 +55,8 @@ def matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array
     whole = ideal * idle * (1 + c.half_depth / depth)
     cut = ideal * (1 + c.half_depth / (depth * waves)) + 8 * rows * width / waves / bandwidth
     traffic = (rows * depth + depth * width + rows * width) * c.compute_bytes
-    return np.maximum(np.where(waves < 1, np.minimum(whole, cut), whole), traffic / bandwidth)
+    casts = rows * depth * c.cast_bytes / bandwidth
+    return np.maximum(np.where(waves < 1, np.minimum(whole, cut), whole), traffic / bandwidth) + casts
 
 
 def _misalignment(c: Columns, width: Array) -> Array:
@@ -238,8 +239,11 @@ def head_s(columns: Columns) -> tuple[Array, Array]:
     tokens = columns.micro_batch * columns.seq_len / columns.cp
     width = columns.vocab / columns.tp
     slower = _misalignment(columns, width)
-    forward = matmul_s(columns, tokens, width, columns.hidden) * slower
-    backward = _backward_matmul_s(columns, tokens, width, columns.hidden) * slower
+    halves = dataclasses.replace(
+        columns, matmul_flops=columns.matmul_flops / columns.head_slowdown, cast_bytes=np.zeros(())
+    )
+    forward = matmul_s(halves, tokens, width, columns.hidden) * slower
+    backward = _backward_matmul_s(halves, tokens, width, columns.hidden) * slower
     chunks = np.ceil(tokens * width / CHUNK_LOGITS)
     sums = np.where(columns.chunked_loss > 0, 12.0 * chunks * width * columns.hidden, 0.0)
     bandwidth = columns.bandwidth * BANDWIDTH_SHARE

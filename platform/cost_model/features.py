@@ -40,6 +40,8 @@ ROUNDING = constants.words("features", "ROUNDING")
 PREFETCH = constants.words("features", "PREFETCH")
 UNFUSED_NORM_PASSES = constants.number("features", "UNFUSED_NORM_PASSES")
 UNFUSED_NORM_BYTES = constants.number("features", "UNFUSED_NORM_BYTES")
+FP8_SHARE = constants.number("features", "FP8_SHARE")
+FP8_CAST_BYTES = constants.number("features", "FP8_CAST_BYTES")
 TENSOR_OVERLAP = constants.number("features", "TENSOR_OVERLAP")
 
 THIS_PROJECT = {
@@ -273,15 +275,18 @@ def _of_cluster(cluster: ClusterSpec, precision: str) -> dict[str, Array | float
     """What a cluster gives to its rows, for products computed in `precision`."""
     device = cluster.device
     peak = device.peak_tflops(precision) * 1e12
-    # fp8 products also cast their operands and find their largest values: Transformer Engine reports 1.3 to 1.5 times
-    # bf16 where the peak is twice as high (docs.nvidia.com, Transformer Engine, "Performance Optimizations").
-    share = device.matmul_share * (0.75 if precision == "fp8" else 1.0)
+    share = device.matmul_share * (FP8_SHARE if precision == "fp8" else 1.0)
     if precision == "fp32":
         share = PLAIN_SHARE
     half_type = "fp16" if precision in ("fp16", "fp8") else "bf16"
     half = device.peak_tflops(half_type) * device.scale(half_type) * 1e12
     return {
         "matmul_flops": peak * share * device.scale(precision),
+        # The head stays in 16 bits.
+        "head_slowdown": peak * share / (device.peak_tflops("bf16") * 1e12 * device.matmul_share)
+        if precision == "fp8"
+        else 1.0,
+        "cast_bytes": FP8_CAST_BYTES if precision == "fp8" and "fp8" in device.tflops else 0.0,
         # Products of the matrix units start and end slowly: they pass through shared memory in long pipelines.
         "tile_rows": 128 if precision == "fp32" else 256,
         "half_depth": 32 if precision == "fp32" else 128,

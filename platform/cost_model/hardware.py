@@ -231,6 +231,13 @@ def cluster_of(
     link = catalogue["links"][catalogue["devices"][device.name]["link"]]
     entry = catalogue["nodes"].get(node or catalogue["defaults"].get(device.name, ""), {})
     stated = inter_gb_per_s or entry.get("inter_gb_per_s", 25.0)
+    # Where one link spans several hosts, they are one node here.
+    domain = entry.get("link_domain", 0)
+    if domain > devices_per_node and num_nodes > 1:
+        total = num_nodes * devices_per_node
+        per_node = math.gcd(total, domain)
+        num_nodes, devices_per_node, inter = total // per_node, per_node, per_node / devices_per_node
+        stated *= inter if inter_gb_per_s else per_node / domain
     return ClusterSpec(
         name=node or f"{num_nodes}x{devices_per_node}x{device.name}",
         device=device,

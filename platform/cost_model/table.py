@@ -18,7 +18,7 @@ from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device_by
 from platform.cost_model.layout_arrays import LayoutArrays
 from platform.cost_model.memory import outside_gib
 from platform.cost_model.rows import Row, number, wanted, whole_number, words
-from platform.cost_model.stacks import data_parallelism_of, has, software_of, with_software
+from platform.cost_model.stacks import data_parallelism_of, fact, has, software_of, with_software
 from platform.cost_model.predict import predict
 from platform.cost_model.published import (
     compile_of,
@@ -162,6 +162,8 @@ def _virtual_stages(row: Row, model: ModelSpec, pp: float) -> float:
         if stated > 1 and pp * stated > model.num_layers + 2:
             raise ValueError(f"vp {stated} cuts {model.num_layers} blocks of {pp:g} stages finer than they are")
         return float(stated)
+    if pp > 1 and model.num_layers % pp == 0 and fact(software_of(row), "interleaves", False):
+        return float(model.num_layers // pp)
     if pp > 1 and "interleav" in words(row) and model.num_layers % pp == 0:
         per_stage = int(model.num_layers // pp)
         return float(next((cut for cut in range(2, per_stage + 1) if per_stage % cut == 0), 1))
