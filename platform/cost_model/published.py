@@ -35,7 +35,9 @@ _COMPILES = re.compile(r"torch.compile|compiled")
 _EAGER = re.compile(r"hf trainer|pytorch eager|eager (?:mode|execution|pytorch)")
 _SPANS = re.compile(r"checkpoint-num-layers=(\d+)")
 _NO_OFFLOAD = re.compile(r"offload[ :=]*(?:n\b|no\b|off\b|false|none|0\b)|(?:no|without)(?: cpu)?[ -]offload")
-_OFFLOADS_ALL = re.compile(r"(?:full|param\w*)[ -](?:cpu )?offload(?![ :=]*(?:n\b|no\b|off\b|false|none))|offload_param\b")
+_OFFLOADS_ALL = re.compile(
+    r"(?:full|param\w*)[ -](?:cpu )?offload(?![ :=]*(?:n\b|no\b|off\b|false|none))|offload_param\b"
+)
 _OFFLOADS_STATES = re.compile(
     r"optimi[sz]er[ -](?:state[s]? )?(?:cpu )?offload(?![ :=]*(?:n\b|no\b|off\b|false|none))|zero-?offload"
     r"|offload_optimizer\b|cpu[ -]?adam|offload\w* (?:the )?optimi[sz]er|optimi[sz]er (?:states )?(?:on|in) (?:the )?(?:cpu|host)"

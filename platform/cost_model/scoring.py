@@ -10,7 +10,6 @@ from platform.cost_model.columns import Array, Columns, Mask, from_rows
 from platform.cost_model.predict import Prediction, expected_s, predict
 from platform.cost_model.table import Run
 
-
 NEAR_BEST = 1.5
 """Times the best of a cell within which a row is taken for undisturbed."""
 

@@ -17,8 +17,6 @@ from platform.cost_model.features import Workload, features
 from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device_by_memory, find_node
 from platform.cost_model.layout_arrays import LayoutArrays
 from platform.cost_model.memory import outside_gib
-from platform.cost_model.rows import Row, number, wanted, whole_number, words
-from platform.cost_model.stacks import data_parallelism_of, fact, has, software_of, with_software
 from platform.cost_model.predict import predict
 from platform.cost_model.published import (
     compile_of,
@@ -31,6 +29,8 @@ from platform.cost_model.published import (
     sharing_ranks,
     stack_features,
 )
+from platform.cost_model.rows import Row, number, wanted, whole_number, words
+from platform.cost_model.stacks import data_parallelism_of, fact, has, software_of, with_software
 from trainers.values.axes import defaults_of
 from trainers.values.layout import Checkpointing, Layout
 from trainers.values.measurement import TIMED

@@ -19,7 +19,10 @@ START_S = 20.0
 STEPS = 10
 NEAR = 0.98
 """Share of the best throughput that counts as found: within 2 %."""
-TEXTS = ("attention", "flash_attention", "loss", "compile", "optimizer", "state_precision", "seq_parallel")
+TEXTS = (
+    "attention", "flash_attention", "attention_kernel", "fused", "loss", "compile", "optimizer", "state_precision",
+    "seq_parallel", "tp_overlap", "zero_group",
+)  # fmt: skip
 """Columns that are axes as they stand in the table; kernels among them."""
 
 
@@ -97,6 +100,8 @@ def _choice(key: str, run: Run) -> Recorded:
     tokens = int(values["global_batch"] * values["seq_len"])
     stated = run.row.get("outcome") or "ok"
     outcome = Outcome.OOM if run.out_of_memory else Outcome(stated)
+    if run.out_of_memory and run.row["status"] == "crash_or_oom":
+        outcome = Outcome.FAILED  # of an unknown cause
     if outcome is Outcome.OK and run.step_time_s is None:
         outcome = Outcome.SLOW  # it ran, and nobody printed how fast
     step_s = run.step_time_s if outcome in TIMED else None

@@ -98,7 +98,7 @@ class Guided(Generic[C]):
                     self._alive[above] = False
 
     def held_back(self, candidate: C) -> tuple[int, ...]:
-        """Its rungs that are left out since they are likelier to run out of memory than to run, ascending."""
+        """Its rungs that were not climbed to since they are likelier to run out of memory than to run, ascending."""
         owner = self._place[candidate.key]
         held = np.flatnonzero(self._held() & (self._points.owner == owner))
         return tuple(int(rung) for rung in self._points.micro_batch[held])
@@ -146,7 +146,8 @@ class Guided(Generic[C]):
 
     def _pick(self) -> C | None:
         held = self._held()
-        left = np.flatnonzero(self._alive & ~held)
+        # None is left out for good: what is likelier to run out of memory competes by its chance of fitting.
+        left = np.flatnonzero(self._alive)
         self.why_stopped = self._all_tried(int(held.sum()))
         if not len(left):
             return None
@@ -154,13 +155,15 @@ class Guided(Generic[C]):
         times = self._times()
         groups = self._points.group[left]
         for group in sorted(dict.fromkeys(groups.tolist()), key=self._turns.__getitem__):
-            pick = self._pick_of(group, left[groups == group], times)
+            pick = self._pick_of(group, left[groups == group], times, held)
             if pick is not None:
                 return pick
         return None
 
     def _held(self) -> npt.NDArray[np.bool_]:
-        """Of every point whether it is left out for now: a recipe that has an incumbent risks no likely error."""
+        """Of every point that is left whether it is likelier to run out of memory than to run, where its recipe has an
+        incumbent: until then something has to be tried.
+        """
         led = np.isin(self._points.group, list(self._best))
         return self._alive & led & self._fitting.too_large() if led.any() else led
 
@@ -172,8 +175,12 @@ class Guided(Generic[C]):
         said = [f"{why} ({num} batch points)" for why, num in others.items() if num]
         return ", or ".join([TRIED, *said])
 
-    def _pick_of(self, group: int, left: Index, times: Learned) -> C | None:
-        """The group's point of `left` that is worth most for its cost, with the rungs to climb beside it."""
+    def _pick_of(self, group: int, left: Index, times: Learned, held: npt.NDArray[np.bool_]) -> C | None:
+        """The group's point of `left` that is worth most for its cost, with the rungs to climb beside it.
+
+        What a point promises is weighed with its chance of fitting, so that one that is `held` is tried where it gains
+        more than what surely fits; but none is climbed to beside another, whose trial its error would end.
+        """
         points, costs = self._points, self._problem.costs
         roughly = -(points.log_step_s + times.roughly())[left]
         ahead = roughly - self._reference(group, roughly)
@@ -195,7 +202,7 @@ class Guided(Generic[C]):
         then = max(reference, float(speed[chosen]))
         rates = expected_saving(speed[others] - then, sigma[others]) * fits[others] / (start + rung_cost[others])
         elsewhere = max(float(rates.max(initial=0.0)), self._paying_rate(group, then))
-        ladder = left[points.owner[left] == owner]
+        ladder = left[(points.owner[left] == owner) & (~held[left] | (left == front[chosen]))]
         mean, covariance = times.at(ladder)
         speed, fits = -(points.log_step_s[ladder] + mean), self._fitting.chances(ladder)
         cost = costs.num_devices * (costs.rung_s + costs.steps * np.exp(-speed))
