@@ -127,7 +127,7 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
         "inner_copies": inner_copies(stepwise, gated=model.gated, fused=fused and "mlp" not in lacks),
         "activation_forward": forward,
         "activation_backward": backward,
-        "logit_bytes": logit_bytes(loss, work.compute_bytes),
+        "logit_bytes": _logit_bytes(row, loss, work.compute_bytes, tp),
         "pads_vocabulary": float(pads_vocabulary(loss) or row.get("loss") == "chunked"),
         "rounding": ROUNDING["expandable" if searched else "blocks"],
         "prefetch": PREFETCH["current" if own or flash else "2021"],
@@ -148,6 +148,13 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
     if "hf trainer" in text:  # the Hugging Face Trainer's "auto" bucket holds hidden_size^2 elements
         given["bucket_bytes"] = model.hidden_size**2 * 2.0
     return given
+
+
+def _logit_bytes(row: Row, loss: str, compute_bytes: float, tp: float) -> float:
+    """Bytes that the loss holds of one logit of this rank's share. Where a stack gathers logits over tensor parallelism
+    every rank holds those of the others too, as they came and joined."""
+    one = logit_bytes(loss, compute_bytes)
+    return (one + 2 * compute_bytes) * tp if tp > 1 and fact(software_of(row), "gathers_logits", False) else one
 
 
 def splits_sequence(row: Row, tp: float) -> bool:

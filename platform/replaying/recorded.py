@@ -1,6 +1,7 @@
 """Recorded results of a cell as a searcher's candidates: a row is a candidate with one rung, and its own result."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -69,11 +70,12 @@ class Cell:
         return (choice.tokens_per_s or 0.0) >= NEAR * self.best_tokens_per_s
 
     def problem(self, seed: int) -> Problem[Recorded]:
-        """What a searcher is asked. Nothing is planned, so nothing ends it before the last configuration."""
+        """What a searcher is asked. The planned run has no end, so that every saving pays until the last configuration."""
         return Problem(
             candidates=self.choices,
             seed=seed,
             columns=from_rows([run.values for run in self.runs]),
+            tokens=math.inf,
             costs=Costs(num_devices=self.runs[0].cluster.num_devices, start_s=START_S, rung_s=0.0, steps=STEPS),
         )
 

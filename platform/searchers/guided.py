@@ -98,7 +98,7 @@ class Guided(Generic[C]):
                     self._alive[above] = False
 
     def held_back(self, candidate: C) -> tuple[int, ...]:
-        """Its rungs that were not climbed to since they are likelier to run out of memory than to run, ascending."""
+        """Its rungs that are left out since they are likelier to run out of memory than to run, ascending."""
         owner = self._place[candidate.key]
         held = np.flatnonzero(self._held() & (self._points.owner == owner))
         return tuple(int(rung) for rung in self._points.micro_batch[held])
@@ -146,23 +146,31 @@ class Guided(Generic[C]):
 
     def _pick(self) -> C | None:
         held = self._held()
-        # None is left out for good: what is likelier to run out of memory competes by its chance of fitting.
-        left = np.flatnonzero(self._alive)
         self.why_stopped = self._all_tried(int(held.sum()))
+        pick = self._pick_among(np.flatnonzero(self._alive & ~held))
+        if pick is None and self._problem.tokens is not None:
+            # Nothing that likely fits is worth its cost any more. An error of memory costs seconds: what gains enough
+            # of the planned run, weighed with its chance of fitting, is tried all the same.
+            stopped = self.why_stopped
+            pick = self._pick_among(np.flatnonzero(held))
+            self.why_stopped = stopped
+        return pick
+
+    def _pick_among(self, left: Index) -> C | None:
         if not len(left):
             return None
         # One at a time: the model of all learns from each, and a budget that ends early has served all alike.
         times = self._times()
         groups = self._points.group[left]
         for group in sorted(dict.fromkeys(groups.tolist()), key=self._turns.__getitem__):
-            pick = self._pick_of(group, left[groups == group], times, held)
+            pick = self._pick_of(group, left[groups == group], times)
             if pick is not None:
                 return pick
         return None
 
     def _held(self) -> npt.NDArray[np.bool_]:
-        """Of every point that is left whether it is likelier to run out of memory than to run, where its recipe has an
-        incumbent: until then something has to be tried.
+        """Of every point whether it has to wait: a recipe that has an incumbent risks a likely error of memory only after
+        all that likely fits.
         """
         led = np.isin(self._points.group, list(self._best))
         return self._alive & led & self._fitting.too_large() if led.any() else led
@@ -175,12 +183,8 @@ class Guided(Generic[C]):
         said = [f"{why} ({num} batch points)" for why, num in others.items() if num]
         return ", or ".join([TRIED, *said])
 
-    def _pick_of(self, group: int, left: Index, times: Learned, held: npt.NDArray[np.bool_]) -> C | None:
-        """The group's point of `left` that is worth most for its cost, with the rungs to climb beside it.
-
-        What a point promises is weighed with its chance of fitting, so that one that is `held` is tried where it gains
-        more than what surely fits; but none is climbed to beside another, whose trial its error would end.
-        """
+    def _pick_of(self, group: int, left: Index, times: Learned) -> C | None:
+        """The group's point of `left` that is worth most for its cost, with the rungs to climb beside it."""
         points, costs = self._points, self._problem.costs
         roughly = -(points.log_step_s + times.roughly())[left]
         ahead = roughly - self._reference(group, roughly)
@@ -202,7 +206,7 @@ class Guided(Generic[C]):
         then = max(reference, float(speed[chosen]))
         rates = expected_saving(speed[others] - then, sigma[others]) * fits[others] / (start + rung_cost[others])
         elsewhere = max(float(rates.max(initial=0.0)), self._paying_rate(group, then))
-        ladder = left[(points.owner[left] == owner) & (~held[left] | (left == front[chosen]))]
+        ladder = left[points.owner[left] == owner]
         mean, covariance = times.at(ladder)
         speed, fits = -(points.log_step_s[ladder] + mean), self._fitting.chances(ladder)
         cost = costs.num_devices * (costs.rung_s + costs.steps * np.exp(-speed))
