@@ -39,11 +39,13 @@ _OFFLOADS_ALL = re.compile(
     r"(?:full|param\w*)[ -](?:cpu )?offload(?![ :=]*(?:n\b|no\b|off\b|false|none))|offload_param\b"
 )
 _OFFLOADS_STATES = re.compile(
-    r"optimi[sz]er[ -](?:state[s]? )?(?:cpu )?offload(?![ :=]*(?:n\b|no\b|off\b|false|none))|zero-?offload"
-    r"|offload_optimizer\b|cpu[ -]?adam|offload\w* (?:the )?optimi[sz]er|optimi[sz]er (?:states )?(?:on|in) (?:the )?(?:cpu|host)"
+    rf"optimi[sz]er[ -](?:state[s]? )?(?:cpu )?offload{_NOT}|zero-?offload|offload_optimizer\b|cpu[ -]?adam"
+    r"|offload\w* (?:the )?optimi[sz]er|optimi[sz]er (?:states )?(?:on|in) (?:the )?(?:cpu|host)"
 )
-_PRECISIONS = (("mxfp8", "fp8"), ("float8", "fp8"), ("fp8", "fp8"), ("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16"),
-               ("float16", "fp16"), ("tf32", "tf32"), ("fp32", "fp32"), ("float32", "fp32"))  # fmt: skip
+_PRECISIONS = (
+    ("mxfp8", "fp8"), ("float8", "fp8"), ("fp8", "fp8"), ("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16"),
+    ("float16", "fp16"), ("tf32", "tf32"), ("fp32", "fp32"), ("float32", "fp32"),
+)  # fmt: skip
 """Words of a precision, and what they are here; the first that occurs counts."""
 
 
