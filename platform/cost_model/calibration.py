@@ -5,9 +5,9 @@ errors of the parts of a step weighted with their shares, a smooth error over th
 noise (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, sections 2.2 and 2.7). Few measurements
 move what they speak of and leave the rest at the zero-shot prediction; the posterior's variance is the new interval.
 
-A study measures what is predicted fastest, so that what is measured is more often a point that was told too fast: of its
-residual a part as large as its own zero-shot deviation is the point's and not the others' (the winner's curse). A
-measurement far off all that the others say is a stall of the machine, or a layout of its own: its noise is that of a
+A study measures what is predicted fastest, so what it measures is more often a point that was predicted too fast: a
+part of its residual, in proportion to its zero-shot deviation, is the point's and not the others' (the winner's curse).
+A measurement far off all that the others say is a stall of the machine, or a layout of its own: its noise is that of a
 Student t distribution (`TAIL` degrees of freedom; Lange, Little, Taylor, JASA 1989, by reweighting).
 """
 
@@ -94,7 +94,7 @@ class Calibration:
         return kernel + np.diag(noise / weights)
 
     def _scatter(self, inverse: Array) -> float:
-        """Mean square of the left-out residuals over what was expected of them, `TAIL` measurements as expected added."""
+        """Mean square of the left-out residuals over what was expected, beside `TAIL` measurements as expected."""
         squares = np.minimum((inverse @ self.residuals) ** 2 / np.diag(inverse), MOST_SURPRISE**2)
         return float((TAIL + squares.sum()) / (TAIL + len(squares)))
 

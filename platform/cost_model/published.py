@@ -35,9 +35,8 @@ _COMPILES = re.compile(r"torch.compile|compiled")
 _EAGER = re.compile(r"hf trainer|pytorch eager|eager (?:mode|execution|pytorch)")
 _SPANS = re.compile(r"checkpoint-num-layers=(\d+)")
 _NO_OFFLOAD = re.compile(r"offload[ :=]*(?:n\b|no\b|off\b|false|none|0\b)|(?:no|without)(?: cpu)?[ -]offload")
-_OFFLOADS_ALL = re.compile(
-    r"(?:full|param\w*)[ -](?:cpu )?offload(?![ :=]*(?:n\b|no\b|off\b|false|none))|offload_param\b"
-)
+_NOT = r"(?![ :=]*(?:n\b|no\b|off\b|false|none))"
+_OFFLOADS_ALL = re.compile(rf"(?:full|param\w*)[ -](?:cpu )?offload{_NOT}|offload_param\b")
 _OFFLOADS_STATES = re.compile(
     rf"optimi[sz]er[ -](?:state[s]? )?(?:cpu )?offload{_NOT}|zero-?offload|offload_optimizer\b|cpu[ -]?adam"
     r"|offload\w* (?:the )?optimi[sz]er|optimi[sz]er (?:states )?(?:on|in) (?:the )?(?:cpu|host)"

@@ -70,7 +70,7 @@ class Cell:
         return (choice.tokens_per_s or 0.0) >= NEAR * self.best_tokens_per_s
 
     def problem(self, seed: int) -> Problem[Recorded]:
-        """What a searcher is asked. The planned run has no end, so that every saving pays until the last configuration."""
+        """What a searcher is asked. The planned run has no end, so that every saving pays to the last row."""
         return Problem(
             candidates=self.choices,
             seed=seed,

@@ -169,8 +169,8 @@ class Guided(Generic[C]):
         return None
 
     def _held(self) -> npt.NDArray[np.bool_]:
-        """Of every point whether it has to wait: a recipe that has an incumbent risks a likely error of memory only after
-        all that likely fits.
+        """Of every point whether it has to wait: a recipe that has an incumbent risks a likely error of memory only
+        after all that likely fits.
         """
         led = np.isin(self._points.group, list(self._best))
         return self._alive & led & self._fitting.too_large() if led.any() else led
