@@ -92,6 +92,9 @@ class Columns:
     """Reads and writes of the hidden width that norms of several kernels make beside a fused one's, forward."""
     unfused_norm_bytes: Array
     """Bytes a value of the hidden width that such norms save beside."""
+    keeps_gathered: Array
+    """1 where sequence parallelism saves what it gathered for column-parallel products, 0 where it gathers anew in the
+    backward pass."""
     block_host: Array
     """Host seconds of a block's forward pass through the modules of a published stack, in place of counted launches; 0
     where launches are counted."""

@@ -23,6 +23,8 @@ STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp")
 ARCHITECTURES: Mapping[str, str] = {"A": "Ampere", "H": "Hopper", "G": "Hopper", "B": "Blackwell", "V": "Volta"}
 """By the first letter of a device's name."""
 
+_STUDIES = (("aleph alpha", "aleph-alpha"),)
+"""Patterns of words that name a study whose software is its own."""
 _WORDS: tuple[tuple[str, str], ...] = (
     (r"llm-foundry|mosaicml", "llm-foundry"),
     (r"torchtitan", "torchtitan"),
@@ -95,14 +97,16 @@ def software_of(row: Row) -> str:
     """
     if row.get("engine"):
         return THIS_PROJECT
-    if row.get("software"):
-        if row["software"] not in names():
-            raise ValueError(f"software {row['software']!r} is not one of {', '.join(names())}")
-        return row["software"]
+    if row.get("software") and row["software"] not in names():
+        raise ValueError(f"software {row['software']!r} is not one of {', '.join(names())}")
     text = words(row)
+    if row.get("software") == "other":  # a software of one study's own
+        return next((name for pattern, name in _STUDIES if re.search(pattern, text)), "other")
+    if row.get("software"):
+        return row["software"]
     if "bigscience" in text and row["strategy"] == "ddp" and ("megatron-lm" in text or "ds=n" in text):
         return "megatron-lm"  # the runs that say Megatron-LM alone, or DeepSpeed off
-    return next((name for pattern, name in _WORDS if re.search(pattern, text)), "other")
+    return next((name for pattern, name in (*_STUDIES, *_WORDS) if re.search(pattern, text)), "other")
 
 
 def data_parallelism_of(row: Row) -> str:

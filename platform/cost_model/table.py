@@ -299,6 +299,6 @@ def _interpret(row: Row, *, measured: bool) -> Run:
         values=values,
         step_time_s=step_time_s,
         peak_memory_gib=peak,
-        peak_is_allocated=own,
+        peak_is_allocated=own or bool(fact(software_of(row), "memory_is_allocated", False)),
         out_of_memory=oom,
     )
