@@ -19,8 +19,11 @@ STUDIES ?= studies
 PORT ?= 5000
 # What to test: make test TESTS=tests/search_spaces
 TESTS ?=
+# Tests run in two processes: one of them runs all that start processes of their own (see conftest.py).
+PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+QUICK := not (contract or heavy or mirror or ray or search)
 
-.PHONY: help setup search mlflow test test-faults check format clean
+.PHONY: help setup search mlflow test test-quick test-faults check format clean
 
 help: ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -44,7 +47,10 @@ mlflow: $(STAMP) ## MLflow's pages of what was measured, at http://127.0.0.1:500
 	$(BIN)/python -m platform.mirror.serve --studies '$(STUDIES)' --port $(PORT)
 
 test: $(STAMP) ## all tests but the heaviest
-	$(BIN)/python -m pytest $(TESTS)
+	$(PYTEST) $(TESTS)
+
+test-quick: $(STAMP) ## what needs no Ray, no training processes and no MLflow: under two minutes
+	$(PYTEST) -m '$(QUICK)' $(TESTS)
 
 test-faults: $(STAMP) ## what goes wrong, each for real: the heaviest tests too
 	$(BIN)/python -m pytest -m '' tests/faults

@@ -1,18 +1,22 @@
-"""For every test: our modules beside the standard `platform`, and the flag that writes golden files anew.
+"""For every test: our modules beside the standard `platform`, the flag that writes golden files anew, and which tests
+may run side by side.
 
 A bare `pytest` has imported the standard library's `platform` before it reads this file; with the folder as its
 `__path__`, `platform.search` is found there as it is under `python -m platform.search`. A child of a test that runs
 `python -c` imports this file too: `scripts/install_pth.py` may have been run for another checkout.
 """
 
+import functools
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import platform
 
-platform.__path__ = [str(Path(__file__).resolve().parent / "platform")]
+ROOT = Path(__file__).resolve().parent
+platform.__path__ = [str(ROOT / "platform")]
 # A shell starts what it runs in the background with Ctrl-C ignored, and children inherit that: no test could send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -21,6 +25,37 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds `--regenerate-golden`."""
     parser.addoption("--regenerate-golden", action="store_true", help="write golden files anew, to be read as a diff")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sorts the tests by the phase of their file; within a phase the order stays."""
+    items.sort(key=lambda item: _phase(item.path))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Returns what hands tests to the processes of `pytest -n`: file by file, those of several processes all to one."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduler(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "several processes" if _phase(ROOT / file) < _OTHERS else file
+
+    return Scheduler(config, log)
+
+
+# Tests of several processes run one after another from the start, beside the files that need one core. Those that time
+# a search come last: by then the other files may be done.
+_PHASES = ("contract", "ray", "search")
+_OTHERS = len(_PHASES)
+
+
+@functools.cache
+def _phase(file: Path) -> int:
+    """The last phase whose marker is in `file`; `_OTHERS` if it has none."""
+    text = file.read_text(encoding="utf-8")
+    return max((place for place, name in enumerate(_PHASES) if f"pytest.mark.{name}" in text), default=_OTHERS)
 
 
 @pytest.fixture

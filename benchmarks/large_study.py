@@ -218,7 +218,7 @@ def resumed(studies: Path) -> Costs:
         yield "none"
 
     tune.run, tune.recorder = run, recorder
-    tune.own, head.watched = lambda **_: Note(), lambda *_: contextlib.nullcontext()  # there is no Ray
+    tune.note_of, head.watched = lambda **_: Note(), lambda *_: contextlib.nullcontext()  # there is no Ray
     options = parse(["--resume", NAME, "--studies", str(studies)])
     session.search(options, place=PLACE)
     steady = sorted(cpu_s[WARM_TRIALS:])

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from platform.finals.result import Result
 from platform.reports.files import read_layout
 from platform.reports.summary import as_json
 from platform.study.folder import default_folder
@@ -58,7 +59,7 @@ def search(
     if is_study(studies / name):
         history, _ = read(studies / name)
         if history.end is not None and history.end.exit_code == 0:
-            return as_json(history)
+            return as_json(Result.of(history))
     command = [sys.executable, "-m", "platform.search", *arguments(studies, name, begin, options, spent_s), "--json"]
     # The search gets Ctrl-C too, and ends its trial in its own time. `timeout -s INT` sends it here twice.
     interrupts: list[int] = []

@@ -12,6 +12,7 @@ from pathlib import Path
 from platform.common.errors import InputError, Parser, one_line
 from platform.common.say import say
 from platform.common.signals import exit_with
+from platform.finals.result import Result
 from platform.mirror.mirror import Mirror
 from platform.mirror.uri import check_uri, report_uri
 from platform.reports.show import show
@@ -65,9 +66,9 @@ def _report(options: argparse.Namespace) -> int:
         return scaling.report(studies, name, as_object=options.json, trusted=options.trust)
     folder = find(studies, name)
     running = is_held(folder)
-    history, remarks = read(folder, last=not running)
-    history = with_plan(history)
-    assert history.header is not None
+    read_history, remarks = read(folder, last=not running)
+    result = Result.of(with_plan(read_history))
+    header, history = result.header, result.history
     owner = "" if options.trust else other_owner((folder, folder / JOURNAL))
     named = options.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or ""
     if named and not options.no_mlflow:
@@ -76,24 +77,24 @@ def _report(options: argparse.Namespace) -> int:
         say(remark)
     if owner:
         say(not_written(owner))
-    files: list[Path] = [] if owner else ending.written(folder, history)
+    files: list[Path] = [] if owner else ending.written(folder, result)
     if options.csv is not None:
-        rows = to_rows(history.measurements, cluster=history.header.cluster, source=f"study {history.header.name}")
+        rows = to_rows(history.measurements, cluster=header.cluster, source=f"study {header.name}")
         write_csv(options.csv, rows)
         files.append(options.csv)
-    show(history, files, as_object=options.json)
+    show(result, files, as_object=options.json)
     if not running and not options.json:
         print(ending.how_it_ended(history.end, folder), ending.how_long(history), sep="\n")
     if running:
         say("The study is running: its search mirrors it to MLflow.")
     elif not options.no_mlflow and not owner:
         try:
-            mirror = Mirror(folder, report_uri(named, history.header.mlflow_uri, folder.parent)).start()
-            say(mirror.close(_MIRROR_S) or "MLflow is up to date.")
+            mirror = Mirror(folder, report_uri(named, header.mlflow_uri, folder.parent)).start()
+            say(mirror.close(_MIRROR_S, result) or "MLflow is up to date.")
             say(mirror.look)
         except InputError as error:
             say(one_line(error))
-    return ending.shown_verdict(history)
+    return ending.shown_verdict(result)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,12 @@ BEGIN, END = "<!-- axes: made by python -m scripts.axes_table -->", "<!-- end of
 _EXAMPLE = "bloom7b"
 """The space by whose recipe engines are asked."""
 _INTERLEAVED = {"pp": 2, "schedule": "interleaved", "virtual": 2}
-_GOES_WITH: Mapping[str, Mapping[str, Any]] = {"schedule": _INTERLEAVED, "virtual": _INTERLEAVED}
-"""Axis -> other values without which its own mean nothing."""
+_GOES_WITH: Mapping[str, Mapping[str, Any]] = {
+    "cp": {"attention": "sdpa"},
+    "schedule": _INTERLEAVED,
+    "virtual": _INTERLEAVED,
+}
+"""Axis -> other values without which its own mean nothing, or are refused."""
 
 
 @functools.cache

@@ -25,6 +25,9 @@ _REGISTRY = {
     "gpt2_zero": "search_spaces.gpt2:gpt2_zero",
     "gpt2_fsdp": "search_spaces.gpt2:gpt2_fsdp",
     "gpt2_128": "search_spaces.gpt2:gpt2_128",
+    "tr3m_1b3": "search_spaces.tr3m:tr3m_1b3",
+    "llama3_8b": "search_spaces.llama3:llama3_8b",
+    "llama3_8b_32k": "search_spaces.llama3:llama3_8b_32k",
 }
 
 _VALUES = ("axes", "cluster", "layout", "measurement", "recipe", "spec")

@@ -37,6 +37,17 @@ def bloom7b() -> Space:
             "zero_stage": (3, 1, 2, 0),
             "engine": ("fsdp", "deepspeed", "ddp"),
         },
+        model_parallel={
+            "attention": ("flex",),
+            "compile": ("block",),
+            "loss": ("chunked",),
+            "checkpointing": ("none", "full"),
+            "grad_sync": ("last",),
+            "engine": ("fsdp",),
+            "tp": (1, 2, 4, 8),
+            "pp": (1, 2, 4, 8),
+            "virtual": (1, 2),
+        },
         micro_batches=(1, 2, 4, 8, 16),
     )
     return dataclasses.replace(space, miniature=stand_in(space))

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainers.engines import imported_rules
+from trainers.mesh.division import division_refusals
+from trainers.mesh.stages import pipeline_refusals
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
 
@@ -83,7 +85,6 @@ def fewest_devices(values: Mapping[str, Any]) -> int:
 
 def reason_against(recipe: Recipe, layout: Layout, num_devices: int) -> str | None:
     """Why `layout` cannot train `recipe` on exactly `num_devices`, as one sentence; None when nothing is known."""
-    model = recipe.model
     if layout.world_size != num_devices:
         degrees = " x ".join(
             f"{axis} {getattr(layout, axis)}"
@@ -91,10 +92,16 @@ def reason_against(recipe: Recipe, layout: Layout, num_devices: int) -> str | No
             if getattr(layout, axis) > 1
         )
         return f"{degrees or 'every degree 1'} takes {layout.world_size} devices, there are {num_devices}"
-    if model.num_kv_heads % layout.tp:
-        return f"tp {layout.tp} does not divide the {model.num_kv_heads} key/value heads of {model.name}"
-    if layout.pp > model.num_layers:
-        return f"pp {layout.pp} is more than the {model.num_layers} layers of {model.name}"
-    if recipe.seq_len % layout.cp:
-        return f"cp {layout.cp} does not divide the sequence length {recipe.seq_len}"
-    return None
+    return next(iter((*pipeline_refusals(recipe, layout), *division_refusals(recipe, layout))), None)
+
+
+def splits_model(values: Mapping[str, Any], num_devices: int | None) -> bool:
+    """Whether the tp, pp and cp of these axis values split a model, as their engine can, over a number of devices that
+    divides `num_devices` (None: any)."""
+    split = {axis: size for axis in ("tp", "pp", "cp") if (size := values.get(axis, 1)) > 1}
+    if not split or (num_devices is not None and num_devices % math.prod(split.values())):
+        return False
+    try:
+        return split.keys() <= set(imported_rules(values["engine"]).model_parallel)
+    except (KeyError, ValueError):
+        return True  # others tell of an engine that is unknown

@@ -9,8 +9,11 @@ from trainers.values.spec import ModelSpec
 BYTES = 256
 """Vocabulary of the included text, which is read byte by byte."""
 
+_DEGREES = ("tp", "pp", "virtual", "cp")
+
 TIME_BUDGET_S = 225.0
-"""With what ends a search (the last rung, the table, Ray's own end), `make search` takes four minutes at most."""
+"""Of two workers. With what ends a search (the last rung, the table, Ray's own end), `make search` takes four minutes
+at most."""
 
 
 def small_model(
@@ -61,17 +64,20 @@ def on_cpus(space: Space) -> Space:
     )
 
 
-def stand_in(space: Space) -> Space:
-    """The miniature of `space`: its architecture and axes on the included text, two CPU workers under a memory cap.
+def stand_in(space: Space, num_workers: int = 2) -> Space:
+    """The miniature of `space`: its architecture on the included text, `num_workers` CPU workers under a memory cap.
 
     Few enough layouts for some minutes on two cores: all three engines, sharded in full or not at all, with and
     without activation checkpointing, by transformers' own kernels, since compiling takes longer than the whole search.
-    The cap is small enough for upper micro-batches to run out of memory, as they do on a real device.
+    The cap is small enough for upper micro-batches not to fit without checkpointing, as on a real device. On four
+    workers and more the model is split too, by every degree that `space` names.
     """
     model = small_model(space.recipe.model)
+    degrees = {axis: space.model_parallel[axis] for axis in _DEGREES if axis in space.model_parallel}
+    split = {"checkpointing": ("none",), "engine": ("fsdp", "ddp"), **degrees}
     return Space(
         name=f"{space.name}-miniature",
-        summary=f"{model.num_parameters / 1e6:.1f} M parameters on two CPU workers, standing in for {space.name}",
+        summary=f"{model.num_parameters / 1e6:.1f} M parameters on {num_workers} CPU workers, for {space.name}",
         recipe=Recipe(
             model=model,
             seq_len=256,
@@ -87,10 +93,12 @@ def stand_in(space: Space) -> Space:
             "engine": ("fsdp", "deepspeed", "ddp"),
             "attention": ("eager" if model.position == "alibi" else "sdpa",),
         },
+        model_parallel=split if degrees else {},
+        model_parallel_from=4,
         micro_batches=(1, 4, 8),
         refine=False,
-        device_memory_gib=0.35,
-        num_workers=2,
+        device_memory_gib=0.24,
+        num_workers=num_workers,
         repeats=0,
-        time_budget_s=TIME_BUDGET_S,
+        time_budget_s=TIME_BUDGET_S * num_workers / 2,
     )

@@ -24,17 +24,6 @@ _TEN_ROWS = {
     "gpt_530b": (105, 20480, 128, 2520),
     "gpt_1t": (128, 25600, 160, 3072),
 }
-TR3M_1B3 = ModelSpec(
-    name="tr3m-1B3",
-    architecture="gpt2",
-    num_layers=24,
-    hidden_size=2048,
-    num_heads=16,
-    vocab_size=50_257,
-    max_positions=2048,
-    embedding_norm=True,
-)
-"""BigScience's 1.3B baseline with a norm after the embedding."""
 
 
 def _gpt(name: str, num_layers: int, hidden_size: int, num_heads: int, max_positions: int = 2048) -> ModelSpec:
@@ -71,7 +60,7 @@ def _pipelined(name: str, summary: str, *recipes: Recipe) -> Space:
 
 def names() -> tuple[str, ...]:
     """The names that `load` knows."""
-    return ("gpt_175b", "gpt_200b", "tr3m_1b3", "gpt2_xxl", *_TEN_ROWS)
+    return ("gpt_175b", "gpt_200b", "gpt2_xxl", *_TEN_ROWS)
 
 
 def load(name: str) -> Space:
@@ -92,10 +81,6 @@ def load(name: str) -> Space:
         model = _gpt(name, 80, 14400, 96)
         recipes = [Recipe(model=model, seq_len=length, global_batch=2048) for length in (2048, 1024, 512)]
         return _pipelined(name, "GPT 200B, 80 layers of 14400, at lengths 2048, 1024 and 512", *recipes)
-    if name == "tr3m_1b3":
-        recipe = Recipe(model=TR3M_1B3, seq_len=2048, global_batch=512, compute_precision="fp16")
-        space = _pipelined(name, "BigScience's 1.3B with embedding norm, length 2048, batch 512, fp16", recipe)
-        return dataclasses.replace(space, axes={**space.axes, "attention": ("eager",)})
     if name == "gpt2_xxl":
         recipe = Recipe(model=GPT2_XXL, seq_len=128, global_batch=64, compute_precision="fp16")
         summary = "GPT-2 of 3B parameters, length 128, batch 64: FSDP2 and DeepSpeed"

@@ -7,7 +7,8 @@ from typing import Any
 
 from search_spaces.changes import GRAD_ACCUM, MICRO_BATCH, Change, near, parse
 from search_spaces.checks import check_axes, check_fields, check_number, check_recipe
-from search_spaces.degrees import fewest_devices, fill, reason_against
+from search_spaces.degrees import fewest_devices, fill, reason_against, splits_model
+from trainers.mesh.stages import schedule_refusal
 from trainers.values.batch import BatchPoint
 from trainers.values.codec import shortened
 from trainers.values.layout import Layout
@@ -87,6 +88,11 @@ class Space:
     """The reference recipe."""
     axes: Mapping[str, tuple[Any, ...]]
     """Layout field -> its values. Fields left out keep `Layout`'s default, degrees left out are filled."""
+    model_parallel: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict[str, tuple[Any, ...]])
+    """Layout field -> its values in a further product, of layouts that split the model: what it lacks is as in `axes`.
+    Degrees that do not divide the devices, and those that an engine has not, are left out of it."""
+    model_parallel_from: int = 2
+    """The fewest devices on which there is that further product."""
     micro_batches: tuple[int, ...] = ()
     refine: bool = True
     """Whether every integer between the last micro-batch that fits and the first that does not is tried too."""
@@ -138,6 +144,7 @@ class Space:
         """Refuses values of other types: a space may be a file that nobody's type checker has read."""
         name = f"space {self.name}"
         check_axes(self.axes, of=name)
+        check_axes(self.model_parallel, of=f"the model-parallel part of {name}")
         for field, kind in (("micro_batches", int), ("further_recipes", Recipe), ("points", Point)):
             values = getattr(self, field)
             if not isinstance(values, tuple):
@@ -181,7 +188,7 @@ class Space:
         rejected: list[Rejected] = []
         against = _Reasons()
         seen: set[str] = set()
-        for recipe, values, micro_batches, name in self.combinations():
+        for recipe, values, micro_batches, name in self.combinations(wanted):
             try:
                 layout = fill(values, wanted)
             except ValueError as error:
@@ -244,7 +251,10 @@ class Space:
         if change.kind == "micro_batch":
             return dataclasses.replace(self, micro_batches=tuple(sorted(values)), refine=False)
         if change.kind == "layout":
-            return dataclasses.replace(self, axes={**self.axes, axis: values})
+            again = {axis: values} if axis in self.model_parallel else {}
+            return dataclasses.replace(
+                self, axes={**self.axes, axis: values}, model_parallel={**self.model_parallel, **again}
+            )
         if axis == GRAD_ACCUM and (wrong := [value for value in values if value < 1]):
             raise ValueError(f"grad_accum must be at least 1, got {wrong[0]}")
         # Of accumulation and global batch one is set, and the other follows.
@@ -281,8 +291,11 @@ class Space:
                 if told is not None and (change.axis, value) in unproven:
                     raise ValueError(f"{change.axis}={value} gives no layout on any cluster: {told.text}")
 
-    def combinations(self) -> Iterator[tuple[Recipe, dict[str, Any], tuple[int, ...], str]]:
-        """(recipe, axis values, micro-batches, point's name) of all that the space names, meaningful or not."""
+    def combinations(
+        self, num_devices: int | None = None
+    ) -> Iterator[tuple[Recipe, dict[str, Any], tuple[int, ...], str]]:
+        """(recipe, axis values, micro-batches, point's name) of all that the space names for so many devices (None: for
+        any), meaningful or not."""
         if self.points:
             shared = {axis: values[0] for axis, values in self.axes.items()}
             for recipe, point in itertools.product(self.recipes, self.points):
@@ -290,8 +303,19 @@ class Space:
                 yield changed, {**shared, **point.layout}, (point.micro_batch,), point.name
             return
         for recipe in self.recipes:
-            for values in itertools.product(*self.axes.values()):
-                yield recipe, dict(zip(self.axes, values, strict=True)), self.micro_batches, ""
+            for values in _product(self.axes):
+                yield recipe, values, self.micro_batches, ""
+            if not self.model_parallel or (num_devices or self.model_parallel_from) < self.model_parallel_from:
+                continue
+            for values in _product({**self.axes, **self.model_parallel}):
+                if splits_model(values, num_devices):
+                    yield recipe, values, self.micro_batches, ""
+
+
+def _product(axes: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
+    """Every combination of these axes' values, the first axis varying slowest."""
+    for values in itertools.product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
 
 
 def _joined(one: Candidate, other: Candidate) -> Candidate:
@@ -333,9 +357,11 @@ def _ladder(
     ladder: list[int] = []
     for micro_batch in sorted(micro_batches, reverse=True):
         try:
-            BatchPoint.of(recipe, layout, micro_batch)
+            batch = BatchPoint.of(recipe, layout, micro_batch)
         except ValueError as error:
             reason = str(error)
         else:
-            ladder.insert(0, micro_batch)
+            reason = schedule_refusal(layout, batch.grad_accum)
+            if not reason:
+                ladder.insert(0, micro_batch)
     return tuple(ladder), None if ladder else reason

@@ -36,6 +36,17 @@ def space_of_config(path: Path) -> Space:
             "zero_stage": (3, 1, 2, 0),
             "engine": ("fsdp", "deepspeed", "ddp"),
         },
+        model_parallel={
+            "attention": ("flex" if model.position == "alibi" else "sdpa",),
+            "compile": ("block",),
+            "loss": ("chunked",),
+            "grad_sync": ("last",),
+            "engine": ("fsdp", "ddp"),
+            "cp": (1, 2, 4),
+            "tp": (1, 2, 4, 8),
+            "pp": (1, 2, 4, 8),
+            "virtual": (1, 2),
+        },
         micro_batches=(1, 2, 4, 8, 16),
     )
     return dataclasses.replace(space, miniature=on_cpus(space))

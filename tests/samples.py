@@ -1,12 +1,15 @@
 """Made-up values for tests of records and reports. Nothing here was measured."""
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
+from platform.finals.result import Result
+from platform.study.history import History
 from trainers.profiling.sums import Sums
 from trainers.values.batch import BatchPoint
 from trainers.values.cluster import Cluster
-from trainers.values.journal import Profile, StudyHeader
+from trainers.values.journal import Line, Measured, Profile, StudyHeader
 from trainers.values.layout import Layout
 from trainers.values.measurement import Conditions, Measurement, Outcome
 from trainers.values.recipe import Recipe
@@ -140,6 +143,15 @@ def header(name: str = "made-up", **fields: Any) -> StudyHeader:
         "searcher": "all",
     }
     return StudyHeader(name=name, **{**known, **fields})
+
+
+def result_of(measurements: Iterable[Measurement], *lines: Line, **fields: Any) -> Result:
+    """The result of a study of the recipes that were measured, with further lines of its journal."""
+    measured = [Measured(at="2026-01-01T00:00:00+00:00", measurement=each) for each in measurements]
+    recipes = tuple(dict.fromkeys(each.measurement.recipe for each in measured))
+    known: dict[str, Any] = {"at": "2026-01-01T00:00:00+00:00", "recipes": recipes}
+    first = header(**{**known, **fields})
+    return Result.of(History([first, *measured, *lines]))
 
 
 def miniature() -> Recipe:

@@ -19,7 +19,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from trainers import architectures
 from trainers.architectures import architecture_of
-from trainers.kernels.attention import layout_name, transformers_name
+from trainers.kernels.attention import SHARE, Share, layout_name, transformers_name
 from trainers.startup import lean
 from trainers.support import model_refusal
 from trainers.values.layout import Attention
@@ -30,6 +30,7 @@ from trainers.values.spec import ModelSpec
 class Model:
     """A model whose parameters hold no memory yet; `trainers.weights` fills them."""
 
+    spec: ModelSpec
     module: PreTrainedModel
     blocks: tuple[nn.Module, ...]
     """The transformer blocks in the order they run: the units of sharding and of activation checkpointing."""
@@ -37,12 +38,30 @@ class Model:
     """Their paths in `module`, such as "transformer.h.0"."""
     names: dict[nn.Parameter, str]
     """Each parameter's name; a tied one stands once, under its first name."""
+    units: tuple[nn.Module, ...]
+    """The blocks as they run: each with the wrapper of a checkpoint where it has one."""
+
+    @property
+    def block_indices(self) -> tuple[int, ...]:
+        """Places of the blocks in the whole model: a pipeline's stage has some of them."""
+        return tuple(int(name.rpartition(".")[2]) for name in self.block_names)
+
+    @property
+    def has_head(self) -> bool:
+        """Whether it gives logits: a stage of a pipeline may leave that to another."""
+        return not isinstance(self.head, PassThrough)
 
     @property
     def head(self) -> nn.Module:
         """The layer that gives the logits."""
-        config: Any = self.module.config
-        return self.module.get_submodule(architecture_of(config.model_type).head)
+        return self.module.get_submodule(architecture_of(self.spec.architecture).head)
+
+
+class PassThrough(nn.Module):
+    """Gives back the hidden states that it is given: stands for a part of the model that another stage runs."""
+
+    def forward(self, hidden: torch.Tensor, *_: Any) -> torch.Tensor:
+        return hidden
 
 
 def load_code() -> None:
@@ -65,6 +84,8 @@ def build(spec: ModelSpec, *, attention: Attention) -> Model:
     name = transformers_name(architecture.position, attention)
     with _parameters_on_meta():
         module = AutoModelForCausalLM.from_config(_config(spec), dtype=torch.float32, attn_implementation=name)
+        if spec.embedding_norm and not architecture.embedding_norm:
+            _add_embedding_norm(module, spec)
     architecture.use_attention(module, spec, attention)
     module.train()
     names = {parameter: name for name, parameter in module.named_parameters()}
@@ -77,8 +98,28 @@ def build(spec: ModelSpec, *, attention: Attention) -> Model:
     path = architecture.blocks
     blocks = tuple(module.get_submodule(path).children())
     return Model(
-        module=module, blocks=blocks, block_names=tuple(f"{path}.{i}" for i in range(len(blocks))), names=names
+        spec=spec,
+        module=module,
+        blocks=blocks,
+        block_names=tuple(f"{path}.{i}" for i in range(len(blocks))),
+        names=names,
+        units=blocks,
     )
+
+
+def share_attention(model: Model, share: Share) -> None:
+    """Makes the model compute `share` of its attention; its masks are then of that share too."""
+    architecture = architecture_of(model.spec.architecture)
+    setattr(model.module.config, SHARE, share)
+    for block in model.blocks:
+        architecture.share_attention(block.get_submodule(architecture.attention_path), share)
+
+
+def _add_embedding_norm(module: PreTrainedModel, spec: ModelSpec) -> None:
+    """Puts a norm of what is embedded, alike the last one, in the place that the architecture has for it."""
+    architecture = architecture_of(spec.architecture)
+    last: Any = module.get_submodule(architecture.final_norm)
+    module.set_submodule(architecture.norm_place, type(last)(spec.hidden_size, eps=last.eps))
 
 
 def attention_in_effect(module: PreTrainedModel) -> str:

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from trainers import architectures
 from trainers.architectures import architecture_of
 from trainers.kernels.rules import kernel_refusals
+from trainers.mesh.rules import mesh_refusals
+from trainers.mesh.stages import pipeline_refusals
 from trainers.values.cluster import Cluster
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
@@ -63,7 +65,9 @@ def _of_engine(recipe: Recipe, layout: Layout) -> Iterator[str]:
         yield "transformers' Adafactor keeps its states in fp32, never in bf16: choose state_precision fp32 or adamw"
     yield from layout.rules.refusals(recipe, layout)
     yield from layout.rules.depth_refusals(recipe, layout)
+    yield from pipeline_refusals(recipe, layout)
     yield from kernel_refusals(recipe, layout)
+    yield from mesh_refusals(recipe, layout)
 
 
 def _of_model(spec: ModelSpec) -> Iterator[str]:
@@ -72,8 +76,9 @@ def _of_model(spec: ModelSpec) -> Iterator[str]:
         return  # a configuration that transformers reads describes a model that transformers has
     if family.embedding_norm and not spec.embedding_norm:
         yield f"transformers has no {kind} without a norm after the embedding, {spec.name} asks for one"
-    if spec.embedding_norm and not family.embedding_norm:
-        others = [name for name in architectures.names() if architecture_of(name).embedding_norm]
+    if spec.embedding_norm and not (family.embedding_norm or family.norm_place):
+        declared = {name: architecture_of(name) for name in architectures.names()}
+        others = [name for name, each in declared.items() if each.embedding_norm or each.norm_place]
         yield (
             f"transformers has no {kind} with a norm after the embedding, {spec.name} asks for one:"
             f" use {' or '.join(others)}"

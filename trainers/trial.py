@@ -32,6 +32,9 @@ START_S = 300.0
 COLLECTIVE_TIMEOUT_S = 900
 """Above what the watchdog allows: it is the watchdog that should speak first."""
 
+UNUSED_CALLBACKS = ("DatasetsCallback", "PlacementGroupCleanerCallback")
+"""Of Ray Train: one hands out shards of Ray Data, one removes the placement group of a trial that was ended."""
+
 
 def run_trial(config: Mapping[str, Any]) -> None:
     """Runs the `Job` in `config["job"]`; reports how it ended to Tune. Never raises for what happened on a worker."""
@@ -45,7 +48,7 @@ def run_trial(config: Mapping[str, Any]) -> None:
         if _trainer(job, config["storage"]).fit().return_value:
             state, reason = "interrupted", "the time budget ended before the ladder did"
     except Exception as error:
-        raised, dead = _by_rank(error)
+        raised, dead = by_rank(error)
         verdict = classify(raised, dead=dead, otherwise=one_line(getattr(error, "controller_failure", error)))
         if unrecorded := next((each for each in raised.values() if isinstance(each, RecorderError)), None):
             verdict = Verdict(outcome=Outcome.FAILED, reason=str(unrecorded), silent=True)
@@ -77,8 +80,7 @@ class _Trainer(TorchTrainer):
         return controller.get_result()
 
     def _create_default_callbacks(self) -> list[Any]:
-        unused = ("DatasetsCallback", "PlacementGroupCleanerCallback")
-        return [each for each in super()._create_default_callbacks() if type(each).__name__ not in unused]
+        return [each for each in super()._create_default_callbacks() if type(each).__name__ not in UNUSED_CALLBACKS]
 
 
 def _trainer(job: Job, storage: str) -> TorchTrainer:
@@ -156,7 +158,7 @@ def _watch(job: Job, recorder: Any, started_s: float, over: threading.Event) -> 
             os._exit(EXIT_CODE)
 
 
-def _by_rank(error: BaseException) -> tuple[dict[int, BaseException], dict[int, str]]:
+def by_rank(error: BaseException) -> tuple[dict[int, BaseException], dict[int, str]]:
     """What each rank raised, and what Ray says of ranks whose process is gone.
 
     A rank that Ray's memory monitor killed could not say so itself: it is said here in its place.

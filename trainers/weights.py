@@ -6,7 +6,7 @@ the same model is meant among ranks of one kind of device.
 """
 
 import hashlib
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 
 import torch
 from torch import nn
@@ -34,11 +34,13 @@ def materialise(
     device: torch.device,
     dtype: torch.dtype = torch.float32,
     done: MutableMapping[nn.Parameter, nn.Parameter] | None = None,
+    cut: Callable[[str, torch.Tensor], torch.Tensor] | None = None,
 ) -> None:
     """Replaces every meta parameter in and below `module` by a drawn one on `device`, and moves the buffers there.
 
     `names` maps the meta parameters to their names. `done` carries meta parameter to replacement across calls on the
-    parts of one model, so that tied parameters stay one.
+    parts of one model, so that tied parameters stay one. `cut` gives this rank's part of a parameter by its name, where
+    ranks hold different parts.
     """
     done = {} if done is None else done
     for child in module.modules():
@@ -47,6 +49,7 @@ def materialise(
                 continue
             if parameter not in done:
                 value = draw(names[parameter], parameter.shape, seed=seed, std=std, device=device)
+                value = value if cut is None else cut(names[parameter], value)
                 done[parameter] = nn.Parameter(value.to(dtype), requires_grad=parameter.requires_grad)
             setattr(child, key, done[parameter])
         for key, buffer in list(child.named_buffers(recurse=False, remove_duplicate=False)):

@@ -22,6 +22,7 @@ from trainers.measuring.host import HostSampler
 from trainers.measuring.ladder import best_above_tokens_per_s, deadline_s, misfits, with_headroom_gib
 from trainers.measuring.rung import Rung
 from trainers.measuring.sampling import CpuSampler, NvmlSampler, Sampler
+from trainers.mesh.placement import placement_refusal
 from trainers.startup import prestart
 from trainers.values.batch import BatchPoint
 from trainers.values.codec import from_json, to_json
@@ -86,6 +87,8 @@ class Worker:
         if not job.layout.steps_on_host:  # an optimizer that steps on the host has all of its cores
             prestart.ask(ray.train.get_context().get_local_world_size(), job.cpus_per_worker)
         nodes = self.gather(ray.get_runtime_context().get_node_id())
+        if reason := placement_refusal(job.layout, nodes):
+            raise RungFailure(Outcome.FAILED, reason, phase="init", rank=self.rank)
         if self.rank == 0:
             self._call_recorder("place", job.trial_id, nodes)
         if self.matmul_peak_tflops is None:

@@ -50,6 +50,10 @@ class Columns:
     pp: Array
     cp: Array
     virtual_stages: Array
+    largest_blocks: Array
+    """Blocks of the pipeline rank that has most, 0 where the cut is not known; see `mesh.stages_of`."""
+    first_blocks: Array
+    last_blocks: Array
     sequence_parallel: Array
     sync_every: Array
     full_checkpointing: Array

@@ -26,6 +26,7 @@ from platform.cost_model.kernels import (
     pads_vocabulary,
 )
 from platform.cost_model.layout_arrays import AXES, LayoutArrays
+from platform.cost_model.mesh import blocks_of_ranks
 from platform.cost_model.offload import LINK_SHARE
 from platform.cost_model.stacks import fact
 from trainers.architectures import architecture_of
@@ -139,6 +140,7 @@ def features(
         **_of_cluster(cluster, work.precision),
         **_of_engine(work, layouts),
         **_of_kernels(work, layouts),
+        **blocks_of_ranks(work.model, work.seq_len, layouts),
         "micro_batch": micro_batch,
         "grad_accum": grad_accum,
         "global_batch": micro_batch * grad_accum * dp,

@@ -31,6 +31,12 @@ class LayoutArrays:
         assert not isinstance(values, tuple), axis
         return values
 
+    def distinct(self, axis: str) -> Words:
+        """The distinct words of an axis, and of each row the place of its own among them."""
+        values = self._values[axis]
+        assert isinstance(values, tuple), axis
+        return values
+
     def of_words(self, function: Callable[..., float], *axes: str) -> Array:
         """`function` of the words of `axes`: called once for each combination of distinct ones."""
         columns = [self._values[axis] for axis in axes]

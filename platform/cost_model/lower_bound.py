@@ -10,9 +10,11 @@ that a matrix product reads or writes are counted here, because a compiler may r
 """
 
 import dataclasses
+from collections.abc import Iterator
 
 from platform.cost_model.engines import costs
 from platform.cost_model.engines.base import Sizes
+from trainers.mesh.stages import stages_of
 from trainers.values.batch import BatchPoint
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
@@ -62,8 +64,51 @@ NOTHING_CERTAIN = LowerBound(
 """The floor of an engine that the model does not know."""
 
 
-def _activation_bytes(recipe: Recipe, layout: Layout, batch: BatchPoint) -> tuple[float, float]:
-    """Bytes (all blocks of an average stage, one block) that backward needs, for one micro-batch of one rank.
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Rank:
+    """What one rank of a pipeline holds at least; without a pipeline, every rank."""
+
+    blocks: float
+    outside: float
+    """Parameters outside the blocks."""
+    checkpointed: float
+    """The most of its blocks that may be checkpointed."""
+    in_flight: float
+    """Micro-batches whose activations it holds before its first backward pass."""
+    has_loss: bool
+
+
+def _ranks(recipe: Recipe, layout: Layout, batch: BatchPoint) -> Iterator[_Rank]:
+    model = recipe.model
+    # A compiler under a budget may keep no more than a checkpoint does.
+    every = layout.checkpoint_every if layout.activation_budget == 1 else 1
+    stages = stages_of(recipe, layout)
+    table = model.vocab_size * model.hidden_size
+    for rank in range(layout.pp):
+        own = stages[rank :: layout.pp]
+        outside = 0.0
+        if own[0].has_embeddings:
+            outside += model.embedding_parameters
+            if layout.pp > 1:  # the last rank has the last norm, and the head's table unless that is this one
+                outside -= 2 * model.hidden_size + (0 if model.tied_embeddings else table)
+        if own[-1].has_head and layout.pp > 1:
+            outside += table
+        begun = layout.pp - rank
+        if layout.virtual > 1:  # by virtual stages, of which the smallest counts
+            chunks = 2 * (begun - 1) + (layout.virtual - 1) * layout.pp + 1
+            smallest = min(len(stage.blocks) for stage in own) * layout.virtual
+            begun = chunks / layout.virtual * smallest / max(1, sum(len(stage.blocks) for stage in own))
+        yield _Rank(
+            blocks=sum(len(stage.blocks) for stage in own),
+            outside=outside,
+            checkpointed=sum(-(-len(stage.blocks) // every) for stage in own) if every else 0.0,
+            in_flight=min(begun, batch.grad_accum),
+            has_loss=own[-1].has_head,
+        )
+
+
+def _activation_bytes(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _Rank) -> tuple[float, float]:
+    """Bytes (all blocks of `rank`, one block) that backward needs, for one micro-batch.
 
     A block's matrix products read its input, write queries, keys and values, read the attention's output, write the
     second residual and the feed-forward's inner values; eager attention keeps the probabilities too (arXiv 2205.05198,
@@ -77,28 +122,29 @@ def _activation_bytes(recipe: Recipe, layout: Layout, batch: BatchPoint) -> tupl
     if layout.attention == "eager" and layout.compile == "none" and layout.cp == 1:
         probabilities = float(model.num_heads) * recipe.seq_len
     one_block = tokens * size * (width + probabilities)
-    # A compiler under a budget may keep no more than a checkpoint does.
-    every = layout.checkpoint_every if layout.activation_budget == 1 else 1
-    checkpointed = -(-model.num_layers // every) if every else 0
-    kept = checkpointed * tokens * size * model.hidden_size + (model.num_layers - checkpointed) * one_block
-    return kept / layout.pp, one_block
+    kept = rank.checkpointed * tokens * size * model.hidden_size + (rank.blocks - rank.checkpointed) * one_block
+    return kept, one_block
 
 
 def lower_bound(recipe: Recipe, layout: Layout, batch: BatchPoint) -> LowerBound:
-    """The floor under one rank's peak memory, with its parts.
+    """The floor under the largest rank's peak memory, with its parts.
 
-    The largest rank holds at least the average over tensor-parallel and pipeline ranks, so model parallelism divides
-    everything evenly here. Three instants are looked at, the largest is returned.
+    Of tensor-parallel ranks each holds a part at least; of a pipeline's, what its stages hold.
     """
+    if costs(layout.engine) is None:
+        return NOTHING_CERTAIN
+    bounds = (_rank_bound(recipe, layout, batch, rank) for rank in _ranks(recipe, layout, batch))
+    return max(bounds, key=lambda bound: bound.total_gib)
+
+
+def _rank_bound(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _Rank) -> LowerBound:
     model, compute = recipe.model, Sizes.of(recipe).compute
     engine = costs(layout.engine)
-    if engine is None:
-        return NOTHING_CERTAIN
-    split = layout.tp * layout.pp
+    assert engine is not None
     bytes_each = engine.certain(recipe, layout, batch)
-    parameters = model.num_parameters / split
-    block_parameters = model.num_layers * model.parameters_per_layer / split
-    all_blocks, one_block = _activation_bytes(recipe, layout, batch)
+    block_parameters = rank.blocks * model.parameters_per_layer / layout.tp
+    parameters = block_parameters + rank.outside / layout.tp
+    of_micro_batch, one_block = _activation_bytes(recipe, layout, batch, rank)
     input_bytes = batch.micro_batch * recipe.seq_len / layout.cp / layout.tp * compute * model.hidden_size
 
     resident = parameters * bytes_each.resident
@@ -108,18 +154,24 @@ def lower_bound(recipe: Recipe, layout: Layout, batch: BatchPoint) -> LowerBound
     if bytes_each.gathers_blocks:
         unit_copies = model.parameters_per_layer / layout.tp * compute
     logits = 0.0
-    if layout.loss == "plain" and layout.pp == 1:
+    if layout.loss == "plain" and rank.has_loss:
         # The gradient stands beside what it is computed from, unless a compiler writes it in place.
         alive = 1 if layout.compile == "model" else 2
         logits = batch.micro_batch * recipe.seq_len / layout.cp * (model.vocab_size / layout.tp) * compute * alive
     # The last checkpointed block comes first in the backward pass only where every block is checkpointed.
-    backward_block = one_block - input_bytes if layout.checkpoint_every == 1 else 0.0
+    backward_block = one_block - input_bytes if layout.checkpoint_every == 1 and rank.blocks else 0.0
+    # Gradients are held from the second backward pass on, when one micro-batch less may be left to begin.
+    first, second = (of_micro_batch * count for count in (rank.in_flight, min(rank.in_flight, batch.grad_accum - 1)))
+    passes = [(first, held if layout.pp == 1 else 0.0)]
+    if layout.pp > 1:
+        passes.append((second, held))
 
-    instants = (
-        ("loss", resident, held, copies, all_blocks, logits),
-        ("block_backward", resident, held, max(copies, unit_copies), all_blocks + backward_block, 0.0),
-        ("optimizer", resident, parameters * bytes_each.final_gradients, 0.0, 0.0, 0.0),
-    )
+    instants: list[tuple[str, float, float, float, float, float]] = []
+    for kept, gradients in passes:
+        instants.append(("loss", resident, gradients, copies, kept, logits))
+        gathered = max(copies, unit_copies)
+        instants.append(("block_backward", resident, gradients, gathered, kept + backward_block, 0.0))
+    instants.append(("optimizer", resident, parameters * bytes_each.final_gradients, 0.0, 0.0, 0.0))
     phase, *parts = max(instants, key=lambda instant: sum(instant[1:]))
     states, gradients, held_copies, activations, loss = (part / GIB for part in parts)
     return LowerBound(

@@ -15,7 +15,7 @@ from platform.cost_model.compute import casts_softmax, widens_gelu
 from platform.cost_model.engines import costs_of
 from platform.cost_model.engines.base import NOTHING, Copies, PerParameter
 from platform.cost_model.lower_bound import GIB, LowerBound, lower_bound, lower_bound_gib
-from platform.cost_model.mesh import Stages, rank_parameters, stages_of
+from platform.cost_model.mesh import Stages, first_outside, rank_parameters, stages_of
 
 __all__ = ["PHASES", "LowerBound", "PeakMemory", "lower_bound", "lower_bound_gib", "peak_memory"]
 
@@ -155,23 +155,30 @@ def _ranks(c: Columns, stages: Stages, owned: Array) -> tuple[_Rank, _Rank, _Ran
     piped = c.pp > 1
     block, outside = c.layer_parameters / c.tp, c.embedding_parameters / c.tp
     logits = _logit_bytes(c)
-    in_flight = np.minimum(c.pp, c.grad_accum)
-    interleaved = 1 + (c.pp - 1) / (c.pp * c.virtual_stages) * (c.virtual_stages > 1)
+
+    def in_flight(rank: Array | float) -> Array:
+        """Micro-batches of the pipeline's `rank`; those of an interleaved schedule, virtual stage by virtual stage,
+        divided by these (Megatron-LM, `schedules.py`: the warm-up of its interleaved schedule).
+        """
+        begun = c.pp - rank
+        chunks = 2 * (begun - 1) + (c.virtual_stages - 1) * c.pp + 1
+        return np.minimum(np.where(c.virtual_stages > 1, chunks / c.virtual_stages, begun), c.grad_accum)
+
     head = np.where(c.tied > 0, c.embedding_parameters, c.table_parameters) / c.tp
     first = _Rank(
         exists=np.ones(()),
-        parameters=np.where(piped, stages.first * block + outside, owned),
+        parameters=np.where(piped, stages.first * block + first_outside(c), owned),
         layers=np.where(piped, stages.first, c.layers),
-        in_flight=np.where(piped, in_flight * interleaved, 1.0),
+        in_flight=np.where(piped, in_flight(0.0), 1.0),
         logits=np.where(piped, 0.0, logits),
-        outside=outside,
+        outside=np.where(piped, first_outside(c), outside),
         has_table=True,
     )
     middle = _Rank(
         exists=np.where(c.pp > 2, 1.0, 0.0),
         parameters=stages.largest * block,
         layers=stages.largest,
-        in_flight=in_flight - 1.0,
+        in_flight=np.maximum(in_flight(1.0), 0.0),
         logits=NOTHING,
         outside=outside * 0.0,
         has_table=False,
@@ -180,9 +187,9 @@ def _ranks(c: Columns, stages: Stages, owned: Array) -> tuple[_Rank, _Rank, _Ran
         exists=np.where(piped, 1.0, 0.0),
         parameters=stages.last * block + head,
         layers=stages.last,
-        in_flight=np.ones(()),
+        in_flight=np.where(piped, in_flight(c.pp - 1.0), 1.0),
         logits=logits,
-        outside=outside,
+        outside=head,
         has_table=True,
     )
     return first, middle, last

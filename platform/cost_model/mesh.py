@@ -6,6 +6,9 @@ import numpy as np
 
 from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwidth
 from platform.cost_model.columns import Array, Columns, Mask
+from platform.cost_model.layout_arrays import LayoutArrays
+from trainers.mesh.stages import blocks_of_stages
+from trainers.values.spec import ModelSpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,17 +46,42 @@ class Ring:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Stages:
-    """Blocks of pipeline stages: DeepSpeed and Megatron-LM cut blocks evenly, or count embedding and head as blocks."""
+    """Blocks of a pipeline's ranks, those of all virtual stages of one together."""
 
     largest: Array
-    """Blocks of the largest stage."""
+    """Of the rank that has most."""
     first: Array
     last: Array
 
 
+def blocks_of_ranks(model: ModelSpec, seq_len: int, layouts: LayoutArrays) -> dict[str, Array]:
+    """The columns of `Stages`, as this project's trainers cut the model."""
+    pp, virtual = np.broadcast_arrays(layouts.numbers("pp"), layouts.numbers("virtual"))
+    if np.all(pp == 1):
+        return {name: np.asarray(float(model.num_layers)) for name in STAGE_COLUMNS}
+    words, word_of_row = layouts.distinct("checkpointing")
+    pairs, pair_of_row = np.unique(np.stack([pp.ravel(), virtual.ravel()]), axis=1, return_inverse=True)
+    table = np.array(
+        [[_rank_blocks(model, seq_len, word, int(pair[0]), int(pair[1])) for pair in pairs.T] for word in words]
+    )
+    found = table[word_of_row, pair_of_row.reshape(pp.shape)]
+    return {name: found[..., place] for place, name in enumerate(STAGE_COLUMNS)}
+
+
+STAGE_COLUMNS = ("largest_blocks", "first_blocks", "last_blocks")
+
+
+def _rank_blocks(model: ModelSpec, seq_len: int, checkpointing: str, pp: int, virtual: int) -> tuple[int, int, int]:
+    """(most blocks of a rank, blocks of the first, of the last)."""
+    stages = blocks_of_stages(model, seq_len, checkpointing, pp, virtual)
+    ranks = [sum(stages[rank::pp]) for rank in range(pp)]
+    return max(ranks), ranks[0], ranks[-1]
+
+
 def stages_of(columns: Columns) -> Stages:
-    """Even cuts where the pipeline degree divides the blocks; else embedding and head count as one block each, where
-    that makes it even (DeepSpeed's `partition_method="type:transformer|embedding"`); else the rest goes to some.
+    """The ranks' blocks where they are stated. Of published runs they are not: even cuts where the pipeline degree
+    divides the blocks; else embedding and head count as one block each, where that makes it even (DeepSpeed's
+    `partition_method="type:transformer|embedding"`); else the rest goes to some.
     """
     layers, pp = columns.layers, columns.pp
     even = layers % pp == 0
@@ -67,7 +95,12 @@ def stages_of(columns: Columns) -> Stages:
     first = np.where(by_cost, np.minimum(share, layers), ends)
     last = np.where(by_cost, np.maximum(layers - share * (pp - 1), 0.0), ends)
     largest = np.where(by_cost, first, largest)
-    return Stages(largest=np.where(pp == 1, layers, largest), first=first, last=last)
+    stated = columns.largest_blocks > 0
+    return Stages(
+        largest=np.where(stated, columns.largest_blocks, np.where(pp == 1, layers, largest)),
+        first=np.where(stated, columns.first_blocks, first),
+        last=np.where(stated, columns.last_blocks, last),
+    )
 
 
 def rank_parameters(columns: Columns, stages: Stages) -> tuple[Array, Array]:
@@ -76,15 +109,18 @@ def rank_parameters(columns: Columns, stages: Stages) -> tuple[Array, Array]:
     A tied table lies on both ends of a pipeline.
     """
     c = columns
-    blocks = stages.largest * c.layer_parameters / c.tp
-    whole = (c.layers * c.layer_parameters + c.embedding_parameters) / c.tp
-    ends = (
-        stages.first * c.layer_parameters / c.tp
-        + np.where(c.tied > 0, c.embedding_parameters, c.embedding_parameters - c.table_parameters) / c.tp
-    )
-    return np.where(c.pp > 1, np.maximum(blocks, ends), whole), np.where(
-        c.pp > 1, blocks, c.layers * c.layer_parameters / c.tp
-    )
+    block = c.layer_parameters / c.tp
+    blocks = stages.largest * block
+    whole = c.layers * block + c.embedding_parameters / c.tp
+    first = stages.first * block + first_outside(c)
+    last = stages.last * block + np.where(c.tied > 0, c.embedding_parameters, c.table_parameters) / c.tp
+    largest = np.maximum(blocks, np.maximum(first, last))
+    return np.where(c.pp > 1, largest, whole), np.where(c.pp > 1, blocks, c.layers * block)
+
+
+def first_outside(c: Columns) -> Array:
+    """Parameters outside the blocks on a pipeline's first rank: all where a table is tied, else all but the head's."""
+    return np.where(c.tied > 0, c.embedding_parameters, c.embedding_parameters - c.table_parameters) / c.tp
 
 
 def data_ring(c: Columns) -> Ring:

@@ -1,6 +1,7 @@
 """Whether a layout's degrees can stand on a cluster, and which of its ranks is which."""
 
 from platform.cost_model.hardware import ClusterSpec
+from trainers.mesh.stages import divides_blocks, num_stages
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
 
@@ -13,10 +14,15 @@ def misplaced(recipe: Recipe, layout: Layout, cluster: ClusterSpec) -> str:
     reasons = (
         ("degrees do not divide the devices", layout.world_size != cluster.num_devices),
         ("tp does not divide the heads", model.num_heads % layout.tp or model.num_kv_heads % layout.tp),
-        ("tp reaches across nodes", layout.tp > cluster.devices_per_node),
-        ("pp is more than the layers", layout.pp > model.num_layers),
+        ("tp and cp reach across nodes", cluster.devices_per_node % (layout.tp * layout.cp)),
+        ("pp x virtual does not divide the blocks", layout.pp > 1 and not divides_blocks(model, num_stages(layout))),
+        ("grad_sync every under a pipeline", layout.pp > 1 and layout.grad_sync == "every"),
         ("cp does not divide the sequence", layout.cp > 1 and recipe.seq_len % (2 * layout.cp)),
-        ("ZeRO stages 2 and 3 under a pipeline", layout.pp > 1 and layout.zero_stage > 1),
+        ("tp does not divide the vocabulary", model.vocab_size % layout.tp),
+        (
+            "DeepSpeed's stages 2 and 3 under a pipeline",
+            layout.pp > 1 and layout.zero_stage > 1 and not layout.rules.axes.get("virtual"),
+        ),
     )
     return next((reason for reason, holds in reasons if holds), "")
 

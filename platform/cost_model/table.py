@@ -17,6 +17,7 @@ from platform.cost_model.features import Workload, features
 from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device_by_memory, find_node
 from platform.cost_model.layout_arrays import LayoutArrays
 from platform.cost_model.memory import outside_gib
+from platform.cost_model.mesh import STAGE_COLUMNS
 from platform.cost_model.predict import predict
 from platform.cost_model.published import (
     compile_of,
@@ -229,7 +230,11 @@ def _columns(row: Row, model: ModelSpec, cluster: ClusterSpec, layout: Mapping[s
         cluster,
         micro_batch=np.array([micro_batch]),
         grad_accum=np.array([grad_accum]),
-        stack=stack_features(row, work, cluster, tp),
+        stack={
+            **stack_features(row, work, cluster, tp),
+            # How other software cuts its stages is not stated.
+            **({} if row.get("engine") else dict.fromkeys(STAGE_COLUMNS, 0.0)),
+        },
     )
 
 

@@ -10,13 +10,17 @@ MOST = 3
 
 
 def contenders(measurements: Iterable[Measurement]) -> list[PointRuns]:
-    """The points of one recipe that may each be the fastest because the machine was disturbed, the leader first; empty
+    """The contenders among the points of one recipe."""
+    return contenders_of(ranked(measurements))
+
+
+def contenders_of(order: Sequence[PointRuns]) -> list[PointRuns]:
+    """The points of a ranking that may each be the fastest because the machine was disturbed, the leader first; empty
     where it was not.
 
     Beside the leader these are the points that the search measured at most 10 % slower than it, and those of which the
     search's figure alone is known and is more than 10 %, and more than its interval, above the leader's median.
     """
-    order = ranked(measurements)
     if not order:
         return []
     leader, others = order[0], sorted(order[1:], key=lambda point: -point.search_tokens_per_s)
@@ -31,7 +35,11 @@ def unresolved(measurements: Iterable[Measurement]) -> list[PointRuns]:
     """The leader of one recipe and the contenders that it is neither faster than nor tied with; empty where there are
     none, so that the leader is the winner.
     """
-    candidates = contenders(measurements)
+    return unresolved_of(contenders(measurements))
+
+
+def unresolved_of(candidates: Sequence[PointRuns]) -> list[PointRuns]:
+    """The same, from the contenders."""
     if not candidates:
         return []
     leader, *others = candidates

@@ -2,9 +2,10 @@
 
 import dataclasses
 import math
+import sys
 from collections.abc import Collection, Sequence
 
-from platform.common.text import plural
+from platform.common.text import duration, plural
 from platform.finals import gate as gates
 from platform.finals.closing import Closing, of_recipe
 from platform.finals.contenders import contenders, named_winner, unresolved
@@ -29,8 +30,11 @@ MOST_UNGATED = 1 / 2
 MOST_OF_RUNS = 1 / 3
 """Share of a budget up to which a search leaves time for the finalists' runs too."""
 MOST_ROUNDS = 6
-"""Rounds of the contenders' runs in one session; another session has as many. The first intervals over pairs that are
-narrow enough to tell layouts 10 % apart come after three or four."""
+"""Rounds of the contenders' runs in one session; another session has as many."""
+SURE_ROUNDS = 3
+"""Rounds that only a budget cuts short: the first intervals over pairs that are narrow enough to tell layouts 10 % apart
+come after three or four. Without a budget a further round begins only where all of them together take no longer than
+the search's own trials did."""
 
 
 class Finals:
@@ -59,7 +63,7 @@ class Finals:
             if runs and self._fits(runs[0], history, left_s, costs):
                 return _trial_of(runs[0])
             if unresolved(of_recipe(recipe, history)):
-                run = self._contenders_run(recipe, history)
+                run = self._contenders_run(recipe, history, left_s, costs)
                 if run is not None and left_s >= costs.repeat_s(run.point):
                     return _trial_of(run, contends=True)
                 continue  # nobody knows yet whose last run and gate are worth their time
@@ -82,15 +86,24 @@ class Finals:
                 return trial
         return None
 
-    def _contenders_run(self, recipe: Recipe, history: History) -> Run | None:
-        """The contenders' next run in this session, whatever time is left."""
+    def _contenders_run(self, recipe: Recipe, history: History, left_s: float, costs: Costs) -> Run | None:
+        """The contenders' next run in this session; without a budget (`left_s` is infinite) within the search's time."""
         order = contenders(of_recipe(recipe, history))
         after = self.rules.repeats + 1  # the number of a last run
         before = self._rounds_before.setdefault(
             recipe.id, max((run.repeat for point in order for run in point.runs), default=0)
         )
         most = MOST_ROUNDS + max(0, before - after)
-        return contenders_run(order, after=after, most=most, tried=self._closing.tried(recipe))
+        run = contenders_run(order, after=after, most=most, tried=self._closing.tried(recipe))
+        if run is None:
+            return None
+        rounds = range(max(before, after) + 1, run.repeat)
+        begins = not any(each.repeat == run.repeat for point in order for each in point.runs)
+        if begins and math.isinf(left_s) and len(rounds) >= SURE_ROUNDS:
+            round_s = sum(costs.repeat_s(point.search or point.shown) for point in order)
+            if history.trials_s(recipe, rounds) + round_s > history.trials_s(recipe, range(1)):
+                return None
+        return run
 
     def reserve_s(self, history: History, costs: Costs, whole_s: float) -> float:
         """Seconds of a budget of `whole_s` that a search leaves to the final trials that would follow now; once some
@@ -134,7 +147,7 @@ class Finals:
                 points = len({(run.point.layout.id, run.point.batch) for run in runs})
                 missing.append(f"{plural(len(runs), 'run')} of {plural(points, 'finalist')}{of}")
             if open_ := unresolved(of_recipe(recipe, history)):
-                missing.append(f"further runs of {len(open_)} contenders{of}")
+                missing.append(f"further runs of {len(open_)} contenders{of}{self._rounds_words(recipe, history)}")
                 continue
             closing = anew._closing.next(recipe, history)
             if closing is None:
@@ -156,6 +169,12 @@ class Finals:
                 what += " and the winner's last run" if run_s else ""
             missing.append(f"{what}{of}{about}")
         return ", ".join(missing)
+
+    def _rounds_words(self, recipe: Recipe, history: History) -> str:
+        """How long the contenders' rounds of all sessions took, beside the search's trials; "" before the first."""
+        spent_s = history.trials_s(recipe, range(self.rules.repeats + 2, sys.maxsize))
+        searched = duration(history.trials_s(recipe, range(1)))
+        return f" (those so far took {duration(spent_s)}, the search {searched})" if spent_s else ""
 
     def started(self, trial: FinalTrial) -> None:
         """`trial` is run: it is not given again, whatever it leaves."""

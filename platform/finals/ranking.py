@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from platform.study.history import by_recipe
 from trainers.measuring.intervals import interval
 from trainers.values.measurement import Measurement, Outcome
 
@@ -106,6 +105,12 @@ class PointRuns:
             return self.typical
         return next(run for run in runs if speed_of(run) == middle)
 
+    @property
+    def representative(self) -> Measurement:
+        """The run that stands for the point where each point is shown once; where one failed, the last that did."""
+        failed = [run for run in self.decisive if run.outcome is not Outcome.OK]
+        return failed[-1] if failed else self.shown
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
@@ -154,20 +159,28 @@ def points(measurements: Iterable[Measurement]) -> list[PointRuns]:
 
 def by_speed(measurements: Iterable[Measurement]) -> list[PointRuns]:
     """The points of one recipe that may win, the fastest first by their medians alone."""
-    able = [(point.median_tokens_per_s, point) for point in points(measurements)]
-    sure = [(median, point) for median, point in able if median is not None]
-    return [point for _, point in sorted(sure, key=lambda pair: -pair[0])]
+    return [point for _, point in _with_medians(points(measurements))]
+
+
+def _with_medians(of_recipe: Sequence[PointRuns]) -> list[tuple[float, PointRuns]]:
+    able = ((point.median_tokens_per_s, point) for point in of_recipe)
+    return sorted(((median, point) for median, point in able if median is not None), key=lambda pair: -pair[0])
 
 
 def ranked(measurements: Iterable[Measurement]) -> list[PointRuns]:
-    """The points of one recipe that may win, the fastest first.
+    """The points of one recipe that may win, the fastest first."""
+    return rank(points(measurements))
+
+
+def rank(of_recipe: Sequence[PointRuns]) -> list[PointRuns]:
+    """Those of the points of one recipe that may win, the fastest first.
 
     The best of many single figures leans upwards, and a run again tells. So a point that was not run again stands
     behind those that were, unless the search measured it faster than each of them.
     """
-    sure = by_speed(measurements)
-    bar = max((speed_of(point.search) for point in sure if point.runs and point.search), default=-math.inf)
-    return sorted(sure, key=lambda point: not point.runs and (point.median_tokens_per_s or 0.0) <= bar)
+    sure = _with_medians(of_recipe)
+    bar = max((speed_of(point.search) for _, point in sure if point.runs and point.search), default=-math.inf)
+    return [point for _, point in sorted(sure, key=lambda pair: not pair[1].runs and pair[0] <= bar)]
 
 
 def winner(measurements: Iterable[Measurement]) -> Measurement | None:
@@ -189,18 +202,11 @@ def winner(measurements: Iterable[Measurement]) -> Measurement | None:
     return None if best is None else best.shown
 
 
-def winners(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
-    """Each recipe's winner by recipe id; a recipe without one is left out."""
-    best_of = {recipe_id: winner(group) for recipe_id, group in by_recipe(measurements).items()}
-    return {recipe_id: best for recipe_id, best in best_of.items() if best is not None}
-
-
-def comparisons(measurements: Iterable[Measurement]) -> list[Comparison]:
-    """The best point of one recipe beside each other that was run as often, the next best first.
+def comparisons(order: Sequence[PointRuns]) -> list[Comparison]:
+    """The best point of a ranking beside each other that was run as often, the next best first.
 
     Empty where there are fewer than two pairs of runs.
     """
-    order = ranked(measurements)
     return [comparison for other in order[1:] if (comparison := compared(order[0], other)) is not None]
 
 

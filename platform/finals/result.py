@@ -1,37 +1,39 @@
-"""The result of a study: of each recipe the ranking, the winner or what is not resolved, the gate and the profile."""
+"""The result of a study as one value: of each recipe the ranking, the winner or what is not resolved, its gates and
+profile, and what was not tried. A command computes it once; reports, MLflow and the exit code are made from it.
+"""
 
 import dataclasses
-from collections.abc import Iterable
+import functools
+from collections.abc import Sequence
 
-from platform.finals.contenders import contenders, unresolved
+from platform.finals.closing import has_curves
+from platform.finals.contenders import contenders_of, unresolved_of
+from platform.finals.coverage import Coverage, coverage
 from platform.finals.gate import Verdict, verdict_on
-from platform.finals.ranking import Comparison, PointRuns, comparisons, ranked
+from platform.finals.ranking import Comparison, PointRuns, comparisons, points, rank, speed_of, winner
 from platform.study.history import History, by_recipe
-from trainers.values.journal import Profile
+from trainers.values.journal import GateCurves, Profile, StudyHeader
+from trainers.values.layout import Layout
 from trainers.values.measurement import Measurement, Outcome
 from trainers.values.recipe import Recipe
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RecipeResult:
     """What a study says of one recipe."""
 
     recipe: Recipe
     measurements: tuple[Measurement, ...]
     """All of the recipe, skipped ones too."""
-    judged: tuple[Measurement, ...]
-    """What a verdict goes by: nothing where the search ended before its first trial with the recipe, since what was
-    skipped beforehand says nothing of what was left to try."""
+    points: tuple[PointRuns, ...]
+    """Its batch points with all their runs, in the order in which they were first tried."""
     ranking: tuple[PointRuns, ...]
     """The points that may win, the best first."""
     contenders: tuple[PointRuns, ...]
     """The points that may each be the fastest because the machine was disturbed; none where it was not."""
     unresolved: tuple[PointRuns, ...]
     """The points between which the fastest is not resolved; none where the best is the winner."""
-    gate: Verdict | None
-    """On the winner's numerics; None without a winner, or where curves are missing."""
-    profile: Profile | None
-    """The winner's; None where it has none."""
+    history: History = dataclasses.field(repr=False)
 
     @property
     def leader(self) -> PointRuns | None:
@@ -39,22 +41,79 @@ class RecipeResult:
         return self.ranking[0] if self.ranking else None
 
     @property
-    def winner(self) -> Measurement | None:
-        """The run that stands for the best point; None where nothing ran, or where it is not resolved which is it."""
-        return self.leader.shown if self.leader is not None and not self.unresolved else None
+    def winning_point(self) -> PointRuns | None:
+        """The winner with all its runs; None where nothing ran, or where it is not resolved which is the best."""
+        return None if self.unresolved else self.leader
 
-    @property
+    @functools.cached_property
+    def winner(self) -> Measurement | None:
+        """The run that stands for the winner; None where there is none."""
+        return None if self.winning_point is None else self.winning_point.shown
+
+    @functools.cached_property
+    def runner_up(self) -> Measurement | None:
+        """The best of another layout than the winner's that no gate barred; None where there is none.
+
+        What was stopped as slow cannot win, yet it may be the closest that another layout came.
+        """
+        best = self.winner
+        barred = {each.layout for each in self.measurements if each.phase == "gate"}
+        others = [each for each in self.measurements if best and each.layout not in {best.layout, *barred}]
+        slow = [each for each in others if each.outcome is Outcome.SLOW]
+        return max(filter(None, (winner(others), *slow)), key=speed_of, default=None)
+
+    @functools.cached_property
     def comparisons(self) -> tuple[Comparison, ...]:
         """The best point beside each other that was run as often, the next best first."""
-        return tuple(comparisons(self.measurements))
+        return tuple(comparisons(self.ranking))
+
+    @functools.cached_property
+    def gates(self) -> tuple[tuple[GateCurves, Verdict | None], ...]:
+        """The curves of each numerics gate with the verdict on them; None on a reference's, and where they lack one."""
+        of_recipe = [each for each in self.history.gates if each.recipe == self.recipe]
+        return tuple((each, None if each.is_reference else self._verdict_on(each.layout)) for each in of_recipe)
+
+    @functools.cached_property
+    def gate(self) -> Verdict | None:
+        """The verdict on the winner's numerics; None without a winner, or where curves are missing."""
+        return self.winner and self._verdict_on(self.winner.layout)
+
+    @property
+    def has_curves(self) -> bool:
+        """Whether the winner's curves were taken, whatever they were held against."""
+        return self.winner is not None and has_curves(self.winner, self.history)
+
+    @functools.cached_property
+    def profile(self) -> Profile | None:
+        """The winner's; None where it has none."""
+        return self.winner and self.history.profile_of(self.winner)
+
+    @functools.cached_property
+    def coverage(self) -> Coverage | None:
+        """How many of the layouts were tried; None where the journal does not say what was planned."""
+        return coverage(self.history, self.recipe)
+
+    @property
+    def judged(self) -> tuple[Measurement, ...]:
+        """What a verdict goes by: nothing where the search ended before its first trial with the recipe, since what was
+        skipped beforehand says nothing of what was left to try.
+        """
+        begun = any(each.outcome is not Outcome.SKIPPED for each in self.measurements)
+        tried_all = self.history.end is not None and self.history.end.tried_all
+        return self.measurements if begun or tried_all else ()
+
+    def _verdict_on(self, layout: Layout) -> Verdict | None:
+        return verdict_on(layout, self.recipe, self.history.gates)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """What a study says of each recipe, at the moment at which it was computed."""
+    """What a study says of each recipe, by the measurements at the moment at which it was computed."""
 
     by_id: dict[str, RecipeResult]
     """By recipe id: the study's recipes in their order, then others that were measured."""
+    history: History = dataclasses.field(repr=False)
+    """The journal that it was computed from."""
 
     @classmethod
     def of(cls, history: History) -> "Result":
@@ -62,7 +121,24 @@ class Result:
         groups = by_recipe(history.measurements)
         recipes = {recipe.id: recipe for recipe in (history.header.recipes if history.header else ())}
         recipes |= {recipe_id: group[0].recipe for recipe_id, group in groups.items() if recipe_id not in recipes}
-        return cls(by_id={each.id: _result(each, groups.get(each.id, ()), history) for each in recipes.values()})
+        by_id = {each.id: _of_recipe(each, groups.get(each.id, ()), history) for each in recipes.values()}
+        return cls(by_id=by_id, history=history)
+
+    @property
+    def header(self) -> StudyHeader:
+        """The study's first line. A journal without a readable one has no result to show."""
+        assert self.history.header is not None
+        return self.history.header
+
+    @property
+    def of_study(self) -> list[RecipeResult]:
+        """Of the study's recipes, in their order."""
+        return [self.by_id[recipe.id] for recipe in self.header.recipes]
+
+    @property
+    def measured(self) -> list[RecipeResult]:
+        """Of the recipes that have measurements."""
+        return [each for each in self.by_id.values() if each.measurements]
 
     @property
     def is_resolved(self) -> bool:
@@ -75,24 +151,21 @@ class Result:
         return any(each.ranking for each in self.by_id.values())
 
     @property
-    def winners(self) -> dict[str, RecipeResult]:
-        """The recipes that have a winner, by id."""
-        return {recipe_id: each for recipe_id, each in self.by_id.items() if each.winner is not None}
+    def winners(self) -> list[tuple[RecipeResult, Measurement]]:
+        """The recipes that have a winner, with it."""
+        return [(each, each.winner) for each in self.by_id.values() if each.winner is not None]
 
 
-def _result(recipe: Recipe, group: Iterable[Measurement], history: History) -> RecipeResult:
-    measurements = tuple(group)
-    begun = any(each.outcome is not Outcome.SKIPPED for each in measurements)
-    tried_all = history.end is not None and history.end.tried_all
-    ranking, still_open = tuple(ranked(measurements)), tuple(unresolved(measurements))
-    best = ranking[0].shown if ranking and not still_open else None
+def _of_recipe(recipe: Recipe, group: Sequence[Measurement], history: History) -> RecipeResult:
+    of_recipe = points(group)
+    ranking = rank(of_recipe)
+    level = contenders_of(ranking)
     return RecipeResult(
         recipe=recipe,
-        measurements=measurements,
-        judged=measurements if begun or tried_all else (),
-        ranking=ranking,
-        contenders=tuple(contenders(measurements)),
-        unresolved=still_open,
-        gate=best and verdict_on(best.layout, best.recipe, history.gates),
-        profile=best and history.profile_of(best),
+        measurements=tuple(group),
+        points=tuple(of_recipe),
+        ranking=tuple(ranking),
+        contenders=tuple(level),
+        unresolved=tuple(unresolved_of(level)),
+        history=history,
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 from platform.common.errors import NOT_RESOLVED
 from platform.common.signals import INTERRUPTED
 from platform.common.text import plural
+from platform.finals.result import Result
 from platform.mirror.content import Entry, Prediction, content_of, id_of
 from platform.mirror.look import how_to_look
 from platform.mirror.runs import WINNER_FILES, Runs
@@ -62,6 +63,7 @@ class Mirror:
         self._elsewhere = False
         self._troubled = False
         self._once: Callable[[], object] = lambda: True
+        self._result: Result | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="mlflow-mirror", daemon=True)
 
@@ -74,12 +76,13 @@ class Mirror:
         self._thread.start()
         return self
 
-    def close(self, timeout_s: float) -> str:
+    def close(self, timeout_s: float, result: Result | None = None) -> str:
         """Mirror what is left, the study's end and its files, for at most `timeout_s` seconds.
 
-        Call it after the journal's last line and the files are written. Returns a sentence on what MLflow lacks, "" for
-        nothing.
+        Call it after the journal's last line and the files are written, with the `result` that the command shows (None:
+        computed from the journal). Returns a sentence on what MLflow lacks, "" for nothing.
         """
+        self._result = result
         if self._runs is None and self._troubled:
             # It does not answer: one more question, and no waiting for the network to give up.
             timeout_s = min(timeout_s, _LAST_TRY_S)
@@ -174,7 +177,7 @@ class Mirror:
             runs.add(content_of(entry, header, started=started, ended=ended, predicted=found))
             self._pending.popleft()
         if any(each.repeat for each in measurements):
-            runs.set_roles(roles(self._history))
+            runs.set_roles(roles(Result.of(self._history)))
 
     def _take(self, entry: Line) -> None:
         self._history.extend([entry])
@@ -202,12 +205,13 @@ class Mirror:
             at = end.at
         if self._troubled:
             runs.tidy()
-        runs.set_roles(roles(self._history))
-        runs.describe("\n\n".join(verdicts(self._history)))
-        for name, rows in tables(self._history).items():
+        result = self._result or Result.of(self._history)
+        runs.set_roles(roles(result))
+        runs.describe("\n\n".join(verdicts(result)))
+        for name, rows in tables(result).items():
             runs.table(name, rows)
         runs.attach(sorted(path for pattern in _FILES for path in self.folder.glob(pattern)))
-        runs.ended(self._history, self.folder, status=status, at=at)
+        runs.ended(result, self.folder, status=status, at=at)
         self._complete = True
 
 

@@ -14,13 +14,13 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from platform.finals.result import Result
 from platform.mirror import study_run, views
 from platform.mirror.client import connected, mlflow
 from platform.mirror.content import FORMAT, Content
 from platform.mirror.look import page_server
 from platform.mirror.system_metrics import Sample
 from platform.mirror.timing import milliseconds
-from platform.study.history import History
 from trainers.values.journal import StudyHeader
 
 WINNER_FILES = ("layout*.json", "ds_config*.json")
@@ -190,12 +190,12 @@ class Runs:
         """Mark the study as running, also one that had ended."""
         self._client.update_run(self.parent_id, status="RUNNING")
 
-    def ended(self, history: History, folder: Path, *, status: str, at: str) -> None:
+    def ended(self, result: Result, folder: Path, *, status: str, at: str) -> None:
         """Mark the study as over; figures and verdict of its first recipe's winner go onto its run, so that studies can
         be compared. Those of a winner that is none any longer are removed.
         """
         known = self._client.get_run(self.parent_id).data
-        tags, metrics = study_run.standing(history, folder)
+        tags, metrics = study_run.standing(result, folder)
         gone, old = study_run.outdated(known.tags, known.metrics, tags, metrics)
         for name in gone:
             self._client.delete_tag(self.parent_id, name)

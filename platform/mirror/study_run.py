@@ -16,10 +16,8 @@ from platform.mirror.content import (
     varying,
     yes,
 )
-from platform.reports.points import one_a_point
 from platform.reports.scaling import rows
 from platform.reports.summary import cost_of, days_of
-from platform.study.history import History
 from platform.study.several import members_of
 from platform.study.study import is_study, read
 from trainers.values.journal import StudyHeader
@@ -59,23 +57,22 @@ def study_params(header: StudyHeader) -> dict[str, str]:
     return {name: as_text(value) for name, value in values.items() if value is not None}
 
 
-def standing(history: History, folder: Path) -> tuple[dict[str, str], dict[str, float]]:
+def standing(result: Result, folder: Path) -> tuple[dict[str, str], dict[str, float]]:
     """Tags and metrics that tell how the study in `folder` stands: its first recipe's winner, as far as it has one."""
-    header = history.header
-    assert header is not None
+    header = result.header
     num_devices = header.cluster.num_devices
-    result = Result.of(history).by_id[header.recipes[0].id] if header.recipes else None
-    best = result and result.winner
-    if result is None or best is None:
+    first = next(iter(result.of_study), None)
+    best = first and first.winner
+    if first is None or best is None:
         return {}, {"gpus": num_devices}
     days = days_of(best, header.tokens)
     figures: dict[str, float | None] = {
         **figures_of(best, header),
         "gpu_days": None if days is None else days * num_devices,
         "cost": cost_of(best, header.tokens, header.price_per_gpu_h),
-        "efficiency_pct": _efficiency_pct(history, folder),
+        "efficiency_pct": _efficiency_pct(result, folder),
     }
-    verdict = result.gate
+    verdict = first.gate
     if verdict is not None:
         figures |= {"gate_loss_error": verdict.loss_error, "gate_norm_error": verdict.norm_error}
     gate = "not run" if verdict is None else "passed" if verdict.passed else "failed"
@@ -95,10 +92,10 @@ def outdated(
     return gone, old
 
 
-def roles(history: History) -> dict[str, str]:
+def roles(result: Result) -> dict[str, str]:
     """Role of each measurement's run by id: the run that stands for its point is the "measurement", others "repeat"."""
-    tried = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
-    stands = {each.id for each in one_a_point(tried)}
+    tried = [each for each in result.history.measurements if each.outcome is not Outcome.SKIPPED]
+    stands = {point.representative.id for of_recipe in result.measured for point in of_recipe.points}
     return {each.id: "measurement" if each.id in stands else "repeat" for each in tried}
 
 
@@ -112,15 +109,14 @@ def _winner_tags(best: Measurement) -> dict[str, str]:
     }
 
 
-def _efficiency_pct(history: History, folder: Path) -> float | None:
+def _efficiency_pct(result: Result, folder: Path) -> float | None:
     """Tokens/s a device over that on the fewest devices, of a study that is one of several numbers of devices."""
-    assert history.header is not None
-    histories: list[History] = []
+    results: list[Result] = []
     for path in members_of(folder):
         try:
-            histories += [history] if path == folder else [read(path)[0]] if is_study(path) else []
+            results += [result] if path == folder else [Result.of(read(path)[0])] if is_study(path) else []
         except InputError:
             continue  # a journal that cannot be read compares with nothing
-    this = (history.header.name, history.header.recipes[0])
-    row = next((row for row in rows(histories) if (row.study, row.recipe) == this), None)
+    this = (result.header.name, result.header.recipes[0])
+    row = next((row for row in rows(results) if (row.study, row.recipe) == this), None)
     return None if row is None or row.efficiency is None else 100 * row.efficiency

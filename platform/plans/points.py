@@ -13,6 +13,7 @@ from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.placement import misplaced
 from search_spaces.degrees import fill
 from search_spaces.space import Space
+from trainers.mesh.stages import schedule_refusal
 from trainers.support import standing_refusal
 from trainers.values.batch import BatchPoint
 from trainers.values.layout import Layout
@@ -20,6 +21,7 @@ from trainers.values.recipe import Recipe
 
 UNDIVIDED = "micro-batch x data-parallel ranks do not divide the global batch"
 """Why a point is skipped that a search skips for its batch alone."""
+UNFILLED = "micro-batches do not fill the pipeline, or the rounds of an interleaved schedule"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,15 +48,15 @@ class Points:
 def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec) -> Points:
     """The layouts that `space` gives for `recipe` on all devices of `cluster`, at each of its micro-batches.
 
-    The layouts are those of a search, but for tensor, pipeline and context parallelism, which are planned for though no
-    engine has them yet. `recipe` may be one that the space lacks, such as that of a larger model.
+    The layouts are those of a search, and those that split the model as other software does where our engine does not.
+    `recipe` may be one that the space lacks, such as that of a larger model.
     """
     rows: list[tuple[Layout, BatchPoint]] = []
     skipped: collections.Counter[str] = collections.Counter()
     meaningless: collections.Counter[str] = collections.Counter()
     seen: set[tuple[Layout, int]] = set()
     refuses = functools.cache(functools.partial(_engine_refuses, recipe))
-    for values, micro_batches in _combinations(space, recipe):
+    for values, micro_batches in _combinations(space, recipe, cluster.num_devices):
         try:
             layout = fill(values, cluster.num_devices)
         except ValueError as error:
@@ -71,8 +73,8 @@ def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec) -> Points:
             except ValueError:
                 skipped[reason or UNDIVIDED] += 1
             else:
-                if reason:
-                    skipped[reason] += 1
+                if reason or schedule_refusal(layout, batch.grad_accum):
+                    skipped[reason or UNFILLED] += 1
                 else:
                     rows.append((layout, batch))
     counted = skipped if rows or skipped else meaningless
@@ -90,13 +92,15 @@ def recipes_of(space: Space) -> tuple[Recipe, ...]:
     return tuple(dict.fromkeys(recipe for recipe, *_ in space.combinations()))
 
 
-def _combinations(space: Space, recipe: Recipe) -> Iterator[tuple[Mapping[str, Any], tuple[int, ...]]]:
-    """(axis values, micro-batches) of `recipe`, as the space names them."""
+def _combinations(
+    space: Space, recipe: Recipe, num_devices: int
+) -> Iterator[tuple[Mapping[str, Any], tuple[int, ...]]]:
+    """(axis values, micro-batches) of `recipe`, as the space names them for so many devices."""
     if recipe not in recipes_of(space):
         space = dataclasses.replace(space, recipe=recipe, further_recipes=())
-        yield from ((values, micro_batches) for _, values, micro_batches, _ in space.combinations())
+        yield from ((values, micro_batches) for _, values, micro_batches, _ in space.combinations(num_devices))
         return
-    for named, values, micro_batches, _ in space.combinations():
+    for named, values, micro_batches, _ in space.combinations(num_devices):
         if named == recipe:
             yield values, micro_batches
 

@@ -4,47 +4,42 @@ With a fixed accumulation the global batch follows from the micro-batch and the 
 stand beside the global batch: a larger one has another loss curve, and a person chooses between the two.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table, box
 from rich.text import Text
 
 from platform.common.text import count, figure
-from platform.finals.ranking import winner
+from platform.finals.result import RecipeResult, Result
 from platform.reports.summary import days_of
 from platform.reports.terminal import as_text, console
-from trainers.values.measurement import Measurement, Outcome
+from trainers.values.measurement import Outcome
 from trainers.values.recipe import Recipe
 
-Family = dict[int, Measurement | None]
-"""Accumulation -> its winner, None where nothing won; ascending."""
+Family = dict[int, RecipeResult]
+"""Accumulation -> what the study says of it; ascending."""
 
 
-def families(measurements: Sequence[Measurement]) -> dict[Recipe, Family]:
-    """The winners of recipes that differ in their fixed accumulation alone, of which there are at least two."""
-    by_recipe: dict[Recipe, dict[int, list[Measurement]]] = {}
-    for each in measurements:
-        if each.recipe.grad_accum and each.outcome is not Outcome.SKIPPED:
-            family = by_recipe.setdefault(each.recipe.of_batch(1), {})
-            family.setdefault(each.recipe.grad_accum, []).append(each)
-    return {
-        recipe: {accumulation: winner(family[accumulation]) for accumulation in sorted(family)}
-        for recipe, family in by_recipe.items()
-        if len(family) > 1
-    }
+def families(result: Result) -> dict[Recipe, Family]:
+    """Recipes that differ in their fixed accumulation alone, of which at least two were tried."""
+    by_recipe: dict[Recipe, Family] = {}
+    for each in result.measured:
+        tried = any(one.outcome is not Outcome.SKIPPED for one in each.measurements)
+        if each.recipe.grad_accum and tried:
+            by_recipe.setdefault(each.recipe.of_batch(1), {})[each.recipe.grad_accum] = each
+    return {recipe: dict(sorted(family.items())) for recipe, family in by_recipe.items() if len(family) > 1}
 
 
-def render_accumulations(measurements: Sequence[Measurement], *, tokens: float, width: int, color: bool = False) -> str:
-    """The tables, at most `width` columns wide; "" where no two accumulations were tried. Days are for `tokens`."""
-    by_recipe = families(measurements)
+def render_accumulations(result: Result, *, width: int, color: bool = False) -> str:
+    """The tables, at most `width` columns wide; "" where no two accumulations were tried."""
+    by_recipe = families(result)
     if not by_recipe:
         return ""
     screen, stream = console(width=width, color=color)
     for recipe, family in by_recipe.items():
         screen.print("What accumulation buys, and the global batch it makes", style="bold")
         screen.print(recipe.label.replace(", global batch 1", ""))
-        screen.print(_table(family, tokens))
+        screen.print(_table(family, result.header.tokens))
         screen.print()
         screen.print(
             "Each row is the fastest of its accumulation. A larger global batch takes fewer optimizer steps for"
@@ -60,10 +55,11 @@ def _table(family: Family, tokens: float) -> Table:
     table.add_column("fastest layout", overflow="fold", min_width=16)
     for title in ("MBS", "global\nbatch", "step\ns", "tokens\n/s", "of the\nfastest", f"days for\n{count(tokens)}"):
         table.add_column(title, justify="right", no_wrap=True)
-    fastest = max((each.tokens_per_s or 0.0 for each in family.values() if each), default=0.0)
-    for accumulation, each in family.items():
+    fastest = max((each.winner.tokens_per_s or 0.0 for each in family.values() if each.winner), default=0.0)
+    for accumulation, of_recipe in family.items():
+        each = of_recipe.winner
         if each is None or each.tokens_per_s is None:
-            table.add_row(f"{accumulation:,}", Text("nothing fits", style="red"))
+            table.add_row(f"{accumulation:,}", Text(why_no_winner(of_recipe), style="red"))
             continue
         tilde = "~" if each.step_time_derived else ""
         days = days_of(each, tokens)
@@ -80,7 +76,12 @@ def _table(family: Family, tokens: float) -> Table:
     return table
 
 
-def accumulation_rows(measurements: Sequence[Measurement], tokens: float) -> list[dict[str, Any]]:
+def why_no_winner(of_recipe: RecipeResult) -> str:
+    """Why a table has no winner of a recipe."""
+    return "not resolved" if of_recipe.unresolved else "nothing fits"
+
+
+def accumulation_rows(result: Result) -> list[dict[str, Any]]:
     """The same for machines: a row for each accumulation; one without a winner has null figures."""
     return [
         {
@@ -92,8 +93,8 @@ def accumulation_rows(measurements: Sequence[Measurement], tokens: float) -> lis
             "global_batch": each and each.global_batch,
             "step_time_s": each and each.step_time_s,
             "tokens_per_s": each and each.tokens_per_s,
-            "days": each and days_of(each, tokens),
+            "days": each and days_of(each, result.header.tokens),
         }
-        for recipe, family in families(measurements).items()
-        for accumulation, each in family.items()
+        for recipe, family in families(result).items()
+        for accumulation, each in ((accumulation, of_recipe.winner) for accumulation, of_recipe in family.items())
     ]

@@ -11,9 +11,8 @@ from rich.table import Table, box
 from rich.text import Text
 
 from platform.common.text import figure, plural
-from platform.finals.contenders import named_winner
-from platform.finals.ranking import winner
-from platform.reports.points import one_a_point
+from platform.finals.result import RecipeResult, Result
+from platform.reports.accumulations import why_no_winner
 from platform.reports.terminal import STYLES, as_text, console
 from trainers.values.layout import Layout
 from trainers.values.measurement import Measurement, Outcome
@@ -30,12 +29,20 @@ class Batches:
 
     recipe: Recipe
     """The one of the largest batch."""
-    sizes: tuple[int, ...]
-    """Global batches, ascending."""
-    best: dict[int, Measurement]
-    """Global batch -> its winner; a batch without one is left out."""
+    of: dict[int, RecipeResult]
+    """Global batch -> what the study says of it; ascending."""
     rows: tuple[tuple[Layout, dict[int, Measurement]], ...]
     """Layout -> global batch -> its best point, else what became of its smallest micro-batch. Fastest layout first."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Global batches, ascending."""
+        return tuple(self.of)
+
+    @property
+    def best(self) -> dict[int, Measurement]:
+        """Global batch -> its winner; a batch without one is left out."""
+        return {size: each.winner for size, each in self.of.items() if each.winner is not None}
 
     def share(self, size: int) -> float | None:
         """The winner's tokens/s over those of the fastest batch's winner."""
@@ -43,51 +50,51 @@ class Batches:
         return speeds[size] / max(speeds.values()) if size in speeds else None
 
 
-def side_by_side(measurements: Sequence[Measurement]) -> list[Batches]:
+def side_by_side(result: Result) -> list[Batches]:
     """Every family of recipes that differ in their global batch alone; none where no two do."""
-    families: dict[Recipe, list[Measurement]] = {}
-    for each in measurements:
-        if each.outcome is not Outcome.SKIPPED and not each.recipe.grad_accum:
+    families: dict[Recipe, list[RecipeResult]] = {}
+    for each in result.measured:
+        tried = any(point.typical.outcome is not Outcome.SKIPPED for point in each.points)
+        if tried and not each.recipe.grad_accum:
             families.setdefault(dataclasses.replace(each.recipe, global_batch=1), []).append(each)
-    compared: list[Batches] = []
-    for family in families.values():
-        sizes = tuple(sorted({each.recipe.global_batch for each in family}))
-        if len(sizes) > 1:
-            compared.append(_batches(family, sizes))
-    return compared
+    return [_batches(family) for family in families.values() if len(family) > 1]
 
 
-def _batches(family: Sequence[Measurement], sizes: tuple[int, ...]) -> Batches:
-    of = {size: [each for each in family if each.recipe.global_batch == size] for size in sizes}
-    won = {size: named_winner(group) for size, group in of.items()}
-    rows: list[tuple[Layout, dict[int, Measurement]]] = []
-    for layout in {each.layout.id: each.layout for each in family}.values():
-        tried = {size: [each for each in group if each.layout.id == layout.id] for size, group in of.items()}
-        cells = {size: winner(group) or _first(group) for size, group in tried.items() if group}
-        rows.append((layout, cells))
+def _batches(family: Sequence[RecipeResult]) -> Batches:
+    of = {each.recipe.global_batch: each for each in sorted(family, key=lambda each: each.recipe.global_batch)}
+    cells_of = {size: _best_of_each_layout(each) for size, each in of.items()}
+    layouts = {layout.id: layout for cells in cells_of.values() for layout in cells}
+    rows = [
+        (layout, {size: cells[layout] for size, cells in cells_of.items() if layout in cells})
+        for layout in layouts.values()
+    ]
 
     def speed(row: tuple[Layout, dict[int, Measurement]]) -> float:
         return max((each.tokens_per_s or 0.0 for each in row[1].values() if each.outcome is Outcome.OK), default=0.0)
 
     rows.sort(key=speed, reverse=True)
     return Batches(
-        recipe=max((each.recipe for each in family), key=lambda recipe: recipe.global_batch),
-        sizes=sizes,
-        best={size: best for size, best in won.items() if best is not None},
+        recipe=next(reversed(of.values())).recipe,
+        of=of,
         rows=tuple(rows),
     )
 
 
-def _first(group: Sequence[Measurement]) -> Measurement:
-    return min(one_a_point(group), key=lambda each: each.batch.micro_batch)
+def _best_of_each_layout(result: RecipeResult) -> dict[Layout, Measurement]:
+    """Layout -> its best point, else what became of its smallest micro-batch; layouts in the order of their trials."""
+    tried = [point for point in result.points if point.typical.outcome is not Outcome.SKIPPED]
+    smallest = sorted(tried, key=lambda point: point.typical.batch.micro_batch, reverse=True)
+    first = {point.typical.layout: point.representative for point in smallest}
+    best = {point.shown.layout: point.shown for point in reversed(result.ranking)}
+    return {point.typical.layout: (first | best)[point.typical.layout] for point in tried}
 
 
-def render_batches(measurements: Sequence[Measurement], *, width: int, color: bool = False) -> str:
+def render_batches(result: Result, *, width: int, color: bool = False) -> str:
     """The tables, at most `width` columns wide; "" where there is nothing to put side by side.
 
     Where a column for each batch does not fit, each batch has one row, that of its fastest layout.
     """
-    families = side_by_side(measurements)
+    families = side_by_side(result)
     if not families:
         return ""
     screen, stream = console(width=width, color=color)
@@ -151,7 +158,7 @@ def _listing(batches: Batches) -> Table:
     for size in batches.sizes:
         each = batches.best.get(size)
         if each is None:
-            table.add_row(f"{size:,}", Text("nothing fits", style="red"))
+            table.add_row(f"{size:,}", Text(why_no_winner(batches.of[size]), style="red"))
             continue
         tilde = "~" if each.step_time_derived else ""
         table.add_row(
@@ -169,7 +176,7 @@ def _table() -> Table:
     return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
 
 
-def batch_rows(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
+def batch_rows(result: Result) -> list[dict[str, Any]]:
     """The same for machines: a row for each global batch and layout."""
     return [
         {
@@ -184,7 +191,7 @@ def batch_rows(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
             "step_time_s": cell.step_time_s,
             "winner": cell is batches.best.get(size),
         }
-        for batches in side_by_side(measurements)
+        for batches in side_by_side(result)
         for layout, cells in batches.rows
         for size, cell in sorted(cells.items())
         for each in (cell,)

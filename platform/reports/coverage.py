@@ -1,56 +1,14 @@
-"""How much of what was planned a study has tried, and what is left with its predictions."""
+"""What is shown of the layouts that were not tried: lines of the table, and fields of `--json`."""
 
-import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 from platform.common.text import figure, plural
-from platform.study.history import History
+from platform.finals.coverage import Coverage
 from trainers.values.codec import to_json
 from trainers.values.journal import PlannedLayout
-from trainers.values.measurement import Measurement, Outcome
-from trainers.values.recipe import Recipe
 
 _MOST_LISTED = 6
 """Layouts not tried that are listed; the rest is counted."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Coverage:
-    """The layouts of one recipe: how many were tried, and those that were not."""
-
-    num_tried: int
-    not_tried: tuple[PlannedLayout, ...]
-    """In the order of the plan."""
-
-    @property
-    def num_layouts(self) -> int:
-        """Layouts in all, without those that are known not to run."""
-        return self.num_tried + len(self.not_tried)
-
-    @property
-    def words(self) -> str:
-        """Such as "4 of 8 layouts", or "8 layouts" where all were tried."""
-        of = f"{self.num_tried} of " if self.not_tried else ""
-        return f"{of}{plural(self.num_layouts, 'layout')}"
-
-
-def coverage(history: History, recipe: Recipe) -> Coverage | None:
-    """What was tried of the recipe's layouts; None where the journal does not say what was planned.
-
-    A layout all of whose planned rungs are known not to run is not counted.
-    """
-    if history.planned is None:
-        return None
-    group = [each for each in history.measurements if each.recipe.id == recipe.id]
-    tried = {each.layout for each in group if each.outcome is not Outcome.SKIPPED}
-    skipped = {(each.layout, each.batch.micro_batch) for each in group if each.outcome is Outcome.SKIPPED}
-    left = [each for each in history.planned.layouts if each.recipe == recipe.id and each.layout not in tried]
-    return Coverage(num_tried=len(tried), not_tried=tuple(each for each in left if not _is_skipped(each, skipped)))
-
-
-def _is_skipped(planned: PlannedLayout, skipped: set[tuple[Any, int]]) -> bool:
-    return all((planned.layout, each) in skipped for each in planned.micro_batches)
 
 
 def not_tried_lines(tried: Coverage | None) -> list[str]:
@@ -92,10 +50,3 @@ def _json(planned: PlannedLayout) -> dict[str, Any]:
         "predicted_step_time_s": planned.step_time_s,
         "predicted_gib": planned.peak_gib,
     }
-
-
-def coverages(history: History, measurements: Sequence[Measurement]) -> dict[str, Coverage]:
-    """By recipe id, of the recipes that have measurements."""
-    recipes = {each.recipe.id: each.recipe for each in measurements}
-    each_recipe = {recipe_id: coverage(history, recipe) for recipe_id, recipe in recipes.items()}
-    return {recipe_id: tried for recipe_id, tried in each_recipe.items() if tried is not None}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from platform.common.text import figure, plural
-from platform.finals.ranking import PointRuns, points, speed_of
+from platform.finals.ranking import PointRuns, speed_of
 from platform.finals.result import RecipeResult
 from trainers.values.measurement import Measurement, Outcome
 from trainers.values.recipe import Recipe
@@ -38,7 +38,7 @@ def unresolved_sentence(order: Sequence[PointRuns], recipe: Recipe) -> str:
 
 def disturbance_sentences(result: RecipeResult) -> list[str]:
     """What the winner of one recipe rests on where the machine was disturbed; empty where it was not."""
-    tried, best = points(result.measurements), result.leader
+    tried, best = result.points, result.leader
     disturbed = [point for point in tried if point.disturbed]
     if not disturbed or best is None:
         return []

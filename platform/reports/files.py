@@ -5,15 +5,14 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from platform.common.errors import InputError
-from platform.finals.result import RecipeResult, Result
+from platform.finals.result import Result
 from platform.reports.pictures import draw
 from platform.reports.table import to_rows, write_csv
-from platform.study.history import History
 from platform.study.journal import JOURNAL
 from platform.study.parquet import PARQUET, write_parquet
 from platform.study.replace import replacing
@@ -68,27 +67,25 @@ def read_layout(path: Path) -> LayoutFile:
         raise InputError(f"the layout file {path} is not valid: {error}") from error
 
 
-def write_results(folder: Path, history: History) -> list[Path]:
+def write_results(folder: Path, result: Result) -> list[Path]:
     """Write the table and the winners into the study's folder, in place of what an earlier session left; the paths,
     those of traces besides.
 
     Raises:
         InputError: a file cannot be written.
     """
-    header = history.header
-    assert header is not None, "a study without its first line has no results"
+    header, history = result.header, result.history
     table, parquet = folder / CSV, folder / PARQUET
     rows = to_rows(
         history.measurements, cluster=header.cluster, source=f"study {header.name}", path=str(folder / JOURNAL)
     )
     write_csv(table, rows)
     write_parquet(parquet, history.measurements)
-    results = Result.of(history).by_id
     pictures: list[Path] = []
-    for number, recipe in enumerate(header.recipes):
-        pictures += draw(results[recipe.id].measurements, header.cluster, folder, _suffix(number, recipe))
+    for number, each in enumerate(result.of_study):
+        pictures += draw(each, header.cluster, folder, _suffix(number, each.recipe))
     traces = [folder / profile.trace for profile in history.profiles if profile.trace]
-    return [table, parquet, *_write_winners(folder, header.recipes, results), *pictures, *traces]
+    return [table, parquet, *_write_winners(folder, result), *pictures, *traces]
 
 
 def _suffix(number: int, recipe: Recipe) -> str:
@@ -96,15 +93,15 @@ def _suffix(number: int, recipe: Recipe) -> str:
     return f"-{recipe.id}" if number else ""
 
 
-def _write_winners(folder: Path, recipes: Sequence[Recipe], results: Mapping[str, RecipeResult]) -> list[Path]:
+def _write_winners(folder: Path, result: Result) -> list[Path]:
     """`layout.json` of each recipe that has a winner, with its engine's own configuration; those of an earlier winner
     are removed.
     """
     written: list[Path] = []
-    for number, recipe in enumerate(recipes):
-        suffix = _suffix(number, recipe)
+    for number, each in enumerate(result.of_study):
+        suffix = _suffix(number, each.recipe)
         layout = folder / f"layout{suffix}.json"
-        won = results[recipe.id].winner
+        won = each.winner
         if won is None:
             layout.unlink(missing_ok=True)
         else:

@@ -8,10 +8,10 @@ from typing import Any
 
 from platform.common.text import count, figure, plural
 from platform.cost_model.step_time import StepTime
-from platform.finals.contenders import named_winner
-from platform.finals.ranking import speed_of, winner
+from platform.finals.ranking import speed_of
+from platform.finals.result import RecipeResult, Result
 from platform.reports.forecast import Forecaster
-from platform.study.history import History, by_recipe
+from trainers.values.journal import StudyHeader
 from trainers.values.layout import Layout
 from trainers.values.measurement import TIMED, Measurement, Outcome
 
@@ -30,20 +30,19 @@ NOTED = 0.005
 AXES = (*(field.name for field in dataclasses.fields(Layout)), "micro_batch")
 
 
-def lessons(history: History, forecaster: Forecaster) -> list[str]:
+def lessons(result: Result, forecaster: Forecaster) -> list[str]:
     """Sentences, for each recipe with a winner; then what the search cost."""
-    assert history.header is not None
-    groups = [(best, group) for group in by_recipe(history.measurements).values() if (best := named_winner(group))]
-    miniature = history.header.miniature
-    cost = f"The search cost {figure(history.gpu_s / DAY_S)} {history.header.cluster.device_word}-days"
-    lines_of = [[*axes_worth(group), *why_it_won(best, group, forecaster)] for best, group in groups]
-    if len(groups) == 1:
-        saved = "a miniature saves none" if miniature else f"over {saving(history, *groups[0])}"
+    header = result.header
+    won = [each for each, _ in result.winners]
+    cost = f"The search cost {figure(result.history.gpu_s / DAY_S)} {header.cluster.device_word}-days"
+    lines_of = [[*axes_worth(each.measurements), *why_it_won(each, forecaster)] for each in won]
+    if len(won) == 1:
+        saved = "a miniature saves none" if header.miniature else f"over {saving(won[0], header)}"
         return [*lines_of[0], f"{cost}; {saved}."]
     sentences: list[str] = []
-    for (best, group), lines in zip(groups, lines_of, strict=True):
-        sentences += [f"Of {best.recipe.label}:", *lines]
-        sentences += [] if miniature else [f"Over {saving(history, best, group)}."]
+    for each, lines in zip(won, lines_of, strict=True):
+        sentences += [f"Of {each.recipe.label}:", *lines]
+        sentences += [] if header.miniature else [f"Over {saving(each, header)}."]
     return [*sentences, f"{cost}."] if sentences else []
 
 
@@ -73,19 +72,17 @@ def axes_worth(measurements: Sequence[Measurement]) -> list[str]:
     ]
 
 
-def why_it_won(best: Measurement, measurements: Sequence[Measurement], forecaster: Forecaster) -> list[str]:
-    """How far it is ahead of the best other layout, what its step does without by the cost model, and both memories."""
-    barred = {each.layout for each in measurements if each.phase == "gate"}
-    others = [each for each in measurements if each.layout != best.layout and each.layout not in barred]
-    # What was stopped as slow cannot win, yet it may be the closest that another layout came.
-    slow = [each for each in others if each.outcome is Outcome.SLOW]
-    second = max(filter(None, (winner(others), *slow)), key=speed_of, default=None)
-    if second is None or not best.tokens_per_s or not second.tokens_per_s:
+def why_it_won(result: RecipeResult, forecaster: Forecaster) -> list[str]:
+    """How far the winner is ahead of the best other layout, what its step does without by the cost model, and both
+    memories.
+    """
+    best, second = result.winner, result.runner_up
+    if best is None or second is None or not best.tokens_per_s or not second.tokens_per_s:
         return []
     # Like beside like: a run of its own lasts longer, on a warmer device, than what the search took.
     searched = best
     if not second.repeat:
-        same = (each for each in measurements if (each.layout, each.batch) == (best.layout, best.batch))
+        same = (each for each in result.measurements if (each.layout, each.batch) == (best.layout, best.batch))
         searched = next((each for each in same if not each.repeat), best)
     ahead = speed_of(searched) / second.tokens_per_s - 1
     name = f"{second.layout.label} at micro-batch {second.batch.micro_batch}"
@@ -123,14 +120,15 @@ def _parts(step: StepTime) -> list[str]:
     ]
 
 
-def saving(history: History, best: Measurement, measurements: Sequence[Measurement]) -> str:
+def saving(result: RecipeResult, header: StudyHeader) -> str:
     """What the planned run takes by the winner, and what that saves beside the median of what ran."""
-    assert history.header is not None and best.tokens_per_s
-    speeds = [each.tokens_per_s for each in measurements if each.outcome in TIMED and each.tokens_per_s]
+    best = result.winner
+    assert best is not None and best.tokens_per_s
+    speeds = [each.tokens_per_s for each in result.measurements if each.outcome in TIMED and each.tokens_per_s]
     middle = statistics.median(speeds)
-    tokens, devices = history.header.tokens, best.num_devices
+    tokens, devices = header.tokens, best.num_devices
     plan_days, other_days = (tokens / speed * devices / DAY_S for speed in (best.tokens_per_s, middle))
-    device = history.header.cluster.device_word
+    device = header.cluster.device_word
     words = f"{count(tokens)} tokens the winner takes {figure(plan_days)} {device}-days"
     if other_days < plan_days * (1 + NOTED):
         return words

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from platform.common.text import figure, plural
-from platform.finals.contenders import named_winner
-from platform.reports.points import one_a_point
+from platform.finals.result import RecipeResult
 from platform.study.replace import replacing
 from trainers import engines
 from trainers.values.cluster import Cluster
@@ -41,13 +40,13 @@ _MOST_NAMED = 500
 """Dots up to which each has its micro-batch beside it; of more nobody could read them."""
 
 
-def draw(measurements: Sequence[Measurement], cluster: Cluster, folder: Path, suffix: str = "") -> list[Path]:
+def draw(result: RecipeResult, cluster: Cluster, folder: Path, suffix: str = "") -> list[Path]:
     """Both pictures of one recipe's measurements as PNG in `folder`; their paths. None where nothing was tried.
 
     Raises:
         InputError: a file cannot be written.
     """
-    points = one_a_point(measurements)
+    points = [point.representative for point in result.points]
     paths = [folder / f"{name}{suffix}.png" for name in (SPEED_MEMORY, HEAT_MAP)]
     if all(each.outcome is Outcome.SKIPPED for each in points):
         for path in paths:
@@ -60,8 +59,7 @@ def draw(measurements: Sequence[Measurement], cluster: Cluster, folder: Path, su
     rows = _rows(points)
     shown = {layout.id for layout in rows}
     cells = [each for each in points if each.layout.id in shown]
-    best = named_winner(measurements)
-    recipe = points[0].recipe
+    best, recipe = result.winner, result.recipe
     mark = f"MINIATURE of {recipe.model.miniature_of}: " if points[0].miniature else ""
     of_what = f"{mark}{recipe.label}\non {cluster.label_under(points[0].cap_gib)}"
     draws: tuple[tuple[str, tuple[float, float], str, Callable[[Axes], None]], ...] = (

@@ -5,11 +5,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from platform.cost_model.step_time import StepTime
-from platform.finals.contenders import named_winner
+from platform.finals.result import RecipeResult, Result
 from platform.reports.forecast import forecaster_of
-from platform.study.history import History, by_recipe
 from trainers.values.codec import to_json
-from trainers.values.journal import Profile
+from trainers.values.journal import Profile, StudyHeader
 from trainers.values.measurement import Measurement
 
 
@@ -53,23 +52,20 @@ def parts_of(profile: Profile, predicted: StepTime | None = None) -> list[Part]:
     ]
 
 
-def profiled(history: History) -> Iterator[tuple[Measurement, Profile]]:
+def profiled(result: Result) -> Iterator[tuple[Measurement, Profile]]:
     """Each recipe's winner that was profiled, with its profile."""
-    for group in by_recipe(history.measurements).values():
-        best = named_winner(group)
-        profile = None if best is None else history.profile_of(best)
-        if best is not None and profile is not None:
-            yield best, profile
+    for each, best in result.winners:
+        if each.profile is not None:
+            yield best, each.profile
 
 
-def predicted_step(history: History, best: Measurement) -> StepTime | None:
+def predicted_step(header: StudyHeader, best: Measurement) -> StepTime | None:
     """What the cost model says of the winner's step; None where it does not know the device."""
-    assert history.header is not None
-    prediction = forecaster_of(history.header).of([best])
+    prediction = forecaster_of(header).of([best])
     return None if prediction is None else prediction.step
 
 
-def profile_rows(history: History) -> list[Mapping[str, Any]]:
+def profile_rows(result: Result) -> list[Mapping[str, Any]]:
     """The same as plain rows, for MLflow's pages."""
     return [
         {
@@ -82,17 +78,17 @@ def profile_rows(history: History) -> list[Mapping[str, Any]]:
             "recipe": profile.recipe.id,
             "trace": profile.trace,
         }
-        for best, profile in profiled(history)
-        for part in parts_of(profile, predicted_step(history, best))
+        for best, profile in profiled(result)
+        for part in parts_of(profile, predicted_step(result.header, best))
     ]
 
 
-def profile_json(history: History, best: Measurement | None) -> dict[str, Any] | None:
+def profile_json(of_recipe: RecipeResult, header: StudyHeader) -> dict[str, Any] | None:
     """What `--json` says of the winner's profile; None where it has none."""
-    profile = None if best is None else history.profile_of(best)
+    best, profile = of_recipe.winner, of_recipe.profile
     if best is None or profile is None:
         return None
-    predicted = predicted_step(history, best)
+    predicted = predicted_step(header, best)
     return {
         **to_json(profile.sums),
         "wall_s": profile.sums.wall_s,

@@ -6,19 +6,19 @@ from rich.table import Table, box
 
 from platform.common.text import figure
 from platform.cost_model.step_time import StepTime
+from platform.finals.result import Result
 from platform.reports.profile import Part, parts_of, predicted_step, profiled
 from platform.reports.terminal import as_text, console
-from platform.study.history import History
 from trainers.profiling.sums import Sums
 from trainers.values.journal import Profile
 from trainers.values.measurement import Measurement
 
 
-def render_profiles(history: History, *, width: int, color: bool = False) -> str:
+def render_profiles(result: Result, *, width: int, color: bool = False) -> str:
     """A table for each profiled winner, at most `width` columns wide; "" where none is."""
     screen, stream = console(width=width, color=color)
-    for best, profile in profiled(history):
-        predicted = predicted_step(history, best)
+    for best, profile in profiled(result):
+        predicted = predicted_step(result.header, best)
         screen.print("Where its step goes", style="bold")
         screen.print(_heading(best, profile))
         screen.print(_table(parts_of(profile, predicted), profile.sums, predicted))

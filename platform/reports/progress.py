@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from platform.common.say import say
 from platform.common.text import duration, figure, plural
-from platform.finals.ranking import winners
+from platform.finals.result import Result
 from platform.reports.forecast import forecaster_of
 from platform.reports.summary import lag
 from platform.study.history import History
@@ -307,7 +307,8 @@ class _Follower:
                 "predicted": forecaster.predictions(last) if forecaster else (),
                 "model_error": forecaster.error(measured) if forecaster else "",
             }
-            self._counted = counts, winners(measured)
+            leaders = {key: each.leader for key, each in Result.of(self._history).by_id.items()}
+            self._counted = counts, {key: leader.shown for key, leader in leaders.items() if leader is not None}
         return self._counted
 
     def _to_go(self) -> str:

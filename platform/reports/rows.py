@@ -4,48 +4,44 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from platform.common.text import options
-from platform.finals import gate as gates
-from platform.finals.ranking import PointRuns, points
+from platform.finals.ranking import PointRuns
+from platform.finals.result import Result
 from platform.reports.accumulations import accumulation_rows
 from platform.reports.batches import batch_rows
-from platform.reports.coverage import coverage
 from platform.reports.profile import profile_rows
 from platform.reports.summary import days_of
-from platform.study.history import History, by_recipe
 from trainers.values.measurement import Measurement, Outcome
 
 Rows = Sequence[Mapping[str, Any]]
 
 
-def tables(history: History) -> dict[str, Rows]:
+def tables(result: Result) -> dict[str, Rows]:
     """File name -> rows: what was measured, a row a point, best first; each run of those run again; layouts not
     tried, and what is known not to run; numerics gates; recipes that differ in their batch; where the
     winners' steps go.
     """
-    assert history.header is not None
-    tokens = history.header.tokens
-    tried = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
-    ordered = [point for group in by_recipe(tried).values() for point in points(group)]
+    tokens = result.header.tokens
+    of_all = [point for each in result.measured for point in each.points]
+    ordered = [point for point in of_all if point.typical.outcome is not Outcome.SKIPPED]
     ordered.sort(key=lambda each: (each.typical.recipe.id, not each.speeds, -(each.typical.tokens_per_s or 0.0)))
-    left = [each for each in history.measurements if each.outcome is Outcome.SKIPPED]
+    left = [each for each in result.history.measurements if each.outcome is Outcome.SKIPPED]
     made: dict[str, Rows] = {
         "measurements.json": [_of_point(each, tokens) for each in ordered],
         "runs.json": [_measured(run, tokens) for each in ordered if each.runs for run in each.all],
-        "not_tried.json": _not_tried(history),
+        "not_tried.json": _not_tried(result),
         "skipped.json": [_skipped(each) for each in left],
-        "gates.json": _gates(history),
-        "global_batches.json": batch_rows(history.measurements),
-        "accumulations.json": accumulation_rows(history.measurements, tokens),
-        "profile.json": profile_rows(history),
+        "gates.json": _gates(result),
+        "global_batches.json": batch_rows(result),
+        "accumulations.json": accumulation_rows(result),
+        "profile.json": profile_rows(result),
     }
     return {name: rows for name, rows in made.items() if rows}
 
 
-def _gates(history: History) -> Rows:
+def _gates(result: Result) -> Rows:
     """A row for each layout whose numerics gate ran: how near its curves are to the reference's."""
     rows: list[dict[str, Any]] = []
-    for each in history.gates:
-        verdict = None if each.is_reference else gates.verdict_on(each.layout, each.recipe, history.gates)
+    for each, verdict in (gate for of_recipe in result.measured for gate in of_recipe.gates):
         held = "no reference has run" if verdict is None else "passed" if verdict.passed else "failed"
         rows.append(
             {
@@ -67,10 +63,8 @@ def _gates(history: History) -> Rows:
     return rows
 
 
-def _not_tried(history: History) -> Rows:
+def _not_tried(result: Result) -> Rows:
     """A row for each layout that was planned and not tried, with what was predicted of it."""
-    assert history.header is not None
-    coverages = [(recipe, coverage(history, recipe)) for recipe in history.header.recipes]
     return [
         {
             "layout": each.layout.label,
@@ -78,10 +72,10 @@ def _not_tried(history: History) -> Rows:
             "predicted_tokens_per_s": each.tokens_per_s,
             "predicted_step_time_s": each.step_time_s,
             "predicted_gib": each.peak_gib,
-            "recipe": recipe.id,
+            "recipe": of_recipe.recipe.id,
         }
-        for recipe, of in coverages
-        for each in (of.not_tried if of else ())
+        for of_recipe in result.of_study
+        for each in (of_recipe.coverage.not_tried if of_recipe.coverage else ())
     ]
 
 

@@ -14,13 +14,11 @@ from rich.console import Console
 from rich.table import Table
 
 from platform.common.text import count, figure
+from platform.finals.coverage import Coverage
 from platform.finals.result import Result
-from platform.reports.coverage import Coverage, coverage
 from platform.reports.days_picture import Days, draw_days
 from platform.reports.summary import as_json, cost_of, days_of, finite, measurement_json, nearest
-from platform.study.history import History
 from platform.study.replace import replacing
-from trainers.values.journal import StudyHeader
 from trainers.values.measurement import Measurement
 from trainers.values.recipe import Recipe
 
@@ -70,13 +68,12 @@ class Row:
         return None if self.best is None else cost_of(self.best, self.tokens, self.price_per_gpu_h)
 
 
-def rows(histories: Sequence[History]) -> list[Row]:
+def rows(results: Sequence[Result]) -> list[Row]:
     """A row for each recipe and study, the recipes in the studies' order, devices ascending."""
     rows_of: dict[str, list[Row]] = {}
-    for history in sorted(histories, key=lambda each: _header(each).cluster.num_devices):
-        header, result = _header(history), Result.of(history)
-        for recipe in header.recipes:
-            of_recipe = result.by_id[recipe.id]
+    for result in sorted(results, key=lambda each: each.header.cluster.num_devices):
+        header = result.header
+        for of_recipe in result.of_study:
             best, verdict = of_recipe.winner, of_recipe.gate
             near = None if best else nearest(of_recipe.judged, header.cluster)
             reason = "" if best else "nothing was measured" if near is None else near.reason or near.outcome.value
@@ -85,17 +82,17 @@ def rows(histories: Sequence[History]) -> list[Row]:
                 reason = f"not resolved between {labels}: the machine was disturbed"
             row = Row(
                 study=header.name,
-                recipe=recipe,
+                recipe=of_recipe.recipe,
                 num_devices=header.cluster.num_devices,
                 tokens=header.tokens,
                 price_per_gpu_h=header.price_per_gpu_h,
                 best=best,
                 reason=reason,
-                tried=coverage(history, recipe),
+                tried=of_recipe.coverage,
                 runs=len(of_recipe.ranking[0].runs) if best else 0,
                 gate="" if verdict is None else "passed" if verdict.passed else "failed",
             )
-            rows_of.setdefault(recipe.id, []).append(row)
+            rows_of.setdefault(row.recipe.id, []).append(row)
     return [row for group in rows_of.values() for row in _with_efficiency(group)]
 
 
@@ -105,11 +102,6 @@ def _with_efficiency(group: Sequence[Row]) -> list[Row]:
         dataclasses.replace(row, efficiency=row.tokens_per_s / row.num_devices / rates[0] if row.tokens_per_s else None)
         for row in group
     ]
-
-
-def _header(history: History) -> StudyHeader:
-    assert history.header is not None
-    return history.header
 
 
 def print_table(shown: Sequence[Row], device: str, console: Console) -> None:
@@ -176,7 +168,7 @@ def _columns(first: Row, device: str) -> dict[str, Callable[[Row], str]]:
     }
 
 
-def to_object(shown: Sequence[Row], histories: Iterable[History]) -> dict[str, Any]:
+def to_object(shown: Sequence[Row], results: Iterable[Result]) -> dict[str, Any]:
     """What `--json` prints: a row of `scaling` for each recipe and number of devices, and each study's own object."""
     return finite(
         {
@@ -199,7 +191,7 @@ def to_object(shown: Sequence[Row], histories: Iterable[History]) -> dict[str, A
                 }
                 for row in shown
             ],
-            "studies": [as_json(history) for history in histories],
+            "studies": [as_json(each) for each in results],
         }
     )
 
@@ -267,15 +259,15 @@ def _groups(shown: Sequence[Row]) -> list[list[Row]]:
     return list(groups.values())
 
 
-def show(folder: Path | None, histories: Sequence[History], *, as_object: bool, width: int) -> None:
+def show(folder: Path | None, results: Sequence[Result], *, as_object: bool, width: int) -> None:
     """Writes the files of the studies' comparison into `folder` (None: nowhere) and prints it: tables and paths, or the
     JSON object alone.
     """
-    shown = rows(histories)
-    device = _header(histories[0]).cluster.device_word
+    shown = rows(results)
+    device = results[0].header.cluster.device_word
     files = write_files(folder, shown, device) if folder else []
     if as_object:
-        print(json.dumps(to_object(shown, histories), allow_nan=False))
+        print(json.dumps(to_object(shown, results), allow_nan=False))
         return
     print_table(shown, device, Console(width=width, highlight=False, markup=False, emoji=False))
     if files:

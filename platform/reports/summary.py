@@ -6,13 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from platform.common.text import count, figure
-from platform.finals.closing import has_curves
-from platform.finals.ranking import PointRuns, points, speed_of
+from platform.finals.coverage import Coverage
+from platform.finals.ranking import PointRuns, speed_of
 from platform.finals.result import RecipeResult, Result
-from platform.reports.coverage import Coverage, coverage, coverage_json
+from platform.reports.coverage import coverage_json
 from platform.reports.disturbance import disturbance_sentences, unresolved_json, unresolved_sentence
 from platform.reports.profile import profile_json
-from platform.study.history import History
 from trainers.values.cluster import Cluster
 from trainers.values.codec import to_json
 from trainers.values.journal import Peak
@@ -113,32 +112,29 @@ def nearest_sentence(recipe: Recipe, measurements: Sequence[Measurement], cluste
     )
 
 
-def verdicts(history: History) -> list[str]:
+def verdicts(result: Result) -> list[str]:
     """For each recipe its winner with what that rests on, what is not resolved, or what came nearest."""
-    assert history.header is not None
     sentences: list[str] = []
-    result = Result.of(history)
-    for recipe in history.header.recipes:
-        of_recipe = result.by_id[recipe.id]
-        best = of_recipe.winner
-        if of_recipe.unresolved:
-            sentences.append(unresolved_sentence(of_recipe.unresolved, recipe))
+    header, end = result.header, result.history.end
+    for each in result.of_study:
+        best = each.winner
+        if each.unresolved:
+            sentences.append(unresolved_sentence(each.unresolved, each.recipe))
         elif best is None:
-            sentences.append(nearest_sentence(recipe, of_recipe.judged, history.header.cluster))
+            sentences.append(nearest_sentence(each.recipe, each.judged, header.cluster))
         else:
-            price = history.header.price_per_gpu_h
-            of = coverage(history, recipe)
-            sentences.append(winner_sentence(best, tokens=history.header.tokens, price_per_gpu_h=price, of=of))
-            sentences += evidence(of_recipe, history)
-    if history.end is not None and history.end.left_out:
-        sentences.append(f"Final runs left out: {history.end.left_out}; --resume runs them.")
-    return [*sentences, *(sentence for peak in history.peaks[-1:] if (sentence := lag(peak, history.header.cluster)))]
+            price = header.price_per_gpu_h
+            sentences.append(winner_sentence(best, tokens=header.tokens, price_per_gpu_h=price, of=each.coverage))
+            sentences += evidence(each)
+    if end is not None and end.left_out:
+        sentences.append(f"Final runs left out: {end.left_out}; --resume runs them.")
+    return [*sentences, *(sentence for peak in result.history.peaks[-1:] if (sentence := lag(peak, header.cluster)))]
 
 
-def evidence(result: RecipeResult, history: History) -> list[str]:
+def evidence(result: RecipeResult) -> list[str]:
     """What the winner of one recipe rests on: its runs, the next best, its numerics."""
     sentences: list[str] = []
-    first, best = result.leader, result.winner
+    first, best = result.winning_point, result.winner
     if first is None or best is None:
         return []
     if (ends := first.interval_tokens_per_s) and first.std_tokens_per_s is not None:
@@ -151,12 +147,12 @@ def evidence(result: RecipeResult, history: History) -> list[str]:
     sentences += disturbance_sentences(result)
     if result.gate is not None:
         sentences.append(result.gate.sentence)
-    elif has_curves(best, history):
+    elif result.has_curves:
         sentences.append(
             "Numerics gate: no reference layout has run: the winner's curves were held against nothing"
             " (--resume goes on)."
         )
-    elif (end := history.end) and not end.exit_code and end.why and not end.left_out:  # so none was wanted
+    elif (end := result.history.end) and not end.exit_code and end.why and not end.left_out:  # so none was wanted
         sentences.append("Numerics gate: none to pass, no layout of the search is plainer than the winner.")
     if reasons := ", ".join(best.held_back_by):
         held = sum(map(bool, best.held_back))
@@ -178,36 +174,34 @@ def lag(peak: Peak, cluster: Cluster) -> str:
     return f"A device lags: the median one reaches {figure(peak.tflops)} TFLOP/s on plain products, {lagging}."
 
 
-def as_json(history: History) -> dict[str, Any]:
+def as_json(result: Result) -> dict[str, Any]:
     """What `--json` prints. Figures that are not finite become null, so that any reader can take it.
 
     `recipe`, `winner`, `tie` and so on are those of the space's first recipe; `recipes` has them for each. `tie` holds
     the ids of the points tied with the winner, null where none was run several times in fresh processes beside it.
     `winner` is null too where `unresolved` holds points between which the fastest is not resolved.
     """
-    assert history.header is not None
-    header, measurements = history.header, history.measurements
-    results = Result.of(history).by_id
+    header, history = result.header, result.history
 
     def as_json(each: Measurement) -> dict[str, Any]:
         return measurement_json(each, header.tokens, header.price_per_gpu_h)
 
     each_recipe = [
         {
-            "recipe": _recipe_json(recipe),
-            "winner": as_json(best) if (best := results[recipe.id].winner) else None,
-            "unresolved": unresolved_json(results[recipe.id].unresolved),
-            **coverage_json(coverage(history, recipe)),
-            **_evidence_json(results[recipe.id]),
-            "profile": profile_json(history, best),
+            "recipe": _recipe_json(each.recipe),
+            "winner": each.winner and as_json(each.winner),
+            "unresolved": unresolved_json(each.unresolved),
+            **coverage_json(each.coverage),
+            **_evidence_json(each),
+            "profile": profile_json(each, header),
         }
-        for recipe in header.recipes
+        for each in result.of_study
     ]
     nothing = {"recipe": None, "winner": None, "unresolved": None, **coverage_json(None)}
     nothing |= {**_evidence_json(None), "profile": None}
     first = each_recipe[0] if each_recipe else nothing
-    tried = [each for each in measurements if each.outcome is not Outcome.SKIPPED]
-    left = [each for each in measurements if each.outcome is Outcome.SKIPPED]
+    tried = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
+    left = [each for each in history.measurements if each.outcome is Outcome.SKIPPED]
     return finite(
         {
             "study": header.name,
@@ -250,7 +244,7 @@ def _evidence_json(result: RecipeResult | None) -> dict[str, Any]:
             }
             for each in compared
         ],
-        "runs": [_runs_json(point) for point in points(result.measurements if result else ()) if point.runs],
+        "runs": [_runs_json(point) for point in (result.points if result else ()) if point.runs],
         "gate": None
         if verdict is None
         else {**dataclasses.asdict(verdict), "layout": verdict.layout.id, "reference": verdict.reference.id}

@@ -2,7 +2,7 @@
 
 import dataclasses
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.measure import Measurement as Extent
@@ -10,12 +10,11 @@ from rich.table import Table, box
 from rich.text import Text
 
 from platform.common import text
-from platform.finals.contenders import unresolved
-from platform.finals.ranking import PointRuns, points, ranked
+from platform.finals.ranking import PointRuns
+from platform.finals.result import RecipeResult, Result
 from platform.reports.columns import GLOBAL_BATCH, Column, columns_of, flat, narrow, outcome
-from platform.reports.coverage import Coverage, not_tried_lines
+from platform.reports.coverage import not_tried_lines
 from platform.reports.summary import shortfall_gib
-from platform.study.history import by_recipe
 from trainers.values.cluster import Cluster
 from trainers.values.measurement import TIMED, Measurement, Outcome
 
@@ -34,27 +33,19 @@ _MOST_SKIPPED = 6
 """Reasons for skipping that are listed; the rest is counted."""
 
 
-def render(
-    measurements: Sequence[Measurement],
-    *,
-    cluster: Cluster,
-    tokens: float,
-    width: int,
-    price_per_gpu_h: float | None = None,
-    color: bool = False,
-    tried: Mapping[str, Coverage] | None = None,
-) -> str:
-    """One table for each recipe, at most `width` columns wide; `tokens` is the budget that days are counted for, with
-    a price their cost too, but for a miniature. `tried` is how much of each recipe was tried, by its id.
+def render(result: Result, *, width: int, color: bool = False) -> str:
+    """One table for each recipe that was measured, at most `width` columns wide. Days are those of the study's tokens,
+    with its price their cost too, but for a miniature.
     """
     screen, stream = console(width=width, color=color)
-    for group in by_recipe(measurements).values():
-        tried_points = points(group)
-        runs = {each.typical.id: each for each in tried_points if each.runs}
-        columns = columns_of(cluster, None if group[0].miniature else tokens, price_per_gpu_h, runs)
-        if group[0].recipe.grad_accum:  # its rows differ in what they train: the column stays at any width
-            columns = [dataclasses.replace(each, drop=0) if each.title == GLOBAL_BATCH else each for each in columns]
-        _render_recipe(screen, tried_points, cluster, columns, (tried or {}).get(group[0].recipe.id))
+    header = result.header
+    for each in result.measured:
+        runs = {point.typical.id: point for point in each.points if point.runs}
+        tokens = None if each.measurements[0].miniature else header.tokens
+        columns = columns_of(header.cluster, tokens, header.price_per_gpu_h, runs)
+        if each.recipe.grad_accum:  # its rows differ in what they train: the column stays at any width
+            columns = [dataclasses.replace(one, drop=0) if one.title == GLOBAL_BATCH else one for one in columns]
+        _render_recipe(screen, each, header.cluster, columns)
     return as_text(stream)
 
 
@@ -79,13 +70,9 @@ def as_text(stream: io.StringIO) -> str:
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
-def _render_recipe(
-    console: Console, tried_points: Sequence[PointRuns], cluster: Cluster, columns: list[Column], tried: Coverage | None
-) -> None:
-    runs = [run for point in tried_points for run in point.all]
-    first = None if unresolved(runs) else next(iter(ranked(runs)), None)
-    best = first and first.typical
-    group = [point.typical for point in tried_points]
+def _render_recipe(console: Console, result: RecipeResult, cluster: Cluster, columns: list[Column]) -> None:
+    best = result.winning_point and result.winning_point.typical
+    group = [point.typical for point in result.points]
     ran = [each for each in group if each.tokens_per_s is not None]
     failed = [each for each in group if each.tokens_per_s is None and each.outcome is not Outcome.SKIPPED]
     skipped = [each for each in group if each.outcome is Outcome.SKIPPED and each.tokens_per_s is None]
@@ -94,7 +81,7 @@ def _render_recipe(
     slower, more_failed = len(ran[_MOST_ROWS:]), len(failed[_MOST_ROWS:])
     ran, failed = ran[:_MOST_ROWS], failed[:_MOST_ROWS]
 
-    recipe = group[0].recipe
+    recipe = result.recipe
     if group[0].miniature:
         console.print(
             f"MINIATURE of {recipe.model.miniature_of}, its speed says nothing of the model itself", style="bold"
@@ -112,7 +99,7 @@ def _render_recipe(
         console.print(_failures(columns, failed, cluster))
     if more_failed:
         console.print(f"and {more_failed:,} more that failed, see the study's files or --json")
-    if confirmed := [point for point in tried_points if point.runs]:
+    if confirmed := [point for point in result.points if point.runs]:
         console.print()
         console.print("Run again in fresh processes")
         confirmed.sort(key=lambda point: -(point.median_tokens_per_s or 0.0))
@@ -120,7 +107,7 @@ def _render_recipe(
     console.print()
     if recipe.grad_accum and len({each.global_batch for each in ran}) > 1:
         console.print("Rows of different global batch are different recipes: speed alone does not choose between them.")
-    lines = [*not_tried_lines(tried), *_skipped_lines(skipped)]
+    lines = [*not_tried_lines(result.coverage), *_skipped_lines(skipped)]
     for line in (*lines, *_notes(ran, best, gone, [flat(column.title) for column in columns])):
         console.print(line)
     console.print()

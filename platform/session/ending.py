@@ -1,6 +1,7 @@
 """What a session that ends says: its files and its table, its verdict, and how to go on."""
 
 import shlex
+import threading
 from pathlib import Path
 
 from platform.common.errors import NOT_RESOLVED, ClusterError, InputError, one_line
@@ -13,6 +14,7 @@ from platform.reports.files import write_results
 from platform.reports.show import show
 from platform.study.folder import default_folder
 from platform.study.history import History
+from platform.study.journal import Tail
 from platform.study.plain_files import refuse_links
 from platform.study.study import Study
 from trainers.values.journal import End
@@ -23,25 +25,54 @@ MIRROR_CLOSE_S = 30.0
 """What MLflow may take at the end to catch up; what it lacks then is said."""
 
 
-def tell(study: Study, mirror: Mirror, *, as_object: bool | None, profile: bool) -> None:
-    """Writes and shows what a session that ended has: as a table, as one JSON object, or (None) not at all."""
-    _, history = study.follow()
-    files = written(study.path, history)
-    if sentence := mirror.close(MIRROR_CLOSE_S):
-        say(sentence)
-    if profile and (sentence := not_profiled(history)):
-        say(sentence)
-    if as_object is not None:
-        show(history, files, as_object=as_object)
-    say(how_long(history))
-    say(mirror.look)
+class Ending:
+    """The end of a session: its study's result, computed once, by which it ends and which it shows."""
+
+    def __init__(
+        self, study: Study, mirror: Mirror | None = None, *, as_object: bool | None = None, profile: bool = False
+    ) -> None:
+        """The result is shown as a table, as one JSON object, or (None) not at all; with `profile` also why a winner
+        has none.
+        """
+        self._study, self._mirror, self._as_object, self._profile = study, mirror, as_object, profile
+        self._computing, self._showing = threading.Lock(), threading.Lock()
+        self._tail: Tail | None = None
+        self._result: Result | None = None
+
+    @property
+    def result(self) -> Result:
+        """What the journal says when this is asked for first, in whichever thread: nothing is measured after that."""
+        with self._computing:
+            if self._result is None:
+                self._tail, history = self._study.follow()
+                self._result = Result.of(history)
+            return self._result
+
+    def show(self) -> bool:
+        """Writes and shows the result, once, in whichever thread asks first; returns whether this one did."""
+        if not self._showing.acquire(blocking=False):
+            return False
+        result = self.result
+        assert self._tail is not None
+        result.history.extend(self._tail.read())  # how the session ended
+        files = written(self._study.path, result)
+        if self._mirror is not None and (sentence := self._mirror.close(MIRROR_CLOSE_S, result)):
+            say(sentence)
+        if self._profile and (sentence := not_profiled(result)):
+            say(sentence)
+        if self._as_object is not None:
+            show(result, files, as_object=self._as_object)
+        say(how_long(result.history))
+        if self._mirror is not None:
+            say(self._mirror.look)
+        return True
 
 
-def written(folder: Path, history: History) -> list[Path]:
+def written(folder: Path, result: Result) -> list[Path]:
     """Writes the files of the result, as far as they can be written; their paths."""
     try:
         refuse_links(folder)
-        return write_results(folder, history)
+        return write_results(folder, result)
     except InputError as error:  # a folder that may only be read, or a full disk: the result is shown all the same
         say(f"{one_line(error)}; the result is shown without files")
         return []
@@ -71,11 +102,11 @@ def resume_sentence(study: Study) -> str:
     return f"what was measured is kept: once the cluster is well again, go on with {how_to(RESUME, study.path)}"
 
 
-def not_profiled(history: History) -> str:
+def not_profiled(result: Result) -> str:
     """Why a winner has no profile; "" where each has one, and where there is no winner."""
-    if all(each.profile is not None for each in Result.of(history).winners.values()):
+    if all(each.profile is not None for each, _ in result.winners):
         return ""
-    return f"The winner was not profiled: {_why_not_profiled(history)}. --resume with --profile tries again."
+    return f"The winner was not profiled: {_why_not_profiled(result.history)}. --resume with --profile tries again."
 
 
 def _why_not_profiled(history: History) -> str:
@@ -95,24 +126,22 @@ def how_to(command: str, path: Path) -> str:
     return f"{command} {path.name}{where}"
 
 
-def shown_verdict(history: History) -> int:
+def shown_verdict(result: Result) -> int:
     """The exit code of a report: 0 where some recipe has a winner, 4 where it is not resolved, else 1."""
-    result = Result.of(history)
     if not result.is_resolved:
         return NOT_RESOLVED
     return 0 if result.has_leader else 1
 
 
-def verdict(history: History) -> tuple[int, str]:
+def verdict(result: Result) -> tuple[int, str]:
     """0 where some recipe has a winner, 1 where nothing fits, 3 and why where every trial failed on its own account, 4
     where of some recipe it is not resolved which layout is the fastest.
     """
-    result = Result.of(history)
     if not result.is_resolved:
         return NOT_RESOLVED, ""
     if result.has_leader:
         return 0, ""
-    tried = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
+    tried = [each for each in result.history.measurements if each.outcome is not Outcome.SKIPPED]
     if tried and all(each.outcome in (Outcome.FAILED, Outcome.HUNG) for each in tried):
         return ClusterError.exit_code, f"every trial failed, the last one with: {tried[-1].reason}"
     return 1, ""

@@ -5,7 +5,6 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -44,17 +43,17 @@ class Run:
         place_s: float = 0.0,
         left: leftovers.Note | None = None,
         mirror: Mirror | None = None,
-        show: Callable[[], bool] = lambda: False,
+        result: ending.Ending | None = None,
     ) -> None:
         """The session began at `began_s`, and another one would take `place_s` more to begin.
 
-        What an earlier driver `left` on the cluster is swept first; the `mirror` starts with the first trial. `show`
-        shows what was measured, once, where `run` does not return: the process ends in it when the cluster's head is
-        gone. It returns whether that was left to do.
+        What an earlier driver `left` on the cluster is swept first; the `mirror` starts with the first trial. The
+        `result` says by what exit code the session ends, and shows what was measured where `run` does not return: the
+        process ends in it when the cluster's head is gone.
         """
         self._study, self._subject, self._place, self._budget = study, subject, place, budget
         self._began_s, self._place_s, self._left = began_s, place_s, left
-        self._mirror, self._show = mirror, show
+        self._mirror, self._result = mirror, result or ending.Ending(study)
         self._loop: Loop | None = None
         self._stdout = sys.stdout
         self._ending = threading.Lock()
@@ -79,7 +78,7 @@ class Run:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         if not code:
-            code, fault = ending.verdict(self._study.follow()[1])
+            code, fault = ending.verdict(self._result.result)
             why = fault or why
         self._ending.acquire()
         self._record_end(code, why, left_out)
@@ -163,7 +162,7 @@ class Run:
         stuck = f"Ray did not end within {INTERRUPT_S:.0f} s of the interrupt: --resume sweeps what is left of it."
         self._leave(INTERRUPTED, "", stuck)
         # The main thread has written the session's end, and is stuck in leaving Ray, or showing the result.
-        if self._show():
+        if self._result.show():
             say(stuck)
         else:
             time.sleep(INTERRUPT_S)
@@ -177,7 +176,7 @@ class Run:
         try:
             self._record_end(code, why)
             with redirect_stdout(self._stdout):  # Tune's output is kept from it just now
-                self._show()
+                self._result.show()
             say(last_words)
         finally:
             self._stdout.flush()

@@ -12,12 +12,12 @@ from platform.common.errors import NOT_RESOLVED, ClusterError, InputError, one_l
 from platform.common.say import say
 from platform.common.signals import INTERRUPTED, interruptible
 from platform.common.text import plural
+from platform.finals.result import Result
 from platform.probing import store
 from platform.reports.scaling import show
 from platform.reports.show import table_width
 from platform.session import ending, session
 from platform.session.replanned import with_plan
-from platform.study.history import History
 from platform.study.plain_files import refuse_links
 from platform.study.several import SCALING, Several, is_several, member, read_several, write_several
 from platform.study.study import Study, fresh_name, is_study, read
@@ -95,23 +95,20 @@ def report(studies: Path, name: str, *, as_object: bool, trusted: bool = False) 
     """
     folder = studies / name
     several = read_several(folder)
-    histories: list[History] = []
-    for count in several.counts:
-        path = studies / member(name, count)
-        if is_study(path):
-            histories.append(with_plan(read(path)[0]))
-    if not histories:
+    paths = [studies / member(name, count) for count in several.counts]
+    results = [Result.of(with_plan(read(path)[0])) for path in paths if is_study(path)]
+    if not results:
         raise InputError(f"nothing of {name} was measured yet")
     owner = "" if trusted else other_owner((folder, folder / SCALING))
     if owner:
         say(not_written(owner))
     else:
         refuse_links(folder)
-    show(None if owner else folder, histories, as_object=as_object, width=table_width())
+    show(None if owner else folder, results, as_object=as_object, width=table_width())
     say(f"To see it again: {ending.how_to('python -m platform.report', studies / name)}")
     code = 1
-    for history in histories:
-        code = _together(code, ending.shown_verdict(history))
+    for result in results:
+        code = _together(code, ending.shown_verdict(result))
     return code
 
 

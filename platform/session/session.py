@@ -3,9 +3,8 @@
 import gc
 import os
 import sys
-import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 
 import platform.searchers as searchers
@@ -71,7 +70,7 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
                 study.record(header_of(study.name, subject, searcher=request.searcher, uri=uri))
             if not finished.why_over(study, request):
                 _start_workers(subject, place)
-            mirror, show = _shown_by(study, uri, options, shown=shown)
+            mirror, end = _ending(study, uri, options, shown=shown)
             code, fault = Run(
                 study,
                 subject,
@@ -81,10 +80,10 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
                 place_s=place_s,
                 left=opening.left,
                 mirror=mirror,
-                show=show,
+                result=end,
             ).run()
         leftovers.forget(study.path)
-        show()
+        end.show()
         if fault:
             raise ClusterError(fault)
         return code
@@ -95,10 +94,10 @@ def _show_finished(opening: Opened, study: Study, uri: str, why: str, *, shown: 
     say(f"{_reused(opening.history)} nothing is left to run {why}.")
     if opening.options.dry_run:
         return 0
-    mirror, show = _shown_by(study, uri, opening.options, shown=shown)
+    mirror, end = _ending(study, uri, opening.options, shown=shown)
     mirror.start()
-    show()
-    return ending.verdict(opening.history)[0]
+    end.show()
+    return ending.verdict(end.result)[0]
 
 
 def _subject(opening: Opened, place: Place) -> Subject:
@@ -147,8 +146,8 @@ def fast_part(options: SearchOptions, request: Request, place: Place) -> Place:
 
 
 def _cpu_workers(request: Request) -> int:
-    """Workers on a cluster without GPUs: those of the space that then runs."""
-    return (request.space.miniature or request.space).num_workers or CPU_WORKERS
+    """Workers on a cluster without GPUs: those of the space that then runs, or as many more as are asked for."""
+    return max((request.space.miniature or request.space).num_workers or CPU_WORKERS, request.num_devices or 0)
 
 
 def _of_miniature(space: Space, miniature: Space) -> str:
@@ -170,21 +169,11 @@ def _reused(history: History) -> str:
     return f"Kept {plural(measured, 'measurement')} that the journal has;"
 
 
-def _shown_by(study: Study, uri: str, options: SearchOptions, *, shown: bool) -> tuple[Mirror, Callable[[], bool]]:
-    """The study's mirror, which is not started yet, and what shows its result at the end: once, in whichever thread
-    calls it first. It returns whether it did.
-    """
-    first = threading.Lock()
-
-    def show() -> bool:
-        if not first.acquire(blocking=False):
-            return False
-        ending.tell(study, mirror, as_object=as_object, profile=options.profile)
-        return True
-
+def _ending(study: Study, uri: str, options: SearchOptions, *, shown: bool) -> tuple[Mirror, ending.Ending]:
+    """The study's mirror, which is not started yet, and what shows the result at the end."""
     mirror = Mirror(study.path, uri, study.from_start())
     as_object = options.json if shown else None
-    return mirror, show
+    return mirror, ending.Ending(study, mirror, as_object=as_object, profile=options.profile)
 
 
 def _budget(options: SearchOptions, space: Space) -> Budget:

@@ -23,6 +23,7 @@ from trainers.values.journal import (
     TrialStart,
 )
 from trainers.values.measurement import ENDS_LADDER, TIMED, Measurement, Outcome
+from trainers.values.recipe import Recipe
 
 
 class History:
@@ -190,6 +191,14 @@ class History:
         if told := self._told_s():
             return self.start_s + min(longest_s for _, longest_s in told)
         return min((end.wall_s for end in self._ends.values()), default=0.0)
+
+    def trials_s(self, recipe: Recipe, repeats: range) -> float:
+        """Seconds of the recipe's trials that ended and measured a run of these numbers; 0 is that of the search."""
+        return sum(
+            self._ends[trial_id].wall_s
+            for trial_id, start in self._starts.items()
+            if trial_id in self._ends and start.micro_batches and start.recipe == recipe and start.repeat in repeats
+        )
 
     def _told_s(self) -> list[tuple[float, float]]:
         """Of each trial that measured something and ended: seconds beside its steps, and those of its longest rung."""

@@ -43,14 +43,11 @@ def probe(recipe: Recipe) -> torch.Tensor:
 @functools.cache
 def reference(recipe: Recipe) -> Run:
     """The run of `recipe` in fp32, in bf16 where its states are, by nothing of the engines' code."""
-    model = _model(recipe.model).to(torch.bfloat16 if recipe.state_precision == "bf16" else torch.float32)
-    for name, parameter in model.named_parameters():
-        value = draw(name, parameter.shape, seed=recipe.seed, std=recipe.model.init_std, device=torch.device("cpu"))
-        parameter.data.copy_(value)
+    model = dense_model(recipe)
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     with torch.no_grad():
         logits = model(probe(recipe)).logits
-    optimizer = _optimizer(model, recipe)
+    optimizer = make_optimizer(model, recipe)
     stream = Stream(vocab_size=recipe.model.vocab_size, seq_len=recipe.seq_len, seed=recipe.seed)
     losses, norms = [], []
     for step in range(STEPS):
@@ -67,12 +64,22 @@ def reference(recipe: Recipe) -> Run:
     return Run(start, logits, losses, norms)
 
 
+def dense_model(recipe: Recipe) -> torch.nn.Module:
+    """The plain model with its first weights, in bf16 where the recipe's states are."""
+    model = _model(recipe.model).to(torch.bfloat16 if recipe.state_precision == "bf16" else torch.float32)
+    for name, parameter in model.named_parameters():
+        value = draw(name, parameter.shape, seed=recipe.seed, std=recipe.model.init_std, device=torch.device("cpu"))
+        parameter.data.copy_(value)
+    return model
+
+
 def learning_rate_at(step: int, recipe: Recipe) -> float:
     """The recipe's, but for five steps in the middle: an engine must take another one and go back."""
     return recipe.learning_rate * (0.1 if 8 <= step < 13 else 1.0)
 
 
-def _optimizer(model: torch.nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+def make_optimizer(model: torch.nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    """The recipe's, of transformers or torch as they come."""
     if recipe.optimizer == "adafactor":
         return Adafactor(
             model.parameters(),

@@ -172,7 +172,7 @@ class _Overflow:
 
     def begin(self, phase: Phase) -> None:
         if phase is Phase.OPTIMIZER_STEP and dist.get_rank() == 0:
-            next(self._engine.model.module.parameters()).grad.to_local().view(-1)[0] = torch.inf
+            next(self._engine.models[0].module.parameters()).grad.to_local().view(-1)[0] = torch.inf
 
 
 def _set_loss_scale(engine: Any, scale: float) -> None:

@@ -10,6 +10,8 @@ from tests.contract.cases import Case, cases
 from tests.contract.group import run_cases
 from tests.contract.reference import differences, reference
 
+pytestmark = pytest.mark.contract
+
 CASES = {world_size: cases(world_size) for world_size in (1, 2, 4)}
 
 

@@ -14,6 +14,8 @@ from tests.contract.reference import reference
 from tests.contract.tampering import DDP, FSDP, TAMPERINGS, ZERO, mismatches_of, overflows
 from trainers.values.layout import Layout
 
+pytestmark = pytest.mark.contract
+
 HALF = [
     dataclasses.replace(DDP, dp_replicate=2),
     dataclasses.replace(FSDP, dp_shard=2),

@@ -94,7 +94,11 @@ def test_every_random_layout_survives_the_way_into_the_plan() -> None:
             survived += 1
         else:
             assert {reason for reason, _ in points.skipped} <= {
-                "ZeRO stages 2 and 3 under a pipeline", "tp reaches across nodes"
+                "tp and cp reach across nodes",
+                "pp x virtual does not divide the blocks",
+                "grad_sync every under a pipeline",
+                "DeepSpeed's stages 2 and 3 under a pipeline",
+                "micro-batches do not fill the pipeline, or the rounds of an interleaved schedule",
             }  # fmt: skip
     assert survived > 200
 

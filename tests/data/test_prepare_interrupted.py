@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,9 @@ import pytest
 from tests.data.corpus import contents, texts
 from tests.disks import small_disk
 from trainers.data import ParquetTokens
+
+MANY = 6
+"""Fewer than a whole run writes."""
 
 
 @pytest.fixture(scope="module")
@@ -45,26 +49,36 @@ def _start(source: Path, out: Path, *, workers: int = 1) -> "subprocess.Popen[st
     )
 
 
-def _after(out: Path, shards: int) -> None:
-    """Waits until that many shards are in place."""
-    end_s = time.monotonic() + 120
-    while len(list(out.glob("*.parquet"))) < shards:
-        assert time.monotonic() < end_s
-        time.sleep(0.005)
+def _stopped(source: Path, out: Path, *, workers: int = 1, shards: int = 1) -> "subprocess.Popen[str]":
+    """A run that SIGSTOP holds after at least `shards` of its shards, with several to come."""
+    end_s = time.monotonic() + 600
+    while True:
+        run = _start(source, out, workers=workers)
+        while len(list(out.glob("*.parquet"))) < shards:
+            assert time.monotonic() < end_s
+            time.sleep(0.005)
+        os.killpg(run.pid, signal.SIGSTOP)
+        if len(list(out.glob("*.parquet"))) < MANY:
+            return run
+        # A busy machine let this process look too late: the run may be at its end.
+        os.killpg(run.pid, signal.SIGKILL)
+        run.communicate()
+        shutil.rmtree(out)
 
 
 def test_a_killed_run_goes_on(source: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    first = _start(source, out)
-    _after(out, 2)
+    first = _stopped(source, out, shards=2)
     workers = psutil.Process(first.pid).children(recursive=True)
     first.kill()
     first.wait()
-    _, alive = psutil.wait_procs(workers, timeout=30)
+    for each in workers:
+        each.resume()
+    _, alive = psutil.wait_procs(workers, timeout=600)
     assert not alive, "workers end with their driver"
     whole = {path: path.stat().st_mtime_ns for path in out.glob("*.parquet")}
     num_shards = sum(name.endswith(".parquet") for name in undisturbed)
-    assert 2 <= len(whole) < num_shards
+    assert 2 <= len(whole) < MANY < num_shards
     with pytest.raises(ValueError, match=r"is unfinished: run the python -m platform\.prepare command"):
         ParquetTokens(out, vocab_size=256, seq_len=4, global_batch=1)
     second = _start(source, out, workers=2)
@@ -77,22 +91,22 @@ def test_a_killed_run_goes_on(source: Path, undisturbed: dict[str, bytes], tmp_p
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_ends_in_a_sentence(source: Path, tmp_path: Path, number: signal.Signals) -> None:
-    run = _start(source, tmp_path / "out", workers=2)
-    _after(tmp_path / "out", 1)
+    run = _stopped(source, tmp_path / "out", workers=2)
     os.killpg(run.pid, number)
-    _, stderr = run.communicate(timeout=60)
+    os.killpg(run.pid, signal.SIGCONT)
+    _, stderr = run.communicate(timeout=600)
     assert run.returncode == 130
     assert stderr.splitlines()[-1] == "Interrupted: the same command goes on."
     assert "Traceback" not in stderr
 
 
 def test_a_killed_worker_is_told(source: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
-    run = _start(source, tmp_path / "out")
-    _after(tmp_path / "out", 1)
+    run = _stopped(source, tmp_path / "out")
     for process in psutil.Process(run.pid).children():
         if "spawn_main" in " ".join(process.cmdline()):
             process.kill()
-    _, stderr = run.communicate(timeout=60)
+    os.killpg(run.pid, signal.SIGCONT)
+    _, stderr = run.communicate(timeout=600)
     assert run.returncode == 3
     assert "a worker process was killed" in stderr and "Traceback" not in stderr
     assert _start(source, tmp_path / "out").wait() == 0
@@ -102,7 +116,7 @@ def test_a_killed_worker_is_told(source: Path, undisturbed: dict[str, bytes], tm
 def test_a_full_disk_is_told(source: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 1) as disk:
         run = _start(source, disk / "out")
-        _, stderr = run.communicate(timeout=60)
+        _, stderr = run.communicate(timeout=600)
         assert run.returncode == 2
         assert "cannot be written" in stderr and "No space left on device" in stderr
         assert "Traceback" not in stderr
@@ -112,11 +126,9 @@ def test_a_full_disk_is_told(source: Path, undisturbed: dict[str, bytes], tmp_pa
 
 
 def test_two_runs_do_not_write_to_one_folder(source: Path, tmp_path: Path) -> None:
-    first = _start(source, tmp_path / "out")
-    _after(tmp_path / "out", 1)
-    os.killpg(first.pid, signal.SIGSTOP)  # it cannot come to its end meanwhile
+    first = _stopped(source, tmp_path / "out")
     second = _start(source, tmp_path / "out")
-    _, stderr = second.communicate(timeout=60)
+    _, stderr = second.communicate(timeout=600)
     os.killpg(first.pid, signal.SIGKILL)
     first.communicate()
     assert second.returncode == 2

@@ -37,6 +37,6 @@ def space() -> Space:
         points=tuple(points),
         repeats=0,
         num_workers=2,
-        hang_floor_s=8.0,
+        hang_floor_s=12.0,
         first_step_s=90.0,
     )

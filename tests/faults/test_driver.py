@@ -11,13 +11,15 @@ import signal
 import subprocess
 import sys
 import termios
+from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from platform.cluster.leftovers import NOTE, of_session
 from tests.faults import leaks
-from tests.search.session import ROOT, Ended, write_space
+from tests.search.session import ROOT, Ended, Session, write_space
 from tests.search.studies import (
     FOUND,
     IN_ORDER,
@@ -31,7 +33,7 @@ from tests.search.studies import (
     shows_a_result,
     start,
 )
-from trainers.values.journal import End, Measured, RungStart, TrialEnd, TrialStart
+from trainers.values.journal import End, Line, Measured, RungStart, TrialEnd, TrialStart
 
 pytestmark = [pytest.mark.ray, pytest.mark.search]
 
@@ -72,10 +74,7 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Cut:
         with third as session, leaks.of(session) as accounts:
             session.wait_for("a fourth trial", lambda lines: sum(isinstance(line, TrialStart) for line in lines) == 4)
             swept = not of_session(ray_session) and not scratch.exists()
-            for number in (num_rungs(session.lines()), num_rungs(session.lines()) + 1):
-                session.wait_for("a rung", lambda lines, number=number: num_rungs(lines) > number)
-                (recorder,) = session.workers(["Recorder"])
-                recorder.kill()
+            _kill_recorders(session, 2)
             last = session.end()
     return Cut(
         path=folder / "studies" / "cut",
@@ -85,6 +84,21 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Cut:
         left=tuple(accounts.left),
         listening=listening,
     )
+
+
+def _kill_recorders(session: Session, times: int) -> None:
+    """Kills the recorder in the rung that begins next, and once more each time that Ray has started it again."""
+    number = num_rungs(session.lines())
+    session.wait_for("a rung", lambda lines: num_rungs(lines) > number)
+    killed: set[int] = set()
+
+    def next_recorder(_: Sequence[Line]) -> psutil.Process | None:
+        return next((each for each in session.workers(["Recorder"]) if each.pid not in killed), None)
+
+    for _ in range(times):
+        recorder = session.wait_for("a recorder", next_recorder)
+        killed.add(recorder.pid)
+        recorder.kill()
 
 
 def how_to_resume(ended: Ended) -> list[str]:
@@ -138,7 +152,7 @@ class TestCutShort:
             assert isinstance(rest[-1], RungStart)
 
     def test_a_recorder_that_is_killed_is_started_again_and_costs_nothing(self, cut: Cut) -> None:
-        """Twice in the last session, in the middle of a rung."""
+        """Twice in the last session, from the middle of a rung on."""
         ends = [line for line in sessions_of(cut.lines())[2] if isinstance(line, TrialEnd)]
         assert {(end.state, end.fault) for end in ends} == {("done", "")}, ends
         assert "recorder" not in cut.sessions[2].err
@@ -207,7 +221,7 @@ def test_a_terminal_that_is_closed_ends_a_search_in_order_unless_it_ignores_that
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(1)
         else:
-            assert process.wait(60) == 0 and (tmp_path / "ended").read_text() == "in order"
+            assert process.wait(600) == 0 and (tmp_path / "ended").read_text() == "in order"
     finally:
         process.kill()
         process.wait()

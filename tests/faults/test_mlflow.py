@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from platform.finals.result import Result
 from platform.mirror.mirror import Mirror
 from platform.mirror.system_metrics import SAMPLES
 from platform.reports.files import write_results
@@ -19,8 +20,8 @@ from tests.samples import header
 from trainers.values.journal import End, Measured
 
 pytestmark = pytest.mark.mirror
-BUSY_S = 50.0
-"""What a machine that others use too may add; MLflow's own client tries for a minute and more."""
+BUSY_S = 200.0
+"""What a busy machine may take; MLflow's own client tries for more than four minutes."""
 
 
 def test_an_unreachable_server_costs_the_search_nothing_and_is_said(studies: Path, closed_port: int) -> None:
@@ -32,7 +33,7 @@ def test_an_unreachable_server_costs_the_search_nothing_and_is_said(studies: Pat
             study.record(Measured(measurement=each))
         assert time.monotonic() - began < BUSY_S
         began = time.monotonic()
-        sentence = mirror.close(30)
+        sentence = mirror.close(120)
         assert time.monotonic() - began < BUSY_S
     assert "lacks 3 of 3 measurements (connection refused)" in sentence
     assert f"python -m platform.report away --studies {studies}" in sentence
@@ -70,7 +71,7 @@ def test_a_server_that_comes_late_and_stops_for_a_while_gets_everything_once(
         monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")  # a busy machine may well take 2 s for an answer
         study.record(Measured(measurement=POINTS[2]))
         study.record(End(exit_code=0, wall_s=10, gpu_s=40))
-        write_results(study.path, read(study.path)[0])
+        write_results(study.path, Result.of(read(study.path)[0]))
         wait_for(lambda: len(mirror.mirrored) == 3)
         assert mirror.close(600) == ""
     client, parent, children = runs_of(uri, "late")
@@ -95,10 +96,10 @@ def test_a_server_that_stops_before_the_end_gets_the_rest_later(studies: Path, c
         study.record(Measured(measurement=POINTS[1]))
         (study.path / SAMPLES).write_text('{"at_ms": 1790000000000, "system/cpu_utilization_percentage": 7.0}\n')
         study.record(End(exit_code=0, wall_s=10, gpu_s=40))
-        write_results(study.path, read(study.path)[0])
+        write_results(study.path, Result.of(read(study.path)[0]))
         time.sleep(1)
         began = time.monotonic()
-        said = mirror.close(30)
+        said = mirror.close(120)
         assert "lacks 1 of 2 measurements (connection refused)" in said and "platform.report cut" in said
         assert time.monotonic() - began < BUSY_S
     serve()

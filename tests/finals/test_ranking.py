@@ -57,7 +57,7 @@ def test_the_run_of_longest_accumulation_stands_for_a_point() -> None:
     ],
 )
 def test_a_tie_is_said_only_of_a_narrow_interval(other: tuple[float, ...], resolution: str) -> None:
-    (found,) = comparisons([*runs(ONE, 1000, 1000, 1002, 1001), *runs(TWO, 999, *other)])
+    (found,) = comparisons(ranked([*runs(ONE, 1000, 1000, 1002, 1001), *runs(TWO, 999, *other)]))
     assert found.resolution == resolution and found.other.layout == TWO
     assert found.low <= found.ratio <= found.high
     assert {"faster": "Faster than", "tie": "Tied with", "not resolved": "Not resolved"}[resolution] in found.sentence
@@ -66,9 +66,9 @@ def test_a_tie_is_said_only_of_a_narrow_interval(other: tuple[float, ...], resol
 def test_runs_are_compared_in_pairs_so_that_drift_falls_on_both() -> None:
     """Both lose 20 % over the rounds; beside each other they are always 2 % apart."""
     drift = (1000, 900, 800)
-    (found,) = comparisons([*runs(ONE, 1000, *drift), *runs(TWO, 990, *(speed / 1.02 for speed in drift))])
+    (found,) = comparisons(ranked([*runs(ONE, 1000, *drift), *runs(TWO, 990, *(speed / 1.02 for speed in drift))]))
     assert found.resolution == "faster" and found.ratio == pytest.approx(1.02)
 
 
 def test_points_without_pairs_are_not_compared() -> None:
-    assert comparisons([*runs(ONE, 1000, 1000), *runs(TWO, 990, 990), *runs(THREE, 980)]) == []
+    assert comparisons(ranked([*runs(ONE, 1000, 1000), *runs(TWO, 990, 990), *runs(THREE, 980)])) == []

@@ -59,7 +59,7 @@ def test_an_order_that_a_disturbed_machine_leaves_open_names_a_leader_and_no_win
     found = result.by_id[RECIPE.id]
     assert found.leader is not None and found.winner is None and found.profile is None and len(found.unresolved) == 2
     assert not result.is_resolved and result.has_leader
-    assert list(result.winners) == [OTHER.id], "each recipe has its own"
+    assert [each.recipe for each, _ in result.winners] == [OTHER], "each recipe has its own"
 
 
 @pytest.mark.parametrize("tried_all", [True, False])

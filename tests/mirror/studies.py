@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 
+from platform.finals.result import Result
 from platform.reports.files import write_results
 from platform.study.study import Study, read
 from tests.samples import header, layout, measurement, oom
@@ -34,7 +35,7 @@ def write(studies: Path, name: str, *measurements: Measurement, end: int | None 
             study.record(Measured(measurement=each))
         if end is not None:
             study.record(End(exit_code=end, wall_s=10, gpu_s=40))
-        write_results(study.path, read(study.path)[0])
+        write_results(study.path, Result.of(read(study.path)[0]))
         return study.path
 
 

@@ -14,6 +14,7 @@ import pytest
 from mlflow import MlflowClient
 
 from platform.common.errors import InputError
+from platform.finals.result import Result
 from platform.mirror.content import content_of
 from platform.mirror.mirror import Mirror, default_uri
 from platform.mirror.runs import Runs
@@ -221,7 +222,7 @@ def test_a_winner_that_is_none_any_longer_leaves_no_tags_figures_or_files(studie
         study.record(Resume())
         study.record(Measured(measurement=dataclasses.replace(POINTS[0], repeat=1, outcome=Outcome.FAILED)))
         study.record(End(exit_code=1, wall_s=10, gpu_s=40))
-    write_results(folder, read(folder)[0])
+    write_results(folder, Result.of(read(folder)[0]))
     assert Mirror(folder, uri).start().close(600) == ""
     client, parent, _ = runs_of(uri, "unwon")
     assert not [name for name in parent.data.tags if name.startswith("winner")]

@@ -4,6 +4,7 @@
 from pathlib import Path
 
 from platform.common.errors import NOT_RESOLVED
+from platform.finals.result import Result
 from platform.mirror.mirror import Mirror
 from platform.mirror.uri import default_uri
 from platform.reports.files import write_results
@@ -26,7 +27,7 @@ def test_the_winner_s_tags_go_when_a_resumed_session_leaves_it_open(studies: Pat
         halved = measurement(micro_batch=2, tokens_per_s=20000.0, on=layout(checkpointing="full"), repeat=1)
         study.record(Measured(measurement=halved))
         study.record(End(exit_code=NOT_RESOLVED, wall_s=10, gpu_s=40))
-    files = [path.name for path in write_results(folder, read(folder)[0])]
+    files = [path.name for path in write_results(folder, Result.of(read(folder)[0]))]
     assert "layout.json" not in files
     assert Mirror(folder, uri).start().close(300) == ""
     _, parent, _ = runs_of(uri, "one")

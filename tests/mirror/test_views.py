@@ -9,6 +9,7 @@ import pytest
 from mlflow import MlflowClient
 
 from platform.common.checkout import ROOT
+from platform.finals.result import Result
 from platform.mirror import views
 from platform.mirror.mirror import Mirror, default_uri
 from platform.reports.files import write_results
@@ -73,7 +74,7 @@ def test_each_printed_page_has_its_columns_rows_and_charts(
             )
         study.record(profile(FAST, trial_id="t10"))
         study.record(End(exit_code=0, wall_s=10, gpu_s=40))
-        write_results(study.path, read(study.path)[0])
+        write_results(study.path, Result.of(read(study.path)[0]))
     mirror = Mirror(study.path, default_uri(studies)).start()
     assert mirror.close(600) == ""
     client = MlflowClient(tracking_uri=mirror.uri)

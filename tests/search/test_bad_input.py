@@ -257,7 +257,7 @@ class TestPlaces:
             address = f"127.0.0.1:{found.getsockname()[1]}"
             began_s = time.monotonic()
             said = refused("gpt2", address=address)
-            assert time.monotonic() - began_s < 120, "else Ray asks for minutes"
+            assert time.monotonic() - began_s < 300, "else it waits for ever"
         assert f"no Ray answers at {address} (it is given 20 s)" in said and "--address local" in said
 
     def test_a_grpc_server_that_is_no_ray(self, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,14 @@
 """A machine that is busy while the best run again: a fake backend plays the trials, the study is real."""
 
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from platform.common.errors import NOT_RESOLVED
 from platform.finals.contenders import named_winner, unresolved
-from platform.finals.finals import MOST_ROUNDS
+from platform.finals.finals import MOST_ROUNDS, SURE_ROUNDS
+from platform.finals.result import Result
 from platform.finals.trial import Rules
 from platform.reports.files import write_results
 from platform.reports.summary import as_json, verdicts
@@ -53,8 +55,10 @@ def test_contenders_run_in_turn_until_their_order_is_resolved(make: Make, backen
     history = history_of(study)
     best = named_winner(history.measurements)
     assert best is not None and best.layout == LAYOUTS[0]
-    assert verdict(history) == (0, "") and len(history.gates) == 2, "the gate's reference runs once they are resolved"
-    sentences = " ".join(verdicts(history))
+    assert verdict(Result.of(history)) == (0, "") and len(history.gates) == 2, (
+        "the gate's reference runs once they are resolved"
+    )
+    sentences = " ".join(verdicts(Result.of(history)))
     assert (
         "The machine was disturbed" in sentences
         and "other processes took 3, then 81 % of the processors" in sentences
@@ -94,18 +98,19 @@ def test_where_it_stays_open_no_winner_is_named_and_a_resumed_study_goes_on_with
     loop = make(rules=LAST, **budget)
     backend.run(loop)
     rounds = {job.repeat for job in backend.jobs if job.repeat > 1}
-    assert rounds == set(range(2, 2 + MOST_ROUNDS)) if not budget else loop.spending.time_left_s() < 10
+    assert rounds == set(range(2, 2 + SURE_ROUNDS)) if not budget else loop.spending.time_left_s() < 10
     history = history_of(study)
-    assert verdict(history) == (NOT_RESOLVED, "") and "further runs of" in loop.left_out
+    assert verdict(Result.of(history)) == (NOT_RESOLVED, "")
+    assert re.search(r"^further runs of \d contenders \(those so far took \d+ s, the search 24 s\)$", loop.left_out)
     study.record(End(exit_code=NOT_RESOLVED, wall_s=1, gpu_s=2, left_out=loop.left_out, tried_all=True, why="it ended"))
     (study.path / "layout.json").write_text("an earlier session's")
     (study.path / "ds_config.json").write_text("{}")
-    files = {path.name for path in write_results(study.path, history_of(study))}
+    files = {path.name for path in write_results(study.path, Result.of(history_of(study)))}
     assert "measurements.csv" in files and not (study.path / "layout.json").exists()
     assert not (study.path / "ds_config.json").exists()
-    said = as_json(history_of(study))
+    said = as_json(Result.of(history_of(study)))
     assert said["winner"] is None and len(said["unresolved"]) >= 2 and said["unresolved"][0]["search_tokens_per_s"]
-    told = verdicts(history_of(study))
+    told = verdicts(Result.of(history_of(study)))
     assert (
         told[0].startswith("Not resolved between ") and "other processes took 3, then 81 % of the processors" in told[0]
     )
@@ -120,6 +125,19 @@ def test_where_it_stays_open_no_winner_is_named_and_a_resumed_study_goes_on_with
     assert backend.jobs[before].repeat > 1, "it begins with the contenders"
     best = named_winner(history_of(study).measurements)
     assert best is not None and best.layout == LAYOUTS[0]
+
+
+def test_more_rounds_run_while_they_take_no_longer_than_the_search(make: Make, backend: Backend) -> None:
+    quiet = search_then(noise())
+
+    def play(job: Job, batch: BatchPoint) -> Measurement:
+        backend.clock.now_s += 0 if job.repeat else 8  # nine rungs: a search of 96 s, and rounds of 18
+        return quiet(job, batch)
+
+    backend.play = play
+    backend.run(make(rules=LAST), most=100)
+    repeats = {job.repeat for job in backend.jobs}
+    assert SURE_ROUNDS < max(repeats) - 1 == 96 // 18 < MOST_ROUNDS
 
 
 def test_a_contender_that_is_lost_in_a_run_leaves_the_others(make: Make, backend: Backend, study: Study) -> None:

@@ -8,6 +8,7 @@ import pytest
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from platform.cluster.nodes import Place
 from platform.common.errors import NOT_RESOLVED
+from platform.finals.result import Result
 from platform.loop.budget import Budget
 from platform.loop.jobs import Settings
 from platform.loop.loop import Loop
@@ -63,7 +64,7 @@ def _session(
     backend = Backend(study, Clock(), play)
     backend.losses = losses
     backend.run(loop)
-    code, _ = verdict(study.follow()[1])
+    code, _ = verdict(Result.of(study.follow()[1]))
     study.record(End(exit_code=code, wall_s=1.0, gpu_s=2.0, left_out=loop.left_out, tried_all=loop.tried_all))
 
 

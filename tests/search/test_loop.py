@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
-from platform.finals.ranking import winner, winners
+from platform.finals.ranking import winner
+from platform.finals.result import Result as StudyResult
 from platform.finals.trial import Rules
 from platform.searchers.problem import Result
 from platform.searchers.sweep import Sweep
@@ -110,7 +111,7 @@ class TestWhatRuns:
         backend.play = play
         backend.run(make(candidates(RECIPE, OTHER)))
         assert len(backend.jobs) == 6
-        best = winners(history_of(study).measurements)
+        best = {each.recipe.id: won for each, won in StudyResult.of(history_of(study)).winners}
         assert best[RECIPE.id].tokens_per_s == 400.0 and best[OTHER.id].tokens_per_s == 9000.0
 
 
@@ -523,7 +524,7 @@ class TestFixedAccumulation:
         each = ((1, False, False), (2, True, True), (0, False, True))  # again; its last run, gated; the reference
         assert told == [(count, *what) for count in (4, 32) for what in each]
         assert [each.recipe.grad_accum for each in found.gates] == [4, 4, 32, 32]
-        best = winners(found.measurements)
+        best = {each.recipe.id: won for each, won in StudyResult.of(found).winners}
         assert {each.global_batch for each in best.values()} == {32, 256}
         backend.run(make(candidates(*fixed), rules=rules))
         assert len(backend.jobs) == 6 + len(finals), "a resumed study runs none of it again"

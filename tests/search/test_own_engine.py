@@ -1,7 +1,7 @@
 """An engine outside this project, named by its import path, is searched, recorded, mirrored, reported and resumed."""
 
-import contextlib
-import io
+import dataclasses
+import hashlib
 import json
 import sys
 from collections.abc import Iterator
@@ -13,27 +13,32 @@ import pytest
 import platform.plan as plan  # pyright takes `from platform import` for the standard module
 import platform.report
 from platform.common.errors import InputError
+from platform.reports.files import read_layout
 from platform.reports.table import strategy
 from platform.session.first_line import check_engines
 from tests.contract.cases import BLOOM, recipe
 from tests.samples import header
 from tests.search.session import write_space
-from tests.search.studies import Run, start
+from tests.search.studies import FOUND, RAN, Run, start
 from trainers import engines
 from trainers.support import standing_refusal
 from trainers.values.layout import Layout
-from trainers.values.measurement import Outcome
 
 SOURCE = Path(__file__).parents[1] / "contract" / "own_engine.py"
 ENGINE = "own_engine_of_a_test:ENGINE"
 
 
+def _write_engine(folder: Path) -> Path:
+    folder.mkdir()
+    path = folder / "own_engine_of_a_test.py"
+    path.write_text(SOURCE.read_text())
+    return path
+
+
 @pytest.fixture
 def engine_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The engine's file, in a folder on the path."""
-    path = tmp_path / "modules" / "own_engine_of_a_test.py"
-    path.parent.mkdir()
-    path.write_text(SOURCE.read_text())
+    path = _write_engine(tmp_path / "modules")
     monkeypatch.syspath_prepend(str(path.parent))
     monkeypatch.delitem(sys.modules, path.stem, raising=False)
     engines.imported_rules.cache_clear()
@@ -42,43 +47,87 @@ def engine_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     engines.imported_rules.cache_clear()
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Searched(Run):
+    """A study of the engine over two accumulations."""
+
+    environment: dict[str, str]
+    """With which a search can import the engine."""
+
+    @property
+    def engine_file(self) -> Path:
+        return Path(self.environment["PYTHONPATH"]) / "own_engine_of_a_test.py"
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Searched:
+    """Searched once for the tests of the engine and those of the accumulations."""
+    folder = tmp_path_factory.mktemp("own")
+    environment = {"PYTHONPATH": str(_write_engine(folder / "modules").parent)}
+    space = write_space(folder / "space.py", seq_len=32, axes={"engine": ("ddp",)}, micro_batches=(1, 2))
+    asked = (str(space), "--name", "own", "--set", f"engine={ENGINE}", "--set", "grad_accum=1,2")
+    with start(folder, "own", 1, *asked, environment=environment) as session:
+        ended = session.end()
+    return Searched(path=folder / "studies" / "own", sessions=(ended,), environment=environment)
+
+
 @pytest.mark.ray
 @pytest.mark.search
-def test_it_is_searched_and_mirrored_and_a_resume_wants_it_unchanged(tmp_path: Path, engine_file: Path) -> None:
-    space = write_space(tmp_path / "space.py", axes={"engine": ("ddp",)}, micro_batches=(1,))
-    environment = {"PYTHONPATH": str(engine_file.parent)}
-    asked = (str(space), "--name", "own", "--set", f"engine={ENGINE}")
-    with start(tmp_path, "own", 1, *asked, environment=environment) as session:
-        ended = session.end()
-    assert ended.code == 0, ended.err
-    run = Run(path=tmp_path / "studies" / "own", sessions=(ended,))
-    (measured,) = run.measured
-    assert (measured.layout.engine, measured.outcome, measured.num_devices) == (ENGINE, Outcome.OK, 2)
-    assert ENGINE in ended.out
-    assert run.history.header is not None and run.history.header.engines == {ENGINE: engines.source_hash(ENGINE)}
-    assert _engines_in_mlflow(tmp_path) == {ENGINE}
+class TestSearched:
+    """One real search of two trials: what is true of the engine, and of accumulations, each of which makes a recipe."""
 
-    engine_file.write_text(engine_file.read_text() + "\n# another version\n")
-    with start(tmp_path, "own", 2, "--resume", "own", environment=environment) as session:
-        changed = session.end()
-    with start(tmp_path, "own", 3, "--resume", "own") as session:
-        gone = session.end()
-    assert changed.code == gone.code == 2
-    assert f"engine {ENGINE} has changed since the study began" in changed.err
-    assert f"engine {ENGINE} cannot be imported: ModuleNotFoundError" in gone.err
-    assert "Traceback" not in changed.err + gone.err
+    def test_it_is_measured_recorded_reported_and_mirrored(self, searched: Searched) -> None:
+        (ended,) = searched.sessions
+        assert ended.code in FOUND, ended.err
+        measured = {(each.layout.engine, each.outcome in RAN, each.num_devices) for each in searched.measured}
+        assert measured == {(ENGINE, True, 2)}
+        assert ENGINE in ended.out
+        header_line, source_hash = searched.history.header, hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]
+        assert header_line is not None and header_line.engines == {ENGINE: source_hash}
+        assert _engines_in_mlflow(searched.path.parent) == {ENGINE}
 
-    engine_file.unlink()
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        assert platform.report.main(["own", "--studies", str(tmp_path / "studies"), "--no-mlflow"]) == 0
-    assert ENGINE in out.getvalue()
+    def test_each_accumulation_has_its_ladder_its_winner_and_its_row(self, searched: Searched) -> None:
+        """Each row states the global batch that its accumulation makes."""
+        (ended,) = searched.sessions
+        points = {
+            (each.batch.grad_accum, each.batch.micro_batch): each for each in searched.measured if not each.repeat
+        }
+        batches = {point: each.global_batch for point, each in points.items()}
+        assert batches == {(1, 1): 2, (1, 2): 4, (2, 1): 4, (2, 2): 8}
+        assert len({each.trial_id for each in points.values()}) == 2, "a trial climbs the micro-batches of one of them"
+        for each in points.values():
+            assert each.tokens_per_s is not None and each.step_time_s is not None
+            assert each.tokens_per_s * each.step_time_s == pytest.approx(each.global_batch * 32)
+        assert "What accumulation buys, and the global batch it makes" in ended.out
+        if ended.code == 0:  # else no layout is named for the first recipe
+            first = read_layout(searched.path / "layout.json")
+            assert first.recipe is not None and first.batch is not None
+            assert (first.recipe.grad_accum, first.recipe.global_batch) == (0, 2 * first.batch.micro_batch)
+
+    def test_a_resume_wants_it_unchanged(self, searched: Searched) -> None:
+        folder = searched.path.parent.parent
+        before = searched.engine_file.read_text()
+        searched.engine_file.write_text(before + "\n# another version\n")
+        with start(folder, "own", 2, "--resume", "own", environment=searched.environment) as session:
+            changed = session.end()
+        with start(folder, "own", 3, "--resume", "own") as session:
+            gone = session.end()
+        assert changed.code == gone.code == 2
+        assert f"engine {ENGINE} has changed since the study began" in changed.err
+        assert f"engine {ENGINE} cannot be imported: ModuleNotFoundError" in gone.err
+        assert "Traceback" not in changed.err + gone.err
+
+    def test_it_is_reported_where_it_cannot_be_imported(
+        self, searched: Searched, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert platform.report.main(["own", "--studies", str(searched.path.parent), "--no-mlflow"]) in FOUND
+        assert ENGINE in capsys.readouterr().out
 
 
-def _engines_in_mlflow(folder: Path) -> set[str]:
+def _engines_in_mlflow(studies: Path) -> set[str]:
     import mlflow
 
-    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder / 'studies' / 'mlflow.db'}")
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{studies / 'mlflow.db'}")
     experiments = [each.experiment_id for each in client.search_experiments()]
     return {run.data.params["engine"] for run in client.search_runs(experiments) if "engine" in run.data.params}
 

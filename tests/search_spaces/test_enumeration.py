@@ -222,7 +222,7 @@ def test_enumerated_layouts_are_the_golden_ones(regenerate_golden: bool) -> None
         for num_devices in few if space.points else (1, 2, 8):
             lines += _lines(space, num_devices)
         if space.miniature is not None:
-            lines += _lines(space.miniature, 2)
+            lines += _lines(space.miniature, space.miniature.num_workers or 2)
     text = "\n".join(lines) + "\n"
     if regenerate_golden:
         GOLDEN.write_text(text)

@@ -15,6 +15,7 @@ from trainers import weights
 from trainers.engines._kernels import kernels_in_effect, prepare
 from trainers.kernels import attention, compiled, head
 from trainers.kernels.compiled import num_compilations
+from trainers.mesh.context import order_of
 from trainers.models import Model, build
 from trainers.values.layout import Layout
 from trainers.values.spec import ModelSpec
@@ -34,8 +35,8 @@ def filled(spec: ModelSpec, **layout: Any) -> tuple[Model, Layout]:
     """A model of `spec` with weights, ready for a layout with these kernels."""
     wanted = Layout(engine="ddp", **layout)
     model = build(spec, attention=wanted.attention)
-    units = prepare(model, wanted)
-    assert kernels_in_effect(model, units) == {
+    model = prepare(model, wanted)
+    assert kernels_in_effect([model], wanted) == {
         name: getattr(wanted, name) for name in ("attention", "loss", "compile", "checkpointing")
     }
     weights.materialise(model.module, names=model.names, seed=1, std=spec.init_std, device=CPU)
@@ -88,8 +89,8 @@ def test_alibi_as_a_score_modification_is_the_additive_bias() -> None:
     """FlexAttention's forward pass runs on a CPU: what the GPU's kernel is told is held against the bias."""
     query, key, value = torch.randn(3, 2, 6, 128, 16).unbind(0)
     module: Any = nn.Module()
-    module.score_mod = attention.alibi_score(6)
-    mask = attention._block_mask(128, CPU)  # pyright: ignore[reportPrivateUsage]
+    module.score_mod = attention.alibi_score(attention.Share(num_heads=6, heads=range(6)))
+    mask = attention._block_mask(128, CPU, None)  # pyright: ignore[reportPrivateUsage]
     flex = flex_attention(query, key, value, score_mod=module.score_mod, block_mask=mask)
     config = type("Config", (), {"num_attention_heads": 6})
     bias = attention._alibi_bias(kv_length=128, dtype=torch.float32, device=CPU, config=config)  # pyright: ignore[reportPrivateUsage]
@@ -200,3 +201,32 @@ def test_layouts_tell_which_blocks_are_checkpointed() -> None:
     assert "every second block checkpointed" in layout.label
     for word, every in (("none", 0), ("selective", 1), ("every_4", 4), ("full", 1), ("budget_50", 0)):
         assert dataclasses.replace(layout, checkpointing=word).checkpoint_every == every  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_share_of_attention_is_the_same_by_flex_as_by_a_bias(rank: int) -> None:
+    """Some heads, for some positions, as tensor and context parallelism give them to a rank."""
+    orders = [order_of(each, 2, 512) for each in range(2)]
+    share = attention.Share(num_heads=6, heads=range(3, 6), queries=orders[rank], keys=torch.cat(orders))
+    query, (key, value) = torch.randn(2, 3, 256, 16), torch.randn(2, 2, 3, 512, 16).unbind(0)
+    mask = attention._block_mask(256, CPU, share)  # pyright: ignore[reportPrivateUsage]
+    flex = flex_attention(query, key, value, score_mod=attention.alibi_score(share), block_mask=mask)
+    config = type("Config", (), {"num_attention_heads": 6, attention.SHARE: share})
+    bias = attention._alibi_bias(kv_length=256, dtype=torch.float32, device=CPU, config=config)  # pyright: ignore[reportPrivateUsage]
+    assert bias.shape == (1, 3, 256, 512)
+    assert isinstance(flex, torch.Tensor)
+    by_bias = nn.functional.scaled_dot_product_attention(query, key, value, bias)
+    torch.testing.assert_close(flex, by_bias, rtol=1e-4, atol=1e-5)
+
+
+def test_sequences_of_another_length_than_the_parts_are_refused() -> None:
+    share = attention.Share(num_heads=2, heads=range(2), queries=torch.arange(8), keys=torch.arange(16))
+    with pytest.raises(ValueError, match="parts of 8 tokens, got 9"):
+        share.check_length(9)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_the_parts_of_a_sequence_look_back_on_as_many_tokens(size: int) -> None:
+    orders = [order_of(rank, size, 64) for rank in range(size)]
+    assert torch.equal(torch.cat(orders).sort().values, torch.arange(64))
+    assert len({int((order + 1).sum()) for order in orders}) == 1

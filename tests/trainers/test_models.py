@@ -19,6 +19,7 @@ SIZES: dict[str, Any] = {"num_layers": 3, "hidden_size": 32, "num_heads": 4, "vo
 SPECS = {
     "bloom": ModelSpec(name="bloom", architecture="bloom", **SIZES),
     "gpt2": ModelSpec(name="gpt2", architecture="gpt2", max_positions=40, **SIZES),
+    "gpt2, normed": ModelSpec(name="normed", architecture="gpt2", max_positions=40, embedding_norm=True, **SIZES),
     "gpt2, narrow": ModelSpec(name="narrow", architecture="gpt2", max_positions=40, ffn_size=80, **SIZES),
     "gpt_neox": ModelSpec(name="gpt_neox", architecture="gpt_neox", **SIZES),
     "llama": ModelSpec(name="llama", architecture="llama", ffn_size=88, num_kv_heads=2, **SIZES),
@@ -46,7 +47,10 @@ def test_the_declared_paths_lead_to_the_parts_of_the_model(name: str) -> None:
     assert (model.head.weight is token_embedding.weight) == SPECS[name].tied_embeddings
     paths = [*declared.embeddings, declared.blocks, declared.final_norm, declared.head]
     parts = [set(model.module.get_submodule(path).parameters()) for path in paths]
-    assert all(parts) and set[object]().union(*parts) == set(model.names)
+    assert set[object]().union(*parts) == set(model.names)
+    # The place of a norm that the model has not is empty.
+    empty = [path for path, part in zip(paths, parts, strict=True) if not part]
+    assert empty == ([declared.norm_place] if declared.norm_place and not SPECS[name].embedding_norm else [])
     assert sum(map(len, parts)) == len(model.names) + bool(SPECS[name].tied_embeddings)
 
 
@@ -153,8 +157,21 @@ def test_a_config_whose_facts_do_not_fit_is_refused() -> None:
 
 
 def test_what_transformers_lacks_is_refused() -> None:
-    with pytest.raises(ValueError, match="no gpt2 with a norm after the embedding"):
-        build(dataclasses.replace(SPECS["gpt2"], embedding_norm=True), attention="eager")
+    with pytest.raises(ValueError, match=r"no llama with a norm after the embedding.*use bloom or gpt2"):
+        build(dataclasses.replace(SPECS["llama"], embedding_norm=True), attention="eager")
+
+
+def test_a_gpt2_with_a_norm_after_the_embedding_norms_tokens_and_positions() -> None:
+    spec = dataclasses.replace(SPECS["gpt2, normed"], init_std=0.5)
+    model = build(spec, attention="eager")
+    weights.materialise(model.module, names=model.names, seed=3, std=0.5, device=torch.device("cpu"))
+    given: list[torch.Tensor] = []
+    model.blocks[0].register_forward_pre_hook(lambda _, args: given.append(args[0]))
+    tokens = torch.arange(48).reshape(2, 24)
+    model.module(tokens)
+    transformer: Any = model.module.transformer
+    whole = transformer.wte.weight[tokens] + transformer.wpe.weight[:24]
+    torch.testing.assert_close(given[0], torch.nn.functional.layer_norm(whole, (32,)))
 
 
 def test_the_loss_is_the_mean_cross_entropy_in_fp32() -> None:

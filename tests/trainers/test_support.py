@@ -123,7 +123,12 @@ def test_nothing_that_the_contract_runs_is_refused(world_size: int) -> None:
             GPUS,
             "DeepSpeed stage 0 has buckets of one fixed size",
         ),
-        ({"model": dataclasses.replace(GPT2, embedding_norm=True)}, {}, GPUS, "no gpt2 with a norm after"),
+        (
+            {"model": dataclasses.replace(GPT2, architecture="llama", embedding_norm=True)},
+            {},
+            GPUS,
+            "no llama with a norm after the embedding, gpt2 asks for one: use bloom or gpt2",
+        ),
         ({"model": dataclasses.replace(GPT2, num_kv_heads=2)}, {}, GPUS, "2 of 4: use llama"),
         (
             {"model": dataclasses.replace(BLOOM, ffn_size=64)},

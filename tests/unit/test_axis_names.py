@@ -25,6 +25,7 @@ AXES: Mapping[str, frozenset[str]] = {
     # Engines and kernels that implement axes.
     "trainers/engines/": EVERY,
     "trainers/kernels/": EVERY,
+    "trainers/mesh/": EVERY,  # implements the degrees
     "trainers/worker.py": frozenset({"engine"}),  # loads it, and holds its source against the search's
     "trainers/support.py": frozenset({"offload"}),  # refuses it where all memory is the host's
     "trainers/measuring/rung.py": frozenset({"compile"}),  # the first step's time is that of compiling
@@ -47,6 +48,10 @@ AXES: Mapping[str, frozenset[str]] = {
     "platform/mirror/timing.py": frozenset({"loss"}),
     "platform/reports/lessons.py": frozenset({"attention"}),
     "platform/reports/profile.py": frozenset({"attention"}),
+    "trainers/values/training.py": frozenset({"loss"}),
+    "platform/training/": frozenset({"loss"}),
+    # Its workers load the engine, and an export is of the plain model.
+    "trainers/training/": frozenset({"attention", "engine", "loss"}),
     "trainers/profiling/": frozenset({"attention", "compile", "loss"}),
 }
 """File, or folder with a slash -> the axes that it names."""

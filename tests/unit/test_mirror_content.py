@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from platform.finals.result import Result
 from platform.mirror.content import ABSENT, COMPARED, Content, Entry, Prediction, content_of
 from platform.mirror.study_run import outdated, roles, study_params
 from platform.mirror.views import AXES, LAYOUT_METRICS, LAYOUT_PARAMS
@@ -131,14 +132,14 @@ def history(*entries: Line) -> History:
 def test_of_a_point_s_runs_the_one_of_median_speed_stands_for_it() -> None:
     again = [measurement(repeat=number, tokens_per_s=speed) for number, speed in ((1, 39e3), (2, 42e3), (3, 40e3))]
     other = measurement(micro_batch=2)
-    found = roles(history(*(Measured(measurement=each) for each in (measurement(), other, *again))))
+    found = roles(Result.of(history(*(Measured(measurement=each) for each in (measurement(), other, *again)))))
     assert found[again[2].id] == found[other.id] == "measurement"
     assert sorted(found.values()) == ["measurement", "measurement", "repeat", "repeat", "repeat"]
 
 
 def test_a_run_that_failed_stands_for_its_point() -> None:
     lost = oom(repeat=1)
-    found = roles(history(Measured(measurement=measurement()), Measured(measurement=lost)))
+    found = roles(Result.of(history(Measured(measurement=measurement()), Measured(measurement=lost))))
     assert found == {measurement().id: "repeat", lost.id: "measurement"}
 
 

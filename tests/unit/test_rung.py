@@ -16,11 +16,12 @@ from tests.samples import RECIPE, layout
 from trainers.engines.step import Marks, Phase, StepResult
 from trainers.measuring import gate
 from trainers.measuring.figures import Timed, Window, device_fields, judge, quartiles, speed_fields
-from trainers.measuring.rung import Rung, short_accum
+from trainers.measuring.rung import Rung, timed_accums
 from trainers.measuring.sampling import Sampled
 from trainers.measuring.steps import losses_of, timed_steps
 from trainers.values.batch import BatchPoint
 from trainers.values.job import GateSize, Timing
+from trainers.values.layout import Layout
 from trainers.values.measurement import Outcome
 
 
@@ -51,6 +52,9 @@ class Meter:
 
     def peak_reserved_gib(self) -> float:
         return self.peak
+
+    def enforce_cap(self) -> None:
+        return
 
 
 class Engine:
@@ -306,8 +310,9 @@ def test_a_schedule_is_timed_whole_and_the_watchdog_waits_for_all_of_it(monkeypa
         beat=lambda where, *, allowed_s, pending: allowed.append(allowed_s), saw=seen.append, allowance_s=60.0
     )
     made._c.clock = lambda: Clock(2400.0)
-    assert short_accum(made._engine, made._batch) == 8
-    assert short_accum(cast(Any, Engine(Meter())), made._batch) == 3
+    ddp = Layout(engine="ddp")
+    assert timed_accums(made._engine, ddp, made._batch) == (8,)
+    assert timed_accums(cast(Any, Engine(Meter())), ddp, made._batch) == (3,)
     done = made._run(1, 8, watch_s=300.0, phases=True)
     assert (done.first_micro_s, done.middle_micro_s, done.last_micro_s) == (None, None, None)
     assert (done.longest_beat_s, done.optimizer_s, seen) == (2400.0, 2400.0, [2400.0])

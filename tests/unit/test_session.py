@@ -20,6 +20,7 @@ from platform.cluster.leftovers import Note
 from platform.cluster.nodes import Place
 from platform.common.errors import NOT_RESOLVED, ClusterError, InputError
 from platform.common.signals import INTERRUPTED
+from platform.finals.result import Result
 from platform.finals.trial import Rules
 from platform.loop import tune
 from platform.loop.budget import Budget
@@ -62,11 +63,11 @@ def test_a_study_is_not_resumed_on_as_many_devices_laid_out_otherwise() -> None:
 
 def test_what_is_left_of_a_resumed_study_is_told_in_layouts_where_there_is_any() -> None:
     plan, at = make_plan(candidates(), (), CLUSTER, None), "2026-01-01T00:00:00+00:00"
-    said = session._found_again(History(), plan)
+    said = session._what_is_left(History(), plan)
     assert said == "Kept 0 measurements that the journal has; something is left to run of 3 layouts."
     ran = [measurement(recipe=RECIPE, on=each.layout, micro_batch=n) for each in candidates() for n in (1, 2, 4)]
     history = History(Measured(at=at, measurement=each) for each in ran)
-    assert session._found_again(history, plan) == "Kept 9 measurements that the journal has; every layout was tried."
+    assert session._what_is_left(history, plan) == "Kept 9 measurements that the journal has; every layout was tried."
 
 
 def test_workers_without_gpus_are_those_of_the_miniature() -> None:
@@ -157,7 +158,7 @@ class TestEnd:
                 study.record(header("made-up", recipes=(RECIPE,), cluster=CLUSTER))
                 backend = Backend(study, Clock())
                 monkeypatch.setattr(tune, "recorder", no_recorder)
-                monkeypatch.setattr(tune, "own", lambda **_: Note())
+                monkeypatch.setattr(tune, "note_of", lambda **_: Note())
                 monkeypatch.setattr(tune, "run", lambda loop, **_: play(backend, loop))
                 monkeypatch.setattr(runs.head, "watched", lambda *told: contextlib.nullcontext(watch(*told)))
                 code, fault = runs.Run(study, _subject(), PLACE, Budget(), began_s=time.monotonic()).run()
@@ -194,7 +195,7 @@ class TestEnd:
 
         code, _, history = run(play)
         assert code == INTERRUPTED
-        assert verdicts(history)[0].startswith("Fastest of 1 of 3 layouts tried for")
+        assert verdicts(Result.of(history))[0].startswith("Fastest of 1 of 3 layouts tried for")
 
     def test_a_machine_that_stays_disturbed_ends_it_with_code_4(
         self, run: Run, capsys: pytest.CaptureFixture[str]
@@ -227,7 +228,7 @@ class TestEnd:
         left_out = "the reference of the numerics gate (about 10 s more)"
         assert history.end is not None and history.end.left_out == left_out
         assert "Final runs" not in capsys.readouterr().err, "the verdict says it, with how to go on"
-        assert f"Final runs left out: {left_out}; --resume runs them." in verdicts(history)
+        assert f"Final runs left out: {left_out}; --resume runs them." in verdicts(Result.of(history))
 
     def test_a_stuck_ray_ends_it_some_time_after_the_interrupt(
         self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -322,21 +323,23 @@ def test_it_says_why_a_winner_has_no_profile() -> None:
     best, at = measurement(), "2026-01-01T00:00:00+00:00"
     known: list[Line] = [header(at=at), Measured(at=at, measurement=best)]
     said = "The winner was not profiled: the search ended before it. --resume with --profile tries again."
-    assert ending.not_profiled(History(known)) == said
+    assert ending.not_profiled(Result.of(History(known))) == said
     interrupted = End(at=at, exit_code=130, wall_s=1.0, gpu_s=4.0)
-    assert ending.not_profiled(History([*known, interrupted])) == said
+    assert ending.not_profiled(Result.of(History([*known, interrupted]))) == said
     by_itself = dataclasses.replace(interrupted, exit_code=0)
     measured = TrialEnd(at=at, trial_id="t1", key="k", state="done", wall_s=120.0, gpu_s=480.0)
     assert (
         "not profiled: too little of the budget was left for one more trial, which takes 2 min 0 s at the least."
-        in ending.not_profiled(History([*known, measured, by_itself]))
+        in ending.not_profiled(Result.of(History([*known, measured, by_itself])))
     )
     left_out = dataclasses.replace(by_itself, left_out="the winner's numerics gate")
     assert "not profiled: final runs that come before it were left out. --resume" in ending.not_profiled(
-        History([*known, left_out])
+        Result.of(History([*known, left_out]))
     )
     of: dict[str, Any] = {"trial_id": "t9", "key": "k"}
     start = TrialStart(at=at, recipe=best.recipe, layout=best.layout, micro_batches=(), profiles=best.batch, **of)
     end = TrialEnd(at=at, state="done", wall_s=1.0, gpu_s=4.0, reason="no kernel was seen", **of)
-    assert "not profiled: no kernel was seen. --resume" in ending.not_profiled(History([*known, start, end]))
-    assert ending.not_profiled(History([*known, start, dataclasses.replace(profile(best), at=at), end])) == ""
+    assert "not profiled: no kernel was seen. --resume" in ending.not_profiled(Result.of(History([*known, start, end])))
+    assert (
+        ending.not_profiled(Result.of(History([*known, start, dataclasses.replace(profile(best), at=at), end]))) == ""
+    )

@@ -48,16 +48,16 @@ def died(error: Exception) -> WorkerGroupError:
 
 class TestWhoseWordCounts:
     def test_the_memory_monitor_s_kill_is_an_oom_of_the_host(self) -> None:
-        raised, dead = trial._by_rank(died(OutOfMemoryError(MONITOR)))
+        raised, dead = trial.by_rank(died(OutOfMemoryError(MONITOR)))
         verdict = classify(raised, dead=dead)
         assert (verdict.outcome, verdict.rank, verdict.silent) == (Outcome.OOM, 1, False)
         assert "host memory ran out: 1 worker" in verdict.reason and "(IP: 10.0.0.7" in verdict.reason
 
     def test_any_other_death_is_silent_whatever_its_text_says(self) -> None:
         """Ray's text on every lost worker names the OOM killer among the common causes."""
-        raised, dead = trial._by_rank(died(ActorDiedError()))
+        raised, dead = trial.by_rank(died(ActorDiedError()))
         assert classify(raised, dead=dead).silent
-        raised, dead = trial._by_rank(died(RuntimeError("exit: killed, out of memory")))
+        raised, dead = trial.by_rank(died(RuntimeError("exit: killed, out of memory")))
         assert classify(raised, dead=dead).silent
 
 

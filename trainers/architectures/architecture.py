@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from torch import nn
 
+    from trainers.kernels.attention import Share
     from trainers.values.layout import Attention
     from trainers.values.spec import ModelSpec
 
 Position = Literal["alibi", "learned", "rotary"]
+Cutting = Literal["colwise", "rowwise"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +60,7 @@ class Architecture:
     """Attributes of transformers' configuration with the value that training needs, whatever `config.json` says."""
 
     embeddings: tuple[str, ...]
-    """Paths of the modules before the blocks that have parameters, the token embedding first."""
+    """Paths of the modules before the blocks that have parameters, or may have, the token embedding first."""
     blocks: str
     """Path of the list of blocks."""
     final_norm: str
@@ -66,10 +68,28 @@ class Architecture:
     head: str
     """Path of the layer that gives the logits."""
 
+    tensor_parallel: Mapping[str, Cutting]
+    """How tensor parallelism cuts the linear layers of a block, by their paths in it: "colwise" by outputs, "rowwise"
+    by inputs, the words of transformers' own tables. Attention's layers stand first. A module that stands around a
+    "colwise" layer takes hidden states as its first argument."""
+    stacked: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
+    """The "colwise" layers whose outputs are several matrices one after another, with their number: a rank has its part
+    of each."""
+    head_sizes: tuple[str, ...] = ()
+    """Attributes of attention that count heads, or values of all heads: a rank has its part."""
+    norm_place: str = ""
+    """Path of the module in whose place a norm of what is embedded stands where `ModelSpec.embedding_norm` asks for one
+    that transformers' model lacks; empty where there is no such place."""
+
     fp32_softmax: bool = True
     """Whether transformers' eager attention computes the softmax in fp32, else in the type of the scores."""
     stepwise_activation: StepwiseActivation | None = None
     """The costs of an activation that is computed step by step; None where it is one kernel."""
+
+    @property
+    def attention_path(self) -> str:
+        """Path of attention in a block."""
+        return next(iter(self.tensor_parallel)).rpartition(".")[0]
 
     def parameters_per_layer(self, spec: "ModelSpec") -> int:
         """Exact number of parameters of one block."""
@@ -89,6 +109,10 @@ class Architecture:
 
     def use_attention(self, model: "nn.Module", spec: "ModelSpec", attention: "Attention") -> None:
         """Replaces attention modules of transformers that cannot run `attention`, in place; here there are none."""
+
+    def share_attention(self, module: "nn.Module", share: "Share") -> None:
+        """Makes an attention module compute `share`, in place."""
+        setattr(module, "share", share)  # noqa: B010  # torch types any attribute as a tensor or a module
 
     def attention_in_effect(self, model: "nn.Module", configured: str) -> str:
         """The layout's word for the attention that `model` runs, where its configuration says `configured`."""

@@ -8,6 +8,7 @@ from trainers.architectures.architecture import Architecture, StepwiseActivation
 if TYPE_CHECKING:
     from torch import nn
 
+    from trainers.kernels.attention import Share
     from trainers.values.layout import Attention
     from trainers.values.spec import ModelSpec
 
@@ -19,6 +20,11 @@ class _Bloom(Architecture):
             from trainers.kernels import bloom  # imports torch and transformers' code of BLOOM
 
             bloom.use_kernel(model, spec.num_heads)
+
+    def share_attention(self, module: "nn.Module", share: "Share") -> None:
+        from trainers.kernels import bloom
+
+        bloom.share_attention(module, share)
 
     def attention_in_effect(self, model: "nn.Module", configured: str) -> str:
         from trainers.kernels import bloom
@@ -46,6 +52,13 @@ ARCHITECTURE = _Bloom(
     blocks="transformer.h",
     final_norm="transformer.ln_f",
     head="lm_head",
+    tensor_parallel={
+        "self_attention.query_key_value": "colwise",
+        "self_attention.dense": "rowwise",
+        "mlp.dense_h_to_4h": "colwise",
+        "mlp.dense_4h_to_h": "rowwise",
+    },
+    head_sizes=("num_heads", "hidden_size", "split_size"),
     # `bloom_gelu_forward` and `bloom_gelu_back`: 9 and 18 kernels. A function of its own, which saves its input alone.
     stepwise_activation=StepwiseActivation(forward_accesses=21.0, backward_accesses=44.0, saved_tensors=2.0),
 )

@@ -1,4 +1,7 @@
-"""GPT-2: learned positions, LayerNorm, biases, one tied table."""
+"""GPT-2: learned positions, LayerNorm, biases, one tied table.
+
+Where `ModelSpec.embedding_norm` asks for it, a norm of token and position embeddings stands in place of their dropout.
+"""
 
 from trainers.architectures.architecture import Architecture, StepwiseActivation
 
@@ -23,10 +26,19 @@ ARCHITECTURE = Architecture(
     counted_with={"add_cross_attention": False},
     # Each forward pass would search the tokens for padding, and the host would wait for the device there.
     config_overrides={"pad_token_id": None},
-    embeddings=("transformer.wte", "transformer.wpe"),
+    embeddings=("transformer.wte", "transformer.wpe", "transformer.drop"),
+    norm_place="transformer.drop",
     blocks="transformer.h",
     final_norm="transformer.ln_f",
     head="lm_head",
+    tensor_parallel={
+        "attn.c_attn": "colwise",
+        "attn.c_proj": "rowwise",
+        "mlp.c_fc": "colwise",
+        "mlp.c_proj": "rowwise",
+    },
+    stacked={"attn.c_attn": 3},
+    head_sizes=("num_heads", "embed_dim", "split_size"),
     fp32_softmax=False,
     # `NewGELUActivation`: 8 kernels, and autograd's of each. Besides input and output, autograd saves the tangent, half
     # the input, and one plus the tangent.

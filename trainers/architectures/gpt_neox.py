@@ -25,4 +25,10 @@ ARCHITECTURE = Architecture(
     blocks="gpt_neox.layers",
     final_norm="gpt_neox.final_layer_norm",
     head="lm_head",
+    tensor_parallel={
+        "attention.query_key_value": "colwise",
+        "attention.dense": "rowwise",
+        "mlp.dense_h_to_4h": "colwise",
+        "mlp.dense_4h_to_h": "rowwise",
+    },
 )

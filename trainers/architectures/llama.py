@@ -26,4 +26,13 @@ ARCHITECTURE = Architecture(
     blocks="model.layers",
     final_norm="model.norm",
     head="lm_head",
+    tensor_parallel={
+        "self_attn.q_proj": "colwise",
+        "self_attn.k_proj": "colwise",
+        "self_attn.v_proj": "colwise",
+        "self_attn.o_proj": "rowwise",
+        "mlp.gate_proj": "colwise",
+        "mlp.up_proj": "colwise",
+        "mlp.down_proj": "rowwise",
+    },
 )

@@ -7,6 +7,7 @@ the data is a `Position`, (epoch, sample).
 No torch here, so that the driver can check a data path.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -21,7 +22,7 @@ from trainers.text import PATH as INCLUDED_TEXT
 from trainers.values.batch import BatchPoint
 from trainers.values.recipe import INCLUDED, STREAM, Recipe
 
-__all__ = ["INCLUDED_TEXT", "ParquetTokens", "Position", "Source", "Stream", "sample_indices", "source"]
+__all__ = ["INCLUDED_TEXT", "ParquetTokens", "Position", "Source", "Stream", "held_out", "sample_indices", "source"]
 
 
 class Source(Protocol):
@@ -35,9 +36,18 @@ class Source(Protocol):
         """The same data in steps of that global batch."""
         ...
 
+    def position_after(self, num_samples: int) -> Position:
+        """The place of the sample that follows the first `num_samples`."""
+        ...
 
-def source(recipe: Recipe) -> Source:
-    """The data that `recipe` names. Only the Parquet files' footers are read here.
+    def tokens(self, position: Position, indices: Sequence[int]) -> npt.NDArray[np.int64]:
+        """The samples that lie `indices` after `position`, as int64 [len(indices), seq_len + 1]."""
+        ...
+
+
+def source(recipe: Recipe, *, held_out: int = 0) -> Source:
+    """The data that `recipe` names, without the last `held_out` sequences of files. Only the Parquet files' footers are
+    read here.
 
     Raises:
         ValueError: the path holds no usable token ids (see `ParquetTokens`).
@@ -50,7 +60,20 @@ def source(recipe: Recipe) -> Source:
         seq_len=recipe.seq_len,
         global_batch=recipe.global_batch,
         shuffle_seed=recipe.seed if recipe.data_order == "shuffled" else None,
+        held_out=held_out,
     )
+
+
+def held_out(recipe: Recipe, sequences: int) -> tuple[Source, int]:
+    """The data with the sequences that `source` holds out, in the files' order, and the number of the first of these.
+
+    Of the stream, which has no end, they are those of another seed.
+    """
+    if recipe.data == STREAM:
+        return Stream(vocab_size=recipe.model.vocab_size, seq_len=recipe.seq_len, seed=recipe.seed + 1), 0
+    found = source(dataclasses.replace(recipe, data_order="file"))
+    assert isinstance(found, ParquetTokens)
+    return found, found.num_sequences - sequences
 
 
 def sample_indices(batch: BatchPoint, *, data_parallel: int, rank: int, micro_step: int) -> range:

@@ -29,6 +29,8 @@ class ParquetTokens:
     n * seq_len on and shares its last one with the next. What is left over at the end is not used. An epoch takes each
     sequence once, in the order of the files, or shuffled by (`shuffle_seed`, epoch) where that is given.
 
+    The last `held_out` sequences of the files belong to no epoch.
+
     Files are read when their samples are taken, the next window of `WINDOW_CHUNKS` chunks ahead, in a thread.
 
     Raises:
@@ -36,14 +38,22 @@ class ParquetTokens:
     """
 
     def __init__(
-        self, path: Path, *, vocab_size: int, seq_len: int, global_batch: int, shuffle_seed: int | None = None
+        self,
+        path: Path,
+        *,
+        vocab_size: int,
+        seq_len: int,
+        global_batch: int,
+        shuffle_seed: int | None = None,
+        held_out: int = 0,
     ) -> None:
         self._files = TokenFiles(path)
         self._seq_len, self._global_batch, self._shuffle_seed = seq_len, global_batch, shuffle_seed
-        self.num_sequences = (self._files.num_tokens - 1) // seq_len
+        self.num_sequences = (self._files.num_tokens - 1) // seq_len - held_out
         """Sequences in an epoch."""
         if self.num_sequences < 1:
-            raise ValueError(f"{path} holds {self._files.num_tokens} tokens, one sequence takes {seq_len + 1}")
+            left = f" beside {held_out} that are held out" if held_out else ""
+            raise ValueError(f"{path} holds {self._files.num_tokens} tokens, one sequence takes {seq_len + 1}{left}")
         low, high = self._files.id_range
         if low < 0 or high >= vocab_size:
             raise ValueError(
@@ -63,7 +73,11 @@ class ParquetTokens:
 
     def position(self, step: int) -> Position:
         """Where the global batch of `step` begins."""
-        epoch, sample = divmod(step * self._global_batch, self.num_sequences)
+        return self.position_after(step * self._global_batch)
+
+    def position_after(self, num_samples: int) -> Position:
+        """Where the sample lies that follows the first `num_samples`."""
+        epoch, sample = divmod(num_samples, self.num_sequences)
         return Position(epoch=epoch, sample=sample)
 
     def sequences(self, step: int, indices: Sequence[int]) -> _Array:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from trainers.data.order import Position
+
 _LAG = 3
 _REFRESH = 0.1
 
@@ -25,6 +27,12 @@ class Stream:
 
     def of_batch(self, global_batch: int) -> "Stream":
         return self
+
+    def position_after(self, num_samples: int) -> Position:
+        return Position(epoch=0, sample=num_samples)
+
+    def tokens(self, position: Position, indices: Sequence[int]) -> npt.NDArray[np.int64]:
+        return self.sequences(0, [position.sample + index for index in indices])
 
     def _sequence(self, step: int, index: int) -> npt.NDArray[np.int64]:
         rows = -(-self._length // _LAG)

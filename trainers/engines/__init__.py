@@ -22,6 +22,7 @@ from trainers.values.axes import axes_of
 if TYPE_CHECKING:
     import torch
 
+    from trainers.engines.state import Counters, StateTensor
     from trainers.models import Model
     from trainers.values.batch import BatchPoint
     from trainers.values.layout import Layout
@@ -47,8 +48,8 @@ class Engine(Protocol):
         ...
 
     @property
-    def model(self) -> "Model":
-        """The model as it was built: its modules are those that run."""
+    def models(self) -> "Sequence[Model]":
+        """The model as it was built, whose modules are those that run; of a pipeline, the stages of this rank."""
         ...
 
     @property
@@ -75,6 +76,28 @@ class Engine(Protocol):
 
     def logits(self, tokens: "torch.Tensor") -> "torch.Tensor":
         """Logits [batch, seq_len, vocab] of int64 [batch, seq_len] tokens, without gradient; a collective."""
+        ...
+
+    def loss(self, tokens: "torch.Tensor") -> "torch.Tensor":
+        """Mean loss of this rank's int64 [batch, seq_len + 1] tokens, without gradient, 0-dim fp32; a collective."""
+        ...
+
+    def training_state(self) -> "Mapping[str, StateTensor]":
+        """Master weights and optimizer states by canonical key, as far as this rank holds them: the live memory.
+
+        States that the first optimizer step would make are made. See `trainers.engines.state`.
+        """
+        ...
+
+    def counters(self) -> "Counters":
+        """Numbers of the optimizer that belong to its states."""
+        ...
+
+    def adopt(self, counters: "Counters") -> None:
+        """Goes on from what was written into `training_state`, and from these counters; a collective.
+
+        Call it before the first step. Steps after it are those that the saved engine would have made.
+        """
         ...
 
     def in_effect(self) -> Mapping[str, Any]:

@@ -3,7 +3,9 @@
 # What is in effect stands in private places only.
 # pyright: reportPrivateUsage=false
 
+import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -40,17 +42,17 @@ _SAVED = {
 activations, cheap to make or large to keep, are made again."""
 
 
-def prepare(model: Model, layout: Layout) -> tuple[nn.Module, ...]:
-    """Gives the model the layout's loss, checkpointing and compiling, in place; the blocks as they now stand.
+def prepare(model: Model, layout: Layout) -> Model:
+    """Gives the model the layout's loss, checkpointing and compiling, in place; returns it with its new units.
 
     Compiled code holds the checkpoint inside, torch's supported order: its partitioner then knows what is made again. A
-    model compiled whole takes its loss along.
+    model compiled whole takes its loss along, and so does one whose vocabulary is cut over ranks.
     """
     set_activation_budget(layout.activation_budget)
-    if layout.loss != "plain" or layout.compile == "model":
+    if model.has_head and (layout.loss != "plain" or layout.compile == "model" or layout.tp > 1):
         use_loss_head(model.head, layout.loss, compiled=layout.compile == "block")
     units: list[nn.Module] = []
-    for i, (name, block) in enumerate(zip(model.block_names, model.blocks, strict=True)):
+    for i, name, block in zip(model.block_indices, model.block_names, model.blocks, strict=True):
         unit = block
         if layout.checkpoint_every and i % layout.checkpoint_every == 0:
             unit = _checkpointed(block, layout.checkpointing)
@@ -61,16 +63,23 @@ def prepare(model: Model, layout: Layout) -> tuple[nn.Module, ...]:
         units.append(unit)
     if layout.compile == "model":
         compile_forward(model.module)
-    return tuple(units)
+    return dataclasses.replace(model, units=tuple(units))
 
 
-def kernels_in_effect(model: Model, units: tuple[nn.Module, ...]) -> dict[str, str]:
-    """What of `prepare`, and of the attention that the model was built with, can be read back from the modules."""
+def kernels_in_effect(models: Sequence[Model], layout: Layout) -> dict[str, str | None]:
+    """What of `prepare`, and of the attention that models were built with, can be read back from the modules.
+
+    `models` are the whole model, or the stages of a pipeline that this rank runs. None stands for what a stage without
+    a head or without blocks cannot show.
+    """
+    units = [unit for model in models for unit in model.units]
+    heads = [model.head for model in models if model.has_head]
+    attention = sorted({attention_in_effect(model.module) for model in models})
     return {
-        "attention": attention_in_effect(model.module),
-        "loss": loss_in_effect(model.head),
-        "compile": _compile_in_effect(model.module, units),
-        "checkpointing": _checkpointing_in_effect(model.module, model.blocks),
+        "attention": "+".join(attention),
+        "loss": loss_in_effect(heads[0]) if heads else None,
+        "compile": _compile_in_effect(models, units),
+        "checkpointing": _checkpointing_in_effect(models, layout),
     }
 
 
@@ -92,29 +101,37 @@ def _keeps_products(_context: Any, operation: Any, *_args: Any, **_kwargs: Any) 
 _selective_contexts = functools.partial(create_selective_checkpoint_contexts, _keeps_products)
 
 
-def _checkpointing_in_effect(module: nn.Module, blocks: tuple[nn.Module, ...]) -> str:
-    """The layout's word for which of the blocks (as they were built) are checkpointed, or how many of how many."""
-    wrappers = [child for child in module.modules() if isinstance(child, CheckpointWrapper)]
+def _checkpointing_in_effect(models: Sequence[Model], layout: Layout) -> str | None:
+    """The layout's word for which of the blocks (as they were built) are checkpointed, or how many of how many.
+
+    Of several words that mean the same blocks, as in a pipeline's stage of one block, it is the layout's.
+    """
+    places = [place for model in models for place in zip(model.block_indices, model.blocks, strict=True)]
+    wrappers = [child for model in models for child in model.module.modules() if isinstance(child, CheckpointWrapper)]
     inside: list[Any] = [wrapper._checkpoint_wrapped_module for wrapper in wrappers]
-    places = [i for i, block in enumerate(blocks) if any(block is each for each in inside)]
+    wrapped = [index for index, block in places if any(block is each for each in inside)]
     keywords: list[dict[str, Any]] = [getattr(wrapper.checkpoint_fn, "keywords", {}) for wrapper in wrappers]
     selective = sum(each.get("context_fn") is _selective_contexts for each in keywords)
     budget = activation_budget_in_effect()
-    if not wrappers:
-        return "none" if budget == 1 else f"budget_{100 * budget:.0f}"
+    if not places:
+        return None
+    words: list[str] = []
     if budget != 1:
-        return f"{len(places)} blocks and a budget of {budget}"
-    if selective or len(places) != len(wrappers):
-        return "selective" if selective == len(places) == len(blocks) else f"selective in {selective} blocks"
-    for word, every in (("full", 1), ("every_2", 2), ("every_4", 4)):
-        if places == list(range(0, len(blocks), every)):
-            return word
-    return f"{len(places)} of {len(blocks)} blocks"
+        words = [f"{len(wrapped)} blocks and a budget of {budget}" if wrappers else f"budget_{100 * budget:.0f}"]
+    elif selective or len(wrapped) != len(wrappers):
+        words = ["selective" if selective == len(wrapped) == len(places) else f"selective in {selective} blocks"]
+    else:
+        for word, every in (("none", 0), ("full", 1), ("every_2", 2), ("every_4", 4)):
+            if wrapped == [index for index, _ in places if every and index % every == 0]:
+                words.append(word)
+    if layout.checkpointing in words:
+        return layout.checkpointing
+    return words[0] if words else f"{len(wrapped)} of {len(places)} blocks"
 
 
-def _compile_in_effect(model: nn.Module, units: tuple[nn.Module, ...]) -> str:
-    """ "none", "block", "model", or how many blocks of how many have compiled code."""
-    count = sum(map(is_compiled, units))
-    if is_compiled(model):
+def _compile_in_effect(models: Sequence[Model], units: Sequence[nn.Module]) -> str | None:
+    """ "none", "block", "model", or how many blocks of how many have compiled code; None where there is no block."""
+    if any(is_compiled(model.module) for model in models):
         return "model"
-    return {0: "none", len(units): "block"}.get(count, f"{count} of {len(units)} blocks")
+    count = sum(map(is_compiled, units))
+    return {0: "none", len(units): "block"}.get(count, f"{count} of {len(units)} blocks") if units else None

@@ -2,16 +2,26 @@
 
 import abc
 import contextlib
+import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from trainers.engines._kernels import kernels_in_effect, prepare
+from trainers.engines.state import Counters, StateTensor, named, optimizer_state, set_steps_taken, steps_taken, whole
 from trainers.engines.step import Marks, Phase, StepResult
 from trainers.kernels.head import loss_of
+from trainers.mesh.context import ContextParallel
+from trainers.mesh.groups import Mesh
+from trainers.mesh.norm import global_norm
+from trainers.mesh.pipeline import Hooks, Pipeline
+from trainers.mesh.stage_model import cut
+from trainers.mesh.stages import stages_of_rank
+from trainers.mesh.tensor import TensorParallel
 from trainers.models import Model, build
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
@@ -127,6 +137,21 @@ def plain_name(name: str) -> str:
     return name.replace("_checkpoint_wrapped_module.", "").removeprefix("module.")
 
 
+def scaler_counters(scaler: torch.amp.GradScaler | None) -> dict[str, Any]:
+    """The fields of `Counters` that torch's scaler has; none without a scaler."""
+    if scaler is None:
+        return {}
+    state = scaler.state_dict()
+    return {"loss_scale": state["scale"], "loss_scale_steps": state["_growth_tracker"]}
+
+
+def set_scaler(scaler: torch.amp.GradScaler | None, counters: Counters) -> None:
+    """Has torch's scaler go on from `counters`, where both have a loss scale."""
+    if scaler is not None and counters.loss_scale is not None:
+        numbers = {"scale": counters.loss_scale, "_growth_tracker": counters.loss_scale_steps}
+        scaler.load_state_dict({**scaler.state_dict(), **numbers})
+
+
 class AccumulatingEngine(abc.ABC):
     """Steps of micro-steps one after another, whose gradients are summed. See `trainers.engines.Engine`."""
 
@@ -137,8 +162,12 @@ class AccumulatingEngine(abc.ABC):
         set_matmul_precision(recipe)
         set_host_threads(layout, device)
         self._recipe, self._layout, self._device = recipe, layout, device
-        self._model = build(recipe.model, attention=layout.attention)
-        self._units: tuple[Any, ...] = prepare(self._model, layout)
+        self._mesh = Mesh(layout, device.type)
+        models = self._build()
+        self._tensor = TensorParallel(models, self._mesh)
+        self._context = ContextParallel(models, self._mesh, self._tensor.heads, seq_len=recipe.seq_len, device=device)
+        self._models = tuple(prepare(model, layout) for model in models)
+        self._tensor.enter(self._models)
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)
 
     @abc.abstractmethod
@@ -149,9 +178,13 @@ class AccumulatingEngine(abc.ABC):
     def _optimizer_step(self) -> torch.Tensor:
         """Clips, steps, clears gradients; returns the global gradient norm before clipping, 0-dim fp32."""
 
+    def _build(self) -> tuple[Model, ...]:
+        """The models that this rank runs, on the meta device: the whole one, or its stages of a pipeline."""
+        return (build(self._recipe.model, attention=self._layout.attention),)
+
     @property
-    def model(self) -> Model:
-        return self._model
+    def models(self) -> tuple[Model, ...]:
+        return self._models
 
     @property
     def marks_micro_steps(self) -> bool:
@@ -170,14 +203,24 @@ class AccumulatingEngine(abc.ABC):
             losses.append(self._micro_step(tokens, last=k == len(micro_batches) - 1))
         marks.begin(Phase.OPTIMIZER_STEP)
         norm = self._optimizer_step()
+        return self._result(losses, micro_batches, norm, tuple(Phase.MICRO_STEP for _ in losses))
+
+    def _result(
+        self,
+        losses: Sequence[torch.Tensor],
+        micro_batches: Sequence[torch.Tensor],
+        norm: torch.Tensor,
+        phases: tuple[Phase, ...],
+    ) -> StepResult:
+        """Of a step's mean losses, none where this rank computes none, and its phases before the optimizer step."""
         # Micro-batches are of one size: the sum of their means is all that the step computes for its result.
         sequences, length = micro_batches[0].shape
-        each = sequences * (length - 1)
+        each = sequences * (length - 1) // self._context.size
         return StepResult(
-            loss_sum=torch.stack(losses).sum() * each,
+            loss_sum=torch.stack(list(losses)).sum() * each if losses else torch.zeros((), device=norm.device),
             num_tokens=torch.full((), each * len(losses), dtype=torch.int64, device=norm.device),
             grad_norm=norm,
-            phases=(*(Phase.MICRO_STEP for _ in losses), Phase.OPTIMIZER_STEP),
+            phases=(*phases, Phase.OPTIMIZER_STEP),
         )
 
 
@@ -193,14 +236,56 @@ class TorchEngine(AccumulatingEngine):
     """
 
     _module: Any
+    """What the engine made of the model; of a pipeline, of all stages that this rank runs."""
 
     def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
         super().__init__(recipe, layout, device)
         self._syncs: list[bool] = []
         self._last_syncs: list[bool] = []
-        self._module = self._lay_out(self._model)
+        self._modules = tuple(map(self._lay_out, self._models))
+        self._module = self._modules[0] if len(self._modules) == 1 else nn.ModuleList(self._modules)
+        self._names = [plain_name(name) for module in self._modules for name, _ in module.named_parameters()]
         self._optimizer = make_optimizer(self._stepped(), recipe)
         self._scaler = self._make_scaler() if recipe.compute_precision == "fp16" else None
+        self._pipeline = self._make_pipeline() if layout.pp > 1 else None
+        self._tied = self._stepped_copy(self._pipeline) if self._pipeline is not None else None
+
+    def _build(self) -> tuple[Model, ...]:
+        if self._layout.pp == 1:
+            return super()._build()
+        stages = stages_of_rank(self._recipe, self._layout, self._mesh.coordinates["pp"])
+        return tuple(cut(build(self._recipe.model, attention=self._layout.attention), stage) for stage in stages)
+
+    def _make_pipeline(self) -> Pipeline:
+        return Pipeline(
+            self._models,
+            self._modules,
+            recipe=self._recipe,
+            layout=self._layout,
+            group=self._mesh.group("pp"),
+            context=self._context,
+            device=self._device,
+            hidden_dtype=self._hidden_dtype(),
+            hooks=Hooks(computing=self._computing, exchanges=self._exchanges, scaled=self._scaled),
+        )
+
+    def _stepped_copy(self, pipeline: Pipeline) -> torch.Tensor | None:
+        """What the optimizer steps of this rank's copy of a tied table; None where it has none."""
+        copy = pipeline.tied_copy()
+        places = [i for i, each in enumerate(self._module.parameters()) if each is copy]
+        return self._optimizer.param_groups[0]["params"][places[0]] if places else None
+
+    def _hidden_dtype(self) -> torch.dtype:
+        """The type of hidden states between blocks: autocast leaves it that of the weights."""
+        return state_dtype(self._recipe)
+
+    def _exchanges(self, module: nn.Module, last: bool) -> bool:
+        """Prepares a stage's backward pass, the last one of a step or not; returns whether it exchanges gradients.
+
+        Raises:
+            NotImplementedError: the engine has no pipelines.
+        """
+        raise NotImplementedError(f"{self._layout.rules.title} has no pipelines")
 
     @abc.abstractmethod
     def _lay_out(self, model: Model) -> nn.Module:
@@ -223,18 +308,42 @@ class TorchEngine(AccumulatingEngine):
         return list(self._module.parameters())
 
     def _make_scaler(self) -> torch.amp.GradScaler:
-        return torch.amp.GradScaler(self._device.type)
+        sharded = self._mesh.size("pp", "tp") > 1
+        return ShardedScaler(self._device.type) if sharded else torch.amp.GradScaler(self._device.type)
 
     def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
         with self._syncing(last or self._layout.grad_sync == "every") as synced:
             self._syncs.append(synced)
             with self._computing():
-                loss = loss_of(self._module, self._model.head, tokens)
-            scaled = loss / self._grad_accum
-            (scaled if self._scaler is None else self._scaler.scale(scaled)).backward()
+                loss = loss_of(self._module, self._models[0].head, tokens, self._context.inputs)
+            self._scaled(loss).backward()
         return loss.detach()
 
+    def _scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """Of a micro-batch's mean loss, what is differentiated."""
+        scaled = loss / self._grad_accum
+        return scaled if self._scaler is None else self._scaler.scale(scaled)
+
+    @property
+    def marks_micro_steps(self) -> bool:
+        return self._pipeline is None
+
+    def step(self, micro_batches: Sequence[torch.Tensor], marks: Marks) -> StepResult:
+        if self._pipeline is None:
+            return super().step(micro_batches, marks)
+        self._set_grad_accum(len(micro_batches))
+        marks.begin(Phase.SCHEDULE)
+        if self._scaler is not None:
+            self._scaler.scale(torch.zeros((), device=self._device))  # a stage without a loss has a scale too
+        losses = self._pipeline.run(micro_batches)
+        marks.begin(Phase.OPTIMIZER_STEP)
+        return self._result(losses, micro_batches, self._optimizer_step(), (Phase.SCHEDULE,))
+
     def _optimizer_step(self) -> torch.Tensor:
+        if self._pipeline is not None and self._tied is not None:
+            assert self._tied.grad is not None
+            self._pipeline.sum_tied(self._tied.grad)
+        self._tensor.sum_replicated(self._named_gradients(), self._device)
         if self._scaler is not None:
             self._scaler.unscale_(self._optimizer)
         norm = self._clip(self._recipe.grad_clip or float("inf"))
@@ -251,7 +360,31 @@ class TorchEngine(AccumulatingEngine):
 
     def _clip(self, limit: float) -> torch.Tensor:
         """Scales gradients down to a global norm of `limit`; returns the norm before, 0-dim fp32 on the device."""
-        return self._whole(nn.utils.clip_grad_norm_(self._module.parameters(), limit)).float()
+        copies = self._tensor.size
+        gradients = (
+            (gradient, 1 if self._tensor.is_cut(name) else copies)
+            for name, gradient in self._named_gradients(tied_once=True)
+            if gradient is not None
+        )
+        norm = global_norm(gradients, self._norm_group(), self._device)
+        parameters = self._optimizer.param_groups[0]["params"]
+        # By a factor of another type CUDA scales gradient by gradient, a launch each.
+        nn.utils.clip_grads_with_norm_(parameters, limit, norm.to(parameters[0].dtype))
+        return norm
+
+    def _norm_group(self) -> Any:
+        """The ranks over which the squares of gradients are summed; None where each has them all."""
+        return self._mesh.group("pp", "tp") if self._mesh.size("pp", "tp") > 1 else None
+
+    def _named_gradients(self, *, tied_once: bool = False) -> Iterator[tuple[str, torch.Tensor | None]]:
+        """The gradients that the optimizer steps on, by the names of their parameters in the plain model.
+
+        With `tied_once` a pipeline's second copy of a tied table is left out.
+        """
+        left_out = self._tied if tied_once and self._pipeline is not None and self._pipeline.has_second_copy else None
+        for name, parameter in zip(self._names, self._optimizer.param_groups[0]["params"], strict=True):
+            if parameter is not left_out:
+                yield name, parameter.grad
 
     def _clear_gradients(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)
@@ -264,25 +397,73 @@ class TorchEngine(AccumulatingEngine):
         return int(self._skipped.item())
 
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:
+        if self._pipeline is not None:
+            return self._pipeline.logits(tokens)
         with torch.no_grad(), self._computing():
-            return self._module(tokens).logits
+            logits = self._module(self._context.part(tokens), **self._context.positions()).logits
+            return self._context.whole(logits)
+
+    def loss(self, tokens: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad(), self._computing():
+            return loss_of(self._module, self._model.head, tokens).float()
+
+    def _placed(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Callable[[torch.Tensor], StateTensor]]]:
+        """Of each parameter its name, what the optimizer steps, its live weight, and how a tensor like it lies: whole
+        on every rank, unless an engine shards.
+        """
+        ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        place = functools.partial(whole, replica=ranks[0], num_replicas=ranks[1])
+        for name, parameter in self._module.named_parameters():
+            yield plain_name(name), parameter, parameter, place
+
+    def training_state(self) -> Mapping[str, StateTensor]:
+        return {
+            key: tensor
+            for name, stepped, weight, place in self._placed()
+            for key, tensor in named(name, weight, optimizer_state(self._optimizer, stepped), place)
+        }
+
+    def counters(self) -> Counters:
+        return Counters(optimizer_step=steps_taken(self._optimizer), **scaler_counters(self._scaler))
+
+    def adopt(self, counters: Counters) -> None:
+        set_steps_taken(self._optimizer, counters.optimizer_step)
+        set_scaler(self._scaler, counters)
 
     def in_effect(self) -> Mapping[str, Any]:
         several = len(self._last_syncs) > 1
         return {
             "engine": self._layout.engine,
-            "world_size": torch.distributed.get_world_size(),
+            "world_size": dist.get_world_size(),
             "grad_accum": len(self._last_syncs) or None,
             "grad_sync": ("every" if all(self._last_syncs) else "last") if several else None,
             "product_sums": product_sums(),
-            **kernels_in_effect(self._model, self._units),
+            "tp": self._tensor.in_effect(self._models),
+            "cp": self._context.in_effect(self._models),
+            **kernels_in_effect(self._models, self._layout),
+            **(self._pipeline.in_effect() if self._pipeline is not None else {}),
             **optimizer_in_effect(self._optimizer),
         }
 
     def named_full_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, parameter in self._module.named_parameters():
-            yield plain_name(name), self._whole(parameter.detach())
+        def whole(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+            for name, parameter in module.named_parameters():
+                plain = plain_name(name)
+                yield plain, self._tensor.whole(plain, self._whole(parameter.detach()))
+
+        return whole(self._modules[0]) if self._pipeline is None else self._pipeline.named_weights(whole)
 
     def close(self) -> None:
         self._optimizer.state.clear()
-        del self._module, self._optimizer, self._model, self._units
+        del self._pipeline, self._module, self._modules, self._optimizer, self._models, self._tied
+
+
+class ShardedScaler(torch.amp.GradScaler):
+    """Lets ranks, each with parts of its own, skip a step together. That of torch fails with fused optimizers."""
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        super().unscale_(optimizer)
+        for found in self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values():
+            everywhere = found.to(self._device)
+            dist.all_reduce(everywhere, op=dist.ReduceOp.MAX)
+            found.copy_(everywhere)

@@ -90,7 +90,7 @@ class Rules:
         """Why this engine cannot run `recipe` on `layout`, whatever the devices, a sentence each."""
         for axis in ("tp", "pp", "cp"):
             if getattr(layout, axis) > 1 and axis not in self.model_parallel:
-                yield f"{self.title} has no {axis} yet, got {axis} {getattr(layout, axis)}: set it to 1"
+                yield f"{self.lacks_axis(axis)}, got {axis} {getattr(layout, axis)}: set it to 1"
         if recipe.compression != "none" and not self.has_compression:
             yield (
                 f"gradients are compressed by hooks that DDP alone has, got compression {recipe.compression} with"
@@ -110,6 +110,10 @@ class Rules:
         for name, declared in axes_of(type(layout)).items():
             if declared.counts_blocks and (value := getattr(layout, name)) >= blocks:
                 yield f"{name} {value} reaches beyond the {blocks} blocks of {recipe.model.name}: choose less"
+
+    def lacks_axis(self, axis: str) -> str:
+        """Why there is no tp, pp or cp, as a clause."""
+        return f"{self.title} has no {axis}"
 
     def lacks_buckets(self, layout: "Layout") -> str:
         """Why no size of gradient buckets can be set, as a clause; empty where it can."""

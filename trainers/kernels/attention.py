@@ -6,8 +6,12 @@ the device has done all that came before. BLOOM is refused all but "eager" by tr
 swapped (`trainers.kernels.bloom`) for ones that go through the same registry. "flex" is torch's FlexAttention, which
 every architecture here can have: a causal block mask, and ALiBi as a score modification. It has no backward pass on a
 CPU; there "flex" is scaled_dot_product_attention too, with ALiBi as an additive bias.
+
+A rank may compute a `Share` of it: the heads that tensor parallelism gives it, for the positions that context
+parallelism gives it. Keys and values of all positions are then gathered, and masks and biases follow positions.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -20,9 +24,42 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from trainers.architectures.architecture import Position
 from trainers.kernels.compiled import static
+from trainers.mesh.collectives import gather
 from trainers.values.layout import Attention
 
 ScoreMod = Callable[..., torch.Tensor]
+
+SHARE = "attention_share"
+"""The attribute of a model's configuration that holds its `Share`, for the functions that make masks."""
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class Share:
+    """The part of a model's attention that one rank computes."""
+
+    num_heads: int
+    """Of the whole model."""
+    heads: range
+    """Those of this rank."""
+    queries: torch.Tensor | None = None
+    """Positions of this rank's tokens in their sequence, int64 on the device; None where it has them all."""
+    keys: torch.Tensor | None = None
+    """Positions of all tokens, in the order in which the ranks of `group` gather them."""
+    group: Any = None
+    """The ranks that have the other positions."""
+
+    def check_length(self, length: int) -> None:
+        """That a rank has `length` tokens of each sequence.
+
+        Raises:
+            ValueError: it has another number, and masks would be those of other positions.
+        """
+        if self.queries is not None and length != len(self.queries):
+            raise ValueError(
+                f"context parallelism cuts sequences into parts of {len(self.queries)} tokens, got {length}:"
+                " give sequences of the recipe's length"
+            )
+
 
 # None of these may contain a name that transformers knows: it would look for its own kernel.
 _NAMES: dict[str, dict[Attention, str]] = {
@@ -53,13 +90,15 @@ def alibi_slope(head: torch.Tensor, num_heads: int) -> torch.Tensor:
     return torch.exp2(exponent)
 
 
-def alibi_score(num_heads: int) -> ScoreMod:
+def alibi_score(share: Share) -> ScoreMod:
     """ALiBi as a score modification, in fp32 and by distance: where scores matter the bias is small and exact."""
+    first, queries, keys = share.heads.start, share.queries, share.keys
 
     def score_mod(
         score: torch.Tensor, batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor
     ) -> torch.Tensor:
-        return score + alibi_slope(head, num_heads) * (key - query)
+        distance = key - query if queries is None or keys is None else keys[key] - queries[query]
+        return score + alibi_slope(head + first, share.num_heads) * distance
 
     return score_mod
 
@@ -80,6 +119,11 @@ def attend(
     """
     # Under autocast rotary embeddings leave queries and keys in fp32.
     query, key = query.to(value.dtype), key.to(value.dtype)
+    share: Share | None = getattr(module, "share", None)
+    if share is not None and share.queries is not None:
+        key, value = gather(torch.stack((key, value)), 3, share.group).unbind()
+        if attention_mask is None:
+            attention_mask = _is_past(share)
     grouped = key.shape[1] != query.shape[1]
     if isinstance(attention_mask, BlockMask):
         # Outside compiled code FlexAttention would write out all scores: then it is compiled by itself.
@@ -103,15 +147,35 @@ def _causal(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: t
     return query >= key
 
 
-@functools.cache
-def _block_mask(length: int, device: torch.device) -> BlockMask:
-    return create_block_mask(_causal, None, None, length, length, device=device)
+def _is_past(share: Share) -> torch.Tensor:
+    """Whether a query [rows] may look at a key [columns]."""
+    assert share.queries is not None and share.keys is not None
+    return share.queries[:, None] >= share.keys[None, :]
 
 
-def _flex_mask(*, kv_length: int, device: torch.device, **_: Any) -> BlockMask | None:
+@functools.lru_cache(maxsize=8)
+def _block_mask(length: int, device: torch.device, share: Share | None) -> BlockMask:
+    if share is None or share.queries is None or share.keys is None:
+        return create_block_mask(_causal, None, None, length, length, device=device)
+    queries, keys = share.queries, share.keys
+
+    def is_past(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return queries[query] >= keys[key]
+
+    return create_block_mask(is_past, None, None, len(queries), len(keys), device=device)
+
+
+def _share_of(config: Any, length: int) -> Share | None:
+    share: Share | None = getattr(config, SHARE, None)
+    if share is not None:
+        share.check_length(length)
+    return share
+
+
+def _flex_mask(*, kv_length: int, device: torch.device, config: Any, **_: Any) -> BlockMask | None:
     """The mask of a model's forward pass, for all of its blocks; None where attention is causal by itself."""
     device = torch.device(device)
-    return None if device.type == "cpu" else _block_mask(kv_length, device)
+    return None if device.type == "cpu" else _block_mask(kv_length, device, _share_of(config, kv_length))
 
 
 def _alibi_bias(*, kv_length: int, dtype: torch.dtype, device: torch.device, config: Any, **_: Any) -> torch.Tensor:
@@ -123,9 +187,13 @@ def _alibi_bias(*, kv_length: int, dtype: torch.dtype, device: torch.device, con
     if torch.is_autocast_enabled(device.type):
         # Else each block would cast it, and keep its own copy for the backward pass.
         dtype = torch.get_autocast_dtype(device.type)
-    places = torch.arange(kv_length, device=device)
-    distance = places[None, :] - places[:, None]
-    slopes = alibi_slope(torch.arange(config.num_attention_heads, device=device), config.num_attention_heads)
+    share = _share_of(config, kv_length)
+    queries = keys = torch.arange(kv_length, device=device)
+    if share is not None and share.queries is not None and share.keys is not None:
+        queries, keys = share.queries, share.keys
+    distance = keys[None, :] - queries[:, None]
+    heads = range(config.num_attention_heads) if share is None else share.heads
+    slopes = alibi_slope(torch.arange(heads.start, heads.stop, device=device), config.num_attention_heads)
     bias = (slopes[:, None, None] * distance).to(dtype)
     return bias.masked_fill_(distance > 0, float("-inf"))[None]
 

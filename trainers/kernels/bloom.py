@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers.models.bloom.modeling_bloom import BloomAttention
 
-from trainers.kernels.attention import ScoreMod, alibi_score, attend
+from trainers.kernels.attention import ScoreMod, Share, alibi_score, attend
 
 
 class AlibiAttention(BloomAttention):
@@ -20,6 +20,7 @@ class AlibiAttention(BloomAttention):
     num_heads: int
     head_dim: int
     score_mod: ScoreMod
+    share: Share | None
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the rest of the arguments is of no use here
         self, hidden_states: torch.Tensor, residual: torch.Tensor, *, attention_mask: Any, **_: Any
@@ -33,12 +34,28 @@ class AlibiAttention(BloomAttention):
 
 def use_kernel(model: nn.Module, num_heads: int) -> None:
     """Swaps every attention module of a BLOOM in place; parameters and their names stay."""
-    score_mod = alibi_score(num_heads)
+    score_mod = alibi_score(Share(num_heads=num_heads, heads=range(num_heads)))
     module: Any  # else a function would be no attribute of it
     for module in model.modules():
         if type(module) is BloomAttention:
             module.__class__ = AlibiAttention
             module.score_mod = score_mod  # pyright: ignore[reportArgumentType]  # torch types any attribute so
+
+
+def share_attention(module: Any, share: Share) -> None:
+    """Makes an attention module compute `share`: ALiBi is that of the whole model's heads, of which it has some."""
+    module.share = share
+    if isinstance(module, AlibiAttention):
+        module.score_mod = alibi_score(share)
+    elif len(share.heads) < share.num_heads:
+        module.register_forward_pre_hook(_with_own_slopes, with_kwargs=True)
+
+
+def _with_own_slopes(module: Any, args: Any, kwargs: Any) -> Any:
+    """The arguments of BLOOM's eager attention with the biases of its heads alone, out of [batch x heads, 1, keys]."""
+    share: Share = module.share
+    biases = kwargs["alibi"].unflatten(0, (-1, share.num_heads))
+    return args, {**kwargs, "alibi": biases[:, share.heads.start : share.heads.stop].flatten(0, 1)}
 
 
 def attention_in_effect(model: nn.Module, configured: str) -> str:

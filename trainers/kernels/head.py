@@ -6,17 +6,21 @@ and liger-kernel would be one more dependency for its CUDA kernels alone, withou
 
 import contextlib
 import functools
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
 from trainers.kernels.compiled import static
+from trainers.mesh.collectives import gather
 from trainers.profiling.kinds import LOSS
 from trainers.profiling.ranges import named
 from trainers.values.layout import Loss
+
+Inputs = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]]
 
 CHUNK_LOGITS = 2**30
 """Logits of one chunk at most: 2 GiB in 16 bits, 4,096 rows of BLOOM's vocabulary."""
@@ -35,21 +39,33 @@ class LossHead(nn.Linear):
 
     The loss is then part of the model's own forward pass: FSDP2's outer unit and ZeRO-3 have gathered the weight, and
     a tied weight has one gradient hook, whoever uses it.
+
+    With a `group` this rank's weight has some rows of the vocabulary, from `first_row` on: logits, and the gradient by
+    the hidden states, are this rank's share.
     """
 
     kind: Loss
     compiled: bool
     """Whether the chunk's element-wise part is compiled into one pass."""
     labels: torch.Tensor | None
+    group: Any
+    first_row: int
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if self.labels is None:
-            return super().forward(input)
+            logits = super().forward(input)
+            return logits if self.group is None else gather(logits, -1, self.group)
         if self.kind == "plain":
-            return causal_lm_loss(super().forward(input), self.labels)
+            logits = super().forward(input)
+            return (
+                causal_lm_loss(logits, self.labels)
+                if self.group is None
+                else _split_loss(logits, self.labels, self.first_row, self.group)
+            )
         half = torch.get_autocast_dtype(input.device.type) if torch.is_autocast_enabled(input.device.type) else None
         apply: Any = _ChunkedCrossEntropy.apply
-        return apply(input, self.weight, self.labels, half or self.weight.dtype, self.compiled)
+        vocabulary = (self.first_row, self.group)
+        return apply(input, self.weight, self.labels, half or self.weight.dtype, self.compiled, vocabulary)
 
     @contextlib.contextmanager
     def told(self, labels: torch.Tensor) -> Generator[None, None, None]:
@@ -72,6 +88,13 @@ def use_loss_head(head: nn.Module, kind: Loss, *, compiled: bool) -> None:
     head.__class__ = LossHead
     assert isinstance(head, LossHead)
     head.kind, head.compiled, head.labels = kind, compiled, None
+    head.first_row, head.group = 0, None
+
+
+def split_head(head: nn.Module, first_row: int, group: Any) -> None:
+    """Makes a `LossHead` one of those ranks of `group` that each have some rows of the vocabulary."""
+    assert isinstance(head, LossHead)
+    head.first_row, head.group = first_row, group
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -84,9 +107,18 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, dtype: torch.dtype, compiled: bool
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        labels: torch.Tensor,
+        dtype: torch.dtype,
+        compiled: bool,
+        vocabulary: tuple[int, Any],
     ) -> torch.Tensor:
+        first_row, group = vocabulary
         part = _compiled_part() if compiled else _part
+        if group is not None:
+            part = functools.partial(_split_part, first_row=first_row, group=group, compiled=compiled)
         with torch.autocast(hidden.device.type, enabled=False):
             rows, table = hidden.flatten(0, -2).to(dtype), _padded(weight.to(dtype))
             labels = labels.flatten()
@@ -115,7 +147,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         row_gradient = (ctx.row_gradient * scale).to(hidden).view(ctx.shape)
         table_gradient = ctx.table_gradient.mul_(scale).to(weight)
         del ctx.row_gradient, ctx.table_gradient
-        return row_gradient, table_gradient, None, None, None
+        return row_gradient, table_gradient, None, None, None, None
 
 
 def _rows(vocab: int) -> int:
@@ -153,6 +185,61 @@ def _compiled_part() -> Any:
     return static(_fused_part)
 
 
+def _split_part(
+    logits: torch.Tensor, labels: torch.Tensor, *, first_row: int, group: Any, compiled: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`_part` where `logits` are of this rank's rows of the vocabulary, from `first_row` on."""
+    sums_of, gradient_of = _compiled_split() if compiled else (_split_sums, _split_gradient)
+    labels = labels - first_row
+    largest = logits.amax(dim=-1).float()
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
+    sums = sums_of(logits, labels, largest)
+    dist.all_reduce(sums, group=group)
+    return (sums[0].log() - sums[1]).sum(), gradient_of(logits, labels, largest, sums[0])
+
+
+def _split_sums(logits: torch.Tensor, labels: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
+    """[2, rows]: sums of exponentials, and the logits at those labels that are among these rows, else 0."""
+    wide = logits.float() - largest[:, None]
+    here = (labels >= 0) & (labels < logits.shape[-1])
+    at_label = wide.gather(1, torch.where(here, labels, 0)[:, None]).squeeze(-1)
+    return torch.stack((wide.exp().sum(dim=-1), torch.where(here, at_label, 0.0)))
+
+
+def _split_gradient(
+    logits: torch.Tensor, labels: torch.Tensor, largest: torch.Tensor, sums: torch.Tensor
+) -> torch.Tensor:
+    wide = logits.float() - largest[:, None]
+    at_label = torch.arange(logits.shape[-1], device=logits.device) == labels[:, None]
+    return (wide.exp() / sums[:, None] - at_label.float()).to(logits.dtype)
+
+
+@functools.cache
+def _compiled_split() -> Any:
+    return static(_split_sums), static(_split_gradient)
+
+
+class _SplitCrossEntropy(torch.autograd.Function):
+    """Mean cross-entropy of logits [rows, part of the vocabulary]; the gradient is made in the forward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor, first_row: int, group: Any) -> torch.Tensor:
+        loss, gradient = _split_part(logits, labels, first_row=first_row, group=group, compiled=False)
+        ctx.save_for_backward(gradient)
+        return loss / len(logits)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * (grad_outputs[0] / len(gradient)).to(gradient.dtype), None, None, None
+
+
+def _split_loss(logits: torch.Tensor, labels: torch.Tensor, first_row: int, group: Any) -> torch.Tensor:
+    """`causal_lm_loss` where no rank holds all logits."""
+    apply: Any = _SplitCrossEntropy.apply
+    return apply(logits.flatten(0, 1), labels.flatten(), first_row, group)
+
+
 def _product_fp32(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """`left @ right` in fp32. CUDA's 16-bit products can be written out in fp32, a CPU's are rounded to 16 bits."""
     if left.is_cuda and left.dtype != torch.float32:
@@ -160,15 +247,25 @@ def _product_fp32(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return torch.mm(left, right).float()
 
 
-def loss_of(module: nn.Module, head: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    """Mean loss of int64 [micro_batch, seq_len + 1] tokens by `module`, whose head is `head`; holds no logits after."""
-    given, labels = tokens[:, :-1], tokens[:, 1:]
+def whole_sequences(tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+    """Tokens, the labels that follow them, and no further arguments, out of [micro_batch, seq_len + 1] tokens."""
+    return tokens[:, :-1], tokens[:, 1:], {}
+
+
+def loss_of(
+    module: Callable[..., Any], head: nn.Module, tokens: torch.Tensor, inputs: Inputs = whole_sequences
+) -> torch.Tensor:
+    """Mean loss of int64 [micro_batch, seq_len + 1] tokens by `module`, whose head is `head`; holds no logits after.
+
+    `inputs` takes what this rank computes out of the tokens.
+    """
+    given, labels, positions = inputs(tokens)
     if not isinstance(head, LossHead):
-        logits = module(given).logits
+        logits = module(given, **positions).logits
         with named(LOSS):
             return causal_lm_loss(logits, labels)
     with head.told(labels):
-        return module(given).logits
+        return module(given, **positions).logits
 
 
 def loss_in_effect(head: nn.Module) -> Loss:

@@ -1,6 +1,6 @@
 """What differs between a GPU and a CPU worker: clock, memory counters, memory cap."""
 
-import ctypes
+import math
 import re
 import resource
 import time
@@ -11,6 +11,7 @@ import torch
 
 from trainers.failures import GIB, asked_bytes
 from trainers.measuring.ladder import HEADROOM
+from trainers.measuring.tensor_bytes import Allocation, TensorBytes
 
 _LIBRARY_REFUSED = re.compile(r"out of memory|_ALLOC_FAILED")
 
@@ -50,11 +51,18 @@ class Meter(Protocol):
         ...
 
     def peak_allocated_gib(self) -> float:
-        """Highest allocation since `reset_peak`."""
+        """Highest allocation since `reset_peak`; on a CPU up to the first call, which ends the counting."""
         ...
 
     def peak_reserved_gib(self) -> float:
         """Most that the allocator held since `reset_peak`."""
+        ...
+
+    def enforce_cap(self) -> None:
+        """Raises `torch.OutOfMemoryError` where more was held since `reset_peak` than the cap allows.
+
+        A GPU's allocator refuses by itself.
+        """
         ...
 
     def alloc_retries(self) -> int:
@@ -131,6 +139,9 @@ class CudaMeter:
     def peak_reserved_gib(self) -> float:
         return torch.cuda.max_memory_reserved() / GIB
 
+    def enforce_cap(self) -> None:
+        return
+
     def alloc_retries(self) -> int:
         return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
 
@@ -155,29 +166,28 @@ class CudaMeter:
 
 
 class CpuMeter:
-    """Memory of this process: resident pages. Nothing is reserved beyond these.
+    """Bytes of this process's tensors, as a GPU's allocator counts them. Nothing is reserved beyond these.
 
-    The cap is RLIMIT_DATA, so that an allocation beyond it really fails. torch's CPU allocator then raises a plain
-    RuntimeError; what tells it from others is the size that it says it could not have.
-
-    Under a cap the C library gives each tensor pages of its own and takes them back at once: what a step holds is then
-    the same in every run within 0.3 %. On a heap, which keeps and splits what is freed, it differs by 8 % (BLOOM's
-    miniature on DDP at micro-batch 4: 255 MiB, on the heap 331 to 358). It doubles a step's processor time, which all
-    layouts of a capped search share.
+    They are the same in every run, which resident pages are not: of one step the heap held 331 to 358 MiB. They are
+    counted between `reset_peak` and `peak_allocated_gib`. Under a cap a step that held more is out of memory:
+    `enforce_cap` raises what a GPU's allocator would have raised within the step. What would exhaust the node really
+    fails: RLIMIT_DATA allows this process no more than its share of the node.
     """
 
     def __init__(self, share_gib: float) -> None:
         self.total_gib = share_gib
         self._cap_gib: float | None = None
-        self._base_resident_gib = 0.0
+        self._tensors = TensorBytes()
+        self._base_bytes = 0
+        self._peak_gib = 0.0
+        self._refused: Allocation | None = None
+        """The first since `reset_peak` that was above the cap."""
 
     def start(self, cap_gib: float | None) -> None:
-        if cap_gib is not None:
-            _allocate_by_pages()
-        self._base_resident_gib = _status_gib("VmRSS")
+        self._base_bytes = self._tensors.now()
         self._cap_gib = cap_gib
         if cap_gib is not None:
-            soft = int((_status_gib("VmData") + cap_gib) * GIB)
+            soft = _data_bytes() + int(max(cap_gib, self.total_gib) * GIB)
             resource.setrlimit(resource.RLIMIT_DATA, (soft, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
     def limit_gib(self) -> float:
@@ -187,19 +197,33 @@ class CpuMeter:
         return 0.0
 
     def reset_peak(self) -> None:
-        Path("/proc/self/clear_refs").write_text("5")
+        self._peak_gib, self._refused = 0.0, None
+        self._tensors.begin()
 
     def peak_allocated_gib(self) -> float:
-        return max(0.0, _status_gib("VmHWM") - self._base_resident_gib)
+        if self._tensors.is_counting:
+            allocations = self._tensors.end()
+            self._peak_gib = max([self._held_gib(each) for each in allocations], default=0.0)
+            cap_gib = math.inf if self._cap_gib is None else self._cap_gib
+            self._refused = next((each for each in allocations if self._held_gib(each) > cap_gib), None)
+        return self._peak_gib
 
     def peak_reserved_gib(self) -> float:
         return self.peak_allocated_gib()
+
+    def enforce_cap(self) -> None:
+        if self.peak_allocated_gib() and self._refused is not None:
+            raise torch.OutOfMemoryError(f"the cap of {self._cap_gib} GiB is below what the step's tensors take")
 
     def alloc_retries(self) -> int:
         return 0
 
     def out_of_memory(self, error: BaseException) -> dict[str, float | None] | None:
-        held_gib = _status_gib("VmRSS") - self._base_resident_gib
+        held_gib = self.peak_allocated_gib()
+        if isinstance(error, torch.OutOfMemoryError) and self._refused is not None:
+            asked_gib = self._refused.asked / GIB
+            held_gib = self._held_gib(self._refused) - asked_gib
+            return {"asked_gib": asked_gib, "allocated_gib": held_gib, "reserved_gib": held_gib}
         sizes: dict[str, float | None] = {"asked_gib": None, "allocated_gib": held_gib, "reserved_gib": held_gib}
         limited = resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY
         if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (limited and str(error) == "std::bad_alloc"):
@@ -211,22 +235,15 @@ class CpuMeter:
         return {**sizes, "asked_gib": asked / GIB} if limited or asked > self.total_gib * GIB else None
 
     def release(self) -> None:
+        self.peak_allocated_gib()  # ends the counting, too
+        self._cap_gib = None
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
-
-_PAGES = {-8: 1, -3: 2**16, -1: 2**17}
-"""Of glibc's mallopt: arenas, the bytes from which an allocation has pages of its own, and those kept when freed."""
-
-
-def _allocate_by_pages() -> None:
-    """Gives every allocation of a tensor's size pages of its own, and what the heap holds of freed ones back."""
-    libc = ctypes.CDLL(None)
-    for option, value in _PAGES.items():
-        libc.mallopt(option, value)
-    libc.malloc_trim(0)
+    def _held_gib(self, allocation: Allocation) -> float:
+        return max(0, allocation.held - self._base_bytes) / GIB
 
 
-def _status_gib(field: str) -> float:
-    found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return int(found[1]) * 1024 / GIB if found else 0.0
+def _data_bytes() -> int:
+    found = re.search(r"^VmData:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0

@@ -15,6 +15,18 @@ from trainers.values.measurement import Outcome
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Shorter:
+    """Steps of fewer micro-steps, timed beside a window's own: what a micro-step adds is the slope between both."""
+
+    accum: int
+    """Micro-steps of each."""
+    total_s: float
+    """Seconds a step, on the slowest rank."""
+    schedule_s: float
+    """The same without the optimizer step."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
     """One timed window on its slowest rank. Seconds a step, by part; parts of micro-steps are None in a schedule."""
 
@@ -23,6 +35,10 @@ class Window:
     middle_micro_s: float | None
     last_micro_s: float | None
     optimizer_s: float
+    schedule_s: float = 0.0
+    """Of everything before the optimizer step."""
+    shorter: Shorter | None = None
+    """Of a pipeline whose own accumulation is too long to be timed, or whose bubble is."""
     sampled: tuple[Sampled | None, ...] = ()
     """Of each rank's device."""
     hosts: tuple[HostSampled | None, ...] = ()
@@ -32,11 +48,25 @@ class Window:
         """Seconds of a step at the batch point's own accumulation, where `accum` micro-steps were timed."""
         if accum == batch.grad_accum:
             return self.total_s
+        if self.shorter is not None:
+            slope_s = (self.total_s - self.shorter.total_s) / (accum - self.shorter.accum)
+            return self.total_s + slope_s * (batch.grad_accum - accum)
         # A schedule is timed whole.
         assert self.first_micro_s is not None and self.middle_micro_s is not None and self.last_micro_s is not None
         return step_time_s(
             batch.grad_accum, self.first_micro_s, self.middle_micro_s, self.last_micro_s, self.optimizer_s
         )
+
+    def bubble(self, batch: BatchPoint, accum: int) -> float | None:
+        """Share of the schedule at the batch point's own accumulation in which a stage waits: all that does not grow
+        with the number of micro-steps, the exchange of gradients at its end included. None where one accumulation alone
+        was timed.
+        """
+        if self.shorter is None:
+            return None
+        slope_s = (self.schedule_s - self.shorter.schedule_s) / (accum - self.shorter.accum)
+        whole_s = self.schedule_s + slope_s * (batch.grad_accum - accum)
+        return 1 - batch.grad_accum * slope_s / whole_s
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +117,7 @@ def speed_fields(job: Job, batch: BatchPoint, windows: Sequence[Window], accum: 
     hardware_flops = job.layout.hardware_flops_per_token(recipe)
     low_s, high_s = quartiles(full)
     return {
+        "pipeline_bubble": _median([window.bubble(batch, accum) for window in windows]),
         "measured_grad_accum": accum,
         "step_time_s": step_s,
         "step_time_low_s": low_s,

@@ -112,6 +112,12 @@ def deadline_s(job: Job, work_s: float, allowance_s: float) -> float:
     return job.first_step_s + 4 * job.timing.rung_s + 4 * allowance_s + 2 * work_s
 
 
+def extrapolated(at: tuple[int, float], beyond: tuple[int, float], wanted: int) -> float:
+    """The line through both points at `wanted`, and never less than at the second: memory grows with micro-steps."""
+    (x0, y0), (x1, y1) = at, beyond
+    return y1 + max(0.0, (y1 - y0) / (x1 - x0)) * (wanted - x1)
+
+
 def largest_accumulation(grad_accum: int, micro_step_s: float, optimizer_s: float, longest_step_s: float) -> int:
     """The most micro-steps, at least 2, whose step stays within `longest_step_s`, up to `grad_accum`."""
     within = int((longest_step_s - optimizer_s) / max(micro_step_s, 1e-9))

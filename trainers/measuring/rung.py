@@ -13,19 +13,30 @@ from trainers.engines.step import StepResult
 from trainers.failures import RungFailure
 from trainers.kernels.compiled import num_compilations
 from trainers.measuring.context import Context
-from trainers.measuring.figures import Timed, Window, device_fields, judge, memory_fields, speed_fields
+from trainers.measuring.figures import Shorter, Timed, Window, device_fields, judge, memory_fields, speed_fields
 from trainers.measuring.host import HostSampled, host_fields
-from trainers.measuring.ladder import SHORT_ACCUM, largest_accumulation, upper_bound_tokens_per_s
+from trainers.measuring.ladder import (
+    SHORT_ACCUM,
+    extrapolated,
+    largest_accumulation,
+    upper_bound_tokens_per_s,
+)
 from trainers.measuring.marks import StepMarks
 from trainers.measuring.sampling import Sampled
 from trainers.measuring.steps import Steps, losses_of, timed_steps
+from trainers.mesh.stages import timed_accumulations
 from trainers.values.batch import BatchPoint
+from trainers.values.layout import Layout
 from trainers.values.measurement import Measurement, Outcome
 
 
-def short_accum(engine: Engine, batch: BatchPoint) -> int:
-    """Micro-steps of a step that stands for a whole one: all of them where the engine's schedule interleaves them."""
-    return min(batch.grad_accum, SHORT_ACCUM) if engine.marks_micro_steps else batch.grad_accum
+def timed_accums(engine: Engine, layout: Layout, batch: BatchPoint) -> tuple[int, ...]:
+    """Micro-steps of the steps that stand for a whole one, upwards: of a pipeline two numbers where there is a slope,
+    of another schedule that interleaves micro-steps all of them.
+    """
+    if engine.marks_micro_steps:
+        return (min(batch.grad_accum, SHORT_ACCUM),)
+    return timed_accumulations(layout, batch.grad_accum)
 
 
 class Rung:
@@ -41,19 +52,26 @@ class Rung:
         self._losses: list[float] = []
         self._norms: list[float] = []
         self._times_s: list[float] = []
+        self._shorter_peaks: tuple[int, dict[str, float]] | None = None
+        """Of a pipeline: micro-steps of the shorter steps, and their peaks."""
         self._micro_s = 0.0
         """Seconds of the last steps a micro-step, their optimizer steps included."""
 
     def measure(self, started: Mapping[str, float]) -> Measurement:
         """Warms up, times, gathers over ranks. `started` are the measurement's fields on the trial's start."""
         c, timing = self._c, self._c.job.timing
-        accum = short_accum(self._engine, self._batch)
+        *shorter, accum = timed_accums(self._engine, c.job.layout, self._batch)
         graphs = num_compilations()
-        first = self._run(1, accum, watch_s=c.job.first_step_s, phases=True)
+        first = again = self._run(1, (*shorter, accum)[0], watch_s=c.job.first_step_s, phases=True)
+        if shorter:
+            again = self._run(1, shorter[0], phases=True)
+            self._shorter_peaks = (shorter[0], dict(self._peaks))
         warm = self._run(max(1, timing.warmup_steps - 1), accum, phases=True)
         # FlexAttention is compiled whatever the layout says of the blocks.
         compiles = any(c.gather(num_compilations() > graphs)) or c.job.layout.compile != "none"
-        compile_s = self._slowest(max(0.0, first.total_s - min(warm.steps_s))) if compiles else None
+        compile_s = (
+            self._slowest(max(0.0, first.total_s - min((again if shorter else warm).steps_s))) if compiles else None
+        )
         warmup_steps = max(2, timing.warmup_steps)
         # After a step, since some of what is in effect (gradient exchange, state types) shows only then.
         if wrong := engines.mismatches(self._engine.in_effect(), c.job.recipe, c.job.layout, grad_accum=accum):
@@ -69,7 +87,7 @@ class Rung:
                 warm = self._run(1, accum, phases=True)
                 warmup_steps += 1
         per_window = self._steps_per_window(self._slowest(warm.total_s / len(warm.steps_s)))
-        timed = self._windows(accum, per_window)
+        timed = self._windows(accum, per_window, shorter[0] if shorter else None)
         return self._measurement(
             timed,
             accum,
@@ -98,7 +116,7 @@ class Rung:
         fitting = max(1, math.ceil(window_s / max(step_s, 1e-6)))
         return fitting if timing.steps is None else min(fitting, max(1, timing.steps // timing.min_windows))
 
-    def _windows(self, accum: int, per_window: int) -> Timed:
+    def _windows(self, accum: int, per_window: int, shorter: int | None = None) -> Timed:
         """Timed windows until there are enough, or until it is clear that the rung cannot reach the incumbent."""
         c, timing = self._c, self._c.job.timing
         windows: list[Window] = []
@@ -109,10 +127,11 @@ class Rung:
             if slow := self._beaten(windows, accum):
                 break
             skipped, graphs = self._engine.num_skipped_steps(), num_compilations()
+            beside = None if shorter is None else self._beside(shorter, per_window)
             done = self._run(per_window, accum, sampled=(sampled := []))
             left_out = self._engine.num_skipped_steps() - skipped
             parts = (done.total_s / per_window, done.first_micro_s, done.middle_micro_s, done.last_micro_s)
-            ranks = c.gather((*parts, done.optimizer_s, *sampled))
+            ranks = c.gather((*parts, done.optimizer_s, done.schedule_s, *sampled))
             slowest = max(ranks, key=lambda rank: rank[0])
             if any(c.gather(num_compilations() - graphs)):
                 void.append("a shape was compiled anew")
@@ -126,13 +145,31 @@ class Rung:
                         middle_micro_s=slowest[2],
                         last_micro_s=slowest[3],
                         optimizer_s=slowest[4],
-                        sampled=tuple(rank[5] for rank in ranks),
-                        hosts=tuple(rank[6] for rank in ranks),
+                        schedule_s=slowest[5],
+                        shorter=beside,
+                        sampled=tuple(rank[6] for rank in ranks),
+                        hosts=tuple(rank[7] for rank in ranks),
                     )
                 )
-            spent_s += slowest[0] * per_window
+            spent_s += (slowest[0] + (beside.total_s if beside else 0.0)) * per_window
         retries = sum(c.gather(c.meter.alloc_retries() - retries_before))
         return Timed(windows=windows, void=void, retries=retries, slow=slow)
+
+    def _beside(self, accum: int, steps: int) -> Shorter:
+        """Times `steps` of fewer micro-steps."""
+        done = self._run(steps, accum)
+        total_s, schedule_s = max(self._c.gather((done.total_s / steps, done.schedule_s)))
+        return Shorter(accum=accum, total_s=total_s, schedule_s=schedule_s)
+
+    def _whole_peaks(self, accum: int) -> dict[str, float]:
+        """Peaks of memory at the batch point's own accumulation, of which a pipeline's were seen at two others."""
+        if self._shorter_peaks is None or accum == self._batch.grad_accum:
+            return self._peaks
+        shorter, peaks = self._shorter_peaks
+        return {
+            phase: extrapolated((shorter, peaks[phase]), (accum, peak), self._batch.grad_accum)
+            for phase, peak in self._peaks.items()
+        }
 
     def _enough(self, windows: int, spent_s: float, per_window: int) -> bool:
         timing, is_winner_run = self._c.job.timing, self._c.job.is_winner_run
@@ -179,7 +216,8 @@ class Rung:
         results: list[StepResult] = []
         clock = c.clock()
         c.gather(None)  # ranks start a window together, so that none is charged for another's report
-        c.meter.reset_peak()
+        if phases:
+            c.meter.reset_peak()
         if sampled is not None:
             c.sampler.start()
             c.host.start()
@@ -190,11 +228,12 @@ class Rung:
             allowed_s=allowed_s,
             on_optimizer=(lambda: self._note_peak("forward_backward")) if phases else None,
         )
-        for batch in batches:
+        for number, batch in enumerate(batches, start=1):
             results.append(self._engine.step(batch, marks))
             marks.end_step()
             if phases:
-                self._note_peak("optimizer")
+                # On a CPU counting goes on until the peak is read: a timed window is free of it.
+                self._note_peak("optimizer", reset=number < steps)
         marks.end()
         spans = clock.finish()
         if sampled is not None:
@@ -228,6 +267,7 @@ class Rung:
         meter = self._c.meter
         self._peaks[phase] = max(self._peaks[phase], meter.peak_allocated_gib())
         self._peaks["reserved"] = max(self._peaks["reserved"], meter.peak_reserved_gib())
+        meter.enforce_cap()
         if reset:
             meter.reset_peak()
 
@@ -237,7 +277,7 @@ class Rung:
     def _measurement(self, timed: Timed, accum: int, **how: Any) -> Measurement:
         """The rung's figures over all ranks: time of the slowest, memory of the largest. `how` are further fields."""
         c, job, batch = self._c, self._c.job, self._batch
-        memory = c.gather({**self._peaks, "outside": c.meter.outside_gib(), "limit": c.meter.limit_gib()})
+        memory = c.gather({**self._whole_peaks(accum), "outside": c.meter.outside_gib(), "limit": c.meter.limit_gib()})
         outcome, reason = judge(timed, self._losses, memory, job.timing.min_windows)
         return job.measurement(
             batch,

@@ -21,6 +21,8 @@ class Steps:
     """Mean of those between the first and the last; the longer of these two where there is none."""
     last_micro_s: float | None
     optimizer_s: float
+    schedule_s: float
+    """Of everything before the optimizer step."""
     longest_beat_s: float
     """The longest of the parts that a watchdog waits for: a micro-step, or a whole schedule."""
 
@@ -57,6 +59,7 @@ def timed_steps(spans: Sequence[float], phases: Sequence[tuple[Phase, ...]]) -> 
         middle_micro_s=middle,
         last_micro_s=last,
         optimizer_s=statistics.fmean(step[-1] for step in steps),
+        schedule_s=statistics.fmean(sum(step[:-1]) for step in steps),
         longest_beat_s=max(marked or (max(step[:-1]) for step in steps)),
     )
 

@@ -16,7 +16,8 @@ from trainers.data import Source
 from trainers.engines import Engine
 from trainers.failures import RungFailure
 from trainers.measuring.context import Context
-from trainers.measuring.rung import Rung, short_accum
+from trainers.measuring.ladder import SHORT_ACCUM
+from trainers.measuring.rung import Rung
 from trainers.profiling.kinds import ATTENTION, LOSS
 from trainers.profiling.ranges import naming
 from trainers.profiling.trace import has_kernels, step_sums
@@ -41,7 +42,7 @@ def run(context: Context, engine: Engine, source: Source, batch: BatchPoint) -> 
         RungFailure: the profiler saw nothing of the device.
     """
     job = context.job
-    accum = short_accum(engine, batch)
+    accum = min(batch.grad_accum, SHORT_ACCUM) if engine.marks_micro_steps else batch.grad_accum
     rung = Rung(context, engine, source, BatchPoint(micro_batch=batch.micro_batch, grad_accum=accum))
     rates = [job.recipe.learning_rate] * WARMUP_STEPS
     rung.curves(rates)
@@ -84,14 +85,14 @@ def run(context: Context, engine: Engine, source: Source, batch: BatchPoint) -> 
 
 def _modules(engine: Engine, compiled: str) -> Iterator[tuple[str, nn.Module]]:
     """Modules whose forward passes are named, with the name: those that stand outside compiled code."""
-    model = engine.model
-    if compiled != "model":
-        yield LOSS, model.head
-    if compiled == "none":
-        for module in model.module.modules():
-            # The name of every architecture's, and of what is put in its place.
-            if type(module).__name__.endswith("Attention"):
-                yield ATTENTION, module
+    for model in engine.models:
+        if compiled != "model":
+            yield LOSS, model.head
+        if compiled == "none":
+            for module in model.module.modules():
+                # The name of every architecture's, and of what is put in its place.
+                if type(module).__name__.endswith("Attention"):
+                    yield ATTENTION, module
 
 
 def _head_widths(recipe: Recipe, batch: BatchPoint) -> frozenset[int]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from trainers.mesh.stages import schedule_refusal
 from trainers.values.codec import shortened
 from trainers.values.layout import Layout
 from trainers.values.recipe import LARGEST_BATCH, Recipe
@@ -31,17 +32,19 @@ class BatchPoint:
         recipe fixes it.
 
         Raises:
-            ValueError: micro_batch x data-parallel size does not divide the global batch.
+            ValueError: micro_batch x data-parallel size does not divide the global batch, or the schedule of a pipeline
+                cannot run as few micro-steps.
         """
-        if recipe.grad_accum:
-            return cls(micro_batch=micro_batch, grad_accum=recipe.grad_accum)
         per_micro_step = micro_batch * layout.data_parallel
-        if micro_batch < 1 or recipe.global_batch % per_micro_step:
+        if not recipe.grad_accum and (micro_batch < 1 or recipe.global_batch % per_micro_step):
             raise ValueError(
                 f"global batch {recipe.global_batch} is not a multiple of micro_batch {micro_batch}"
                 f" x {layout.data_parallel} data-parallel ranks"
             )
-        return cls(micro_batch=micro_batch, grad_accum=recipe.global_batch // per_micro_step)
+        grad_accum = recipe.grad_accum or recipe.global_batch // per_micro_step
+        if reason := schedule_refusal(layout, grad_accum):
+            raise ValueError(reason)
+        return cls(micro_batch=micro_batch, grad_accum=grad_accum)
 
     def global_batch(self, layout: Layout) -> int:
         """Sequences in one optimizer step on `layout`, over all ranks."""
@@ -49,5 +52,8 @@ class BatchPoint:
 
 
 def divides(recipe: Recipe, layout: Layout, micro_batch: int) -> bool:
-    """Whether `micro_batch` x data-parallel ranks divide the recipe's global batch, or the accumulation is fixed."""
-    return not recipe.global_batch % (micro_batch * layout.data_parallel)
+    """Whether `micro_batch` x data-parallel ranks divide the recipe's global batch into micro-steps that a pipeline's
+    schedule can run, or the accumulation is fixed.
+    """
+    grad_accum, left = divmod(recipe.global_batch, micro_batch * layout.data_parallel)
+    return not left and not schedule_refusal(layout, grad_accum)

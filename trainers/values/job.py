@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from trainers.mesh.stages import schedule_refusal
 from trainers.values.batch import BatchPoint
 from trainers.values.cluster import Cluster
 from trainers.values.layout import Layout
@@ -122,7 +123,7 @@ def gate_batch(job: Job) -> BatchPoint:
     divide so; in two micro-steps at least where training accumulates gradients, which a gate of one would not see.
 
     Raises:
-        ValueError: the data-parallel ranks do not share the sequences evenly.
+        ValueError: the data-parallel ranks do not share the sequences evenly, or they are too few for a pipeline.
     """
     gate = job.gate or GateSize()
     each, left = divmod(gate.sequences, job.layout.data_parallel)
@@ -132,5 +133,9 @@ def gate_batch(job: Job) -> BatchPoint:
     recipe = job.recipe
     if each > 1 and (recipe.grad_accum > 1 or recipe.global_batch > most * job.layout.data_parallel):
         most = min(most, each // 2)
-    micro_batch = max(size for size in range(1, min(most, each) + 1) if each % size == 0)
+    sizes = [size for size in range(1, min(most, each) + 1) if each % size == 0]
+    reasons = {size: schedule_refusal(job.layout, each // size) for size in sizes}
+    micro_batch = max((size for size in sizes if not reasons[size]), default=0)
+    if not micro_batch:
+        raise ValueError(reasons[1])
     return BatchPoint(micro_batch=micro_batch, grad_accum=each // micro_batch)

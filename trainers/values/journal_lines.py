@@ -84,6 +84,20 @@ def from_line(text: str | bytes) -> Line | None:
         raise JournalError(f"not a valid {kind}: {error}") from error
 
 
+def checked(text: bytes) -> dict[str, Any]:
+    """The members of a line that `append` wrote, without its checksum.
+
+    Raises:
+        JournalError: it is cut short, or changed since it was written.
+    """
+    raw = text.strip()
+    fields = _parsed(raw)
+    if not _is_sealed(raw):
+        raise JournalError("its checksum does not match: it was changed after it was written")
+    del fields["crc32"]
+    return fields
+
+
 def _parsed(raw: bytes) -> dict[str, Any]:
     try:
         try:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 from trainers.engines import engines_with, rules_of
 from trainers.engines.rules import Rules
@@ -247,7 +247,9 @@ class Layout:
     @property
     def data_parallel_part(self) -> "Layout":
         """The layout of the ranks that hold the same part of the model."""
-        return self if self.model_parallel == 1 else dataclasses.replace(self, tp=1, pp=1, cp=1)
+        if self.model_parallel == 1:
+            return self
+        return dataclasses.replace(self, tp=1, pp=1, cp=1, schedule="1f1b", virtual=1)
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """Axis -> coordinate of global `rank` in the mesh of `AXES`, whose innermost axis counts fastest."""

@@ -5,6 +5,7 @@ import enum
 import functools
 from collections.abc import Mapping
 
+from trainers.mesh.stages import bubble_of_equal_stages, stages_at
 from trainers.values.batch import BatchPoint
 from trainers.values.codec import identity
 from trainers.values.layout import Layout
@@ -95,6 +96,9 @@ class Measurement:
     last_micro_step_s: float | None = None
     """The micro-step that ends an accumulation, gradient exchange included."""
     optimizer_step_s: float | None = None
+    pipeline_bubble: float | None = None
+    """Share of a pipeline's schedule at `batch.grad_accum` that does not grow with the accumulation, in which a stage
+    waits for others: by the slope between two accumulations."""
     startup_s: float | None = None
     """From the worker's first line to the first rung; on the first rung of a trial only."""
     import_s: float | None = None
@@ -158,6 +162,16 @@ class Measurement:
     def id(self) -> str:
         """Hash of recipe, layout, batch point and repeat: what was measured, not what came out."""
         return identity_of(self.recipe, self.layout, self.batch, self.repeat)
+
+    @property
+    def pipeline_bubble_by_formula(self) -> float:
+        """The bubble of stages that take equally long; 0 without a pipeline."""
+        return bubble_of_equal_stages(self.layout, self.batch.grad_accum)
+
+    @property
+    def memory_stages(self) -> tuple[int, ...]:
+        """Indices of the pipeline's stages on the rank that `memory_rank` names; empty without a pipeline."""
+        return () if self.memory_rank is None else stages_at(self.layout, self.memory_rank)
 
     @property
     def global_batch(self) -> int:

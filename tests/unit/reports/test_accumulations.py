@@ -5,7 +5,7 @@ import dataclasses
 from platform.reports.accumulations import accumulation_rows, render_accumulations
 from platform.reports.batches import side_by_side
 from platform.reports.terminal import render
-from tests.samples import CLUSTER, RECIPE, layout, measurement, oom
+from tests.samples import RECIPE, layout, measurement, oom, result_of
 from trainers.values.measurement import Measurement
 from trainers.values.recipe import Recipe
 
@@ -29,7 +29,7 @@ def measured() -> list[Measurement]:
 
 
 def test_each_accumulation_states_its_winner_with_its_global_batch() -> None:
-    rows = accumulation_rows(measured(), TOKENS)
+    rows = accumulation_rows(result_of(measured()))
     assert [(row["grad_accum"], row["micro_batch"], row["global_batch"]) for row in rows] == [
         (1, 2, 8), (16, 2, 128), (256, None, None)]  # fmt: skip
     assert [row["tokens_per_s"] for row in rows] == [17000.0, 22000.0, None]
@@ -38,13 +38,13 @@ def test_each_accumulation_states_its_winner_with_its_global_batch() -> None:
 
 
 def test_the_table_puts_speed_beside_the_global_batch() -> None:
-    text = render_accumulations(measured(), tokens=TOKENS, width=80)
+    text = render_accumulations(result_of(measured()), width=80)
     assert max(map(len, text.splitlines())) <= 80
     flat = " ".join(text.split())
     assert "What accumulation buys" in flat and "77%" in flat and "100%" in flat and "nothing fits" in flat
     assert "another loss curve" in flat and "52.6" in flat, "days of the fastest"
-    assert render_accumulations(measured()[1:3], tokens=TOKENS, width=80) == "", "one alone has nothing beside it"
-    assert side_by_side(measured()) == [], "the table of global batches is for recipes that fix one"
+    assert render_accumulations(result_of(measured()[1:3]), width=80) == "", "one alone has nothing beside it"
+    assert side_by_side(result_of(measured())) == [], "the table of global batches is for recipes that fix one"
 
 
 def test_points_of_one_accumulation_train_different_recipes() -> None:
@@ -55,6 +55,6 @@ def test_points_of_one_accumulation_train_different_recipes() -> None:
 
 
 def test_the_main_table_keeps_the_global_batch_at_any_width() -> None:
-    flat = " ".join(render(measured(), cluster=CLUSTER, tokens=TOKENS, width=70).split())
+    flat = " ".join(render(result_of(measured()), width=70).split())
     assert "accumulation 16" in flat and " batch " in flat and " 128 " in flat
     assert "Rows of different global batch are different recipes" in flat

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from platform.reports.batches import batch_rows, render_batches, side_by_side
-from tests.samples import RECIPE, layout, measurement, oom, skipped
+from tests.samples import RECIPE, layout, measurement, oom, result_of, skipped
 from trainers.values.layout import Layout
 from trainers.values.measurement import Measurement, Outcome
 from trainers.values.recipe import Recipe
@@ -35,7 +35,7 @@ def measured() -> list[Measurement]:
 
 
 def test_each_batch_has_its_winner_and_each_layout_its_best_point() -> None:
-    (batches,) = side_by_side(measured())
+    (batches,) = side_by_side(result_of(measured()))
     assert batches.sizes == SIZES
     assert [batches.best[size].tokens_per_s for size in SIZES] == [12000.0, 15000.0, 20000.0]
     assert [batches.share(size) for size in SIZES] == [0.6, 0.75, 1.0]
@@ -49,7 +49,7 @@ def test_each_batch_has_its_winner_and_each_layout_its_best_point() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 160])
 def test_it_fits(width: int) -> None:
-    text = render_batches(measured(), width=width)
+    text = render_batches(result_of(measured()), width=width)
     assert max(map(len, text.splitlines())) <= width
     flat = " ".join(text.split())
     for words in ("12,000", "20,000~", "60%", "75%", "100%", "another loss curve"):
@@ -59,25 +59,25 @@ def test_it_fits(width: int) -> None:
 
 
 def test_it_says_accumulation_and_step() -> None:
-    flat = " ".join(render_batches(measured(), width=160).split())
+    flat = " ".join(render_batches(result_of(measured()), width=160).split())
     assert "1 x 128" in flat and "52.4~ s" in flat
 
 
 def test_recipes_that_differ_otherwise_do_not_stand_side_by_side() -> None:
     other = dataclasses.replace(RECIPE, seq_len=1024, global_batch=64)
-    assert side_by_side([measurement(), measurement(recipe=other)]) == []
-    assert side_by_side([measurement(), skipped(recipe=of(64))]) == []
-    assert render_batches([measurement()], width=80) == ""
+    assert side_by_side(result_of([measurement(), measurement(recipe=other)])) == []
+    assert side_by_side(result_of([measurement(), skipped(recipe=of(64))])) == []
+    assert render_batches(result_of([measurement()]), width=80) == ""
 
 
 def test_a_batch_where_nothing_fits_is_told() -> None:
     found = [measurement(), oom(recipe=of(1024))]
-    assert "nothing fits" in render_batches(found, width=55)
-    (batches,) = side_by_side(found)
+    assert "nothing fits" in render_batches(result_of(found), width=55)
+    (batches,) = side_by_side(result_of(found))
     assert batches.share(1024) is None
 
 
 def test_rows_for_machines() -> None:
-    rows = batch_rows(measured())
+    rows = batch_rows(result_of(measured()))
     assert [row["global_batch"] for row in rows if row["winner"]] == [128, 512, 32]
     assert {row["outcome"] for row in rows} == {"ok", "oom"}

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from platform.cluster.nodes import Place
+from platform.finals.coverage import coverage
+from platform.finals.result import Result
 from platform.report import main
-from platform.reports.coverage import coverage, not_tried_lines
+from platform.reports.coverage import not_tried_lines
 from platform.reports.rows import tables
 from platform.reports.show import show
 from platform.reports.summary import as_json, verdicts
@@ -58,26 +60,26 @@ def _history(*further: Line, plan: Planned | None = None) -> History:
 @pytest.mark.parametrize("end", [None, 0, 130])
 def test_the_sentence_says_of_how_many_layouts_the_winner_is_the_fastest(end: int | None) -> None:
     ends = [] if end is None else [End(at=AT, exit_code=end, wall_s=1, gpu_s=4)]
-    (said, *_) = verdicts(_history(*ends, plan=_planned()))
+    (said, *_) = verdicts(Result.of(_history(*ends, plan=_planned())))
     assert said.startswith("Fastest of 2 of 3 layouts tried for bloom-7b1"), "what cannot run is not counted"
 
 
 def test_where_each_was_tried_nothing_is_listed() -> None:
     history = _history(Measured(at=AT, measurement=measurement(on=LEFT)), plan=_planned())
     found = coverage(history, RECIPE)
-    assert verdicts(history)[0].startswith("Fastest of 3 layouts tried for") and not_tried_lines(found) == []
+    assert verdicts(Result.of(history))[0].startswith("Fastest of 3 layouts tried for") and not_tried_lines(found) == []
 
 
 def test_without_a_plan_in_the_journal_nothing_is_said_of_it() -> None:
     history = _history()
-    assert coverage(history, RECIPE) is None and verdicts(history)[0].startswith("Fastest for bloom-7b1")
-    assert as_json(history)["not_tried"] is None
+    assert coverage(history, RECIPE) is None and verdicts(Result.of(history))[0].startswith("Fastest for bloom-7b1")
+    assert as_json(Result.of(history))["not_tried"] is None
 
 
 def test_the_table_lists_what_was_not_tried_apart_from_what_is_known_not_to_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    show(_history(plan=_planned()), [], as_object=False)
+    show(Result.of(_history(plan=_planned())), [], as_object=False)
     said = capsys.readouterr().out
     assert f"Not tried: 1 of 3 layouts.\n  {LEFT.label}, MBS 2: predicted 24,100 tokens/s, 43.0 GiB\n" in said
     assert "Skipped: 3 batch points of 2 layouts." in said
@@ -93,12 +95,12 @@ def test_on_cpus_there_is_no_prediction() -> None:
 
 def test_json_and_mlflow_s_tables_have_them_with_their_predictions() -> None:
     history = _history(plan=_planned())
-    said = json.loads(json.dumps(as_json(history)))
+    said = json.loads(json.dumps(as_json(Result.of(history))))
     assert (said["layouts_tried"], said["layouts_planned"]) == (2, 3)
     (one,) = said["not_tried"]
     assert (one["layout"]["id"], one["micro_batches"], one["predicted_tokens_per_s"]) == (LEFT.id, [1, 2], 24100.0)
     assert said["recipes"][0]["not_tried"] == said["not_tried"]
-    (row,) = tables(history)["not_tried.json"]
+    (row,) = tables(Result.of(history))["not_tried.json"]
     assert row["layout"] == LEFT.label and row["predicted_gib"] == 43.0
 
 

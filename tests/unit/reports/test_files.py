@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from platform.common.errors import InputError
+from platform.finals.result import Result
 from platform.reports.files import LayoutFile, read_layout, write_results
 from platform.reports.table import read_csv
 from platform.study.history import History
@@ -35,7 +36,7 @@ def _history(*measurements: Measurement, **fields: Any) -> History:
 def test_what_is_written_comes_back(tmp_path: Path) -> None:
     best = measurement(on=ZERO, micro_batch=2, tokens_per_s=50000.0)
     history = _history(measurement(), best, oom(micro_batch=4))
-    written = write_results(tmp_path, history)
+    written = write_results(tmp_path, Result.of(history))
     assert [path.name for path in written] == [
         "measurements.csv", "measurements.parquet", "layout.json", "ds_config.json",
         "speed-memory.png", "heat-map.png"]  # fmt: skip
@@ -46,17 +47,17 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
 
 
 def test_files_of_an_earlier_winner_do_not_stay(tmp_path: Path) -> None:
-    write_results(tmp_path, _history(measurement(on=ZERO)))
-    write_results(tmp_path, _history(measurement()))
+    write_results(tmp_path, Result.of(_history(measurement(on=ZERO))))
+    write_results(tmp_path, Result.of(_history(measurement())))
     assert not (tmp_path / "ds_config.json").exists()
-    write_results(tmp_path, _history(oom()))
+    write_results(tmp_path, Result.of(_history(oom())))
     assert not (tmp_path / "layout.json").exists()
 
 
 def test_further_recipes_have_files_of_their_own(tmp_path: Path) -> None:
     other = Recipe(model=RECIPE.model, seq_len=1024, global_batch=512)
     history = _history(measurement(), measurement(recipe=other, on=ZERO), recipes=(RECIPE, other))
-    names = {path.name for path in write_results(tmp_path, history)}
+    names = {path.name for path in write_results(tmp_path, Result.of(history))}
     assert {f"layout-{other.id}.json", f"ds_config-{other.id}.json", "layout.json"} <= names
     assert read_layout(tmp_path / f"layout-{other.id}.json").recipe == other
 
@@ -125,7 +126,7 @@ def test_the_winner_s_deepspeed_configuration_is_what_the_engine_was_given(
     )
     degrees = {"dp_shard": 4} if stage else {"dp_replicate": 4}
     on = Layout(engine="deepspeed", zero_stage=stage, grad_sync="every" if stage > 1 else "last", **degrees)  # type: ignore[arg-type]
-    write_results(tmp_path, _history(measurement(on=on, recipe=recipe, micro_batch=2), recipes=(recipe,)))
+    write_results(tmp_path, Result.of(_history(measurement(on=on, recipe=recipe, micro_batch=2), recipes=(recipe,))))
     written = json.loads((tmp_path / "ds_config.json").read_text())
     assert written["train_batch_size"] == 512 == written["train_micro_batch_size_per_gpu"] * 4 * 64
     assert written["gradient_accumulation_steps"] == 64 and written["gradient_clipping"] == 0.5

@@ -4,13 +4,14 @@ import dataclasses
 import time
 
 import search_spaces
+from platform.finals.result import RecipeResult, Result
 from platform.reports.forecast import Forecaster
 from platform.reports.lessons import axes_worth, lessons, saving, why_it_won
 from platform.study.history import History
-from tests.samples import header, layout, measurement
+from tests.samples import header, layout, measurement, result_of
 from trainers.values.cluster import Cluster
 from trainers.values.journal import Measured, TrialEnd
-from trainers.values.measurement import Outcome
+from trainers.values.measurement import Measurement, Outcome
 
 H200S = Cluster(
     device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=4, capability=(9, 0)
@@ -23,6 +24,10 @@ SLOW = measurement(recipe=RECIPE, on=FULL, micro_batch=1, tokens_per_s=20000.0, 
 LARGER = measurement(recipe=RECIPE, on=FULL, micro_batch=2, tokens_per_s=22000.0)
 
 
+def _of(measurements: list[Measurement]) -> RecipeResult:
+    return result_of(measurements).measured[0]
+
+
 def test_an_axis_is_told_by_pairs_that_differ_in_nothing_else() -> None:
     assert axes_worth([FAST, SLOW, LARGER]) == [
         "checkpointing: none is 20.0% faster than full (1 pair).",
@@ -32,51 +37,49 @@ def test_an_axis_is_told_by_pairs_that_differ_in_nothing_else() -> None:
 
 
 def test_why_it_won_in_parts() -> None:
-    (told,) = why_it_won(FAST, [FAST, SLOW, LARGER], Forecaster(cluster=H200S))
+    (told,) = why_it_won(_of([FAST, SLOW, LARGER]), Forecaster(cluster=H200S))
     assert told.startswith("The winner is 9.1% ahead of ")
     assert "; the cost model has it " in told and "% ahead: of that step " in told and "% less on compute" in told
     assert "pipeline" not in told, "both do without"
-    (plain,) = why_it_won(FAST, [FAST, SLOW], Forecaster(cluster=dataclasses.replace(H200S, device_kind="cpu")))
+    (plain,) = why_it_won(_of([FAST, SLOW]), Forecaster(cluster=dataclasses.replace(H200S, device_kind="cpu")))
     assert "cost model" not in plain and "100 GiB allocated beside 80.0" in plain
 
 
 def test_a_winner_that_saves_nothing_beside_the_others_is_not_said_to() -> None:
-    history = History()
-    history.extend([header(cluster=H200S, at="2026-01-01T00:00:00+00:00")])
-    assert saving(history, FAST, [FAST]).endswith("the winner takes 193 GPU-days")
-    assert saving(history, FAST, [FAST, SLOW]).endswith(" GPU-days, 17.5 less than the median of what ran")
+    first = header(cluster=H200S, at="2026-01-01T00:00:00+00:00")
+    assert saving(_of([FAST]), first).endswith("the winner takes 193 GPU-days")
+    assert saving(_of([FAST, SLOW]), first).endswith(" GPU-days, 17.5 less than the median of what ran")
 
 
 def test_a_layout_that_was_stopped_as_slow_may_be_the_next_best() -> None:
     slow = dataclasses.replace(LARGER, outcome=Outcome.SLOW)
     for others in ([slow], [slow, SLOW], [dataclasses.replace(SLOW, outcome=Outcome.SLOW), LARGER]):
-        (told,) = why_it_won(FAST, [FAST, *others], Forecaster(cluster=H200S))
+        (told,) = why_it_won(_of([FAST, *others]), Forecaster(cluster=H200S))
         assert told.startswith("The winner is 9.1% ahead of ") and "micro-batch 2" in told
         assert ("micro-batch 2, which was stopped as slow" in told) == (slow in others)
 
 
 def test_a_winner_whose_own_run_came_out_below_is_not_called_ahead() -> None:
-    again = dataclasses.replace(FAST, repeat=1, tokens_per_s=21000.0)
-    (told,) = why_it_won(again, [FAST, again, LARGER], Forecaster(cluster=H200S))
-    assert told.startswith("The winner's last run came out 4.5% below the figure of ")
+    again = dataclasses.replace(FAST, repeat=1, tokens_per_s=21800.0)
+    (told,) = why_it_won(_of([FAST, again, LARGER]), Forecaster(cluster=H200S))
+    assert told.startswith("The winner's last run came out 0.9% below the figure of ")
     assert "micro-batch 2, which it was 9.1% ahead of in the search" in told
-    (told,) = why_it_won(
-        dataclasses.replace(again, tokens_per_s=23000.0), [FAST, again, LARGER], Forecaster(cluster=H200S)
-    )
+    again = dataclasses.replace(again, tokens_per_s=23000.0)
+    (told,) = why_it_won(_of([FAST, again, LARGER]), Forecaster(cluster=H200S))
     assert told.startswith("The winner is 9.1% ahead of "), "the search's figures beside each other"
 
 
 def test_a_winner_whose_figure_of_the_search_was_below_is_not_called_ahead_by_less_than_nothing() -> None:
-    busy, again = dataclasses.replace(FAST, tokens_per_s=20900.0), dataclasses.replace(FAST, repeat=1)
-    (told,) = why_it_won(again, [busy, again, LARGER], Forecaster(cluster=H200S))
+    busy, again = dataclasses.replace(FAST, tokens_per_s=21890.0), dataclasses.replace(FAST, repeat=1)
+    (told,) = why_it_won(_of([busy, again, LARGER]), Forecaster(cluster=H200S))
     assert told.startswith("The winner's last run came out 9.1% above the figure of ")
-    assert "micro-batch 2, which it was 5.0% behind in the search" in told
+    assert "micro-batch 2, which it was 0.5% behind in the search" in told
 
 
 def test_a_layout_that_failed_the_gate_is_not_the_next_best() -> None:
     slow = dataclasses.replace(LARGER, outcome=Outcome.SLOW)
     failed = dataclasses.replace(SLOW, outcome=Outcome.FAILED, phase="gate", repeat=1, tokens_per_s=None)
-    assert why_it_won(FAST, [FAST, slow, failed], Forecaster(cluster=H200S)) == []
+    assert why_it_won(_of([FAST, slow, failed]), Forecaster(cluster=H200S)) == []
 
 
 def test_a_study_ends_with_its_lessons_and_its_cost() -> None:
@@ -89,7 +92,7 @@ def test_a_study_ends_with_its_lessons_and_its_cost() -> None:
             ),
         ]
     )
-    said = lessons(history, Forecaster(cluster=H200S))
+    said = lessons(Result.of(history), Forecaster(cluster=H200S))
     assert said[0].startswith("checkpointing: ")
     assert "The search cost 2.00 GPU-days" in said[-1] and "less than the median of what ran" in said[-1]
 
@@ -99,7 +102,7 @@ def test_each_recipe_has_its_own_lessons_and_the_search_one_cost() -> None:
     same = [dataclasses.replace(each, recipe=other) for each in (FAST, SLOW)]
     history = History([header(recipes=(RECIPE, other), cluster=H200S, at="2026-11-21T00:00:00+00:00")])
     history.extend([Measured(measurement=each, at="2026-11-21T00:00:00+00:00") for each in (FAST, SLOW, *same)])
-    said = lessons(history, Forecaster(cluster=H200S))
+    said = lessons(Result.of(history), Forecaster(cluster=H200S))
     first, second = said.index(f"Of {RECIPE.label}:"), said.index(f"Of {other.label}:")
     assert sum("faster" in each for each in said[first:second]) == sum("faster" in each for each in said[second:]) == 1
     assert [each.startswith("Over 100B tokens ") for each in said].count(True) == 2

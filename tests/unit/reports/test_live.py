@@ -139,7 +139,7 @@ def on_terminal(command: Sequence[str], environment: dict[str, str]) -> tuple[st
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=side)
     os.close(side)
     shown = b""
-    while select.select([terminal], [], [], 60)[0]:
+    while select.select([terminal], [], [], 600)[0]:
         try:
             got = os.read(terminal, 65536)
         except OSError:  # the other side is closed

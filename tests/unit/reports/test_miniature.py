@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from platform.finals.result import Result
 from platform.reports import scaling
 from platform.reports.rows import tables
 from platform.reports.show import show
@@ -31,24 +32,24 @@ def _history(recipe: Recipe) -> History:
 def test_days_and_cost_of_the_token_budget_are_not_told(capsys: pytest.CaptureFixture[str], small: bool) -> None:
     """Of the model itself they are: what is looked for is what is left out."""
     history = _history(miniature() if small else measurement().recipe)
-    show(history, [], as_object=False)
+    show(Result.of(history), [], as_object=False)
     told = " ".join(capsys.readouterr().out.split())
     assert ("days for" in told, "100B" in told, "a device-hour" in told) == (not small,) * 3
     assert f"micro-batch{' of the miniature' if small else ''}: 2 is 100.0% faster than 1 (1 pair)." in told
     assert "worker-days" in told and "GPU" not in told.replace("Made-up GPU", "")
-    show(history, [], as_object=True)
+    show(Result.of(history), [], as_object=True)
     won = json.loads(capsys.readouterr().out)["winner"]
     assert (won["days"] is None, won["cost"] is None) == (small, small) and won["tokens_per_s"] == 2000.0
-    assert all((row["days"] is None) == small for row in tables(history)["measurements.json"])
+    assert all((row["days"] is None) == small for row in tables(Result.of(history))["measurements.json"])
 
 
 def test_numbers_of_devices_are_compared_by_speed_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    scaling.show(tmp_path, [_history(miniature())], as_object=False, width=160)
+    scaling.show(tmp_path, [Result.of(_history(miniature()))], as_object=False, width=160)
     told = capsys.readouterr().out
     assert "MINIATURE of bloom-7b1" in told and "efficiency" in told and "2,000" in told
     assert "days" not in told and "cost" not in told
     assert [path.name for path in tmp_path.iterdir()] == ["scaling.csv"]
-    scaling.show(tmp_path, [_history(measurement().recipe)], as_object=False, width=160)
+    scaling.show(tmp_path, [Result.of(_history(measurement().recipe))], as_object=False, width=160)
     told = capsys.readouterr().out
     assert "days for 100B" in told and "worker-days" in told and "cost" in told
     assert (tmp_path / "scaling.png").exists()

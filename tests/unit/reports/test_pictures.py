@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from platform.reports import pictures
-from tests.samples import CLUSTER, layout, measurement, miniature, oom, skipped
+from tests.samples import CLUSTER, layout, measurement, miniature, oom, result_of, skipped
 from trainers.values.layout import Layout
 from trainers.values.measurement import Outcome
 
@@ -41,7 +41,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
 
 def test_every_point_is_drawn_as_what_became_of_it(tmp_path: Path, drawn: list[Figure]) -> None:
-    written = pictures.draw(POINTS, CLUSTER, tmp_path, "-x")
+    written = pictures.draw(result_of(POINTS).measured[0], CLUSTER, tmp_path, "-x")
     assert [path.name for path in written] == ["speed-memory-x.png", "heat-map-x.png"]
     for path in written:
         with Image.open(path) as picture:
@@ -68,14 +68,18 @@ def test_every_point_is_drawn_as_what_became_of_it(tmp_path: Path, drawn: list[F
 
 
 def test_a_miniature_says_so(tmp_path: Path, drawn: list[Figure]) -> None:
-    pictures.draw([measurement(recipe=miniature(), on=Layout(engine="ddp", dp_replicate=2))], CLUSTER, tmp_path)
+    pictures.draw(
+        result_of([measurement(recipe=miniature(), on=Layout(engine="ddp", dp_replicate=2))]).measured[0],
+        CLUSTER,
+        tmp_path,
+    )
     assert all("MINIATURE of bloom-7b1" in _words(figure) for figure in drawn) and len(drawn) == 2
 
 
 def test_a_few_layouts_that_never_ran_are_shown_and_the_others_counted(tmp_path: Path, drawn: list[Figure]) -> None:
     crashed = oom(on=Layout(engine="ddp", dp_replicate=4), micro_batch=4)
     never = [skipped(on=layout(prefetch=number), micro_batch=8) for number in range(1, 33)]
-    pictures.draw([*never, measurement(), crashed], CLUSTER, tmp_path)
+    pictures.draw(result_of([*never, measurement(), crashed]).measured[0], CLUSTER, tmp_path)
     heat = drawn[1].axes[0]
     labels = [label.get_text() for label in heat.get_yticklabels()]
     assert labels == [layout().label, crashed.layout.label, *(each.layout.label for each in never[:3])]
@@ -85,7 +89,11 @@ def test_a_few_layouts_that_never_ran_are_shown_and_the_others_counted(tmp_path:
 @pytest.mark.parametrize("number", [1, 5, 60])
 def test_all_words_of_a_heat_map_stand_inside_of_it_and_apart(tmp_path: Path, drawn: list[Figure], number: int) -> None:
     wordy = {"checkpointing": "selective", "attention": "sdpa", "loss": "chunked", "compile": "block"}
-    pictures.draw([measurement(on=layout(prefetch=each, **wordy)) for each in range(number)], CLUSTER, tmp_path)
+    pictures.draw(
+        result_of([measurement(on=layout(prefetch=each, **wordy)) for each in range(number)]).measured[0],
+        CLUSTER,
+        tmp_path,
+    )
     heat = drawn[1]
     axes = heat.axes[0]
     lines = [*heat.texts, axes.xaxis.label, *axes.get_xticklabels(), *axes.get_yticklabels()]
@@ -103,5 +111,5 @@ def _words(figure: Figure) -> str:
 
 def test_nothing_tried_leaves_no_picture(tmp_path: Path) -> None:
     (tmp_path / "heat-map.png").write_bytes(b"of an earlier session")
-    assert pictures.draw([skipped()], CLUSTER, tmp_path) == [] and not list(tmp_path.iterdir())
-    assert len(pictures.draw([oom()], CLUSTER, tmp_path)) == 2
+    assert pictures.draw(result_of([skipped()]).measured[0], CLUSTER, tmp_path) == [] and not list(tmp_path.iterdir())
+    assert len(pictures.draw(result_of([oom()]).measured[0], CLUSTER, tmp_path)) == 2

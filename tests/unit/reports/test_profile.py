@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from platform.finals.result import Result
 from platform.reports.profile import parts_of, profile_json, profile_rows
 from platform.reports.profile_table import render_profiles
 from platform.study.history import History
@@ -17,10 +18,10 @@ OTHER = measurement(on=layout(checkpointing="full"), tokens_per_s=1000.0)
 AT = "2026-01-01T00:00:00+00:00"
 
 
-def history(*profiles: Profile, cluster: Cluster = CLUSTER) -> History:
+def result(*profiles: Profile, cluster: Cluster = CLUSTER) -> Result:
     entries: list[Line] = [header(at=AT, cluster=cluster)]
     entries += [Measured(at=AT, measurement=each) for each in (BEST, OTHER)]
-    return History([*entries, *(dataclasses.replace(each, at=AT) for each in profiles)])
+    return Result.of(History([*entries, *(dataclasses.replace(each, at=AT) for each in profiles)]))
 
 
 def test_the_parts_add_up_and_each_line_is_there() -> None:
@@ -32,7 +33,7 @@ def test_the_parts_add_up_and_each_line_is_there() -> None:
 
 
 def test_the_table_shows_shares_beside_those_predicted() -> None:
-    table = render_profiles(history(profile(OTHER), profile(), cluster=H200), width=120)
+    table = render_profiles(result(profile(OTHER), profile(), cluster=H200), width=120)
     lines = {line.split("  ")[0].strip() or line.strip().split("  ")[0]: line.split() for line in table.splitlines()}
     assert lines["matmul"][-2:] == ["40.0", "40.0%"], "nothing is predicted of it"
     assert lines["compute"][1:3] == ["70.0", "70.0%"] and len(lines["compute"]) == 5
@@ -44,25 +45,26 @@ def test_the_table_shows_shares_beside_those_predicted() -> None:
 
 
 def test_an_unknown_device_has_no_prediction() -> None:
-    table = render_profiles(history(profile()), width=120)
+    table = render_profiles(result(profile()), width=120)
     assert "predicted" not in table and "matmul" in table
 
 
 def test_a_trace_that_was_too_large_is_told() -> None:
-    table = render_profiles(history(profile(trace="", trace_mib=70.4)), width=120)
+    table = render_profiles(result(profile(trace="", trace_mib=70.4)), width=120)
     assert "The trace had 70 MiB and was not kept." in table
 
 
 def test_without_a_profile_nothing_is_shown() -> None:
-    empty = history()
+    empty = result()
     assert render_profiles(empty, width=120) == "" and profile_rows(empty) == []
-    assert profile_json(empty, BEST) is None
+    assert profile_json(empty.measured[0], empty.header) is None
 
 
 def test_json_and_rows_tell_the_same() -> None:
-    told = profile_json(history(profile(), cluster=H200), BEST)
+    of_winner = result(profile(), cluster=H200)
+    told = profile_json(of_winner.measured[0], of_winner.header)
     assert told is not None and told["predicted"] is not None
     assert (told["matmul_s"], told["wall_s"], told["trace"]) == (0.04, pytest.approx(0.1), "trace-t2.json.gz")
-    rows = {row["part"]: row for row in profile_rows(history(profile(), cluster=H200))}
+    rows = {row["part"]: row for row in profile_rows(result(profile(), cluster=H200))}
     assert rows["matmul"]["ms"] == pytest.approx(40) and rows["matmul"]["of"] == "compute"
     assert rows["a step"]["predicted_ms"] == pytest.approx(1e3 * told["predicted"]["total_s"])

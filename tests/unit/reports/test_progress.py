@@ -109,11 +109,15 @@ def test_following_tells_what_is_new_once(tmp_path: Path, capfd: pytest.CaptureF
         start = TrialStart(trial_id="t2", key="k", recipe=RECIPE, layout=layout(prefetch=2), micro_batches=(1,))
         record(journal, start)
         record(journal, RungStart(trial_id="t2", batch=BatchPoint(micro_batch=1, grad_accum=128), deadline_s=60))
-        time.sleep(0.7)
+        said, until_s = "", time.monotonic() + 300
+        while said.count("\n") < 2:
+            assert time.monotonic() < until_s, said
+            time.sleep(0.05)
+            said += capfd.readouterr().err
         record(journal, Measured(measurement=measurement(on=layout(prefetch=2), tokens_per_s=22000.0)))
     captured = capfd.readouterr()
     assert captured.out == ""
-    lines = captured.err.splitlines()
+    lines = (said + captured.err).splitlines()
     assert len(lines) == 3, lines
     assert "trial 1/7" in lines[0] and "starting" in lines[0] and "best: 11,000" in lines[0]
     assert "MBS 1 x 128" in lines[1] and "prefetch 2" in lines[1]

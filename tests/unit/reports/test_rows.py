@@ -1,5 +1,6 @@
 """A study's tables as rows: one a point, and one a run for those that were run again."""
 
+from platform.finals.result import Result
 from platform.reports.rows import tables
 from platform.study.history import History
 from tests.samples import header, layout, measurement, oom
@@ -9,7 +10,7 @@ from trainers.values.measurement import Measurement
 
 def _tables(*measurements: Measurement):
     at = "2026-01-01T00:00:00+00:00"
-    return tables(History([header(at=at), *(Measured(at=at, measurement=each) for each in measurements)]))
+    return tables(Result.of(History([header(at=at), *(Measured(at=at, measurement=each) for each in measurements)])))
 
 
 def test_a_point_that_ran_again_is_one_row_with_its_median_and_a_row_for_each_run() -> None:

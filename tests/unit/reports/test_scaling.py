@@ -9,6 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
+from platform.finals.result import Result
 from platform.reports import scaling
 from platform.study.history import History
 from tests.samples import RECIPE, header, layout, measurement
@@ -44,20 +45,20 @@ def _three() -> list[History]:
 def test_a_figure_of_the_search_is_told_from_one_that_ran_again_and_passed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scaling.show(tmp_path, _three(), as_object=True, width=200)
+    scaling.show(tmp_path, [Result.of(each) for each in _three()], as_object=True, width=200)
     rows = json.loads(capsys.readouterr().out)["scaling"]
     assert [(row["gpus"], row["runs"], row["gate"]) for row in rows] == [
         (1, 0, None),
         (2, 0, "failed"),
         (4, 2, "passed"),
     ]
-    scaling.show(tmp_path, _three(), as_object=False, width=200)
+    scaling.show(tmp_path, [Result.of(each) for each in _three()], as_object=False, width=200)
     told = capsys.readouterr().out
     for line in (r"1 .* 100%  +-  +-  DDP", r"2 .* 110%  +-  +failed  FSDP2", r"4 .* 110%  +2  +passed  FSDP2"):
         assert re.search(rf"^ +{line}", told, re.MULTILINE), line
     for note in ("~ derived", "runs: in fresh processes; -", "gate: - is a winner"):
         assert f"\n{note}" in told
-    scaling.show(tmp_path, _three()[2:], as_object=False, width=200)
+    scaling.show(tmp_path, [Result.of(each) for each in _three()[2:]], as_object=False, width=200)
     assert "\nruns" not in (told := capsys.readouterr().out) and "\ngate" not in told and "\n~" not in told
     assert (tmp_path / "scaling.csv").read_text().endswith(",s-4gpu,2,passed\n")
 
@@ -73,7 +74,7 @@ def test_the_picture_holds_its_points_and_says_which_are_not_judged(
         found.append(figure)
 
     monkeypatch.setattr(Figure, "savefig", keep)
-    scaling.write_files(tmp_path, scaling.rows([*_three(), _history_of_nothing()]), "GPU")
+    scaling.write_files(tmp_path, scaling.rows([Result.of(each) for each in [*_three(), _history_of_nothing()]]), "GPU")
     above, below = found[0].axes
     assert below.get_xlabel() == (
         "GPUs (no winner on 8; steps derived from fewer micro-steps on 1; no numerics gate on 1)"

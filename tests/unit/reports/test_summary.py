@@ -6,6 +6,7 @@ import json
 import pytest
 
 from platform.finals.ranking import winner
+from platform.finals.result import Result
 from platform.reports.scaling import rows
 from platform.reports.summary import as_json, nearest, nearest_sentence, verdicts, winner_sentence
 from platform.study.history import History
@@ -64,7 +65,7 @@ def test_the_winner_in_one_sentence() -> None:
 
 def test_what_held_its_devices_back_is_told_each_reason_once() -> None:
     reasons = ("power cap", "", "power cap, thermal")
-    said = verdicts(_history(measurement(idle_devices=1, held_back=reasons)))
+    said = verdicts(Result.of(_history(measurement(idle_devices=1, held_back=reasons))))
     assert "Clocks were lowered in 2 of 3 windows of its run: power cap, thermal." in said
     assert "1 of 4 devices were idle (under 5 % busy)." in said
 
@@ -89,7 +90,7 @@ def test_a_winner_that_is_itself_the_plainest_is_said_to_have_no_gate_to_pass() 
     for told, lines in ends:
         history = _history(measurement(on=SLOW))
         history.extend(lines)
-        sentences = verdicts(history)
+        sentences = verdicts(Result.of(history))
         assert (said in sentences) == told, lines
         assert any("held against nothing" in each for each in sentences) == (lines[:1] == [curves])
 
@@ -113,7 +114,7 @@ def test_what_came_nearest_where_nothing_fits() -> None:
 def test_each_recipe_has_its_own_verdict() -> None:
     other = Recipe(model=RECIPE.model, seq_len=1024, global_batch=512)
     history = _history(measurement(), measurement(recipe=other, tokens_per_s=90000.0), recipes=(RECIPE, other))
-    assert [("length 2048" in said, "length 1024" in said) for said in verdicts(history)] == [
+    assert [("length 2048" in said, "length 1024" in said) for said in verdicts(Result.of(history))] == [
         (True, False),
         (False, True),
     ]
@@ -124,15 +125,15 @@ def test_what_was_skipped_beforehand_is_no_verdict_where_nothing_was_tried(tried
     """A budget, or Ctrl-C, may end a search before its first trial with a recipe."""
     history = _history(skipped(), recipes=(RECIPE,))
     history.extend([End(at="2026-01-01T00:00:01+00:00", exit_code=1, wall_s=1, gpu_s=0, tried_all=tried_all)])
-    (said,) = verdicts(history)
+    (said,) = verdicts(Result.of(history))
     assert said.startswith("Nothing fits" if tried_all else "Nothing was measured for bloom-7b1")
-    assert rows([history])[0].reason == (skipped().reason if tried_all else "nothing was measured")
+    assert rows([Result.of(history)])[0].reason == (skipped().reason if tried_all else "nothing was measured")
 
 
 def test_json_has_every_field_and_is_json_for_any_reader() -> None:
     diverged = measurement(on=FAST, outcome=Outcome.DIVERGED, losses=(1.0, float("nan")), tokens_per_s=None)
     history = _history(measurement(), diverged, oom(micro_batch=4), skipped(micro_batch=8))
-    text = json.dumps(as_json(history), allow_nan=False)
+    text = json.dumps(as_json(Result.of(history)), allow_nan=False)
     data = json.loads(text)
     promised = [
         "study",
@@ -163,12 +164,12 @@ def test_json_has_every_field_and_is_json_for_any_reader() -> None:
 
 
 def test_json_without_a_winner() -> None:
-    data = as_json(_history(oom()))
+    data = as_json(Result.of(_history(oom())))
     assert data["winner"] is None and len(data["measurements"]) == 1
 
 
 @pytest.mark.parametrize("fields", [{"layout", "batch"}])
 def test_nothing_of_the_layout_is_lost_in_json(fields: set[str]) -> None:
-    (row,) = as_json(_history(measurement(on=layout(prefetch=2, bucket_mib=25))))["measurements"]
+    (row,) = as_json(Result.of(_history(measurement(on=layout(prefetch=2, bucket_mib=25)))))["measurements"]
     assert fields <= set(row)
     assert (row["layout"]["prefetch"], row["layout"]["bucket_mib"]) == (2, 25)

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from platform.reports.terminal import render
-from tests.samples import CLUSTER, RECIPE, layout, measurement, miniature, oom, skipped
+from tests.samples import RECIPE, layout, measurement, miniature, oom, result_of, skipped
 from trainers.values.layout import Layout
 from trainers.values.measurement import Measurement, Outcome
 from trainers.values.recipe import Recipe
@@ -30,7 +30,7 @@ MANY = (
 
 
 def _render(*measurements: Measurement, width: int, color: bool = False) -> str:
-    return render(measurements, cluster=CLUSTER, tokens=100e9, width=width, color=color)
+    return render(result_of(measurements), width=width, color=color)
 
 
 @pytest.mark.parametrize("width", [80, 120, 160, 200])

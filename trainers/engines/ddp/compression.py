@@ -29,7 +29,7 @@ class Compression:
         self._state: PowerSGDState | None = None
         if recipe.powersgd_rank:
             self._state = PowerSGDState(
-                process_group=None,
+                process_group=module.process_group,
                 matrix_approximation_rank=recipe.powersgd_rank,
                 start_powerSGD_iter=sys.maxsize,
                 # A matrix without gradients has columns of zeros. Torch annotates its default, 0.
@@ -37,7 +37,7 @@ class Compression:
             )
             module.register_comm_hook(self._state, powerSGD_hook)
         elif recipe.compression == "bf16":
-            module.register_comm_hook(None, _bf16_hook)
+            module.register_comm_hook(module.process_group, _bf16_hook)
 
     def stepped(self) -> None:
         """An optimizer step is done."""

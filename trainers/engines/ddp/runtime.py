@@ -18,6 +18,7 @@ from trainers.engines._torch import (
     state_dtype,
 )
 from trainers.engines.ddp.compression import Compression
+from trainers.engines.state import Counters
 from trainers.models import Model
 
 
@@ -25,13 +26,16 @@ class DdpEngine(TorchEngine):
     """Gradients are views into the all-reduce buckets and are zeroed, never dropped, so that they stand once.
 
     They only become views in a backward pass that exchanges them; so the first step exchanges at every micro-step
-    whatever the layout says, which gives the same sum, and no second set of gradients is ever allocated.
+    whatever the layout says, which gives the same sum, and no second set of gradients is ever allocated. A pipeline
+    alone has a second set within its first step: DDP orders its buckets anew after one exchange, and several passes of
+    one step would disturb that.
 
     Gradients have the weights' type. Where states are bf16, weights are, nothing is cast, and micro-steps are added up
     in the bf16 buckets, which are then all-reduced in bf16.
     """
 
-    _module: DistributedDataParallel
+    _compressions: tuple[Compression, ...] = ()
+    _module: Any  # a DistributedDataParallel, or several
 
     def _lay_out(self, model: Model) -> nn.Module:
         recipe = self._recipe
@@ -42,6 +46,7 @@ class DdpEngine(TorchEngine):
             std=recipe.model.init_std,
             device=self._device,
             dtype=state_dtype(recipe),
+            cut=self._tensor.cut,
         )
         self._views = False
         # All ranks have drawn the same weights, so nothing need be sent at the start, and no buffer ever changes.
@@ -49,13 +54,19 @@ class DdpEngine(TorchEngine):
             warnings.simplefilter("ignore", FutureWarning)  # `broadcast_buffers` has a new name from torch 2.13 on
             module = DistributedDataParallel(
                 model.module,
+                process_group=self._mesh.group("dp_replicate", "cp"),
                 gradient_as_bucket_view=True,
                 broadcast_buffers=False,
                 init_sync=False,
                 bucket_cap_mb=self._layout.bucket_mib or None,
             )
-        self._compression = Compression(module, recipe)
+        self._compressions = (*self._compressions, Compression(module, recipe))
         return module
+
+    def _exchanges(self, module: nn.Module, last: bool) -> bool:
+        if module is self._modules[0]:
+            self._syncs.append(last)
+        return last
 
     @contextlib.contextmanager
     def _syncing(self, sync: bool) -> Generator[bool, None, None]:
@@ -73,23 +84,37 @@ class DdpEngine(TorchEngine):
 
     def _clear_gradients(self) -> None:
         self._optimizer.zero_grad(set_to_none=False)
-        self._compression.stepped()
+        for compression in self._compressions:
+            compression.stepped()
         if not self._views:
             self._syncs = []
             self._views = True
+
+    def adopt(self, counters: Counters) -> None:
+        """Runs a micro-step whose gradients are thrown away: gradients are views and buckets are in order from then on,
+        as they were where the state was saved, and the sums of the next step have the same bits.
+        """
+        super().adopt(counters)
+        if not counters.optimizer_step:
+            return  # nor had the first step this
+        tokens = torch.zeros((1, self._recipe.seq_len + 1), dtype=torch.int64, device=self._device)
+        self._micro_step(tokens, last=True)
+        self._clear_gradients()
 
     def in_effect(self) -> Mapping[str, Any]:
         with self._computing():
             matrix = torch.ones(8, 8, dtype=next(self._module.parameters()).dtype, device=self._device)
             product = (matrix @ matrix).dtype
+        first: Any = self._modules[0]
+        ranks = torch.distributed.get_world_size(first.process_group)
         return {
             **super().in_effect(),
-            "engine": "ddp" if type(self._module) is DistributedDataParallel else type(self._module).__name__,
+            "engine": "ddp" if type(first) is DistributedDataParallel else type(first).__name__,
             "zero_stage": 0,
-            "dp_replicate": torch.distributed.get_world_size(self._module.process_group),
+            "dp_replicate": ranks // self._context.in_effect(self._models),
             "dp_shard": 1,
             "offload": "none",
-            "bucket_mib": self._module.bucket_bytes_cap // 2**20,
-            "compression": self._compression.in_effect(),
+            "bucket_mib": first.bucket_bytes_cap // 2**20,
+            "compression": self._compressions[0].in_effect(),
             "compute_precision": matmul_precision() if product == torch.float32 else dtype_name(product),
         }

@@ -31,6 +31,12 @@ class _DeepSpeed(Rules):
             )
         yield from super().contradictions(layout)
 
+    def lacks_axis(self, axis: str) -> str:
+        return (
+            f"DeepSpeed reduces gradients over all ranks alike, and its models for {axis} are not those of"
+            " transformers: engines ddp and fsdp have it"
+        )
+
     def lacks_buckets(self, layout: "Layout") -> str:
         return "" if layout.zero_stage else "DeepSpeed stage 0 has buckets of one fixed size"
 

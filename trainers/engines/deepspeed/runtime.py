@@ -25,12 +25,13 @@ fp32. Stage 1 is then the optimizer of stage 2 with gradients left whole; stages
 their part of the weights. Stage 0 refuses this: its native bf16 mode always has fp32 master weights.
 """
 
+import functools
 import importlib
 import logging
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -48,9 +49,21 @@ from trainers.engines._torch import (
     optimizer_in_effect,
     plain_name,
     product_sums,
+    scaler_counters,
+    set_scaler,
     state_dtype,
 )
 from trainers.engines.deepspeed.config import engine_config
+from trainers.engines.state import (
+    Counters,
+    StateTensor,
+    flat_range,
+    named,
+    optimizer_state,
+    set_steps_taken,
+    steps_taken,
+    whole,
+)
 from trainers.kernels.head import loss_of
 from trainers.models import Model
 from trainers.values.layout import Layout
@@ -96,7 +109,7 @@ class DeepSpeedEngine(AccumulatingEngine):
         super().__init__(recipe, layout, device)
         self._linear = F.linear  # stage 3 replaces it for the whole process
         config = engine_config(recipe, layout)
-        model = self._model
+        (model,) = self._models
         self._fill(model, config)
         initialize: Any = deepspeed.initialize
         engine, *_ = initialize(
@@ -111,7 +124,7 @@ class DeepSpeedEngine(AccumulatingEngine):
     def _fill(self, model: Model, config: dict[str, Any]) -> None:
         recipe, layout = self._recipe, self._layout
         dtype = (half_dtype(recipe) if layout.zero_stage else None) or torch.float32
-        for unit in (*self._units, model.module):
+        for unit in (*model.units, model.module):
             weights.materialise(
                 unit, names=model.names, seed=recipe.seed, std=recipe.model.init_std, device=self._device, dtype=dtype
             )
@@ -135,7 +148,7 @@ class DeepSpeedEngine(AccumulatingEngine):
 
     def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
         self._engine.set_gradient_accumulation_boundary(last)
-        loss = loss_of(self._engine, self._model.head, tokens)
+        loss = loss_of(self._engine, self._models[0].head, tokens)
         self._engine.backward(loss)
         return loss.detach()
 
@@ -170,6 +183,54 @@ class DeepSpeedEngine(AccumulatingEngine):
         with torch.no_grad():
             return self._engine(tokens).logits
 
+    def loss(self, tokens: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return loss_of(self._engine, self._model.head, tokens).float()
+
+    def training_state(self) -> Mapping[str, StateTensor]:
+        optimizer, masters = self._engine.basic_optimizer, _masters(self._engine.optimizer)
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        found: dict[str, StateTensor] = {}
+        for name, parameter in self._engine.module.named_parameters():
+            name = plain_name(name)
+            if self._layout.zero_stage == 0:
+                place = functools.partial(whole, replica=rank, num_replicas=world_size)
+                found |= named(name, parameter, optimizer_state(optimizer, parameter), place)
+                continue
+            group, first, size, start, shape = _cut(self._engine.optimizer, parameter)
+            states = {
+                kind: value.narrow(0, first, size)
+                for kind, value in optimizer_state(optimizer, masters[group]).items()
+                if isinstance(value, torch.Tensor) and value.dim()
+            }
+            found |= named(
+                name, masters[group].narrow(0, first, size), states, functools.partial(flat_range, shape, start)
+            )
+        return found
+
+    def counters(self) -> Counters:
+        engine = self._engine
+        scale: dict[str, Any] = scaler_counters(engine.torch_autocast_z0_gradscaler)
+        scaler = getattr(engine.optimizer, "loss_scaler", None)
+        if self._recipe.compute_precision == "fp16" and scaler is not None:
+            steps = (scaler.cur_iter - scaler.last_overflow_iter - 1) % scaler.scale_window
+            scale = {"loss_scale": float(scaler.cur_scale), "loss_scale_steps": steps}
+        return Counters(optimizer_step=steps_taken(engine.basic_optimizer), **scale)
+
+    def adopt(self, counters: Counters) -> None:
+        engine, wrapper = self._engine, self._engine.optimizer
+        set_steps_taken(engine.basic_optimizer, counters.optimizer_step)
+        set_scaler(engine.torch_autocast_z0_gradscaler, counters)
+        scaler = getattr(wrapper, "loss_scaler", None)
+        if self._recipe.compute_precision == "fp16" and counters.loss_scale is not None and scaler is not None:
+            scaler.cur_scale, scaler.cur_iter = counters.loss_scale, counters.loss_scale_steps
+            scaler.last_overflow_iter = -1
+        # What the modules compute with is made anew from the master weights.
+        if self._layout.zero_stage == 3:
+            _cut_modules_from_masters(wrapper, self._engine.module)
+        elif self._layout.zero_stage:
+            wrapper.update_lp_params()
+
     def in_effect(self) -> Mapping[str, Any]:
         engine, wrapper = self._engine, self._engine.optimizer
         kind = type(engine).__name__
@@ -191,7 +252,7 @@ class DeepSpeedEngine(AccumulatingEngine):
             "offload": _offload(wrapper),
             "grad_sync": "every" if engine.zero_optimization_partition_gradients() else "last",
             "product_sums": product_sums(),
-            **kernels_in_effect(self._model, self._units),
+            **kernels_in_effect(self._models, self._layout),
             "compute_precision": matmul_precision() if compute == "fp32" else compute,
             "bucket_mib": engine.zero_reduce_bucket_size() * (4 if compute == "fp32" else 2) // 2**20,
             "overlap": "on" if engine.zero_overlap_comm() else "off",
@@ -213,7 +274,34 @@ class DeepSpeedEngine(AccumulatingEngine):
         # DeepSpeed leaves both behind for the whole process: the next engine would scale fp16 losses twice.
         F.linear = self._linear
         torch_autocast.TORCH_AUTOCAST_INITIALIZED, torch_autocast.TORCH_AUTOCAST_DTYPE = False, None
-        del self._engine, self._model, self._units
+        del self._engine, self._models
+
+
+def _cut(wrapper: Any, parameter: Any) -> tuple[int, int, int, int, tuple[int, ...]]:
+    """Which master weights of the parameter this rank has: its group, the first one in the group's flat tensor, their
+    number, where they begin in the flattened parameter, and the parameter's shape.
+    """
+    if isinstance(wrapper, DeepSpeedZeroOptimizer_Stage3):
+        group, first, size = wrapper.grad_position[wrapper.get_param_id(parameter)]
+        start = size * dist.get_rank(wrapper.dp_process_group)  # the last ranks' parts end with padding
+        return group, first, max(0, min(size, parameter.ds_numel - start)), start, tuple(parameter.ds_shape)
+    mapping = parameter._hp_mapping
+    if mapping is None:
+        return 0, 0, 0, 0, tuple(parameter.shape)
+    there, here = mapping.hp_fragment_address, mapping.lp_fragment_address
+    return mapping.param_group_index, there.start, there.numel, here.start, tuple(parameter.shape)
+
+
+def _cut_modules_from_masters(wrapper: Any, module: nn.Module) -> None:
+    """Fills stage 3's cut parameters from the master weights, and gathers again those that it keeps whole."""
+    kept_whole = wrapper.persistent_parameters
+    if kept_whole:
+        kept_whole[0].partition(kept_whole)
+    for parameter in cast(Iterator[Any], module.parameters()):
+        group, first, size = wrapper.grad_position[wrapper.get_param_id(parameter)]
+        parameter.ds_tensor.data.copy_(wrapper.fp32_partitioned_groups_flat[group].detach().narrow(0, first, size))
+    if kept_whole:
+        kept_whole[0].all_gather(kept_whole)
 
 
 def _stage(wrapper: Any) -> int:

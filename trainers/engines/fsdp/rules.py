@@ -63,5 +63,6 @@ ENGINE = _Fsdp(
     runtime="trainers.engines.fsdp.runtime:FsdpEngine",
     grad_syncs={2: ("last", "every"), 3: ("last", "every")},
     axes={"prefetch": (2, 3), "reshard": (3,), "schedule": (2, 3), "virtual": (2, 3)},
+    model_parallel=("tp", "pp", "cp"),
     machinery=1,
 )

@@ -4,26 +4,28 @@
 # pyright: reportPrivateUsage=false
 
 import contextlib
-from collections.abc import Generator, Iterator, Mapping
+import functools
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from trainers import weights
 from trainers.engines._torch import (
+    ShardedScaler,
     TorchEngine,
     dtype_name,
     half_dtype,
     matmul_precision,
+    plain_name,
     state_dtype,
 )
+from trainers.engines.state import Part, StateTensor
 from trainers.models import Model
-from trainers.values.layout import AXES
 
 
 class FsdpEngine(TorchEngine):
@@ -47,9 +49,9 @@ class FsdpEngine(TorchEngine):
 
     def _lay_out(self, model: Model) -> nn.Module:
         recipe, layout = self._recipe, self._layout
-        self._mesh = _mesh(self._device.type, layout.dp_replicate, layout.dp_shard)
+        mesh = self._mesh.shards()
         policy = MixedPrecisionPolicy(param_dtype=half_dtype(recipe), reduce_dtype=state_dtype(recipe))
-        units = self._units
+        units = model.units
         offload = (
             CPUOffloadPolicy(pin_memory=self._device.type == "cuda") if layout.offload == "all" else OffloadPolicy()
         )
@@ -62,9 +64,10 @@ class FsdpEngine(TorchEngine):
                 std=recipe.model.init_std,
                 device=self._device,
                 dtype=state_dtype(recipe),
+                cut=self._tensor.cut,
             )
             reshard = None if unit is model.module else layout.reshard or layout.zero_stage == 3
-            fully_shard(unit, mesh=self._mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=reshard)
+            fully_shard(unit, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=reshard)
         for i, unit in enumerate(units if layout.prefetch else ()):
             unit.set_modules_to_forward_prefetch(list(units[i + 1 : i + 1 + layout.prefetch]))
             unit.set_modules_to_backward_prefetch(list(units[max(0, i - layout.prefetch) : i][::-1]))
@@ -78,20 +81,32 @@ class FsdpEngine(TorchEngine):
         return self._shards
 
     def _make_scaler(self) -> torch.amp.GradScaler:
-        return _ShardedScaler(self._device.type)
+        return ShardedScaler(self._device.type)
 
     def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
-        # Weights change with the step: until then nothing need be gathered anew that is whole between the two passes.
-        self._module.set_reshard_after_backward(last, recurse=self._layout.zero_stage == 2)
+        self._free_after_backward(self._module, last)
         return super()._micro_step(tokens, last=last)
+
+    def _free_after_backward(self, module: Any, last: bool) -> None:
+        # Weights change with the step: until then nothing need be gathered anew that is whole between the two passes.
+        module.set_reshard_after_backward(last, recurse=self._layout.zero_stage == 2)
+
+    def _hidden_dtype(self) -> torch.dtype:
+        return half_dtype(self._recipe) or torch.float32
+
+    def _exchanges(self, module: Any, last: bool) -> bool:
+        self._free_after_backward(module, last)
+        module.set_requires_gradient_sync(last)
+        if module is self._modules[0]:
+            self._syncs.append(all(group.reduce_grads for group in _groups(self._models[0])))
+        return last
 
     @contextlib.contextmanager
     def _syncing(self, sync: bool) -> Generator[bool, None, None]:
         # `set_is_last_backward` stays True: each micro-step is a whole forward and backward pass, and the order of
         # units kept for prefetching would otherwise run on from one micro-step into the next.
         self._module.set_requires_gradient_sync(sync)
-        groups = [unit._get_fsdp_state()._fsdp_param_group for unit in (*self._units, self._module)]
-        yield all(group.reduce_grads for group in groups)
+        yield all(group.reduce_grads for group in _groups(self._models[0]))
 
     @torch.no_grad()
     def _optimizer_step(self) -> torch.Tensor:
@@ -111,40 +126,49 @@ class FsdpEngine(TorchEngine):
     def _whole(self, tensor: torch.Tensor) -> torch.Tensor:
         return cast(DTensor, tensor.to(self._device)).full_tensor() if isinstance(tensor, DTensor) else tensor
 
-    def _clip(self, limit: float) -> torch.Tensor:
-        gradients = [shard.grad for shard in self._shards if shard.grad is not None]
-        squares = nn.utils.get_total_norm(gradients).float().square().to(self._device)
-        dist.all_reduce(squares, group=self._mesh["dp_shard"].get_group())
-        norm = squares.sqrt()
-        # By a factor of another type CUDA scales gradient by gradient, a launch each.
-        nn.utils.clip_grads_with_norm_(self._shards, limit, norm.to(self._shards[0].dtype))
-        return norm
+    def _norm_group(self) -> Any:
+        return self._mesh.group("pp", "dp_shard", "cp", "tp")
 
-    def _groups(self) -> Iterator[Any]:
-        for module in self._module.modules():
-            if isinstance(module, FSDPModule):
-                yield module._get_fsdp_state()._fsdp_param_group
+    def _placed(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Callable[[torch.Tensor], StateTensor]]]:
+        names = [plain_name(name) for name, _ in self._module.named_parameters()]
+        for name, parameter, shard in zip(names, self._parameters, self._shards, strict=True):
+            yield name, shard, parameter.to_local(), functools.partial(self._as_shard_of, parameter)
+
+    def _as_shard_of(self, parameter: DTensor, local: torch.Tensor) -> StateTensor:
+        """A tensor that lies as this rank's shard of the parameter does."""
+        mesh = parameter.device_mesh
+        _, offsets = compute_local_shape_and_global_offset(parameter.shape, mesh, parameter.placements)
+        replicas = dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True)).get("dp_replicate", 1)
+        return StateTensor(
+            shape=tuple(parameter.shape),
+            parts=(Part(offsets=tuple(offsets), tensor=local.detach()),) if local.numel() else (),
+            replica=mesh.get_local_rank("dp_replicate") if replicas > 1 else 0,
+            num_replicas=replicas,
+        )
 
     def in_effect(self) -> Mapping[str, Any]:
-        groups = [unit._get_fsdp_state()._fsdp_param_group for unit in self._units]
+        units = [unit for model in self._models for unit in model.units]
+        groups = [unit._get_fsdp_state()._fsdp_param_group for unit in units]
         between = [(group.post_forward_mesh_info, group) for group in groups]
         reshard = {group.post_forward_mesh_info is not None for group in groups}
-        policies = {group.mp_policy for group in self._groups()}
+        everything = [group for model in self._models for group in _groups(model)]
+        policies = {group.mp_policy for group in everything}
         compute = "+".join(sorted(dtype_name(policy.param_dtype or torch.float32) for policy in policies))
         reduce = "+".join(sorted(dtype_name(policy.reduce_dtype or torch.float32) for policy in policies))
-        mesh = self._module._get_fsdp_state()._fsdp_param_group.mesh_info.mesh  # parameters may be whole just now
-        degrees = dict.fromkeys(AXES, 1) | dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
-        ahead = max((len(unit._get_fsdp_state()._states_to_forward_prefetch) for unit in self._units), default=0)
-        away = {isinstance(group.offload_policy, CPUOffloadPolicy) for group in self._groups()}
+        mesh = everything[0].mesh_info.mesh  # parameters may be whole just now
+        degrees = {"dp_replicate": 1} | dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
+        degrees["dp_shard"] //= self._context.in_effect(self._models)  # ranks of both share the shards
+        ahead = max((len(unit._get_fsdp_state()._states_to_forward_prefetch) for unit in units), default=0)
+        away = {isinstance(group.offload_policy, CPUOffloadPolicy) for group in everything}
         smaller = {0 if info in (None, group.mesh_info) else info.shard_mesh_size for info, group in between}
-        kind = type(self._module)
+        kind = type(self._modules[0])
         return {
+            **degrees,
             **super().in_effect(),
             "engine": "fsdp" if issubclass(kind, FSDPModule) else kind.__name__,
             "zero_stage": {frozenset({True}): 3, frozenset({False}): 2}.get(frozenset(reshard)),
-            **degrees,
             "offload": {frozenset({True}): "all", frozenset({False}): "none"}.get(frozenset(away), "some units"),
-            "units": len(list(self._groups())),
+            "units": sum(isinstance(each, FSDPModule) for each in self._module.modules()),
             "reshard": next(iter(smaller)) if len(smaller) == 1 else f"{len(smaller)} kinds",
             "prefetch": ahead,
             "reduce_precision": reduce,
@@ -156,18 +180,8 @@ class FsdpEngine(TorchEngine):
         del self._parameters, self._shards
 
 
-class _ShardedScaler(torch.amp.GradScaler):
-    """Lets ranks, each with shards of its own, skip a step together. That of torch fails with fused optimizers."""
-
-    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        super().unscale_(optimizer)
-        for found in self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values():
-            everywhere = found.to(self._device)
-            dist.all_reduce(everywhere, op=dist.ReduceOp.MAX)
-            found.copy_(everywhere)
-
-
-def _mesh(device_type: str, dp_replicate: int, dp_shard: int) -> DeviceMesh:
-    if dp_replicate == 1:
-        return init_device_mesh(device_type, (dp_shard,), mesh_dim_names=("dp_shard",))
-    return init_device_mesh(device_type, (dp_replicate, dp_shard), mesh_dim_names=("dp_replicate", "dp_shard"))
+def _groups(model: Model) -> Iterator[Any]:
+    """The parameters that FSDP2 gathers together, unit by unit; a pipeline's stage may have none outside its blocks."""
+    for unit in (*model.units, model.module):
+        if (group := cast(Any, unit)._get_fsdp_state()._fsdp_param_group) is not None:
+            yield group

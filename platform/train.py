@@ -1,0 +1,128 @@
+"""`python -m platform.train STUDY|layout.json`: trains the winner of a search, or what a layout's file says.
+
+    python -m platform.train gpt2-1 --data tokens --tokens 2e9
+    python -m platform.train layout.json --data tokens --tokens 2e9 --schedule wsd --out runs/first
+
+A run that was ended at any time goes on with the same command, and with another layout or engine or number of devices:
+give its layout.json and the same --out.
+Exit codes: 0 trained, 2 bad input, 3 the cluster is at fault, 130 interrupted.
+"""
+
+import argparse
+import contextlib
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+from platform.common.errors import ClusterError, InputError, Parser, one_line
+from platform.common.say import say
+from platform.common.signals import INTERRUPTED, exit_with, interruptible
+from platform.study.folder import FOLDER_HELP, default_folder, user_path
+from platform.training.options import PhaseOption, TrainOptions
+from trainers.values.training import ScheduleKind
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    made = Parser(
+        prog="python -m platform.train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = made.add_argument
+    add("target", metavar="STUDY|FILE", help="a study whose winner is trained, or a layout.json")
+    add("--tokens", type=_count, required=True, metavar="N", help="tokens to train on, as in 2e9")
+    add("--data", metavar="PATH", help="token files that platform.prepare made (default: the recipe's data)")
+    add("--out", type=Path, metavar="FOLDER", help="the training's folder (default: `training` beside the layout)")
+    add("--recipe", metavar="ID", help="which recipe of a study with several (default: the first with a winner)")
+    add("--learning-rate", type=_amount, metavar="R", help="the highest learning rate (default: the recipe's)")
+    add("--schedule", choices=get_args(ScheduleKind), default="cosine", help="learning rate after the warm-up:"
+        " constant, half a cosine, or wsd (stable, then a linear decay) (default: %(default)s)")  # fmt: skip
+    add("--warmup-tokens", type=_whole, metavar="N", help="of a linear warm-up (default: 1 %% of --tokens)")
+    add("--decay-tokens", type=_count, metavar="N", help="of wsd's decay at the end (default: 20 %% of --tokens)")
+    add("--final-share", type=_share, metavar="F", help="share of the learning rate at the end (default: 0.1 for"
+        " cosine, 0 for wsd)")  # fmt: skip
+    add("--val-tokens", type=_whole, metavar="N", help="tokens at the end of the data that are held out, 0 for none"
+        " (default: 5 %%, at most a million)")  # fmt: skip
+    add("--val-data", metavar="PATH", help="held-out data of its own")
+    add("--val-every", type=_count, metavar="N", help="tokens between two held-out losses (default: 20 in a training)")
+    add("--phase", type=_phase, action="append", default=[], metavar="TOKENS:GLOBAL_BATCH[:FILE]", help="a first phase"
+        " with a batch, and a layout, of its own; may be given several times")  # fmt: skip
+    add("--start-from", metavar="FOLDER", help="begin with the weights of a transformers folder")
+    add("--seed", type=_whole, metavar="N", help="of weights and of the data's order (default: the recipe's)")
+    add("--checkpoint-s", type=_amount, default=600.0, metavar="S", help="seconds between checkpoints (default:"
+        " %(default)g)")  # fmt: skip
+    add("--checkpoint-steps", type=_count, metavar="N", help="optimizer steps between checkpoints, in place of seconds")
+    add("--keep", type=_count, default=2, metavar="N", help="checkpoints that stay (default: %(default)s)")
+    add("--studies", default=default_folder(), metavar="DIR", help=FOLDER_HELP)
+    add("--address", metavar="HOST:PORT", help='Ray to run on, "local" for one of its own')
+    add("--json", action="store_true", help="print how it ended as JSON, alone on standard output")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    try:
+        options = parse(argv)
+        from platform.training import session  # what `--help` need not wait for
+
+        with interruptible():
+            return session.train(options)
+    except InputError as error:
+        say(f"error: {one_line(error)}")
+        return InputError.exit_code
+    except ClusterError as error:
+        say(f"cluster fault: {one_line(error)}")
+        return ClusterError.exit_code
+    except KeyboardInterrupt:
+        say("Interrupted: the same command goes on.")
+        return INTERRUPTED
+
+
+def parse(argv: Sequence[str] | None = None) -> TrainOptions:
+    """The options that these arguments mean.
+
+    Raises:
+        InputError: an argument is unknown, or a value is not one.
+    """
+    values = vars(parser().parse_args(argv))
+    values["phases"] = tuple(values.pop("phase"))
+    values["studies"] = user_path(values["studies"]).absolute()
+    return TrainOptions(**values)
+
+
+def _count(text: str) -> int:
+    return _whole(text, least=1)
+
+
+def _whole(text: str, least: int = 0) -> int:
+    with contextlib.suppress(ValueError, OverflowError):
+        value = float(text)
+        if value == int(value) and least <= value <= 2**62:
+            return int(text) if text.isdecimal() else int(value)
+    raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, as in 2000 or 2e9, got {text!r}")
+
+
+def _amount(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        value = float(text)
+        if value > 0 and math.isfinite(value):
+            return value
+    raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
+
+
+def _share(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        value = float(text)
+        if 0 <= value <= 1:
+            return value
+    raise argparse.ArgumentTypeError(f"must lie in [0, 1], got {text!r}")
+
+
+def _phase(text: str) -> PhaseOption:
+    tokens, _, rest = text.partition(":")
+    batch, _, layout = rest.partition(":")
+    return PhaseOption(tokens=_count(tokens), global_batch=_count(batch), layout=Path(layout) if layout else None)
+
+
+if __name__ == "__main__":
+    exit_with(main)

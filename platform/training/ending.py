@@ -1,0 +1,48 @@
+"""What a training came to, in a sentence or as JSON."""
+
+from typing import Any
+
+from platform.common.text import duration, figure
+from platform.training.folder import TrainingFolder, steps_of
+from trainers.values.training import Begun, Plan, Saved, Validated
+
+
+def summary(folder: TrainingFolder, plan: Plan) -> dict[str, Any]:
+    """What the training came to so far."""
+    records = folder.so_far()
+    steps = steps_of(records)
+    validated = [each for each in records if isinstance(each, Validated)]
+    saved = [each for each in records if isinstance(each, Saved)]
+    saved_tokens = folder.tokens_saved()
+    return {
+        "folder": str(folder.path),
+        "complete": plan.phase_at(saved_tokens) is None,
+        "tokens": steps[-1].tokens if steps else 0,
+        "tokens_saved": saved_tokens,
+        "steps": steps[-1].last_step if steps else 0,
+        "train_loss": steps[-1].losses[-1] if steps else None,
+        "val_loss": validated[-1].loss if validated else None,
+        "train_s": steps[-1].train_s if steps else 0.0,
+        "attempts": sum(isinstance(each, Begun) for each in records),
+        "checkpoint_stall_s": max((each.stall_s for each in saved), default=None),
+        "checkpoint": str(folder.newest_checkpoint() or ""),
+    }
+
+
+def tell(folder: TrainingFolder, result: dict[str, Any]) -> str:
+    """The closing sentence."""
+    if not result["steps"]:
+        return f"No step is done yet: the same command goes on in {folder.path}."
+    losses = f"loss {figure(result['train_loss'])}"
+    if result["val_loss"] is not None:
+        losses += f", held out {figure(result['val_loss'])}"
+    if result["complete"]:
+        return (
+            f"Trained on {result['tokens']:,} tokens in {duration(result['train_s'])} of training: {losses}."
+            f" The last checkpoint is {result['checkpoint']}."
+        )
+    return (
+        f"Stands at {result['tokens_saved']:,} tokens ({losses}): the same command goes on from {result['checkpoint']}"
+        if result["checkpoint"]
+        else f"Ended before the first checkpoint ({losses}): the same command begins again."
+    )

@@ -1,0 +1,123 @@
+"""A training's folder: its plan, the lock of its one driver, the number of its newest attempt, its records."""
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Generator
+from pathlib import Path
+
+from platform.common.errors import InputError
+from platform.study.replace import replacing
+from trainers.values.codec import from_json, to_json
+from trainers.values.training import FORMAT, Plan, Record, Steps
+from trainers.values.training_files import ATTEMPT, CHECKPOINTS, MANIFEST, RECORDS, STOP
+from trainers.values.training_lines import Reader, without_redone
+
+PLAN = "training.json"
+
+
+class TrainingFolder:
+    """The folder of one training."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextlib.contextmanager
+    def held(self) -> Generator[None]:
+        """Makes the folder where it is missing, and holds it against other drivers.
+
+        Raises:
+            InputError: it cannot be made, or another process trains in it.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise InputError(f"the folder {self.path} cannot be made: {error.strerror}") from error
+        try:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise InputError(f"another process trains in {self.path}: wait for it to end, or give --out") from error
+            yield
+        finally:
+            os.close(file)
+
+    def plan(self) -> Plan | None:
+        """The plan with which the training began; None for a new one.
+
+        Raises:
+            InputError: the file cannot be read, or is of another version.
+        """
+        path = self.path / PLAN
+        if not path.exists():
+            return None
+        try:
+            data = json.loads(path.read_bytes())
+            if data.get("format") != FORMAT:
+                raise InputError(f"{path} has format {data.get('format')}, this version reads {FORMAT}: give --out")
+            return from_json(Plan, data["plan"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{path} cannot be used ({error}): train into another --out") from error
+
+    def agree(self, plan: Plan) -> None:
+        """Writes the plan; of a training that goes on only layouts and batch points may differ.
+
+        Raises:
+            InputError: something else differs.
+        """
+        before = self.plan()
+        if before is not None:
+            then, now = before.mathematics, plan.mathematics
+            if changed := [name for name in now if now[name] != then[name]]:
+                raise InputError(
+                    f"{self.path} holds a training with other mathematics ({', '.join(changed)} differ): give the same"
+                    " options, or train into another --out"
+                )
+        made = {"format": FORMAT, "id": self.identity() or secrets.token_hex(8), "plan": to_json(plan)}
+        with replacing(self.path / PLAN, durably=True) as part:
+            part.write_text(json.dumps(made, indent=1) + "\n")
+
+    def identity(self) -> str:
+        """What the training's run in MLflow is found by; empty before `agree`."""
+        path = self.path / PLAN
+        return json.loads(path.read_bytes()).get("id", "") if path.exists() else ""
+
+    def next_attempt(self) -> int:
+        """Begins a new attempt: workers of older ones write nothing more."""
+        path = self.path / ATTEMPT
+        number = int(path.read_text()) + 1 if path.exists() else 1
+        with replacing(path, durably=True) as part:
+            part.write_text(str(number))
+        (self.path / STOP).unlink(missing_ok=True)
+        return number
+
+    def ask_to_stop(self) -> None:
+        """Has the attempt save a checkpoint and end."""
+        (self.path / STOP).touch()
+
+    @property
+    def records(self) -> Path:
+        """The file of what the workers wrote down."""
+        return self.path / RECORDS
+
+    def so_far(self) -> list[Record]:
+        """The training's records, without what was done twice."""
+        return without_redone(Reader(self.records).read())
+
+    def newest_checkpoint(self) -> Path | None:
+        """The folder of the newest checkpoint; None without one."""
+        found = [path.parent for path in (self.path / CHECKPOINTS).glob(f"step-*/{MANIFEST}")]
+        return max(found, key=lambda path: path.name, default=None)
+
+    def tokens_saved(self) -> int:
+        """Tokens that the newest checkpoint was trained on, 0 without one."""
+        newest = self.newest_checkpoint()
+        return 0 if newest is None else json.loads((newest / MANIFEST).read_bytes())["tokens"]
+
+
+def steps_of(records: list[Record]) -> list[Steps]:
+    """The records of optimizer steps, in order."""
+    return [record for record in records if isinstance(record, Steps)]

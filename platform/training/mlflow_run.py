@@ -1,0 +1,149 @@
+"""The training's run in MLflow: a thread follows the records, and the run can be completed from them at any time."""
+
+import contextlib
+import importlib
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from platform.common.say import say
+from platform.mirror.client import connected, mlflow
+from platform.mirror.content import as_text, layout_fields, recipe_fields
+from platform.mirror.uri import shown_uri, without_secrets
+from trainers.values.training import Plan, Record, Steps, Validated
+from trainers.values.training_lines import Reader, without_redone
+
+_LOOK_S = 2.0
+_RETRY_S = 30.0
+_LAST_WAIT_S = 30.0
+"""What MLflow may take to catch up when the training is over."""
+_MOST_METRICS = 1000
+"""In one call: what every MLflow server takes."""
+
+
+class TrainingRun:
+    """Brings a training's run in MLflow up to date, in a thread, until it is closed. Its trouble never ends it."""
+
+    def __init__(self, plan: Plan, *, uri: str, name: str, training_id: str, records: Path) -> None:
+        self._plan, self._uri, self._name, self._id = plan, uri, name, training_id
+        self._records = records
+        self._over = threading.Event()
+        self._state = "RUNNING"
+        self._told = False
+        self._thread = threading.Thread(target=self._follow, name="mlflow", daemon=True)
+        self._thread.start()
+
+    def close(self, state: str) -> None:
+        """Lets MLflow catch up, with "FINISHED", "FAILED" or "KILLED" as the run's state."""
+        self._state = state
+        self._over.set()
+        self._thread.join(_LAST_WAIT_S)
+        if self._thread.is_alive():
+            say("MLflow has not caught up: the same command, or the next one, brings it up to date.")
+
+    def _follow(self) -> None:
+        while True:
+            try:
+                self._keep_up_to_date()
+                return
+            except Exception as error:  # whatever MLflow raises where the server does not answer or refuses
+                if not self._told:
+                    self._told = True
+                    why = without_secrets(" ".join(str(error).split())[:200], self._uri)
+                    say(f"MLflow at {shown_uri(self._uri)} is left behind ({why}); the training goes on.")
+                if self._over.wait(_RETRY_S):
+                    return
+
+    def _keep_up_to_date(self) -> None:
+        run = _Run(self._plan, uri=self._uri, name=self._name, training_id=self._id)
+        reader = Reader(self._records)
+        # What a later attempt took back is left out where that is known by now.
+        run.log(without_redone(reader.read()))
+        while not self._over.wait(_LOOK_S):
+            run.log(reader.read())
+        run.log(reader.read())
+        run.end(self._state)
+
+
+class _Run:
+    """The run on a server, found by the training's id or made."""
+
+    def __init__(self, plan: Plan, *, uri: str, name: str, training_id: str) -> None:
+        self._plan = plan
+        self._client, experiment = connected(uri, plan.recipe.model.name)
+        found = self._client.search_runs([experiment.experiment_id], f"tags.training_id = '{training_id}'")
+        if found:
+            run = found[0]
+        else:
+            tags = {"training_id": training_id, "role": "training"}
+            run = self._client.create_run(experiment.experiment_id, tags=tags, run_name=name)
+        self._id: str = run.info.run_id
+        missing = {key: value for key, value in parameters(plan).items() if key not in run.data.params}
+        param: Any = importlib.import_module("mlflow.entities").Param
+        self._client.log_batch(self._id, params=[param(key, value) for key, value in missing.items()])
+        self._client.set_terminated(self._id, "RUNNING")
+        self._logged = {key: self._last_step(key) for key in ("train_loss", "val_loss")}
+
+    def _last_step(self, key: str) -> int:
+        return max((each.step for each in self._client.get_metric_history(self._id, key)), default=-1)
+
+    def log(self, records: list[Record]) -> None:
+        """Logs what is not there yet: a step that was done twice has the same figures both times."""
+        metric: Any = mlflow().entities.Metric
+        now_ms = round(time.time() * 1000)
+        metrics: list[Any] = []
+        for record in records:
+            if isinstance(record, Steps):
+                for step, values in series_of(record):
+                    if step > self._logged["train_loss"]:
+                        metrics += [metric(key, value, now_ms, step) for key, value in values.items()]
+                self._logged["train_loss"] = max(self._logged["train_loss"], record.last_step)
+            elif isinstance(record, Validated) and record.step > self._logged["val_loss"]:
+                metrics.append(metric("val_loss", record.loss, now_ms, record.step))
+                self._logged["val_loss"] = record.step
+        for first in range(0, len(metrics), _MOST_METRICS):
+            self._client.log_batch(self._id, metrics=metrics[first : first + _MOST_METRICS])
+
+    def end(self, state: str) -> None:
+        """Closes the run."""
+        with contextlib.suppress(Exception):
+            self._client.set_terminated(self._id, state)
+
+
+def series_of(record: Steps) -> list[tuple[int, dict[str, float]]]:
+    """The series' values by step: what is known of each step, and of all of them together at the last one."""
+    found: list[tuple[int, dict[str, float]]] = []
+    behind = len(record.losses)
+    for i, loss in enumerate(record.losses):
+        behind -= 1
+        values = {
+            "train_loss": loss,
+            "grad_norm": record.grad_norms[i],
+            "learning_rate": record.learning_rates[i],
+            "tokens": float(record.tokens - behind * record.tokens_per_step),
+            "train_hours": (record.train_s - behind * record.steps_s / len(record.losses)) / 3600,
+        }
+        if not behind:
+            values |= {"tokens_per_s": record.tokens_per_s, "peak_gib": record.peak_gib}
+        found.append((record.first_step + i, values))
+    return found
+
+
+def parameters(plan: Plan) -> dict[str, str]:
+    """What the training is, as MLflow's parameters."""
+    recipe, last = plan.recipe, plan.phases[-1]
+    precision = f"{recipe.compute_precision} compute, {recipe.state_precision} states"
+    values: dict[str, Any] = {
+        **recipe_fields(recipe),
+        **layout_fields(last.layout),
+        "precision": precision,
+        "layout": last.layout.label,
+        "global_batch": last.global_batch,
+        "grad_accum": last.batch.grad_accum,
+        "micro_batch": last.batch.micro_batch,
+        "schedule": plan.schedule.kind,
+        "warmup_tokens": plan.schedule.warmup_tokens,
+        "token_budget": plan.tokens,
+    }
+    return {key: as_text(value) for key, value in values.items() if value is not None}

@@ -1,0 +1,50 @@
+"""What the options of `platform.train` ask for, as one value."""
+
+import dataclasses
+from pathlib import Path
+
+from trainers.values.training import ScheduleKind
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PhaseOption:
+    """A phase as `--phase` names it."""
+
+    tokens: int
+    """How long it lasts."""
+    global_batch: int
+    layout: Path | None = None
+    """A file with its layout; None for the training's."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TrainOptions:
+    """The options of one call."""
+
+    target: str
+    """A study's name or folder, or a file with a layout."""
+    studies: Path
+    """Absolute."""
+    tokens: int
+    out: Path | None
+    """None for the default beside the target."""
+    data: str | None
+    recipe: str | None
+    """The recipe's id, where a study has several."""
+    learning_rate: float | None
+    schedule: ScheduleKind
+    warmup_tokens: int | None
+    decay_tokens: int | None
+    final_share: float | None
+    val_tokens: int | None
+    val_every: int | None
+    val_data: str | None
+    phases: tuple[PhaseOption, ...]
+    """Before the last one, which has the recipe's global batch."""
+    start_from: str | None
+    seed: int | None
+    checkpoint_s: float
+    checkpoint_steps: int | None
+    keep: int
+    address: str | None
+    json: bool

@@ -1,0 +1,161 @@
+"""From options and target to a `Plan`: recipe, phases with the batch points that fit them, schedule, held-out data."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from platform.common.errors import InputError
+from platform.common.text import plural
+from platform.reports.files import read_layout
+from platform.training.options import TrainOptions
+from platform.training.target import Target
+from trainers import data
+from trainers.data import ParquetTokens
+from trainers.support import standing_refusal
+from trainers.values.batch import BatchPoint
+from trainers.values.layout import Layout
+from trainers.values.recipe import STREAM, Recipe
+from trainers.values.training import Phase, Plan, Schedule, Validation
+
+_WARMUP_SHARE, _DECAY_SHARE = 0.01, 0.2
+_FINAL_SHARE = {"constant": 1.0, "cosine": 0.1, "wsd": 0.0}
+_MOST_HELD_OUT_SHARE = 0.05
+_MOST_HELD_OUT_TOKENS = 2**20
+_VALIDATIONS = 20
+"""In a training, unless the user says."""
+
+
+def make_plan(options: TrainOptions, target: Target, before: Plan | None) -> Plan:
+    """The plan that the options mean; `before` is that of the training that goes on, None for a new one.
+
+    Raises:
+        InputError: something cannot be, in one sentence.
+    """
+    known = target.recipe or (before and before.recipe)
+    if known is None:
+        raise InputError(
+            f"{options.target} holds a layout without a recipe, and there is no training in its folder to go on with:"
+            " give the layout.json of a search, or a study"
+        )
+    try:
+        recipe = _recipe(options, known)
+        validation = _validation(options, recipe)
+        phases = tuple(_phases(options, target, recipe))
+        data.source(recipe, held_out=0 if validation.data else validation.sequences)  # refuses what is too small
+        for phase in phases:
+            if why := standing_refusal(recipe, phase.layout, phase.layout.world_size):
+                raise InputError(why)
+        plan = Plan(
+            recipe=recipe,
+            phases=phases,
+            schedule=_schedule(options),
+            validation=validation,
+            initial_weights=_initial_weights(options.start_from, recipe) if options.start_from else "",
+        )
+    except OSError as error:
+        raise InputError(f"the data cannot be read: {error}") from error
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    return plan
+
+
+def _recipe(options: TrainOptions, known: Recipe) -> Recipe:
+    changes: dict[str, object] = {}
+    if options.data is not None:
+        changes["data"] = options.data if options.data == STREAM else _data_path(options.data)
+    if options.learning_rate is not None:
+        changes["learning_rate"] = options.learning_rate
+    if options.seed is not None:
+        changes["seed"] = options.seed
+    return dataclasses.replace(known, **changes)  # type: ignore[reportArgumentType]
+
+
+def _data_path(text: str) -> str:
+    return text if text == "included" else str(Path(text).expanduser().absolute())
+
+
+def _initial_weights(text: str, recipe: Recipe) -> str:
+    """The folder's absolute path; that its files are of the recipe's kind of model. Shapes are checked by the workers.
+
+    Raises:
+        InputError: it holds no model, or one of another kind.
+    """
+    folder = Path(text).expanduser().absolute()
+    try:
+        kind = json.loads((folder / "config.json").read_bytes()).get("model_type")
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(f"{folder} holds no config.json of a transformers model: give such a folder") from error
+    if kind != recipe.model.architecture:
+        raise InputError(f"{folder} holds a {kind} model, the recipe has {recipe.model.architecture}: give another one")
+    if not any((folder / f"model.safetensors{end}").is_file() for end in ("", ".index.json")):
+        raise InputError(f"{folder} holds no model.safetensors: save the model there as safetensors")
+    return str(folder)
+
+
+def _schedule(options: TrainOptions) -> Schedule:
+    tokens, kind = options.tokens, options.schedule
+    warmup = options.warmup_tokens if options.warmup_tokens is not None else round(tokens * _WARMUP_SHARE)
+    decay = options.decay_tokens
+    if decay is not None and kind != "wsd":
+        raise InputError(f"--decay-tokens belongs to --schedule wsd, got --schedule {kind}: leave it out")
+    if decay is None:
+        decay = round(tokens * _DECAY_SHARE) if kind == "wsd" else 0
+    final = options.final_share if options.final_share is not None else _FINAL_SHARE[kind]
+    return Schedule(kind=kind, tokens=tokens, warmup_tokens=warmup, decay_tokens=decay, final_share=final)
+
+
+def _phases(options: TrainOptions, target: Target, recipe: Recipe) -> Iterator[Phase]:
+    end = 0
+    for each in options.phases:
+        end += each.tokens
+        layout, batch = target.layout, target.batch
+        if each.layout is not None:
+            file = read_layout(each.layout)
+            layout, batch = file.layout, file.batch
+        yield Phase(end_tokens=end, layout=layout, batch=batch_for(recipe, layout, each.global_batch, batch))
+    if options.phases and end >= options.tokens:
+        raise InputError(
+            f"the phases of --phase take {end:,} tokens, the training {options.tokens:,}: give the last phase some"
+        )
+    batch = batch_for(recipe, target.layout, recipe.global_batch, target.batch)
+    yield Phase(end_tokens=options.tokens, layout=target.layout, batch=batch)
+
+
+def batch_for(recipe: Recipe, layout: Layout, global_batch: int, measured: BatchPoint | None) -> BatchPoint:
+    """The batch point with `global_batch` on `layout`: its micro-batch is the largest that divides, up to the one that
+    was measured, which is known to fit in memory; 1 where none was.
+
+    Raises:
+        InputError: the data-parallel ranks do not share the global batch evenly.
+    """
+    each, left = divmod(global_batch, layout.data_parallel)
+    if left or not each:
+        raise InputError(
+            f"a global batch of {global_batch} does not go over {plural(layout.data_parallel, 'data-parallel rank')}:"
+            " choose a multiple"
+        )
+    most = min(each, measured.micro_batch if measured else 1)
+    micro_batch = max(size for size in range(1, most + 1) if each % size == 0)
+    return BatchPoint.of(recipe.of_batch(global_batch), layout, micro_batch)
+
+
+def _validation(options: TrainOptions, recipe: Recipe) -> Validation:
+    every = options.val_every or max(1, options.tokens // _VALIDATIONS)
+    if options.val_data is not None:
+        path = _data_path(options.val_data)
+        held = data.source(dataclasses.replace(recipe, data=path, data_order="file"))
+        assert isinstance(held, ParquetTokens)
+        wanted = _MOST_HELD_OUT_TOKENS if options.val_tokens is None else options.val_tokens
+        return Validation(
+            sequences=min(held.num_sequences, -(-wanted // recipe.seq_len)), every_tokens=every, data=path
+        )
+    if options.val_tokens is not None:
+        return Validation(sequences=-(-options.val_tokens // recipe.seq_len), every_tokens=every)
+    source = data.source(recipe)
+    if not isinstance(source, ParquetTokens):
+        return Validation(sequences=max(1, _MOST_HELD_OUT_TOKENS // 2**6 // recipe.seq_len), every_tokens=every)
+    most = min(_MOST_HELD_OUT_TOKENS, int(source.num_sequences * recipe.seq_len * _MOST_HELD_OUT_SHARE))
+    return Validation(sequences=most // recipe.seq_len, every_tokens=every)

@@ -1,0 +1,100 @@
+"""How far a training is: one live line on a terminal, a line now and then elsewhere."""
+
+import sys
+import time
+from collections import deque
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from platform.common.say import say
+from platform.common.text import count, duration, figure
+from trainers.values.training import Begun, NotSaved, Plan, Record, Saved, Steps, Validated
+
+_LINE_EVERY_S = 30.0
+_RECENT_S = 60.0
+"""Of what the rate and the time left are made."""
+
+
+class Progress:
+    """Shows records as they come."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._recent: deque[Steps] = deque()
+        self._last: Steps | None = None
+        self._validated: Validated | None = None
+        self._said_s = -_LINE_EVERY_S
+        self._live = None
+        if sys.stderr.isatty():
+            self._live = Live(console=Console(stderr=True), refresh_per_second=4, transient=True)
+            self._live.start()
+
+    def close(self) -> None:
+        """Leaves the last line where it is."""
+        if self._live is not None:
+            self._live.stop()
+        if self._last is not None:
+            say(self.line())
+
+    def say(self, text: str) -> None:
+        """Prints a line beside the live one."""
+        if self._live is not None:
+            self._live.console.print(text)
+        else:
+            say(text)
+
+    def add(self, records: list[Record]) -> None:
+        """Takes new records."""
+        for record in records:
+            match record:
+                case Begun():
+                    self._recent.clear()
+                    where = f"from step {record.step}" if record.step else "from the beginning"
+                    after = duration(record.startup_s)
+                    self.say(f"Trains {where} with {record.layout}, {after} after the workers' start.")
+                case Steps():
+                    self._last = record
+                    self._recent.append(record)
+                    while sum(each.steps_s for each in self._recent) - self._recent[0].steps_s > _RECENT_S:
+                        self._recent.popleft()
+                case Validated():
+                    self._validated = record
+                case NotSaved():
+                    self.say(
+                        f"The checkpoint of step {record.step} could not be written ({record.reason}); the one before"
+                        " it is still there: make room."
+                    )
+                case Saved():
+                    pass
+        if self._last is None:
+            return
+        if self._live is not None:
+            self._live.update(Text(self.line(), no_wrap=True, overflow="ellipsis"))
+        elif time.monotonic() - self._said_s >= _LINE_EVERY_S:
+            self._said_s = time.monotonic()
+            say(self.line())
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Over the last minute of steps."""
+        seconds = sum(each.steps_s for each in self._recent)
+        return sum(len(each.losses) * each.tokens_per_step for each in self._recent) / seconds if seconds else 0.0
+
+    def line(self) -> str:
+        """Tokens, step, losses, rate and time left."""
+        last = self._last
+        assert last is not None
+        left = max(0, self._plan.tokens - last.tokens)
+        parts = [
+            f"{min(1.0, last.tokens / self._plan.tokens):.1%} of {count(self._plan.tokens)} tokens",
+            f"step {last.last_step:,}",
+            f"loss {last.losses[-1]:.4f}",
+        ]
+        if self._validated is not None:
+            parts.append(f"held out {self._validated.loss:.4f}")
+        parts.append(f"{figure(self.tokens_per_s)} tokens/s")
+        if left and self.tokens_per_s:
+            parts.append(f"{duration(left / self.tokens_per_s)} left")
+        return ", ".join(parts)

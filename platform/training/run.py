@@ -1,0 +1,160 @@
+"""A session of a training: attempts after each other until it is done, with progress and MLflow beside them."""
+
+import dataclasses
+import shutil
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from platform.cluster.nodes import Place
+from platform.common.errors import ClusterError, InputError
+from platform.common.signals import INTERRUPTED
+from platform.training.folder import TrainingFolder
+from platform.training.progress import Progress
+from platform.training.promise import Promise, memory_growth, shortfall
+from trainers.support import refusal
+from trainers.values.cluster import Cluster
+from trainers.values.layout import Layout
+from trainers.values.training import Begun, Phase, Plan, Record, Steps, TrainingJob
+from trainers.values.training_lines import Reader
+
+if TYPE_CHECKING:
+    from trainers.training.attempt import Ended
+
+_MOST_LOST = 5
+"""Attempts in a row that may end without a step more than the one before."""
+_LOOK_S = 0.5
+_STOP_S = 120.0
+"""What workers may take to save a checkpoint after Ctrl-C."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """How often checkpoints are written, and how many stay."""
+
+    checkpoint_s: float
+    checkpoint_steps: int | None
+    keep: int
+    promise: Promise | None = None
+    """What the search measured; None where that is not known, or the batch changes."""
+
+
+def check_layouts(plan: Plan, cluster: Cluster) -> None:
+    """Refuses phases whose layouts cannot run on the cluster's devices.
+
+    Raises:
+        InputError: the first such one.
+    """
+    for phase in plan.phases:
+        wanted = phase.layout.world_size
+        if wanted > cluster.num_devices:
+            raise InputError(
+                f"the layout {phase.layout.label} takes {wanted} devices, the cluster has {cluster.num_devices}:"
+                " give the layout.json of a search on so many devices and the same --out"
+            )
+        if why := refusal(plan.recipe, phase.layout, _part_of(cluster, phase.layout)):
+            raise InputError(why)
+
+
+def _part_of(cluster: Cluster, layout: Layout) -> Cluster:
+    if layout.world_size == cluster.num_devices:
+        return cluster
+    return dataclasses.replace(cluster, num_nodes=1, devices_per_node=layout.world_size)
+
+
+class Session:
+    """The attempts of one call of the command."""
+
+    def __init__(self, folder: TrainingFolder, plan: Plan, place: Place, settings: Settings) -> None:
+        self._folder, self._plan, self._place, self._settings = folder, plan, place, settings
+        self._reader = Reader(folder.records)
+        self._reader.read()  # what earlier sessions wrote
+        self._last_step = 0
+        self._of_attempt: list[Record] = []
+        self._said: set[str] = set()
+
+    def run(self) -> int:
+        """Trains to the end; the exit code.
+
+        Raises:
+            ClusterError: workers were lost again and again, or failed for a reason that would come again.
+        """
+        progress, lost, storage = Progress(self._plan), 0, Path(tempfile.mkdtemp(prefix="layout-training-"))
+        try:
+            while (phase := self._plan.phase_at(self._folder.tokens_saved())) is not None:
+                before = self._last_step
+                ended, interrupted = self._attempt(phase, storage, progress)
+                if interrupted or ended.state == "stopped":
+                    return INTERRUPTED
+                if ended.state == "failed":
+                    raise ClusterError(f"the training ended: {ended.reason}")
+                if ended.state == "lost":
+                    lost = 0 if self._last_step > before else lost + 1
+                    if lost >= _MOST_LOST:
+                        raise ClusterError(
+                            f"workers were lost {lost} times without a further step, last because {ended.reason};"
+                            " the checkpoints stay: the same command goes on"
+                        )
+                    progress.say(f"A worker was lost ({ended.reason}): goes on from the newest checkpoint.")
+            return 0
+        finally:
+            progress.close()
+            shutil.rmtree(storage, ignore_errors=True)
+
+    def _attempt(self, phase: Phase, storage: Path, progress: Progress) -> "tuple[Ended, bool]":
+        """How an attempt at `phase` ended, and whether the user interrupted it."""
+        from trainers.training import attempt  # imports torch
+
+        place, settings = self._place, self._settings
+        job = TrainingJob(
+            plan=self._plan,
+            folder=str(self._folder.path),
+            attempt=self._folder.next_attempt(),
+            layout=phase.layout,
+            cluster=place.cluster,
+            cpus_per_worker=place.cpus_per_worker,
+            checkpoint_s=settings.checkpoint_s,
+            checkpoint_steps=settings.checkpoint_steps,
+            keep=settings.keep,
+        )
+        nodes = tuple(node.id for node in place.nodes) if place.left_out else ()
+        ends: list[Ended] = []
+        thread = threading.Thread(target=lambda: ends.append(attempt.run(job, storage, nodes)), daemon=True)
+        thread.start()
+        interrupted, until_s = False, float("inf")
+        while thread.is_alive() and time.monotonic() < until_s:
+            try:
+                thread.join(_LOOK_S)
+                self._show(progress)
+            except KeyboardInterrupt:
+                if interrupted:
+                    break
+                interrupted, until_s = True, time.monotonic() + _STOP_S
+                self._folder.ask_to_stop()
+                progress.say("Interrupted: saves a checkpoint and ends; once more ends at once.")
+        self._show(progress)
+        if interrupted:
+            return attempt.Ended(state="stopped"), True
+        return (ends[0] if ends else attempt.Ended(state="failed", reason="its thread ended without a word")), False
+
+    def _show(self, progress: Progress) -> None:
+        records = self._reader.read()
+        if not records:
+            return
+        steps = [each.last_step for each in records if isinstance(each, Steps)]
+        self._last_step = max([self._last_step, *steps])
+        for record in records:
+            if isinstance(record, Begun):
+                self._of_attempt.clear()
+            self._of_attempt.append(record)
+        progress.add(records)
+        promise = self._settings.promise
+        for kind, sentence in (
+            ("speed", "" if promise is None else shortfall(promise, self._of_attempt)),
+            ("memory", memory_growth(self._of_attempt) if self._place.has_gpus else ""),
+        ):
+            if sentence and kind not in self._said:
+                self._said.add(kind)
+                progress.say(sentence)

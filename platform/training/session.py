@@ -1,0 +1,111 @@
+"""`platform.train` from its options to the exit code."""
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Generator
+
+from platform.cluster.connection import connected
+from platform.cluster.nodes import Place
+from platform.common.say import say
+from platform.mirror.uri import check_uri, default_uri
+from platform.training.ending import summary, tell
+from platform.training.folder import TrainingFolder
+from platform.training.mlflow_run import TrainingRun
+from platform.training.options import TrainOptions
+from platform.training.plan import make_plan
+from platform.training.promise import Promise
+from platform.training.run import Session, Settings, check_layouts
+from platform.training.target import Target, read_target
+from trainers.values.training import Plan
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Opened:
+    """A training whose folder this process holds."""
+
+    folder: TrainingFolder
+    plan: Plan
+    settings: Settings
+    mlflow_uri: str
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left to train."""
+        return self.plan.phase_at(self.folder.tokens_saved()) is None
+
+
+def train(options: TrainOptions) -> int:
+    """Trains, or goes on with the training that the folder holds; the exit code.
+
+    Raises:
+        InputError: a mistake of the user's, before any device is touched.
+        ClusterError: the cluster is at fault.
+    """
+    with opened(options) as training:
+        code = 0
+        if not training.is_complete:
+            most = max(phase.layout.world_size for phase in training.plan.phases)
+            with connected(options.address, cpu_workers=most) as place:
+                code = train_on(place, training)
+        result = summary(training.folder, training.plan)
+        if options.json:
+            print(json.dumps(result, indent=2))
+        else:
+            say(tell(training.folder, result))
+        return code
+
+
+@contextlib.contextmanager
+def opened(options: TrainOptions) -> Generator[Opened]:
+    """Holds the training's folder, with the plan that the options mean.
+
+    Raises:
+        InputError: a mistake of the user's.
+    """
+    uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(options.studies))
+    target = read_target(options.target, options.studies, options.recipe)
+    folder = TrainingFolder(options.out.expanduser().absolute() if options.out else target.folder)
+    plan = make_plan(options, target, folder.plan())
+    settings = Settings(
+        checkpoint_s=options.checkpoint_s,
+        checkpoint_steps=options.checkpoint_steps,
+        keep=options.keep,
+        promise=_promise(target, plan),
+    )
+    with folder.held():
+        folder.agree(plan)
+        yield Opened(folder=folder, plan=plan, settings=settings, mlflow_uri=uri)
+
+
+def train_on(place: Place, training: Opened) -> int:
+    """Trains on the cluster that this process is connected to; the exit code.
+
+    Raises:
+        InputError: a layout cannot run there.
+        ClusterError: the cluster is at fault.
+    """
+    check_layouts(training.plan, place.cluster)
+    folder = training.folder
+    mirror = TrainingRun(
+        training.plan,
+        uri=training.mlflow_uri,
+        name=folder.path.name,
+        training_id=folder.identity(),
+        records=folder.records,
+    )
+    state = "FAILED"
+    try:
+        code = Session(folder, training.plan, place, training.settings).run()
+        state = "KILLED" if code else "FINISHED"
+        return code
+    finally:
+        mirror.close(state)
+
+
+def _promise(target: Target, plan: Plan) -> Promise | None:
+    """What the search measured of the one batch point that is trained."""
+    if target.tokens_per_s is None or [phase.batch for phase in plan.phases] != [target.batch]:
+        return None
+    return Promise(tokens_per_s=target.tokens_per_s, matmul_tflops=target.matmul_peak_tflops)

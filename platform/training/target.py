@@ -1,0 +1,90 @@
+"""What is trained: the winner of a study, or what a layout's file says, with the speed that the search measured."""
+
+import dataclasses
+from pathlib import Path
+
+from platform.common.errors import InputError
+from platform.finals.result import Result
+from platform.reports.files import read_layout
+from platform.study.folder import located
+from platform.study.history import History
+from platform.study.study import find, is_study, read
+from trainers.values.batch import BatchPoint
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """A layout, and as far as it is known its recipe, batch point and measured speed."""
+
+    name: str
+    folder: Path
+    """Where a training of it goes unless the user says: beside the file, or into the study's folder."""
+    layout: Layout
+    recipe: Recipe | None = None
+    batch: BatchPoint | None = None
+    tokens_per_s: float | None = None
+    """What the search promised."""
+    matmul_peak_tflops: float | None = None
+    """What the devices did when the search measured."""
+
+
+def read_target(text: str, studies: Path, recipe_id: str | None) -> Target:
+    """The target that the user named.
+
+    Raises:
+        InputError: there is no such study or file, or the study has no winner.
+    """
+    path = Path(text).expanduser()
+    if path.is_file() or path.suffix == ".json":
+        return _of_file(path)
+    folder = find(*located(studies, text))
+    return _of_study(folder, recipe_id)
+
+
+def _of_study(folder: Path, recipe_id: str | None) -> Target:
+    history, _ = read(folder)
+    results = Result.of(history)
+    if recipe_id is not None and recipe_id not in results.by_id:
+        raise InputError(f"study {folder.name} has no recipe {recipe_id}: it has {', '.join(results.by_id)}")
+    winners = results.winners if recipe_id is None else {recipe_id: results.by_id[recipe_id]}
+    winner = next((each.winner for each in winners.values() if each.winner is not None), None)
+    if winner is None:
+        raise InputError(
+            f"study {folder.name} has no winner to train: go on with it (python -m platform.search --resume"
+            f" {folder.name}), or give a layout.json"
+        )
+    return Target(
+        name=folder.name,
+        folder=folder / "training",
+        layout=winner.layout,
+        recipe=winner.trained_recipe,
+        batch=winner.batch,
+        tokens_per_s=winner.tokens_per_s,
+        matmul_peak_tflops=winner.matmul_peak_tflops,
+    )
+
+
+def _of_file(path: Path) -> Target:
+    file = read_layout(path)
+    found = Target(
+        name=path.stem,
+        folder=path.absolute().parent / "training",
+        layout=file.layout,
+        recipe=file.recipe,
+        batch=file.batch,
+    )
+    folder = path.absolute().parent
+    return _with_promise(found, read(folder)[0]) if is_study(folder) else found
+
+
+def _with_promise(target: Target, history: History) -> Target:
+    """The target with the speed that the study around its file measured for it."""
+    for each in history.measurements:
+        same = each.layout == target.layout and each.batch == target.batch and each.tokens_per_s
+        if same and target.recipe is not None and each.trained_recipe.id == target.recipe.id:
+            return dataclasses.replace(
+                target, tokens_per_s=each.tokens_per_s, matmul_peak_tflops=each.matmul_peak_tflops
+            )
+    return target

@@ -1,0 +1,125 @@
+"""Layouts of 8 ranks over which tensor, context and data parallelism split a tiny model, and the faults to be seen."""
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from tests.contract.cases import SEQ_LEN, recipe
+from trainers.support import standing_refusal
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
+from trainers.values.spec import ModelSpec
+
+WORLD_SIZE = 8
+# No other width is that of the vocabulary: logits are known by it.
+_SIZES: dict[str, Any] = {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "vocab_size": 104, "init_std": 0.2}
+MODELS = {
+    "bloom": ModelSpec(name="bloom", architecture="bloom", **_SIZES),
+    "gpt2": ModelSpec(name="gpt2", architecture="gpt2", max_positions=SEQ_LEN, **_SIZES),
+    "neox": ModelSpec(name="neox", architecture="gpt_neox", max_positions=SEQ_LEN, **_SIZES),
+    "llama": ModelSpec(name="llama", architecture="llama", num_kv_heads=2, **_SIZES),
+}
+DATA_PARALLEL: Mapping[str, dict[str, Any]] = {
+    "ddp": {"engine": "ddp"},
+    "stage 2": {"engine": "fsdp", "zero_stage": 2},
+    "stage 3": {"engine": "fsdp", "zero_stage": 3},
+    "hybrid": {"engine": "fsdp", "zero_stage": 3, "dp_replicate": 2},
+}
+VALUES: Mapping[str, tuple[Any, ...]] = {
+    "model": tuple(MODELS),
+    "data parallel": tuple(DATA_PARALLEL),
+    "degrees": ((1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (4, 2)),
+    "attention": ("eager", "sdpa", "flex"),
+    "loss": ("plain", "chunked"),
+    "checkpointing": ("none", "every_2", "selective", "full"),
+    "precision": ("fp32", "bf16", "bf16 states"),
+    "grad_sync": ("last", "every"),
+    "offload": ("none", "all"),
+}
+"""What is paired; degrees are (cp, tp)."""
+
+# Fault -> model and (cp, tp) on which it is planted.
+FAULTS: Mapping[str, tuple[str, tuple[int, int]]] = {
+    "ALiBi of local heads": ("bloom", (1, 2)),
+    "gradients of norms not summed": ("llama", (1, 2)),
+    "bias added by every rank": ("gpt2", (1, 2)),
+    "norm counts replicated gradients twice": ("gpt2", (1, 2)),
+    "q, k and v cut as one matrix": ("gpt2", (1, 2)),
+    "rows of the vocabulary not offset": ("llama", (1, 2)),
+    "gradients of other ranks' keys dropped": ("llama", (2, 1)),
+    "positions not cut": ("llama", (2, 1)),
+    "mask in the order of ranks": ("neox", (2, 1)),
+    "ALiBi by place": ("bloom", (2, 1)),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeshCase:
+    """One layout whose first gradients, and losses and norms of some steps, are compared with the dense model's."""
+
+    recipe: Recipe
+    layout: Layout
+    fault: str = ""
+
+    @property
+    def name(self) -> str:
+        """What pytest shows."""
+        precision = "bf16 states" if self.recipe.state_precision == "bf16" else self.recipe.compute_precision
+        parts = [self.recipe.model.name, precision, self.layout.degrees, self.layout.label, self.fault]
+        return ", ".join(filter(None, parts))
+
+
+def case(values: Mapping[str, Any]) -> MeshCase | None:
+    """The case of these values of `VALUES`; None where it is refused."""
+    cp, tp = values["degrees"]
+    data_parallel = {"zero_stage": 0, "dp_replicate": 1, **DATA_PARALLEL[values["data parallel"]]}
+    ranks, replicas = WORLD_SIZE // (cp * tp), data_parallel["dp_replicate"]
+    if ranks % replicas:
+        return None
+    free = "dp_shard" if data_parallel["zero_stage"] else "dp_replicate"
+    degrees = {**data_parallel, free: ranks // (replicas if free == "dp_shard" else 1), "cp": cp, "tp": tp}
+    kernels = {name: values[name] for name in ("attention", "loss", "checkpointing", "grad_sync", "offload")}
+    layout = Layout(**degrees, **kernels, compile=values.get("compile", "none"))
+    half, _, states = values["precision"].partition(" ")
+    chosen = recipe(MODELS[values["model"]], half, states="bf16" if states else "fp32")
+    return None if standing_refusal(chosen, layout, WORLD_SIZE) else MeshCase(recipe=chosen, layout=layout)
+
+
+def pairwise() -> list[MeshCase]:
+    """Cases in which every two values stand together that may.
+
+    Each case is, of some drawn ones with a pair that is still missing, the one that adds most pairs. A pair with which
+    no case can be drawn is one that is refused.
+    """
+    drawn = random.Random(0)
+    axes = list(itertools.combinations(VALUES, 2))
+    missing = {((a, x), (b, y)) for a, b in axes for x in VALUES[a] for y in VALUES[b]}
+    found: list[MeshCase] = []
+    while missing:
+        wanted = min(missing, key=repr)
+        tries = [{**{name: drawn.choice(VALUES[name]) for name in VALUES}, **dict(wanted)} for _ in range(40)]
+        made = [(set(itertools.combinations(each.items(), 2)), case(each)) for each in tries]
+        pairs, best = max(made, key=lambda each: len(each[0] & missing) if each[1] is not None else -1)
+        missing -= {wanted} if best is None else pairs
+        found += [] if best is None else [best]
+    return found
+
+
+def compiled() -> list[MeshCase]:
+    """Blocks compiled: torch 2.13 loses gradients of DTensors there; checkpoints stand inside, as everywhere."""
+    plain = {"attention": "sdpa", "loss": "chunked", "precision": "fp32", "grad_sync": "last", "offload": "none"}
+    chosen = (
+        {"model": "llama", "data parallel": "stage 3", "degrees": (1, 2), "checkpointing": "full"},
+        {"model": "bloom", "data parallel": "ddp", "degrees": (2, 2), "checkpointing": "selective"},
+    )
+    return [made for each in chosen if (made := case({**plain, **each, "compile": "block"})) is not None]
+
+
+def faulty() -> list[MeshCase]:
+    """A case for each fault."""
+    plain = {"attention": "sdpa", "loss": "plain", "checkpointing": "none", "precision": "fp32"}
+    same = {**plain, "grad_sync": "last", "offload": "none", "data parallel": "stage 3"}
+    made = {fault: case({**same, "model": model, "degrees": degrees}) for fault, (model, degrees) in FAULTS.items()}
+    return [dataclasses.replace(each, fault=fault) for fault, each in made.items() if each is not None]

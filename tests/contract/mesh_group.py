@@ -1,0 +1,213 @@
+"""Runs the cases of the mesh in one group: first gradients, losses, norms, logits, and what is in effect."""
+
+# pyright: reportPrivateUsage=false
+
+import contextlib
+import dataclasses
+import gc
+import traceback
+from collections.abc import Generator, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.contract.cases import GLOBAL_BATCH
+from tests.contract.mesh_cases import MeshCase
+from trainers import data, engines
+from trainers.engines._torch import plain_name
+from trainers.engines.step import Unmarked
+from trainers.kernels import head
+from trainers.measuring.steps import losses_of
+from trainers.mesh import collectives, context, tensor
+from trainers.values.batch import BatchPoint
+
+STEPS = 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What some steps of one model show: weights before them, the first step's clipped gradients, losses and norms."""
+
+    weights: dict[str, torch.Tensor]
+    logits: torch.Tensor
+    gradients: dict[str, torch.Tensor]
+    losses: list[float]
+    grad_norms: list[float]
+
+
+def run_all(cases: list[MeshCase]) -> list[dict[str, Any]]:
+    """One result a case: `trained` and `mismatches`, or `error`; the same work on every rank."""
+    results: list[dict[str, Any]] = []
+    for each in cases:
+        try:
+            with planted(each.fault):
+                results.append(_run(each))
+        except Exception:
+            results.append({"error": f"rank {dist.get_rank()}: {traceback.format_exc()}"})
+        errors = _gather(results[-1].get("error"))
+        if any(errors):
+            results[-1] = {"error": "\n".join(filter(None, errors))}
+        gc.collect()
+    return results
+
+
+def _run(case: MeshCase) -> dict[str, Any]:
+    recipe, layout = case.recipe, case.layout
+    engine: Any = engines.create(recipe, layout, torch.device("cpu"))
+    weights = {name: weight.clone() for name, weight in engine.named_full_weights()}
+    tokens = torch.from_numpy(data.source(recipe).sequences(0, range(2)))
+    # The logits are of another shape than training: no graph of its own for them.
+    eager = torch.compiler.set_stance("force_eager") if layout.compile != "none" else contextlib.nullcontext()
+    with eager:
+        logits = engine.logits(tokens[:, :-1])
+    gradients = _note_gradients(engine)
+    grad_accum = GLOBAL_BATCH // layout.data_parallel if layout.data_parallel < 4 else 2
+    batch = BatchPoint.of(recipe, layout, GLOBAL_BATCH // (layout.data_parallel * grad_accum))
+    losses, norms = [], []
+    watched = _Widths(recipe.model.vocab_size) if layout.compile == "none" else contextlib.nullcontext()
+    for step in range(STEPS):
+        indices = [
+            data.sample_indices(
+                batch,
+                data_parallel=layout.data_parallel,
+                rank=layout.data_parallel_rank(dist.get_rank()),
+                micro_step=micro_step,
+            )
+            for micro_step in range(batch.grad_accum)
+        ]
+        source = data.source(recipe)
+        with watched:
+            result = engine.step([torch.from_numpy(source.sequences(step, each)) for each in indices], Unmarked())
+        losses += losses_of([result], _gather)
+        norms.append(result.grad_norm.item())
+    wrong = engines.mismatches(engine.in_effect(), recipe, layout, grad_accum=batch.grad_accum)
+    engine.close()
+    run = Trained(weights=weights, logits=logits, gradients=gradients, losses=losses, grad_norms=norms)
+    return {"trained": run, "mismatches": wrong, "whole_logits": getattr(watched, "seen", None)}
+
+
+class _Widths(TorchDispatchMode):
+    """Notes operations that give a floating-point tensor as wide as the vocabulary."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self._width = width
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and out.is_floating_point() and out.shape[-1:] == (self._width,):
+            self.seen.append(str(func))
+        return out
+
+
+def _note_gradients(engine: Any) -> dict[str, torch.Tensor]:
+    """Whole gradients of every parameter, once the first optimizer step has begun."""
+    found: dict[str, torch.Tensor] = {}
+    step = engine._optimizer.step
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        if not found:
+            parts = _whole_gradients if engine._pipeline is None else _pipelined_gradients
+            found.update(parts(engine))
+        return step(*args, **kwargs)
+
+    engine._optimizer.step = noting
+    return found
+
+
+def _whole_gradients(engine: Any) -> dict[str, torch.Tensor]:
+    return dict(_gradients_of(engine, engine._module))
+
+
+def _pipelined_gradients(engine: Any) -> dict[str, torch.Tensor]:
+    return dict(engine._pipeline.named_weights(lambda module: _gradients_of(engine, module)))
+
+
+def _gradients_of(engine: Any, module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, parameter in module.named_parameters():
+        gradient: Any = parameter.grad
+        yield plain_name(name), engine._tensor.whole(plain_name(name), engine._whole(gradient.detach().clone())).float()
+
+
+def _gather(value: Any) -> list[Any]:
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return found
+
+
+@contextlib.contextmanager
+def planted(fault: str) -> Generator[None, None, None]:
+    """Switches off what prevents the fault, while an engine is made and runs."""
+    make = {
+        "ALiBi of local heads": lambda: _change(context.ContextParallel, "__init__", _with_local_heads),
+        "gradients of norms not summed": lambda: _change(
+            tensor.TensorParallel, "sum_replicated", lambda _: lambda *_, **__: None
+        ),
+        "bias added by every rank": lambda: _change(tensor._TransposedRows, "forward", lambda _: _biased_rows),
+        "norm counts replicated gradients twice": lambda: _change(
+            tensor.TensorParallel, "is_cut", lambda _: lambda *_: True
+        ),
+        "q, k and v cut as one matrix": lambda: _change(tensor, "Cut", lambda made: lambda *, dim, **_: made(dim=dim)),
+        "rows of the vocabulary not offset": lambda: _change(
+            tensor, "split_head", lambda _: lambda layer, _first, group: head.split_head(layer, 0, group)
+        ),
+        "gradients of other ranks' keys dropped": lambda: _change(
+            collectives, "_reduce_scattered", lambda _: _own_part
+        ),
+        "positions not cut": lambda: _change(context.ContextParallel, "positions", lambda _: lambda _: {}),
+        "mask in the order of ranks": lambda: _change(context.ContextParallel, "__init__", _with_keys_in_order),
+        "ALiBi by place": lambda: _change(context.ContextParallel, "__init__", _with_keys_in_order),
+    }
+    with make[fault]() if fault else contextlib.nullcontext():
+        yield
+
+
+def _change(owner: Any, name: str, change: Any) -> Any:
+    return mock.patch.object(owner, name, change(getattr(owner, name)))
+
+
+def _with_local_heads(made: Any) -> Any:
+    return lambda self, model, mesh, heads, **sizes: made(self, model, mesh, range(len(heads)), **sizes)
+
+
+def _with_keys_in_order(made: Any) -> Any:
+    def changed(self: Any, *args: Any, **sizes: Any) -> None:
+        made(self, *args, **sizes)
+        self._share.keys = torch.arange(len(self._share.keys))
+
+    return changed
+
+
+def _biased_rows(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return collectives.reduce_scatter(x @ self.weight + self.bias, 1, self.group)
+
+
+def _own_part(part: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
+    return part.chunk(dist.get_world_size(group), dim)[dist.get_rank(group)].contiguous()
+
+
+def dense(case: MeshCase, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Trained:
+    """The same steps of the plain model in one process."""
+    recipe = case.recipe
+    source = data.source(recipe)
+    weights = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    with torch.no_grad():
+        logits = model(torch.from_numpy(source.sequences(0, range(2)))[:, :-1]).logits
+    gradients: dict[str, torch.Tensor] = {}
+    losses, norms = [], []
+    for step in range(STEPS):
+        tokens = torch.from_numpy(source.sequences(step, range(GLOBAL_BATCH)))
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(tokens[:, :-1]).logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.grad_clip).item())
+        if not step:
+            gradients = {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+        optimizer.step()
+        losses.append(loss.item())
+    return Trained(weights=weights, logits=logits, gradients=gradients, losses=losses, grad_norms=norms)

@@ -1,0 +1,87 @@
+"""Every pair of model, degrees, engine and kernels trains as the dense model does, gradient by gradient."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import pytest
+import torch
+
+from tests.contract.group import run_group
+from tests.contract.mesh_cases import WORLD_SIZE, MeshCase, compiled, faulty, pairwise
+from tests.contract.mesh_group import Trained, dense, run_all
+from tests.contract.reference import dense_model, make_optimizer
+from trainers.values.recipe import Recipe
+
+CASES = [*pairwise(), *compiled(), *faulty()]
+
+
+@functools.cache
+def results() -> list[dict[str, Any]]:
+    return run_group(run_all, CASES, WORLD_SIZE)
+
+
+@functools.cache
+def expected(recipe: Recipe) -> Trained:
+    """The dense model's run; in fp32, but for weights and states that are bf16."""
+    model = dense_model(recipe)
+    return dense(MeshCase(recipe=recipe, layout=CASES[0].layout), model, make_optimizer(model, recipe))
+
+
+def differences(run: Trained, recipe: Recipe) -> list[str]:
+    """Each way in which a run leaves the dense model's; empty when it holds."""
+    reference = expected(dataclasses.replace(recipe, compute_precision="fp32", state_precision="fp32"))
+    half = recipe.compute_precision != "fp32"
+    found = [] if run.gradients.keys() == reference.gradients.keys() else ["gradients have other names"]
+    for name, weight in reference.weights.items():
+        if not torch.equal(run.weights[name].float(), weight.to(run.weights[name].dtype).float()):
+            found.append(f"start weights of {name} differ")
+    scale = reference.logits.abs().max()
+    if not (error := ((run.logits.float() - reference.logits).abs().max() / scale).item()) <= (5e-2 if half else 1e-5):
+        found.append(f"logits differ by {error:.1e} of the largest")
+    for name in run.gradients.keys() & reference.gradients.keys():
+        wanted = reference.gradients[name]
+        if not (error := ((run.gradients[name] - wanted).norm() / wanted.norm()).item()) <= (6e-2 if half else 1e-5):
+            found.append(f"the gradient of {name} differs by {error:.1e}")
+    for what, got, wanted, allowed in (
+        ("loss", run.losses, reference.losses, 5e-3 if half else 1e-5),
+        ("gradient norm", run.grad_norms, reference.grad_norms, 3e-2 if half else 1e-4),
+    ):
+        if not (error := max(abs(a - b) / abs(b) for a, b in zip(got, wanted, strict=True))) <= allowed:
+            found.append(f"{what} differs by {error:.1e}")
+    return found
+
+
+def _all(*, faulty: bool) -> list[Any]:
+    return [pytest.param(i, id=each.name) for i, each in enumerate(CASES) if bool(each.fault) == faulty]
+
+
+def _result(index: int) -> dict[str, Any]:
+    result = results()[index]
+    if "error" in result:
+        pytest.fail(result["error"])
+    return result
+
+
+@pytest.mark.parametrize("index", _all(faulty=False))
+def test_gradients_of_every_parameter_are_those_of_the_dense_model(index: int) -> None:
+    result = _result(index)
+    assert differences(result["trained"], CASES[index].recipe) == []
+    assert result["mismatches"] == []
+
+
+@pytest.mark.parametrize("index", [param for param in _all(faulty=False) if CASES[param.values[0]].layout.tp > 1])
+def test_no_rank_holds_all_logits_where_the_vocabulary_is_cut(index: int) -> None:
+    assert not _result(index)["whole_logits"]
+
+
+def test_all_logits_are_seen_where_the_vocabulary_is_whole() -> None:
+    whole = [
+        i for i, each in enumerate(CASES) if each.layout.tp == 1 and each.layout.loss == "plain" and not each.fault
+    ]
+    assert all(_result(i)["whole_logits"] for i in whole)
+
+
+@pytest.mark.parametrize("index", _all(faulty=True))
+def test_a_planted_fault_is_seen(index: int) -> None:
+    assert differences(_result(index)["trained"], CASES[index].recipe) != []

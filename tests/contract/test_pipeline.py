@@ -1,0 +1,111 @@
+"""Every kind of pipeline trains as the dense model does, gradient by gradient; each planted fault is seen."""
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+
+from tests.contract import mesh_group
+from tests.contract.group import run_group
+from tests.contract.mesh_cases import MeshCase
+from tests.contract.pipeline_cases import WORLD_SIZE, product, quick
+from tests.contract.test_mesh import differences
+from trainers.engines._torch import TorchEngine
+from trainers.engines.ddp.runtime import DdpEngine
+from trainers.mesh import stage_model, tensor
+from trainers.mesh.pipeline import Pipeline
+
+QUICK, PRODUCT = quick(), product()
+
+
+def _run_all(cases: list[MeshCase]) -> list[dict[str, Any]]:
+    """As `mesh_group.run_all`, with the faults of pipelines too."""
+    results: list[dict[str, Any]] = []
+    for case in cases:
+        with _PLANTED[case.fault]() if case.fault in _PLANTED else contextlib.nullcontext():
+            fault = "" if case.fault in _PLANTED else case.fault
+            results += mesh_group.run_all([MeshCase(recipe=case.recipe, layout=case.layout, fault=fault)])
+    return results
+
+
+class _AllPositions(nn.Module):
+    """Adds positions that the first stage has added already."""
+
+    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+        return positions[..., None].float()
+
+
+def _last_alone(module: Any) -> Callable[[Any, nn.Module, bool], bool]:
+    """Loses what was accumulated before the last micro-batch."""
+
+    def exchanges(self: Any, stage: nn.Module, last: bool) -> bool:
+        if last:
+            for parameter in stage.parameters():
+                parameter.grad = None
+        return module(self, stage, last)
+
+    return exchanges
+
+
+_change = mock.patch.object
+_PLANTED: dict[str, Callable[[], Any]] = {
+    "gradients of tied copies not summed": lambda: _change(Pipeline, "sum_tied", lambda *_: None),
+    "norm counts tied copies twice": lambda: _change(
+        TorchEngine, "_named_gradients", _with_second_copy(TorchEngine._named_gradients)
+    ),
+    "norm of this rank's stages alone": lambda: _change(TorchEngine, "_norm_group", lambda _: None),
+    "loss not divided by micro-batches": lambda: _change(TorchEngine, "_scaled", lambda _, loss: loss),
+    "gradients exchanged for the last micro-batch alone": lambda: _change(
+        DdpEngine, "_exchanges", _last_alone(DdpEngine._exchanges)
+    ),
+    "gradients not exchanged": lambda: _change(DdpEngine, "_exchanges", lambda *_: False),
+    "positions added by every stage": lambda: _change(stage_model, "NoPositions", _AllPositions),
+    "gradients between stages summed over tensor-parallel ranks": lambda: _change(
+        tensor, "gather_alike", tensor.gather
+    ),
+}
+
+
+def _with_second_copy(named: Any) -> Any:
+    return lambda self, *, tied_once=False: named(self)
+
+
+@functools.cache
+def results(name: str) -> list[dict[str, Any]]:
+    return run_group(_run_all, {"quick": QUICK, "product": PRODUCT}[name], WORLD_SIZE)
+
+
+def _result(name: str, index: int) -> dict[str, Any]:
+    result = results(name)[index]
+    if "error" in result:
+        pytest.fail(result["error"])
+    return result
+
+
+def _all(cases: list[MeshCase], *, faulty: bool) -> list[Any]:
+    return [pytest.param(i, id=case.name) for i, case in enumerate(cases) if bool(case.fault) == faulty]
+
+
+@pytest.mark.parametrize("index", _all(QUICK, faulty=False))
+def test_gradients_of_every_parameter_are_those_of_the_dense_model(index: int) -> None:
+    result = _result("quick", index)
+    assert differences(result["trained"], QUICK[index].recipe) == []
+    assert result["mismatches"] == []
+
+
+@pytest.mark.parametrize("index", _all(QUICK, faulty=True))
+def test_a_planted_fault_is_seen(index: int) -> None:
+    assert differences(_result("quick", index)["trained"], QUICK[index].recipe) != []
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("index", _all(PRODUCT, faulty=False))
+def test_every_combination_trains_as_the_dense_model_does(index: int) -> None:
+    result = _result("product", index)
+    assert differences(result["trained"], PRODUCT[index].recipe) == []
+    assert result["mismatches"] == []

@@ -1,0 +1,138 @@
+"""What every rank of a group does in the tests of checkpoints: train, save, load into another engine, train on."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainers import data, engines
+from trainers.engines import Engine
+from trainers.engines.step import Unmarked
+from trainers.measuring.steps import losses_of
+from trainers.training import checkpoint
+from trainers.training.checkpoint import CheckpointWriter
+from trainers.values.batch import BatchPoint
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
+from trainers.values.spec import ModelSpec
+from trainers.values.training import FORMAT, Manifest, Schedule
+
+GLOBAL_BATCH = 4
+STEPS = 3
+MODEL = ModelSpec(name="tiny", architecture="bloom", num_layers=2, hidden_size=20, num_heads=4, vocab_size=97)
+
+
+def recipe(**fields: Any) -> Recipe:
+    """Of a model whose parameters no number of ranks divides evenly."""
+    known: dict[str, Any] = {"compute_precision": "fp32", "learning_rate": 1e-2}
+    return Recipe(model=MODEL, seq_len=12, global_batch=GLOBAL_BATCH, **{**known, **fields})
+
+
+def _model(architecture: str, **fields: Any) -> ModelSpec:
+    return ModelSpec(
+        name=architecture, architecture=architecture, num_layers=2, hidden_size=20, num_heads=2, vocab_size=97, **fields
+    )
+
+
+FP_RECIPES = {
+    "bloom": recipe(),
+    "gpt2": dataclasses.replace(recipe(), model=_model("gpt2", max_positions=32)),
+    "llama": dataclasses.replace(recipe(), model=_model("llama", ffn_size=40, num_kv_heads=1, max_positions=32)),
+}
+"""One of each kind of model: tied heads or not, transposed weights or not."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hop:
+    """A checkpoint of one layout that others go on from."""
+
+    recipe: Recipe
+    saved_by: Layout | None
+    """None for the checkpoint that `folder` holds already."""
+    loaded_by: tuple[Layout, ...]
+    folder: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Curves:
+    """Losses after the checkpoint: of the engine that saved it, and of those that went on from it."""
+
+    undisturbed: list[float]
+    continued: list[list[float]]
+    weights: list[dict[str, torch.Tensor]]
+    """After loading, of each engine that went on."""
+
+
+def hops(wanted: list[Hop]) -> list[Curves]:
+    """Plays them one after the other."""
+    return [_play(hop) for hop in wanted]
+
+
+def _play(hop: Hop) -> Curves:
+    folder, undisturbed = Path(hop.folder), []
+    if hop.saved_by is not None:
+        engine = engines.create(hop.recipe, hop.saved_by, torch.device("cpu"))
+        train(engine, hop.recipe, hop.saved_by, 0)
+        writer = CheckpointWriter(folder, keep=2, is_current=lambda: True)
+        writer.save(engine, manifest(hop.recipe, engine))
+        undisturbed = train(engine, hop.recipe, hop.saved_by, STEPS)  # while the checkpoint is being written
+        written = writer.finish()
+        assert written is not None and not written.error, written
+        engine.close()
+    continued: list[list[float]] = []
+    loaded: list[dict[str, torch.Tensor]] = []
+    newest = checkpoint.newest(folder)
+    assert newest is not None
+    for layout in hop.loaded_by:
+        engine = engines.create(hop.recipe, layout, torch.device("cpu"))
+        checkpoint.load(engine, newest)
+        loaded.append({name: weight.clone() for name, weight in engine.named_full_weights()})
+        continued.append(train(engine, hop.recipe, layout, STEPS))
+        engine.close()
+    return Curves(undisturbed=undisturbed, continued=continued, weights=loaded)
+
+
+def train(engine: Engine, of: Recipe, layout: Layout, first: int) -> list[float]:
+    """The losses of steps `first` and on, in two micro-steps each."""
+    batch = BatchPoint.of(of, layout, max(1, GLOBAL_BATCH // (2 * layout.data_parallel)))
+    source, rank = data.source(of), layout.data_parallel_rank(dist.get_rank())
+    losses: list[float] = []
+    for step in range(first, first + STEPS):
+        taken = [
+            data.sample_indices(batch, data_parallel=layout.data_parallel, rank=rank, micro_step=k)
+            for k in range(batch.grad_accum)
+        ]
+        engine.set_learning_rate(of.learning_rate)
+        result = engine.step([torch.from_numpy(source.sequences(step, each)) for each in taken], Unmarked())
+        losses += losses_of([result], _gather)
+    return losses
+
+
+def manifest(of: Recipe, engine: Engine) -> Manifest:
+    """Of a checkpoint after the first steps."""
+    counters = engine.counters()
+    return Manifest(
+        format=FORMAT,
+        recipe_id=of.id,
+        step=STEPS,
+        tokens=STEPS * of.tokens_per_step,
+        samples=STEPS * GLOBAL_BATCH,
+        epoch=0,
+        sample=STEPS * GLOBAL_BATCH,
+        optimizer_step=counters.optimizer_step,
+        loss_scale=counters.loss_scale,
+        loss_scale_steps=counters.loss_scale_steps,
+        learning_rate=of.learning_rate,
+        schedule=Schedule(kind="constant", tokens=10**6),
+        train_s=0.0,
+        layout="",
+        attempt=1,
+    )
+
+
+def _gather(value: Any) -> list[Any]:
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return found

@@ -1,0 +1,125 @@
+"""Trainings that are killed for real: a driver, twenty workers at random, and other numbers of workers on the way."""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from platform.training.folder import TrainingFolder, steps_of
+from tests.training.loop_group import DDP, STEP
+from tests.training.test_plan import write_layout
+from trainers.values.layout import Layout
+from trainers.values.training import Begun, Saved
+from trainers.values.training_lines import Reader
+
+pytestmark = [pytest.mark.ray, pytest.mark.heavy]
+
+ROOT = Path(__file__).parents[2]
+STEPS = 1000
+ENVIRONMENT = {
+    **{name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))},
+    "CUDA_VISIBLE_DEVICES": "",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+def start(folder: Path, name: str, layout: Layout = DDP, *argv: str) -> "subprocess.Popen[bytes]":
+    """The command as a process of its own, in a process group of its own."""
+    target = write_layout(folder / f"{name}-{layout.world_size}.json", layout)
+    given = ["--tokens", str(STEPS * STEP), "--out", str(folder / name), "--studies", str(folder), "--address", "local"]
+    command = [sys.executable, "-m", "platform.train", str(target), *given, "--checkpoint-steps", "20", *argv]
+    with (folder / f"{name}.err").open("ab") as err:
+        return subprocess.Popen(
+            command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=err, start_new_session=True
+        )
+
+
+def wait_for(folder: Path, step: int, process: "subprocess.Popen[bytes]") -> None:
+    """Waits until a checkpoint of that step or a later one is recorded."""
+    reader = Reader(folder / "training.jsonl")
+    while not any(isinstance(each, Saved) and each.step >= step for each in reader.read()):
+        assert process.poll() is None, "the training ended before it was disturbed"
+        time.sleep(0.02)
+
+
+def losses(folder: Path) -> list[float]:
+    return [loss for each in steps_of(TrainingFolder(folder).so_far()) for loss in each.losses]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("trainings")
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> list[float]:
+    """The losses of a training that nothing disturbed."""
+    assert start(folder, "whole").wait() == 0, (folder / "whole.err").read_text()
+    return losses(folder / "whole")
+
+
+def test_the_same_command_goes_on_after_a_killed_driver(folder: Path, whole: list[float]):
+    process = start(folder, "driver")
+    wait_for(folder / "driver", 100, process)
+    left = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert start(folder, "driver").wait() == 0, (folder / "driver.err").read_text()
+    psutil.wait_procs(left, timeout=120)
+    begun = [each.step for each in TrainingFolder(folder / "driver").so_far() if isinstance(each, Begun)]
+    assert begun[0] == 0 and begun[1] >= 100
+    assert losses(folder / "driver") == whole
+
+
+def test_twenty_random_kills_of_workers_leave_the_undisturbed_losses(folder: Path, whole: list[float]):
+    kills: list[int] = []
+    process, over = start(folder, "kills"), threading.Event()
+    killer = threading.Thread(target=_kill_at_random, args=(folder / "kills", process, over, kills))
+    killer.start()
+    code = process.wait()
+    over.set()
+    killer.join()
+    assert code == 0, (folder / "kills.err").read_text()
+    print(f"{len(kills)} kills, {STEPS} steps, final loss {losses(folder / 'kills')[-1]}, undisturbed {whole[-1]}")
+    assert len(kills) == 20
+    assert losses(folder / "kills") == whole
+
+
+def _kill_at_random(folder: Path, process: "subprocess.Popen[bytes]", over: threading.Event, kills: list[int]) -> None:
+    """Kills a worker twenty times, each some random time after its attempt's workers were ready."""
+    draw, reader = random.Random(0), Reader(folder / "training.jsonl")
+    while len(kills) < 20 and not over.wait(0.05):
+        if not any(isinstance(each, Begun) for each in reader.read()) or over.wait(draw.random()):
+            continue
+        workers: list[psutil.Process] = []
+        for each in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if "RayTrainWorker" in " ".join(each.cmdline()) and each.pid not in kills:
+                    workers.append(each)
+        if workers:
+            chosen = draw.choice(workers)
+            kills.append(chosen.pid)
+            chosen.kill()
+
+
+def test_two_then_four_then_one_worker(folder: Path, whole: list[float]):
+    for layout, step in ((DDP, 200), (Layout(engine="ddp", dp_replicate=4), 600), (Layout(engine="ddp"), None)):
+        process = start(folder, "numbers", layout)
+        if step is not None:
+            wait_for(folder / "numbers", step, process)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait() == 130, (folder / "numbers.err").read_text()
+        else:
+            assert process.wait() == 0, (folder / "numbers.err").read_text()
+    found = losses(folder / "numbers")
+    largest = max(abs(a - b) for a, b in zip(found, whole, strict=True))
+    print(f"largest difference of a loss {largest:.2g}, of the last {abs(found[-1] - whole[-1]):.2g}")
+    assert found == pytest.approx(whole, rel=1e-3)

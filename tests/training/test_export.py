@@ -1,0 +1,94 @@
+"""A checkpoint as a transformers folder, and a training that begins with one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from transformers import AutoModelForCausalLM
+
+from tests.contract.group import run_group
+from tests.training.engines_group import FP_RECIPES, manifest, train
+from trainers import engines
+from trainers.training import checkpoint, initial_weights
+from trainers.training.checkpoint import CheckpointWriter
+from trainers.training.export import export
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
+
+pytestmark = pytest.mark.contract
+
+DDP = Layout(engine="ddp", dp_replicate=2)
+ZERO_3 = Layout(engine="deepspeed", zero_stage=3, dp_shard=2, grad_sync="every")
+FSDP = Layout(engine="fsdp", zero_stage=3, dp_shard=2)
+
+
+def probe(recipe: Recipe) -> torch.Tensor:
+    return torch.arange(2 * recipe.seq_len).reshape(2, -1) % recipe.model.vocab_size
+
+
+def _played(wanted: list[tuple[Recipe, str]]) -> list[dict[str, Any]]:
+    """On every rank: trains with DDP, saves and exports; begins with the export in ZeRO-3 and FSDP2."""
+    return [_one(recipe, Path(folder)) for recipe, folder in wanted]
+
+
+def _one(recipe: Recipe, folder: Path) -> dict[str, Any]:
+    engine = engines.create(recipe, DDP, torch.device("cpu"))
+    train(engine, recipe, DDP, 0)
+    writer = CheckpointWriter(folder / "checkpoints", keep=1, is_current=lambda: True)
+    writer.save(engine, manifest(recipe, engine))
+    writer.finish()
+    trained = engine.logits(probe(recipe)).clone()
+    engine.close()
+    newest = checkpoint.newest(folder / "checkpoints")
+    assert newest is not None
+    if dist.get_rank() == 0:
+        export(newest, recipe, folder / "model")
+    dist.barrier()
+    begun: list[torch.Tensor] = []
+    for layout in (ZERO_3, FSDP):
+        other = engines.create(recipe, layout, torch.device("cpu"))
+        initial_weights.load(other, folder / "model")
+        begun.append(other.logits(probe(recipe)).clone())
+        other.close()
+    return {"trained": trained, "begun": begun}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {name: tmp_path_factory.mktemp(name) for name in FP_RECIPES}
+
+
+@pytest.fixture(scope="module")
+def found(folders: dict[str, Path]) -> dict[str, dict[str, Any]]:
+    wanted = [(recipe, str(folders[name])) for name, recipe in FP_RECIPES.items()]
+    return dict(zip(FP_RECIPES, run_group(_played, wanted, 2), strict=True))
+
+
+@pytest.mark.parametrize("name", FP_RECIPES)
+def test_the_exported_model_gives_the_logits_of_the_trained_one(
+    name: str, folders: dict[str, Path], found: dict[str, dict[str, Any]]
+):
+    model = AutoModelForCausalLM.from_pretrained(folders[name] / "model", attn_implementation="eager")
+    assert model.dtype == torch.float32
+    with torch.no_grad():
+        logits = model(probe(FP_RECIPES[name])).logits
+    torch.testing.assert_close(logits, found[name]["trained"], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", FP_RECIPES)
+def test_a_training_begins_with_the_weights_of_a_folder(name: str, found: dict[str, dict[str, Any]]):
+    for logits in found[name]["begun"]:
+        torch.testing.assert_close(logits, found[name]["trained"], rtol=1e-6, atol=1e-6)
+
+
+def test_a_folder_of_another_model_is_refused(folders: dict[str, Path], found: dict[str, dict[str, Any]]):
+    files = initial_weights.WeightFiles(folders["bloom"] / "model")
+    with pytest.raises(ValueError, match=r"has no weight transformer\.wte\.weight: it is of another model"):
+        files.stored_name("transformer.wte.weight", "transformer")
+
+
+def test_a_folder_without_safetensors_is_refused(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"holds neither model\.safetensors nor"):
+        initial_weights.WeightFiles(tmp_path)

@@ -1,0 +1,141 @@
+"""The loop of a training on two ranks: its records, and that a training which was cut goes on as if it had not been."""
+
+import dataclasses
+import itertools
+from pathlib import Path
+
+import pytest
+
+from tests.contract.group import run_group
+from tests.disks import small_disk
+from tests.training.loop_group import DDP, FSDP, RECIPE, STEP, Attempt, attempts, job, plan
+from trainers.training import checkpoint
+from trainers.values.batch import BatchPoint
+from trainers.values.training import Begun, NotSaved, Phase, Record, Saved, Steps, Validated
+from trainers.values.training_files import CHECKPOINTS, RECORDS
+from trainers.values.training_lines import Reader, without_redone
+
+pytestmark = pytest.mark.contract
+
+RAMP = plan(
+    phases=(
+        Phase(end_tokens=4 * STEP, layout=DDP, batch=BatchPoint(micro_batch=1, grad_accum=1)),
+        Phase(end_tokens=8 * STEP, layout=DDP, batch=BatchPoint(micro_batch=1, grad_accum=2)),
+        Phase(end_tokens=12 * STEP, layout=FSDP, batch=BatchPoint(micro_batch=2, grad_accum=1)),
+    )
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("trainings")
+
+
+@pytest.fixture(scope="module")
+def ended(folder: Path) -> dict[str, str]:
+    """Why each attempt ended; all are played in one group of two ranks."""
+    wanted = {
+        "undisturbed": Attempt(job=job(folder / "undisturbed", plan())),
+        "cut": Attempt(job=job(folder / "cut", plan()), dies_before=7),
+        "cut, on": Attempt(job=job(folder / "cut", plan(), attempt=2)),
+        "moved": Attempt(job=job(folder / "moved", plan()), dies_before=10),
+        "moved, on": Attempt(job=job(folder / "moved", plan(FSDP), attempt=2)),
+        "ramp": Attempt(job=job(folder / "ramp", RAMP)),
+        "ramp, on": Attempt(job=job(folder / "ramp", RAMP, attempt=2, layout=FSDP)),
+    }
+    return dict(zip(wanted, run_group(attempts, list(wanted.values()), 2), strict=True))
+
+
+def records(folder: Path) -> list[Record]:
+    return without_redone(Reader(folder / RECORDS).read())
+
+
+def losses(folder: Path) -> list[float]:
+    return [loss for each in records(folder) if isinstance(each, Steps) for loss in each.losses]
+
+
+def held_out(folder: Path) -> list[tuple[int, float]]:
+    return [(each.step, each.loss) for each in records(folder) if isinstance(each, Validated)]
+
+
+def test_steps_held_out_losses_and_checkpoints_are_recorded(folder: Path, ended: dict[str, str]):
+    assert ended["undisturbed"] == "done"
+    found = records(folder / "undisturbed")
+    steps = [each for each in found if isinstance(each, Steps)]
+    assert [step for each in steps for step in range(each.first_step, each.last_step + 1)] == list(range(1, 13))
+    assert steps[-1].tokens == 12 * STEP
+    assert all(0 < earlier.train_s < later.train_s for earlier, later in itertools.pairwise(steps))
+    assert [step for step, _ in held_out(folder / "undisturbed")] == [0, 5, 10, 12]
+    assert [each.step for each in found if isinstance(each, Saved)] == [0, 4, 8, 12]
+    assert sorted(path.name for path in (folder / "undisturbed" / CHECKPOINTS).iterdir()) == [
+        "step-00000008-1",
+        "step-00000012-1",
+    ]
+
+
+def test_the_learning_rate_follows_the_schedule(folder: Path, ended: dict[str, str]):
+    rates = [
+        rate for each in records(folder / "undisturbed") if isinstance(each, Steps) for rate in each.learning_rates
+    ]
+    schedule = plan().schedule
+    assert rates == [RECIPE.learning_rate * schedule.share_at(step * STEP) for step in range(1, 13)]
+    assert rates[0] < rates[1] < rates[2] == max(rates) and rates[-1] == pytest.approx(1e-3)
+
+
+def test_the_loss_falls(folder: Path, ended: dict[str, str]):
+    found = held_out(folder / "undisturbed")
+    assert found[-1][1] < found[0][1] < 5.6
+
+
+def test_a_cut_training_goes_on_bit_for_bit(folder: Path, ended: dict[str, str]):
+    assert (ended["cut"], ended["cut, on"]) == ("gone", "done")
+    assert [each.step for each in records(folder / "cut") if isinstance(each, Begun)] == [0, 4]
+    assert losses(folder / "cut") == losses(folder / "undisturbed")
+    assert held_out(folder / "cut") == held_out(folder / "undisturbed")
+
+
+def test_a_training_goes_on_with_another_engine(folder: Path, ended: dict[str, str]):
+    assert ended["moved, on"] == "done"
+    assert losses(folder / "moved") == pytest.approx(losses(folder / "undisturbed"), rel=1e-6)
+    assert held_out(folder / "moved")[-1][1] == pytest.approx(held_out(folder / "undisturbed")[-1][1], rel=1e-6)
+
+
+def test_a_ramp_grows_the_batch_and_a_checkpoint_crosses_to_another_layout(folder: Path, ended: dict[str, str]):
+    assert (ended["ramp"], ended["ramp, on"]) == ("done", "done")
+    steps = [each for each in records(folder / "ramp") if isinstance(each, Steps)]
+    sizes = [each.tokens_per_step for each in steps for _ in each.losses]
+    assert sizes == [STEP // 2] * 8 + [STEP] * 8
+    newest = checkpoint.newest(folder / "ramp" / CHECKPOINTS)
+    assert newest is not None
+    manifest = checkpoint.read_manifest(newest)
+    assert (manifest.samples, manifest.tokens, manifest.optimizer_step) == (8 * 2 + 8 * 4, 12 * STEP, 16)
+
+
+def test_the_same_samples_are_seen_whatever_the_ramp(folder: Path, ended: dict[str, str]):
+    """The data's place counts sequences, not steps: at its end the ramp stands where the plain training does."""
+    places = [
+        checkpoint.read_manifest(path)
+        for name in ("undisturbed", "ramp")
+        if (path := checkpoint.newest(folder / name / CHECKPOINTS)) is not None
+    ]
+    assert {(each.epoch, each.sample) for each in places} == {(0, 48)}
+
+
+def test_the_records_of_a_superseded_attempt_are_left_out(folder: Path, ended: dict[str, str]):
+    found = Reader(folder / "cut" / RECORDS).read()
+    redone = [each for each in found if isinstance(each, Steps) and each.attempt == 1 and each.first_step > 4]
+    assert redone and not any(each in records(folder / "cut") for each in redone)
+    assert dataclasses.is_dataclass(redone[0])
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_and_loses_no_record(
+    folder: Path, ended: dict[str, str], tmp_path: Path
+):
+    with small_disk(tmp_path / "disk", 2) as disk:
+        attempt = Attempt(job=job(disk, plan()), full_before=6, free_before=10)
+        assert run_group(attempts, [attempt], 2) == ["done"]
+        (missing,) = (each for each in records(disk) if isinstance(each, NotSaved))
+        assert (missing.step, missing.reason) == (8, "No space left on device")
+        assert [each.step for each in records(disk) if isinstance(each, Saved)] == [0, 4, 12]
+        assert sorted(path.name for path in (disk / CHECKPOINTS).iterdir()) == ["step-00000004-1", "step-00000012-1"]
+        assert losses(disk) == losses(folder / "undisturbed")

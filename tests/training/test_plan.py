@@ -1,0 +1,148 @@
+"""From options to a plan, and what is refused before any device is touched, each with one sentence."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from platform import train
+from platform.common.errors import InputError
+from platform.training.folder import TrainingFolder
+from platform.training.plan import make_plan
+from platform.training.target import read_target
+from tests.training.loop_group import DDP, FSDP, RECIPE, STEP
+from trainers.values.batch import BatchPoint
+from trainers.values.codec import to_json
+from trainers.values.layout import Layout
+from trainers.values.training import Plan
+
+Make = Callable[..., Plan]
+
+
+def write_layout(path: Path, layout: Layout = DDP, **parts: Any) -> Path:
+    """A layout's file with a recipe and a batch point, as a search writes it."""
+    batch = BatchPoint(micro_batch=2, grad_accum=1)
+    path.write_text(json.dumps(to_json({"layout": layout, "recipe": RECIPE, "batch": batch, **parts})))
+    return path
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """The plan of a command with these arguments, on `layout.json` unless `target` says otherwise."""
+    write_layout(tmp_path / "layout.json")
+
+    def made(*argv: str, tokens: int = 100 * STEP, target: Path | None = None, before: Plan | None = None) -> Plan:
+        options = train.parse([str(target or tmp_path / "layout.json"), "--tokens", str(tokens), *argv])
+        return make_plan(options, read_target(options.target, options.studies, options.recipe), before)
+
+    return made
+
+
+def test_a_layouts_file_is_trained_as_it_says(make: Make):
+    plan = make()
+    (phase,) = plan.phases
+    assert (phase.layout, phase.batch, plan.recipe) == (DDP, BatchPoint(micro_batch=2, grad_accum=1), RECIPE)
+    assert plan.schedule.warmup_tokens == STEP and plan.schedule.final_share == 0.1
+    assert plan.validation.sequences > 0 and plan.validation.every_tokens == 5 * STEP
+
+
+def test_phases_take_batch_points_that_fit_them(make: Make, tmp_path: Path):
+    other = write_layout(tmp_path / "other.json", FSDP)
+    plan = make("--phase", f"{10 * STEP}:2", "--phase", f"{20 * STEP}:6:{other}")
+    assert [(phase.end_tokens, phase.layout.engine, phase.batch) for phase in plan.phases] == [
+        (10 * STEP, "ddp", BatchPoint(micro_batch=1, grad_accum=1)),
+        (30 * STEP, "fsdp", BatchPoint(micro_batch=1, grad_accum=3)),
+        (100 * STEP, "ddp", BatchPoint(micro_batch=2, grad_accum=1)),
+    ]
+
+
+def test_a_bare_layout_goes_on_with_the_recipe_of_its_training(make: Make, tmp_path: Path):
+    bare = tmp_path / "bare.json"
+    bare.write_text(json.dumps({"layout": to_json(FSDP)}))
+    plan = make(target=bare, before=make())
+    assert plan.recipe == RECIPE and plan.phases[0].batch == BatchPoint(micro_batch=1, grad_accum=2)
+    with pytest.raises(InputError, match="a layout without a recipe"):
+        make(target=bare)
+
+
+def test_wsd_decays_over_the_last_fifth(make: Make):
+    schedule = make("--schedule", "wsd").schedule
+    assert (schedule.decay_tokens, schedule.final_share) == (20 * STEP, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--phase", "64:3"], "a global batch of 3 does not go over 2 data-parallel ranks"),
+        (["--phase", f"{200 * STEP}:4"], "the phases of --phase take"),
+        (["--decay-tokens", "10"], "--decay-tokens belongs to --schedule wsd"),
+        (["--data", "/nowhere"], "/nowhere"),
+        (["--warmup-tokens", "1e9"], "do not go into"),
+        (["--learning-rate", "0"], "must be a number above 0"),
+        (["--val-tokens", "1e12"], "held out"),
+        (["--start-from", "/nowhere"], "holds no config.json"),
+        (["--phase", "many:4"], "must be a whole number"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(argv: list[str], said: str, make: Make):
+    with pytest.raises(InputError, match=said) as refused:
+        make(*argv)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_folder_of_another_model_is_refused_before_anything_starts(make: Make, tmp_path: Path):
+    (tmp_path / "config.json").write_text('{"model_type": "bloom"}')
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(InputError, match="holds a bloom model, the recipe has gpt2"):
+        make("--start-from", str(tmp_path))
+
+
+def test_a_training_goes_on_with_the_same_mathematics_alone(make: Make, tmp_path: Path):
+    folder = TrainingFolder(tmp_path / "training")
+    with folder.held():
+        folder.agree(make())
+        identity = folder.identity()
+        folder.agree(make(target=write_layout(tmp_path / "fsdp.json", FSDP)))
+        assert folder.identity() == identity
+        kept = folder.plan()
+        assert kept is not None and kept.phases[0].layout == FSDP
+        for argv, what in (
+            (["--learning-rate", "0.5"], "the recipe differ"),
+            (["--schedule", "constant"], "the learning-rate schedule differ"),
+            (["--phase", f"{STEP}:2"], "the phases' tokens and global batches differ"),
+        ):
+            with pytest.raises(InputError, match=what):
+                folder.agree(make(*argv))
+
+
+def test_two_drivers_do_not_train_in_one_folder(tmp_path: Path):
+    folder = TrainingFolder(tmp_path / "training")
+    with folder.held(), pytest.raises(InputError, match="another process trains in"), folder.held():
+        pass
+
+
+def test_every_attempt_has_a_higher_number_and_takes_back_the_wish_to_stop(tmp_path: Path):
+    folder = TrainingFolder(tmp_path)
+    assert folder.next_attempt() == 1
+    folder.ask_to_stop()
+    assert folder.next_attempt() == 2
+    assert not (tmp_path / ".stop").exists()
+
+
+def test_a_plan_of_another_format_is_refused(make: Make, tmp_path: Path):
+    folder = TrainingFolder(tmp_path)
+    folder.agree(make())
+    path = tmp_path / "training.json"
+    path.write_text(path.read_text().replace('"format": 1', '"format": 9'))
+    with pytest.raises(InputError, match="has format 9, this version reads 1"):
+        folder.plan()
+
+
+def test_a_bad_command_ends_with_code_2_and_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = write_layout(tmp_path / "layout.json", recipe=dataclasses.replace(RECIPE, data=str(tmp_path / "gone")))
+    assert train.main([str(path), "--tokens", "1000"]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+    assert not (tmp_path / "training").exists()

@@ -1,0 +1,83 @@
+"""Who wins is asked in one place: reports, the mirror and the exit code are made from a command's one result."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PLATFORM = Path(__file__).parents[2] / "platform"
+RANKING = frozenset(
+    [
+        "winner",
+        "ranked",
+        "rank",
+        "by_speed",
+        "points",
+        "comparisons",
+        "compared",
+        "named_winner",
+        "contenders",
+        "contenders_of",
+        "unresolved",
+        "unresolved_of",
+        "compare",
+        "verdict_on",
+        "coverage",
+        "has_curves",
+    ]
+)
+"""Functions of `platform/finals` that say what a result is made of."""
+MAKERS = frozenset(("report.py", "session/ending.py", "session/scaling.py", "reports/progress.py"))
+"""Modules that compute a result: a command's, and that of a search while it runs."""
+MIRRORED = frozenset(("mirror/mirror.py", "mirror/study_run.py"))
+"""The mirror's own reading of a journal while the search runs, and of the other studies of a group."""
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(PLATFORM.rglob("*.py")):
+        yield str(path.relative_to(PLATFORM)), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """Names that come from `platform.finals`, and its modules that are imported whole."""
+    froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    names = {each.name for node in froms if str(node.module).startswith("platform.finals.") for each in node.names}
+    return names | {f"{each.name} whole" for node in froms if node.module == "platform.finals" for each in node.names}
+
+
+def makes_result(tree: ast.AST) -> bool:
+    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    attributes = (each for each in calls if isinstance(each, ast.Attribute) and each.attr == "of")
+    return any(isinstance(each.value, ast.Name) and each.value.id == "Result" for each in attributes)
+
+
+def test_the_loop_alone_asks_what_ranks_points() -> None:
+    askers = {name for name, tree in modules() if any(each in RANKING for each in imported(tree))}
+    assert {name for name in askers if name.split("/")[0] not in ("finals", "loop")} == set()
+
+
+def test_no_module_of_the_finals_is_imported_whole_elsewhere() -> None:
+    whole = {name for name, tree in modules() if any(each.endswith(" whole") for each in imported(tree))}
+    assert {name for name in whole if not name.startswith("finals/")} == set()
+
+
+def test_a_result_is_computed_by_the_commands_and_while_a_search_runs() -> None:
+    assert {name for name, tree in modules() if makes_result(tree)} == MAKERS | MIRRORED
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from platform.finals.ranking import winner",
+        "from platform.finals.contenders import named_winner as best",
+        "def f():\n    from platform.finals.gate import verdict_on",
+    ],
+)
+def test_an_import_of_what_ranks_points_is_seen(line: str) -> None:
+    assert imported(ast.parse(line)) & RANKING
+
+
+def test_an_import_of_a_whole_module_and_a_computed_result_are_seen() -> None:
+    assert imported(ast.parse("from platform.finals import ranking")) == {"ranking whole"}
+    assert makes_result(ast.parse("x = show(Result.of(history))")) and not makes_result(ast.parse("Batch.of(history)"))

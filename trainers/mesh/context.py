@@ -1,0 +1,74 @@
+"""Context parallelism: a rank's part of every sequence, cut so that causal attention is as much work on every rank.
+
+A sequence is cut into twice as many pieces as there are ranks. A rank has one from the head and the one as far from the
+tail: what the first one looks back on is short where it is long for the second. All but attention goes token by token;
+attention gathers keys and values of all ranks (`trainers.kernels.attention.Share`). The loss is the mean over a rank's
+tokens, of which all ranks have as many, so gradients are averaged over context-parallel as over data-parallel ranks.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainers.kernels.attention import SHARE, Share
+from trainers.mesh.groups import Mesh
+from trainers.models import Model, share_attention
+
+
+class ContextParallel:
+    """The rank's part of sequences of `seq_len` tokens along the mesh's `cp` axis, and its `heads` of attention."""
+
+    def __init__(
+        self, models: Sequence[Model], mesh: Mesh, heads: range, *, seq_len: int, device: torch.device
+    ) -> None:
+        spec = models[0].spec
+        self.size = mesh.size("cp")
+        self._share = Share(num_heads=spec.num_heads, heads=heads)
+        self._takes_positions = spec.position != "alibi"
+        if self.size > 1:
+            orders = [order_of(rank, self.size, seq_len) for rank in range(self.size)]
+            self._share.queries = orders[mesh.coordinates["cp"]].to(device)
+            self._share.keys = torch.cat(orders).to(device)
+            self._share.group = mesh.group("cp")
+        if self.size > 1 or len(heads) < spec.num_heads:
+            for model in models:
+                share_attention(model, self._share)
+
+    def part(self, tokens: torch.Tensor) -> torch.Tensor:
+        """This rank's part of int64 [batch, seq_len] tokens."""
+        if self._share.queries is None:
+            return tokens
+        self._share.check_length(tokens.shape[1] // self.size)
+        return tokens.index_select(1, self._share.queries)
+
+    def positions(self) -> dict[str, torch.Tensor]:
+        """Arguments of a model's forward pass that say where in their sequence this rank's tokens stand."""
+        known = self._share.queries is not None and self._takes_positions
+        return {"position_ids": self._share.queries[None]} if known and self._share.queries is not None else {}
+
+    def inputs(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+        """This rank's tokens, the labels that follow them, and their positions, out of [batch, seq_len + 1] tokens."""
+        return self.part(tokens[:, :-1]), self.part(tokens[:, 1:]), self.positions()
+
+    def whole(self, output: torch.Tensor) -> torch.Tensor:
+        """[batch, seq_len, ...] in the sequence's order out of the ranks' parts; a collective without gradient."""
+        if self._share.queries is None or self._share.keys is None:
+            return output
+        ranks = [torch.empty_like(output) for _ in range(self.size)]
+        dist.all_gather(ranks, output.contiguous(), group=self._share.group)
+        return torch.cat(ranks, 1).index_select(1, self._share.keys.argsort())
+
+    @staticmethod
+    def in_effect(models: Sequence[Model]) -> int:
+        """The degree by which sequences are cut, by the group that the model's attention gathers over."""
+        share: Any = getattr(models[0].module.config, SHARE, None)
+        return 1 if share is None or share.group is None else dist.get_world_size(share.group)
+
+
+def order_of(rank: int, size: int, seq_len: int) -> torch.Tensor:
+    """Positions of the tokens of a rank, in its order: piece `rank` from the head, then that from the tail."""
+    piece = seq_len // (2 * size)
+    places = torch.arange(piece)
+    return torch.cat((places + rank * piece, places + (2 * size - 1 - rank) * piece))

@@ -1,0 +1,24 @@
+"""The norm of gradients of which a rank holds a part."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+def global_norm(gradients: Iterable[tuple[torch.Tensor, int]], group: Any, device: torch.device) -> torch.Tensor:
+    """The norm over the ranks of `group`, 0-dim fp32 on `device`; None for a rank that holds everything.
+
+    Each gradient comes with the number of ranks of the group that hold the same one, so that it counts once.
+    """
+    by_copies: dict[int, list[torch.Tensor]] = {}
+    for gradient, copies in gradients:
+        by_copies.setdefault(copies, []).append(gradient)
+    squares = torch.zeros((), dtype=torch.float32, device=device)
+    for copies, alike in by_copies.items():
+        squares += nn.utils.get_total_norm(alike).float().square().to(device) / copies
+    if group is not None:
+        dist.all_reduce(squares, group=group)
+    return squares.sqrt()

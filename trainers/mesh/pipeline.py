@@ -1,0 +1,220 @@
+"""The stages of one rank, trained as one pipeline: what engines ask for where `pp` is above 1."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trainers.architectures import architecture_of
+from trainers.mesh.context import ContextParallel
+from trainers.mesh.schedule import Schedule, ScheduledStage
+from trainers.mesh.stage_model import run_stage
+from trainers.mesh.stages import Stage, stages_of_rank
+from trainers.models import Model
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One stage that this rank runs."""
+
+    stage: Stage
+    model: Model
+    """What of the transformers model it has."""
+    module: nn.Module
+    """The same as the engine has laid it out: sharded, wrapped or as it is."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Hooks:
+    """What a pipeline asks of its engine."""
+
+    computing: Callable[[], AbstractContextManager[Any]]
+    """The context of a forward pass."""
+    exchanges: Callable[[nn.Module, bool], bool]
+    """Told which stage's backward pass comes and whether it is the step's last, prepares the exchange of gradients and
+    says whether this pass has one."""
+    scaled: Callable[[torch.Tensor], torch.Tensor]
+    """Of a micro-batch's mean loss, what is differentiated."""
+
+
+class Pipeline:
+    """Runs micro-batches through the stages of a pipeline group, of which this rank has `parts`."""
+
+    def __init__(
+        self,
+        models: Sequence[Model],
+        modules: Sequence[nn.Module],
+        *,
+        recipe: Recipe,
+        layout: Layout,
+        group: Any,
+        context: ContextParallel,
+        device: torch.device,
+        hidden_dtype: torch.dtype,
+        hooks: Hooks,
+    ) -> None:
+        """`models` are the stages that this rank runs, `modules` the same as the engine has laid them out.
+
+        `group` are the ranks of this pipeline; what stages send each other is of `hidden_dtype`.
+        """
+        stages = stages_of_rank(recipe, layout, dist.get_rank(group))
+        self._parts = tuple(
+            Part(stage=stage, model=model, module=module)
+            for stage, model, module in zip(stages, models, modules, strict=True)
+        )
+        self._recipe, self._layout, self._context = recipe, layout, context
+        self._group, self._device, self._hidden_dtype, self._hooks = group, device, hidden_dtype, hooks
+        self._size: tuple[int, ...] = ()
+        self._losses: list[torch.Tensor] = []
+        self._ends: Any = _ends_group(group) if recipe.model.tied_embeddings else None
+
+    def in_effect(self) -> dict[str, Any]:
+        """What runs, under the names of Layout; None for what is not known before a step has run."""
+        return {
+            "pp": dist.get_world_size(self._group),
+            "schedule": self._schedule.in_effect if self._size else None,
+            "virtual": len(self._parts),
+        }
+
+    def run(self, micro_batches: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Forward and backward pass of all micro-batches; their mean losses where this rank has the head, else none."""
+        size = (len(micro_batches), *micro_batches[0].shape)
+        if size != self._size:
+            self._schedule = self._make_schedule(*size)
+            self._size = size
+        self._losses = []
+        self._schedule.run(micro_batches)
+        return self._losses
+
+    def tied_copy(self) -> nn.Parameter | None:
+        """This rank's copy of a table that the embedding and the head share; None where it has none."""
+        family = architecture_of(self._recipe.model.architecture)
+        for part in self._parts if self._recipe.model.tied_embeddings else ():
+            for has, path in ((part.stage.has_embeddings, family.embeddings[0]), (part.stage.has_head, family.head)):
+                if has:
+                    return part.model.module.get_submodule(path).get_parameter("weight")
+        return None
+
+    @property
+    def has_second_copy(self) -> bool:
+        """Whether this rank's copy of a tied table is the second one, which neither norms nor weights count."""
+        return bool(self._recipe.model.tied_embeddings) and any(part.stage.has_head for part in self._parts)
+
+    @torch.no_grad()
+    def sum_tied(self, gradient: torch.Tensor) -> None:
+        """Adds the gradients of both copies of a tied table, in place, so that both stay one."""
+        moved = gradient.to(self._device)
+        dist.all_reduce(moved, group=self._ends)
+        if moved is not gradient:
+            gradient.copy_(moved)
+
+    @torch.no_grad()
+    def logits(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits [batch, seq_len, vocab] in fp32 of int64 [batch, seq_len] tokens, on every rank of the pipeline."""
+        spec = self._recipe.model
+        given, length = tokens, tokens.shape[1] // self._context.size
+        for index in range(self._parts[0].stage.num_stages):
+            part = next((each for each in self._parts if each.stage.index == index), None)
+            has_head = index == self._parts[0].stage.num_stages - 1
+            dtype = torch.float32 if has_head else self._hidden_dtype
+            width = spec.vocab_size if has_head else spec.hidden_size
+            if part is None:
+                given = torch.empty((tokens.shape[0], length, width), dtype=dtype, device=self._device)
+            else:
+                with self._hooks.computing():
+                    output = run_stage(part.stage, part.model, part.module, self._context, given)
+                given = output.to(dtype).contiguous()
+            dist.broadcast(given, group=self._group, group_src=index % dist.get_world_size(self._group))
+        return self._context.whole(given)
+
+    def named_weights(
+        self, own: Callable[[nn.Module], Iterator[tuple[str, torch.Tensor]]]
+    ) -> Iterator[tuple[str, Any]]:
+        """The weights of all stages on every rank, in the order of the model, a tied table once.
+
+        `own` gives those of one stage, whole, by their names in the plain model.
+        """
+        skipped = f"{architecture_of(self._recipe.model.architecture).head}.weight"
+        for index in range(self._parts[0].stage.num_stages):
+            source = index % dist.get_world_size(self._group)
+            part = next((each for each in self._parts if each.stage.index == index), None)
+            weights = own(part.module) if part is not None else iter(())
+            while True:
+                name, weight = next(weights, ("", None))
+                if part is not None and part.stage.has_head and self.has_second_copy and name == skipped:
+                    continue
+                facts: list[Any] = [(name, weight.shape, weight.dtype) if weight is not None else None]
+                dist.broadcast_object_list(facts, group=self._group, group_src=source)
+                if facts[0] is None:
+                    break
+                name, shape, dtype = facts[0]
+                here = torch.empty(shape, dtype=dtype, device=self._device) if weight is None else weight.contiguous()
+                dist.broadcast(here, group=self._group, group_src=source)
+                yield name, here
+
+    def close(self) -> None:
+        """Lets go of the schedule's buffers."""
+        self._losses = []
+        self._size = ()
+        with contextlib.suppress(AttributeError):
+            del self._schedule
+
+    def _make_schedule(self, num_micro_batches: int, micro_batch: int, columns: int) -> Schedule:
+        shape = (micro_batch, columns - 1)
+        tokens = torch.empty(shape, dtype=torch.int64, device="meta")
+        hidden = torch.empty(
+            (micro_batch, shape[1] // self._context.size, self._recipe.model.hidden_size),
+            dtype=self._hidden_dtype,
+            device="meta",
+            requires_grad=True,
+        )
+        loss = torch.empty((), device="meta", requires_grad=True)
+        stages = [
+            ScheduledStage(
+                part.stage,
+                module=part.module,
+                forward=self._forward_of(part),
+                exchanges=lambda last, module=part.module: self._hooks.exchanges(module, last),
+                shapes=(
+                    tokens if part.stage.has_embeddings else hidden,
+                    loss if part.stage.has_head else hidden,
+                ),
+                device=self._device,
+                group=self._group,
+            )
+            for part in self._parts
+        ]
+        return Schedule(stages, self._layout, num_micro_batches, self._hooks.scaled)
+
+    def _forward_of(self, part: Part) -> Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]:
+        def forward(given: torch.Tensor, tokens: torch.Tensor | None) -> torch.Tensor:
+            with self._hooks.computing():
+                output = run_stage(part.stage, part.model, part.module, self._context, given, tokens)
+            if part.stage.has_head:
+                self._losses.append(output.detach())
+            elif output.dtype != self._hidden_dtype:
+                raise RuntimeError(
+                    f"stage {part.stage.index} gives hidden states in {output.dtype}, the next one expects"
+                    f" {self._hidden_dtype}"
+                )
+            return output
+
+        return forward
+
+
+def _ends_group(group: Any) -> Any:
+    """The first and the last rank of this rank's pipeline as a group; a collective of all ranks."""
+    if dist.get_world_size(group) == 2:
+        return group
+    ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(ranks, tuple(dist.get_process_group_ranks(group)))
+    pairs = sorted({(each[0], each[-1]) for each in ranks})
+    mine, _ = dist.new_subgroups_by_enumeration([list(pair) for pair in pairs])
+    return mine

@@ -1,0 +1,107 @@
+"""The order in which a pipeline's micro-batches run, by torch.distributed.pipelining.
+
+Shapes of what stages send are stated, so that torch runs no forward pass to learn them. Torch makes buffers for every
+micro-batch of a step at once: memory grows with the accumulation, by two hidden states a micro-batch and boundary.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
+from torch.nn.parallel import DistributedDataParallel
+
+from trainers.mesh.stages import Stage
+from trainers.values.layout import Layout
+
+Forward = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
+"""What a stage computes of tokens or hidden states: hidden states, or the mean loss where it has the head and is given
+the tokens [micro_batch, seq_len + 1] too."""
+
+
+class ScheduledStage(PipelineStage):
+    """A stage that runs `forward`, and asks before each backward pass whether gradients are exchanged in it."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        *,
+        module: nn.Module,
+        forward: Forward,
+        exchanges: Callable[[bool], bool],
+        shapes: tuple[torch.Tensor, torch.Tensor],
+        device: torch.device,
+        group: Any,
+    ) -> None:
+        """`exchanges` is told whether a backward pass is the step's last, and says whether gradients are exchanged.
+
+        `shapes` are what the stage is given and what it gives, on the meta device.
+        """
+        # Torch would gather all of FSDP2's units ahead, at stage 3 too: it is shown no such module.
+        seen = module if isinstance(module, DistributedDataParallel) else nn.Module()
+        super().__init__(seen, stage.index, stage.num_stages, device, shapes[0], shapes[1], group=group)
+        self._forward, self._exchanges = forward, exchanges
+
+    def forward_maybe_with_nosync(self, given: torch.Tensor, tokens: torch.Tensor | None = None) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        module: Any = self.submod
+        # DDP is told before the backward pass, not here, where passes of several micro-batches are under way.
+        quiet = module.no_sync() if isinstance(module, DistributedDataParallel) else contextlib.nullcontext()
+        with quiet:
+            return self._forward(given, tokens)
+
+    def backward_maybe_with_nosync(self, backward_type: Any, bwd_kwargs: dict[str, Any], last_backward: bool = False):
+        exchanges = self._exchanges(last_backward)
+        return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward=exchanges)
+
+    def perform_reduce_grad(self, grad_scale_factor: int) -> None:
+        """Does nothing: the last backward pass has exchanged gradients."""
+
+
+class Schedule:
+    """Runs one step's micro-batches of one size through the stages of this rank."""
+
+    def __init__(
+        self,
+        stages: Sequence[ScheduledStage],
+        layout: Layout,
+        num_micro_batches: int,
+        scaled: Callable[[torch.Tensor], torch.Tensor],
+    ) -> None:
+        """`scaled` makes of a micro-batch's mean loss what is differentiated."""
+        self._starts = any(stage.is_first for stage in stages)
+        self._ends = any(stage.is_last for stage in stages)
+        settings: dict[str, Any] = {"loss_fn": lambda loss, _: scaled(loss), "scale_grads": False}
+        if layout.schedule == "interleaved":
+            self._schedule: Any = ScheduleInterleaved1F1B(cast(Any, list(stages)), num_micro_batches, **settings)
+        else:
+            (stage,) = stages
+            self._schedule = Schedule1F1B(stage, num_micro_batches, **settings)
+
+    @property
+    def in_effect(self) -> str:
+        """The layout's word for the schedule that runs, else its class."""
+        kind = type(self._schedule)
+        return {Schedule1F1B: "1f1b", ScheduleInterleaved1F1B: "interleaved"}.get(kind, kind.__name__)
+
+    def run(self, micro_batches: Sequence[torch.Tensor]) -> None:
+        """Runs forward and backward pass of all of them; int64 [micro_batch, seq_len + 1] each.
+
+        Raises:
+            Exception: what a stage's own forward or backward pass raised.
+        """
+        tokens = torch.cat(list(micro_batches))
+        given = (tokens[:, :-1],) if self._starts else ()
+        wanted: dict[str, Any] = {"tokens": tokens, "target": tokens} if self._ends else {}
+        try:
+            self._schedule.step(*given, return_outputs=False, **wanted)
+        except RuntimeError as error:
+            raise _own(error) from error.__context__
+
+
+def _own(error: BaseException) -> BaseException:
+    """What a stage raised, where torch wraps it in an error of its own: an error for want of memory must be seen."""
+    while isinstance(error, RuntimeError) and error.__cause__ is not None:
+        error = error.__cause__
+    return error

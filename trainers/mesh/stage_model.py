@@ -1,0 +1,78 @@
+"""One stage of a pipeline as a transformers model whose other parts pass through what they are given.
+
+The model's own forward pass stays what runs: it makes masks, ALiBi and rotary positions for the blocks that a stage
+has, and parameters keep their names. A stage without the embeddings is given hidden states as `inputs_embeds`, one
+without the head gives hidden states as `logits`.
+"""
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainers.architectures import architecture_of
+from trainers.kernels.head import loss_of
+from trainers.mesh.context import ContextParallel
+from trainers.mesh.stages import Stage
+from trainers.models import Model, PassThrough
+
+
+class NoPositions(nn.Module):
+    """Adds nothing to the hidden states: stands for a table of positions, which the first stage has added."""
+
+    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+        return torch.zeros((), device=positions.device)
+
+
+def cut(model: Model, stage: Stage) -> Model:
+    """What `stage` runs of a whole `model` whose parameters hold no memory yet; changes its module in place."""
+    config: Any = model.module.config
+    family = architecture_of(config.model_type)
+    for path in () if stage.has_embeddings else family.embeddings:
+        part = model.module.get_submodule(path)
+        after_first = path != family.embeddings[0]
+        _replace(model.module, path, NoPositions() if after_first and isinstance(part, nn.Embedding) else PassThrough())
+    for path in () if stage.has_head else (family.final_norm, family.head):
+        _replace(model.module, path, PassThrough())
+    blocks = model.module.get_submodule(family.blocks)
+    for index in range(len(model.blocks)):
+        if index not in stage.blocks:
+            delattr(blocks, str(index))  # the others keep their places, and so the names of their parameters
+    kept = tuple(model.blocks[index] for index in stage.blocks)
+    return dataclasses.replace(
+        model,
+        blocks=kept,
+        units=kept,
+        block_names=tuple(model.block_names[index] for index in stage.blocks),
+    )
+
+
+def run_stage(
+    stage: Stage,
+    model: Model,
+    module: nn.Module,
+    context: ContextParallel,
+    given: torch.Tensor,
+    tokens: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Hidden states after `stage`, its mean loss of `tokens` where it has the head, or its logits without these.
+
+    `module` is the stage's model as an engine has laid it out. `given` are tokens [micro_batch, seq_len] for the first
+    stage and hidden states of this rank's part of sequences for the others; `tokens` are int64 [micro_batch, seq_len +
+    1].
+    """
+
+    def run(_tokens: Any = None, **positions: torch.Tensor) -> Any:
+        if stage.has_embeddings:
+            return module(input_ids=context.part(given), **positions)
+        return module(inputs_embeds=given, **positions)
+
+    if stage.has_head and tokens is not None:
+        return loss_of(run, model.head, tokens, context.inputs)
+    return run(**context.positions()).logits
+
+
+def _replace(module: nn.Module, path: str, other: nn.Module) -> None:
+    parent, _, name = path.rpartition(".")
+    setattr(module.get_submodule(parent), name, other)

@@ -1,0 +1,208 @@
+"""Tensor parallelism with sequence parallelism (arXiv 1909.08053, 2205.05198): a rank's part of every block.
+
+The residual stream between blocks is cut along the sequence. A block's attention and its feed-forward block gather it,
+compute this rank's heads and columns, and reduce-scatter what the rows give. The vocabulary is cut too: embedding and
+head hold this rank's rows of their table, and no rank holds all logits of its tokens.
+
+A rank's part of a weight is a plain parameter of its own size. So everything that lays parameters out, FSDP2 and DDP
+alike, lays out the parts as it would the whole, and a step meets no tensor type whose operations the host dispatches
+in Python. What all ranks of a group hold whole (norms, biases of row layers) has a gradient of this rank's tokens
+alone, which `sum_replicated` completes once a step.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from trainers.architectures import architecture_of
+from trainers.kernels.head import split_head
+from trainers.mesh.collectives import all_reduce, gather, gather_alike, reduce_scatter, take_part
+from trainers.mesh.groups import Mesh
+from trainers.models import Model, PassThrough
+
+_SEQUENCE = 1
+"""The dimension of hidden states [batch, seq_len, width] that is cut."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Cut:
+    """How a parameter is cut over the ranks: along `dim`, each of its `stacked` matrices by itself."""
+
+    dim: int
+    stacked: int = 1
+
+
+class TensorParallel:
+    """A model, or stages of it, cut over the ranks of the mesh's `tp` axis; with one rank nothing is changed."""
+
+    def __init__(self, models: Sequence[Model], mesh: Mesh) -> None:
+        """`models` are on the meta device."""
+        model = models[0]
+        self.size = mesh.size("tp")
+        self._rank = mesh.coordinates["tp"]
+        self._cuts: dict[str, Cut] = {}
+        self._replicated: set[str] = set()
+        heads = model.spec.num_heads // self.size
+        self.heads = range(self._rank * heads, (self._rank + 1) * heads)
+        if self.size == 1:
+            return
+        self._group = mesh.group("tp")
+        self._family = architecture_of(model.spec.architecture)
+        self._first_row = self._rank * (model.spec.vocab_size // self.size)
+        for model in models:
+            for name, block in zip(model.block_names, model.blocks, strict=True):
+                self._cut_block(name, block)
+                self._replicated |= {f"{name}.{each}" for each, _ in block.named_parameters()}
+            self._cut_vocabulary(model)
+            norm = model.module.get_submodule(self._family.final_norm)
+            norm.register_forward_hook(self._gather_output if model.has_head else self._gather_alike)
+        self._replicated |= {f"{self._family.final_norm}.{each}" for each in ("weight", "bias")}
+        self._replicated -= self._cuts.keys()
+
+    def enter(self, models: Sequence[Model]) -> None:
+        """Cuts hidden states along the sequence where they enter the first block of each model, and the logits.
+
+        Blocks have been compiled or wrapped, and the head has its loss: what is added here stands outside. A pipeline's
+        stage without blocks cuts them before its norm.
+        """
+        for model in models if self.size > 1 else ():
+            first = model.units[0] if model.units else model.module.get_submodule(self._family.final_norm)
+            first.register_forward_pre_hook(self._take_input, with_kwargs=True)
+            if model.has_head:
+                split_head(model.head, self._first_row, self._group)
+
+    def cut(self, name: str, whole: torch.Tensor) -> torch.Tensor:
+        """This rank's part of the parameter called `name`."""
+        if (cut := self._cuts.get(name)) is None:
+            return whole
+        parts = [each.chunk(self.size, cut.dim)[self._rank] for each in whole.chunk(cut.stacked, cut.dim)]
+        return torch.cat(parts, cut.dim)
+
+    def whole(self, name: str, part: torch.Tensor) -> torch.Tensor:
+        """The whole of what `cut` cut; a collective of the group's ranks."""
+        if (cut := self._cuts.get(name)) is None:
+            return part
+        ranks = [torch.empty_like(part) for _ in range(self.size)]
+        dist.all_gather(ranks, part.contiguous(), group=self._group)
+        stacks = zip(*(each.chunk(cut.stacked, cut.dim) for each in ranks), strict=True)
+        return torch.cat([torch.cat(each, cut.dim) for each in stacks], cut.dim)
+
+    def is_cut(self, name: str) -> bool:
+        """Whether ranks hold different parts of the parameter called `name`."""
+        return name in self._cuts
+
+    def sum_replicated(self, gradients: Iterable[tuple[str, torch.Tensor | None]], device: torch.device) -> None:
+        """Completes in place the gradients of what all ranks hold whole and use for a part of the sequence each."""
+        if self.size == 1:
+            return
+        chosen = [gradient for name, gradient in gradients if name in self._replicated and gradient is not None]
+        flat = torch.cat([each.flatten() for each in chosen]).to(device)
+        dist.all_reduce(flat, group=self._group)
+        for gradient, total in zip(chosen, flat.split([each.numel() for each in chosen]), strict=True):
+            gradient.copy_(total.view_as(gradient))
+
+    @staticmethod
+    def in_effect(models: Sequence[Model]) -> int | None:
+        """The degree by which the vocabulary is cut, by the rows that this rank has of it; None where it has none."""
+        for model in models:
+            family = architecture_of(model.spec.architecture)
+            for path in (family.embeddings[0], family.head):
+                layer: Any = model.module.get_submodule(path)
+                if not isinstance(layer, PassThrough):
+                    return model.spec.vocab_size // layer.weight.shape[0]
+        return None
+
+    def _cut_block(self, name: str, block: nn.Module) -> None:
+        family, inside = self._family, set[str]()
+        for path, kind in family.tensor_parallel.items():
+            layer: Any = block.get_submodule(path)
+            transposed = isinstance(layer, Conv1D)  # weight [in, out]
+            inside.add(path.rpartition(".")[0])
+            if kind == "colwise":
+                stacked = family.stacked.get(path, 1)
+                self._cuts[f"{name}.{path}.weight"] = Cut(dim=int(transposed), stacked=stacked)
+                if layer.bias is not None:
+                    self._cuts[f"{name}.{path}.bias"] = Cut(dim=0, stacked=stacked)
+                if transposed:
+                    layer.nf //= self.size
+            else:
+                self._cuts[f"{name}.{path}.weight"] = Cut(dim=1 - int(transposed))
+                layer.__class__ = _TransposedRows if transposed else _Rows
+                layer.group = self._group
+        for path in sorted(inside):
+            block.get_submodule(path).register_forward_pre_hook(self._gather_input, with_kwargs=True)
+        attention: Any = block.get_submodule(family.attention_path)
+        for size in family.head_sizes:
+            setattr(attention, size, getattr(attention, size) // self.size)
+
+    def _cut_vocabulary(self, model: Model) -> None:
+        table: Any = model.module.get_submodule(self._family.embeddings[0])
+        for layer in (table, model.head):
+            if not isinstance(layer, PassThrough):
+                self._cuts[model.names[layer.weight]] = Cut(dim=0)
+        if not isinstance(table, PassThrough):
+            table.__class__ = _Table
+            table.group, table.first_row = self._group, self._first_row
+
+    def _take_input(self, _module: nn.Module, args: Any, kwargs: Any) -> Any:
+        return _with_hidden(args, kwargs, lambda hidden: take_part(hidden, _SEQUENCE, self._group))
+
+    def _gather_input(self, _module: nn.Module, args: Any, kwargs: Any) -> Any:
+        return _with_hidden(args, kwargs, lambda hidden: gather(hidden, _SEQUENCE, self._group))
+
+    def _gather_output(self, _module: nn.Module, _args: Any, output: torch.Tensor) -> torch.Tensor:
+        return gather(output, _SEQUENCE, self._group)
+
+    def _gather_alike(self, _module: nn.Module, _args: Any, output: torch.Tensor) -> torch.Tensor:
+        """Hidden states for the next stage of a pipeline, whose ranks all give back the gradient of all of them."""
+        return gather_alike(output, _SEQUENCE, self._group)
+
+
+def _with_hidden(args: Any, kwargs: Any, change: Any) -> tuple[Any, Any]:
+    """A call's arguments with another `hidden_states`: its first one, by place or by name."""
+    if args:
+        return (change(args[0]), *args[1:]), kwargs
+    return args, {**kwargs, "hidden_states": change(kwargs["hidden_states"])}
+
+
+class _Rows(nn.Linear):
+    """Some rows' share of a product, summed over the ranks and cut along the sequence; the bias is added once."""
+
+    group: Any
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        out = reduce_scatter(F.linear(input, self.weight), _SEQUENCE, self.group)
+        bias: torch.Tensor | None = self.bias
+        return out if bias is None else out + bias.to(out.dtype)
+
+
+class _TransposedRows(Conv1D):
+    """`_Rows` for transformers' layer whose weight is [in, out]."""
+
+    group: Any
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = reduce_scatter(x @ self.weight, _SEQUENCE, self.group)
+        return out + self.bias.to(out.dtype)
+
+
+class _Table(nn.Embedding):
+    """Some rows of an embedding: tokens of other ranks' rows add nothing to the ranks' sum."""
+
+    group: Any
+    first_row: int
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        row = input - self.first_row
+        here = (row >= 0) & (row < self.weight.shape[0])
+        padding = None if self.padding_idx is None else self.padding_idx - self.first_row
+        if padding is not None and not 0 <= padding < self.weight.shape[0]:
+            padding = None
+        found = F.embedding(torch.where(here, row, 0), self.weight, padding)
+        return all_reduce(found * here[..., None].to(found.dtype), self.group)

@@ -1,0 +1,77 @@
+"""One attempt at a training: a `TorchTrainer` run from the newest checkpoint on, and how it ended."""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import ray.train
+from ray.train.torch import TorchTrainer
+
+from trainers.failures import classify, one_line
+from trainers.memory_kills import MemoryKills
+from trainers.process_group import process_group
+from trainers.startup import prestart
+from trainers.training import worker
+from trainers.trial import COLLECTIVE_TIMEOUT_S, UNUSED_CALLBACKS, by_rank, host_memory
+from trainers.values.codec import to_json
+from trainers.values.training import TrainingJob
+
+State = Literal["done", "stopped", "lost", "failed"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """How an attempt ended."""
+
+    state: State
+    """ "done" with its phases, "stopped" by the driver with a checkpoint, "lost" where a worker's process is gone and
+    another attempt may go on, "failed" for a reason that would come again."""
+    reason: str = ""
+
+
+def run(job: TrainingJob, storage: Path, nodes: tuple[str, ...] = ()) -> Ended:
+    """Runs the attempt on `nodes` (Ray's ids; none for all); never raises for what happened on a worker.
+
+    Train's own files go to `storage`.
+    """
+    kills = MemoryKills()
+    try:
+        stopped = _trainer(job, storage, nodes).fit().return_value == "stopped"
+        return Ended(state="stopped" if stopped else "done")
+    except Exception as error:
+        raised, dead = by_rank(error)
+        verdict = classify(raised, dead=dead, otherwise=one_line(getattr(error, "controller_failure", error)))
+        if verdict.silent and (killed := kills.since()):
+            verdict = host_memory(killed, rank=verdict.rank)
+        return Ended(state="lost" if verdict.silent else "failed", reason=verdict.reason)
+
+
+class _Trainer(TorchTrainer):
+    """Without the helper processes that a training has no use for."""
+
+    def _create_default_callbacks(self) -> list[Any]:
+        return [each for each in super()._create_default_callbacks() if type(each).__name__ not in UNUSED_CALLBACKS]
+
+
+def _trainer(job: TrainingJob, storage: Path, nodes: tuple[str, ...]) -> TorchTrainer:
+    on_cuda = job.cluster.device_kind == "cuda"
+    return _Trainer(
+        worker.train,
+        train_loop_config=to_json(job),
+        torch_config=process_group(on_cuda=on_cuda, timeout_s=COLLECTIVE_TIMEOUT_S, folder=str(storage)),
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=job.layout.world_size,
+            use_gpu=on_cuda,
+            resources_per_worker={"CPU": job.cpus_per_worker, **({"GPU": 1} if on_cuda else {})},
+            label_selector={"ray.io/node-id": f"in({','.join(nodes)})"} if nodes else None,
+            placement_strategy="STRICT_PACK" if on_cuda and job.cluster.num_nodes == 1 else "PACK",
+        ),
+        run_config=ray.train.RunConfig(
+            name=f"attempt-{job.attempt}-{os.getpid()}",
+            storage_path=str(storage),
+            worker_runtime_env={"env_vars": {prestart.IS_WORKER: "1"}},
+            failure_config=ray.train.FailureConfig(max_failures=0, controller_failure_limit=0),
+            logging_config=ray.train.LoggingConfig(log_level="ERROR"),
+        ),
+    )

@@ -1,0 +1,33 @@
+"""A checkpoint as a transformers folder: `from_pretrained` gives the model that was trained."""
+
+from pathlib import Path
+
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load as read_sharded
+
+from trainers import models
+from trainers.engines.state import WEIGHT
+from trainers.values.recipe import Recipe
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def export(checkpoint: Path, recipe: Recipe, out: Path, *, dtype: str = "fp32") -> None:
+    """Writes the weights of `checkpoint` with the model's configuration into the folder `out`, in one process.
+
+    Host memory holds the model once, in fp32.
+    """
+    module = models.build(recipe.model, attention="eager").module
+    weights = {
+        f"{WEIGHT}/{name}": torch.empty(parameter.shape, dtype=torch.float32)
+        for name, parameter in module.named_parameters()
+    }
+    read_sharded(weights, storage_reader=FileSystemReader(checkpoint), no_dist=True)
+    for key, weight in weights.items():
+        path, _, name = key.removeprefix(f"{WEIGHT}/").rpartition(".")
+        setattr(module.get_submodule(path), name, torch.nn.Parameter(weight.to(DTYPES[dtype]), requires_grad=False))
+    module.tie_weights()
+    module.config.dtype = DTYPES[dtype]
+    module.config.use_cache = True
+    module.save_pretrained(out)

@@ -1,0 +1,295 @@
+"""The loop of a training on one rank: batches, steps, reports, held-out loss, checkpoints."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from trainers import data, engines
+from trainers.engines import Engine
+from trainers.engines.step import Phase as StepPhase
+from trainers.engines.step import StepResult
+from trainers.failures import RungFailure
+from trainers.measuring.steps import losses_of
+from trainers.training.checkpoint import CheckpointWriter, Written
+from trainers.training.validation import Validator
+from trainers.values.measurement import Outcome
+from trainers.values.training import FORMAT, Begun, Manifest, NotSaved, Phase, Record, Saved, Steps, Validated
+from trainers.values.training_files import CHECKPOINTS, RECORDS, STOP
+from trainers.values.training_lines import write
+
+if TYPE_CHECKING:
+    from trainers.training.worker import Worker
+
+_MOST_STEPS = 1000
+
+
+@dataclasses.dataclass(slots=True)
+class _Pending:
+    """Steps since the last report. Results lie on the device until then."""
+
+    results: list[StepResult] = dataclasses.field(default_factory=list[StepResult])
+    rates: list[float] = dataclasses.field(default_factory=list[float])
+    began_s: float = 0.0
+    data_s: float = 0.0
+
+
+class Loop:
+    """Trains one engine from where `manifest` stands, or from the beginning."""
+
+    def __init__(
+        self, worker: "Worker", engine: Engine, manifest: Manifest | None, *, startup_s: Callable[[], float]
+    ) -> None:
+        self._worker, self._engine, self._job, self._plan = worker, engine, worker.job, worker.job.plan
+        self._rank, self._startup_s = dist.get_rank(), startup_s
+        self._folder = Path(self._job.folder)
+        self._writer = CheckpointWriter(
+            self._folder / CHECKPOINTS, keep=self._job.keep, is_current=lambda: worker.is_current
+        )
+        recipe, held_out = self._plan.recipe, self._plan.validation
+        self._source = data.source(recipe, held_out=0 if held_out.data else held_out.sequences)
+        self._validator = Validator(self._plan, self._job.layout, worker.device)
+        self._step = manifest.step if manifest else 0
+        self._tokens = manifest.tokens if manifest else 0
+        self._samples = manifest.samples if manifest else 0
+        self._train_s = manifest.train_s if manifest else 0.0
+        self._rate = manifest.learning_rate if manifest else 0.0
+        self._saved_step = self._step if manifest else -1
+        self._unwritten: list[Record] = []
+        self._checked = False
+        self._allowed_s: float | None = self._job.first_step_s
+        """Of the next part of a step: None for what the watchdog allows by itself."""
+        self._begun = 0
+        """Parts of steps that were handed to the device since the last report."""
+        self._report_every = 1
+
+    def run(self) -> str:
+        """Steps until the attempt's phases are over; returns "done", or "stopped" where the driver asked for it."""
+        self._record(
+            Begun(
+                attempt=self._job.attempt,
+                step=self._step,
+                tokens=self._tokens,
+                startup_s=self._startup_s(),
+                layout=self._job.layout.label,
+                nodes=self._worker.nodes,
+                matmul_tflops=self._worker.matmul_tflops,
+            )
+        )
+        self._clock_s = self._saved_s = time.perf_counter()
+        if self._saved_step < 0:  # what may fail later does so now: a held-out loss, a checkpoint
+            if self._validator.is_on:
+                self._validate()
+            self._save()
+        pending, stopped = _Pending(began_s=time.perf_counter()), False
+        while (phase := self._phase()) is not None and not stopped:
+            self._one_step(phase, pending)
+            over = (following := self._phase()) is None or following.batch != phase.batch
+            due = self._validation_due(phase)
+            saves = self._job.checkpoint_steps is not None and self._step % self._job.checkpoint_steps == 0
+            if len(pending.results) >= self._report_every or over or due or saves:
+                late, stopped = self._report(phase, pending)
+                if due:
+                    self._validate()
+                if saves or late or stopped or over:
+                    self._save()
+                pending = _Pending(began_s=time.perf_counter())
+        self._finish()
+        return "stopped" if stopped and self._phase() is not None else "done"
+
+    def _phase(self) -> Phase | None:
+        """The phase of the next step; None where it is on another layout, or the training is over."""
+        phase = self._plan.phase_at(self._tokens)
+        return phase if phase is not None and phase.layout == self._job.layout else None
+
+    def _one_step(self, phase: Phase, pending: _Pending) -> None:
+        worker, layout = self._worker, self._job.layout
+        began_s = time.perf_counter()
+        position = self._source.position_after(self._samples)
+        coordinate = layout.data_parallel_rank(self._rank)
+        micro_batches: list[torch.Tensor] = []
+        for micro_step in range(phase.batch.grad_accum):
+            indices = data.sample_indices(
+                phase.batch, data_parallel=layout.data_parallel, rank=coordinate, micro_step=micro_step
+            )
+            tokens = torch.from_numpy(self._source.tokens(position, indices))
+            micro_batches.append(tokens.to(worker.device, non_blocking=True))
+        pending.data_s += time.perf_counter() - began_s
+        per_step = self._plan.tokens_per_step(phase)
+        share = self._plan.schedule.share_at(self._tokens + per_step)
+        self._rate = self._plan.recipe.learning_rate * share
+        self._engine.set_learning_rate(self._rate)
+        worker.where = f"step {self._step + 1}"
+        pending.results.append(self._engine.step(micro_batches, self))
+        pending.rates.append(self._rate)
+        self._step += 1
+        self._tokens += per_step
+        self._samples += phase.global_batch
+        if not self._checked:
+            self._check_engine(phase)
+
+    def begin(self, phase: StepPhase) -> None:
+        """Tells the watchdog that a part of a step begins; the engine calls it."""
+        self._worker.watchdog.beat(phase, allowed_s=self._allowed_s, pending=self._begun)
+        self._begun += 1
+
+    def _check_engine(self, phase: Phase) -> None:
+        """That the engine runs what the plan says; once, after its first step."""
+        recipe = dataclasses.replace(self._plan.recipe, learning_rate=self._rate or self._plan.recipe.learning_rate)
+        accum = phase.batch.grad_accum
+        wrong = engines.mismatches(self._engine.in_effect(), recipe, self._job.layout, grad_accum=accum)
+        if wrong and self._rate:
+            raise RungFailure(Outcome.FAILED, "; ".join(wrong), phase="step 1", rank=self._rank)
+        self._checked, self._allowed_s = True, None
+
+    def _report(self, phase: Phase, pending: _Pending) -> tuple[bool, bool]:
+        """Records the pending steps; whether a checkpoint is due by the clock, and whether the driver ends the attempt.
+
+        The same on every rank.
+        """
+        self._worker.where = f"step {self._step}"
+        losses = losses_of(pending.results, self._worker.gather)
+        norms = [float(result.grad_norm) for result in pending.results]
+        now_s = time.perf_counter()
+        steps_s = now_s - pending.began_s
+        self._count_time(now_s)
+        first = self._step - len(losses) + 1
+        bad = next((i for i, loss in enumerate(losses) if not math.isfinite(loss)), None)
+        self._worker.watchdog.saw(steps_s / sum(len(result.phases) for result in pending.results))
+        mine = None
+        if self._rank == 0:
+            wanted = round(self._job.report_s * len(losses) / max(steps_s, 1e-6))
+            late = self._job.checkpoint_steps is None and now_s - self._saved_s >= self._job.checkpoint_s
+            stop = (self._folder / STOP).exists() or not self._worker.is_current
+            mine = (max(1, min(_MOST_STEPS, wanted)), late, stop)
+        told = self._worker.gather((mine, self._worker.meter.peak_allocated_gib()))
+        self._report_every, late, stop = told[0][0]
+        self._begun = 0
+        self._record(
+            Steps(
+                attempt=self._job.attempt,
+                first_step=first,
+                losses=tuple(losses),
+                grad_norms=tuple(norms),
+                learning_rates=tuple(pending.rates),
+                tokens=self._tokens,
+                tokens_per_step=self._plan.tokens_per_step(phase),
+                train_s=self._train_s,
+                steps_s=steps_s,
+                data_s=pending.data_s,
+                peak_gib=max(peak for _, peak in told),
+            )
+        )
+        if bad is not None:
+            reason = (
+                f"the loss of step {first + bad} is {losses[bad]}: train with a lower learning rate, into another --out"
+            )
+            raise RungFailure(Outcome.DIVERGED, reason, phase=self._worker.where, rank=self._rank)
+        return late, stop
+
+    def _count_time(self, now_s: float) -> None:
+        self._train_s += now_s - self._clock_s
+        self._clock_s = now_s
+
+    def _validation_due(self, phase: Phase) -> bool:
+        every, per_step = self._plan.validation.every_tokens, self._plan.tokens_per_step(phase)
+        if not self._validator.is_on:
+            return False
+        return self._tokens // every > (self._tokens - per_step) // every or self._tokens >= self._plan.tokens
+
+    def _validate(self) -> None:
+        began_s = time.perf_counter()
+        self._worker.where = f"held-out loss after step {self._step}"
+        self._allowed_s = self._job.first_step_s  # what is compiled may be compiled anew without gradients
+        loss = self._validator.loss(self._engine, self._worker.gather, self.begin)
+        self._allowed_s, self._begun = None, 0
+        now_s = time.perf_counter()
+        self._count_time(now_s)
+        self._record(
+            Validated(
+                attempt=self._job.attempt,
+                step=self._step,
+                tokens=self._tokens,
+                loss=loss,
+                train_s=self._train_s,
+                wall_s=now_s - began_s,
+            )
+        )
+
+    def _save(self) -> None:
+        if self._saved_step == self._step:
+            return
+        self._worker.where = f"checkpoint of step {self._step}"
+        self._worker.watchdog.rest()  # a disk that others use too is no hang
+        counters, position = self._engine.counters(), self._source.position_after(self._samples)
+        manifest = Manifest(
+            format=FORMAT,
+            recipe_id=self._plan.recipe.id,
+            step=self._step,
+            tokens=self._tokens,
+            samples=self._samples,
+            epoch=position.epoch,
+            sample=position.sample,
+            optimizer_step=counters.optimizer_step,
+            loss_scale=counters.loss_scale,
+            loss_scale_steps=counters.loss_scale_steps,
+            learning_rate=self._rate,
+            schedule=self._plan.schedule,
+            train_s=self._train_s,
+            layout=self._job.layout.label,
+            attempt=self._job.attempt,
+        )
+        self._tell(self._writer.save(self._engine, manifest))
+        self._saved_step = self._step
+        self._saved_s = time.perf_counter()
+        self._count_time(self._saved_s)
+
+    def _finish(self) -> None:
+        self._worker.watchdog.rest()
+        last = self._writer.finish()
+        self._tell(last)
+        if self._unwritten:
+            self._record(None)
+        if self._unwritten and self._rank == 0:
+            raise RungFailure(Outcome.FAILED, "the disk is full", phase="end", rank=0)
+        if last is not None and last.error:
+            raise RungFailure(
+                Outcome.FAILED, f"the last checkpoint could not be written: {last.error}", phase="end", rank=0
+            )
+        self._engine.close()
+
+    def _tell(self, written: Written | None) -> None:
+        if written is None:
+            return
+        attempt, step = self._job.attempt, written.manifest.step
+        if written.error:
+            self._record(NotSaved(attempt=attempt, step=step, reason=written.error))
+            return
+        self._record(
+            Saved(
+                attempt=attempt,
+                step=step,
+                name=written.name,
+                stall_s=written.stall_s,
+                background_s=written.background_s,
+                gib=written.gib,
+            )
+        )
+
+    def _record(self, record: Record | None) -> None:
+        """Rank 0 writes it down; on a full disk it does so later, and the steps go on."""
+        if self._rank or not self._worker.is_current:
+            return
+        if record is not None:
+            self._unwritten.append(record)
+        try:
+            while self._unwritten:
+                write(self._folder / RECORDS, self._unwritten[0])
+                del self._unwritten[0]
+        except OSError:
+            return

@@ -1,0 +1,132 @@
+"""The train function of one rank of a training: from the newest checkpoint to the end of the attempt's last phase."""
+
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import ray.train
+import torch
+import torch.distributed as dist
+
+from trainers import engines
+from trainers.failures import RungFailure, one_line, size
+from trainers.measuring import matmul_peak
+from trainers.measuring.device import CpuMeter, CudaMeter, Meter
+from trainers.startup import prestart
+from trainers.training import checkpoint, initial_weights
+from trainers.training.loop import Loop
+from trainers.values.codec import from_json
+from trainers.values.measurement import Outcome
+from trainers.values.training import TrainingJob
+from trainers.values.training_files import ATTEMPT, CHECKPOINTS
+from trainers.watchdog import Watchdog
+
+
+def train(config: Mapping[str, Any]) -> str:
+    """Ray Train's train function; `config` is a `TrainingJob` as JSON. Returns why it ended.
+
+    Raises:
+        RungFailure: what went wrong on this rank, with its cause.
+    """
+    started_s = time.perf_counter()
+    prestart.keep_to_share()
+    job = from_json(TrainingJob, config)
+    worker = Worker(job, started_s)
+    try:
+        if not job.layout.steps_on_host:  # an optimizer that steps on the host has all of its cores
+            prestart.ask(ray.train.get_context().get_local_world_size(), job.cpus_per_worker)
+        return worker.run()
+    except Exception as error:
+        worker.fail(error)
+
+
+class Worker:
+    """One rank of a training."""
+
+    def __init__(self, job: TrainingJob, started_s: float) -> None:
+        self.job, self._started_s = job, started_s
+        on_cuda = job.cluster.device_kind == "cuda"
+        self.device = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
+        self.meter: Meter = CudaMeter() if on_cuda else CpuMeter(job.cluster.device_memory_gib)
+        # Small host-side agreements go over gloo, so that they take neither device memory nor device time.
+        self._control = dist.new_group(backend="gloo") if on_cuda else dist.group.WORLD
+        self.watchdog = Watchdog(floor_s=job.hang_floor_s, on_hang=lambda *_: None)
+        self.where = "start-up"
+        self.nodes: tuple[str, ...] = ()
+        self.matmul_tflops: tuple[float, ...] = ()
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's `value`, by rank, on every rank."""
+        found: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(found, value, group=self._control)
+        return found
+
+    def run(self) -> str:
+        """Trains; returns why it ended: "done" with the last phase on this layout, or "stopped" by the driver."""
+        job = self.job
+        self.watchdog.beat("init", allowed_s=job.first_step_s)
+        self._check_folder()
+        self.nodes = tuple(self.gather(socket.gethostname()))
+        measured = matmul_peak.measure_tflops(self.device, job.plan.recipe.compute_precision, job.peak_s)
+        self.matmul_tflops = tuple(self.gather(measured))  # all at once, as they train: they share power and air
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        engines.load(job.layout.engine)  # its imports are no part of the memory that the model takes
+        self.meter.start(None)
+        engine = engines.create(job.plan.recipe, job.layout, self.device)
+        folder = Path(job.folder, CHECKPOINTS)
+        start = self.gather(checkpoint.newest(folder))[0]  # rank 0 says which: a folder may be seen late elsewhere
+        manifest = None
+        if start is not None:
+            self.where = f"reading checkpoint {start.name}"
+            manifest = checkpoint.load(engine, start)
+        elif job.plan.initial_weights:
+            self.where = "reading the initial weights"
+            initial_weights.load(engine, Path(job.plan.initial_weights))
+        loop = Loop(self, engine, manifest, startup_s=lambda: time.perf_counter() - self._started_s)
+        try:
+            return loop.run()
+        finally:
+            self.watchdog.rest()
+
+    def _check_folder(self) -> None:
+        """That every rank sees the training's folder: on several nodes it must be one that they share."""
+        path = Path(self.job.folder, ATTEMPT)
+        try:
+            seen = path.read_text().strip() == str(self.job.attempt)
+        except OSError:
+            seen = False
+        if not all(self.gather(seen)):
+            raise RungFailure(
+                Outcome.FAILED,
+                f"not every node sees the training's folder {self.job.folder}: choose one on a file system that all"
+                " nodes share by --out",
+                phase="init",
+                rank=dist.get_rank(),
+            )
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no newer attempt has begun."""
+        try:
+            return Path(self.job.folder, ATTEMPT).read_text().strip() == str(self.job.attempt)
+        except OSError:
+            return True  # a file system that is slow or full says nothing of attempts
+
+    def fail(self, error: Exception) -> NoReturn:
+        """Turns what was raised into the failure that the driver reports, and raises it."""
+        sizes = self.meter.out_of_memory(error)
+        self.meter.release()
+        self.watchdog.rest()  # taking a failed group down may take a while, and is no hang
+        if isinstance(error, RungFailure):
+            raise error
+        rank = dist.get_rank()
+        if sizes is None:
+            raise RungFailure(Outcome.FAILED, one_line(error), phase=self.where, rank=rank) from error
+        reason = (
+            f"rank {rank} asked for {size(sizes['asked_gib'])} in {self.where}, with"
+            f" {size(sizes['allocated_gib'])} allocated: choose a layout or a batch point that takes less memory"
+        )
+        raise RungFailure(Outcome.OOM, reason, phase=self.where, rank=rank, **sizes) from None

@@ -1,0 +1,10 @@
+"""Names of the files in a training's folder; driver and workers agree on them, without torch."""
+
+RECORDS = "training.jsonl"
+CHECKPOINTS = "checkpoints"
+MANIFEST = "manifest.json"
+"""Of a checkpoint: written last, without it the checkpoint is none."""
+ATTEMPT = ".attempt"
+"""Holds the number of the newest attempt."""
+STOP = ".stop"
+"""Where it is there, the attempt saves a checkpoint and ends."""

@@ -1,0 +1,63 @@
+"""The records of a training as lines of `training.jsonl`: only ever appended to, each with its checksum."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+from trainers.values.codec import from_json, to_json
+from trainers.values.journal_lines import JournalError, append, checked
+from trainers.values.training import Begun, Record, Steps
+
+_KINDS: dict[str, type[Record]] = {kind.kind: kind for kind in get_args(Record)}
+
+
+def write(path: Path, record: Record) -> None:
+    """Appends the record; on disk when this returns.
+
+    Raises:
+        OSError: the line could not be written in full.
+    """
+    append(path, {"kind": record.kind, **to_json(record)})
+
+
+class Reader:
+    """Reads what was appended since it last read; lines that cannot be used are left out."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._place = 0
+
+    def read(self) -> list[Record]:
+        """The records that are new. A line without its end is one that is being written: it is read next time."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._place)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._place += len(whole)
+        return [record for line in whole.splitlines() if (record := _record_of(line)) is not None]
+
+
+def _record_of(line: bytes) -> Record | None:
+    try:
+        fields = checked(line)
+    except JournalError:
+        return None
+    kind = _KINDS.get(fields.pop("kind", ""))
+    fields.pop("at", None)
+    return None if kind is None else from_json(kind, fields)
+
+
+def without_redone(records: Sequence[Record]) -> list[Record]:
+    """The records without those that a later attempt took back: it went on from a checkpoint before them."""
+    kept: list[Record] = []
+    for record in records:
+        if isinstance(record, Begun):
+            kept = [each for each in kept if _last_step(each) <= record.step]
+        kept.append(record)
+    return kept
+
+
+def _last_step(record: Record) -> int:
+    return record.last_step if isinstance(record, Steps) else record.step
