@@ -210,7 +210,7 @@ class Columns:
     def take(self, index: Any) -> "Columns":
         """The rows (the last axis) that `index`, a mask, a slice or positions, picks; what all share stays as it is."""
         picked = {
-            field.name: value[index] if value.ndim == 1 else value
+            field.name: value[..., index] if value.ndim == 1 or value.shape[-1:] > (1,) else value
             for field in dataclasses.fields(self)
             for value in (getattr(self, field.name),)
         }
