@@ -79,7 +79,9 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     residual = np.where(costs_of(c).autocasts(c), c.state_bytes, c.compute_bytes)
     # In fp32: the power's input, the tangent and one plus it; in two bytes half the input and the output.
     inner = np.where(widens_gelu(c), 8.0, c.inner_copies) * c.ffn
-    replicated = (2 * residual * c.hidden + 2 * c.compute_bytes * c.hidden + 2 * c.dropout * c.hidden) / split
+    a_value = 2 * residual + 2 * c.dropout + c.unfused_norm_bytes
+    gathered = 2 * c.compute_bytes / np.where(c.keeps_gathered > 0, 1.0, split)
+    replicated = (a_value / split + gathered) * c.hidden
     sharded = c.compute_bytes * (2 * c.hidden + 2 * c.kv_width + inner) / c.tp
     per_score = c.compute_bytes + c.dropout * (1 + c.compute_bytes)
     per_score = per_score + np.where(
