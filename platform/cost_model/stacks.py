@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from platform.common.errors import InputError
-from platform.cost_model.engines import ENGINES
+from platform.cost_model.engines import ENGINES, costs
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.rows import Row, words
+from trainers.engines import is_path
 
 _FILE = pathlib.Path(__file__).with_name("stacks.json")
 THIS_PROJECT = "layout-search"
@@ -56,8 +57,10 @@ def names() -> tuple[str, ...]:
 
 
 def has(engine: str, fact: str) -> bool:
-    """Whether `fact` holds of an engine's data parallelism in published rows."""
-    return fact in table()["engines"][engine]
+    """Whether `fact` holds of an engine's data parallelism in published rows; of an engine outside this project none
+    does, since its rows state it all.
+    """
+    return fact in table()["engines"].get(engine, {})
 
 
 @functools.cache
@@ -112,8 +115,9 @@ def software_of(row: Row) -> str:
 def data_parallelism_of(row: Row) -> str:
     """The engine's name: stated in the project's own tables, else what the row's software does for its strategy."""
     if row.get("engine"):
-        if row["engine"] not in ENGINES:
-            raise ValueError(f"engine {row['engine']!r} is not one of {', '.join(ENGINES)}")
+        if costs(row["engine"]) is None:
+            outside = ": --engine names one outside this project" if is_path(row["engine"]) else ""
+            raise ValueError(f"engine {row['engine']!r} is not one of {', '.join(ENGINES)}{outside}")
         return row["engine"]
     strategy = row["strategy"]
     if strategy not in STRATEGIES:

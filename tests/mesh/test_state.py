@@ -34,7 +34,8 @@ def _states(layouts: dict[str, tuple[str, Layout]]) -> dict[str, Any]:
         engine.step([tokens] * 2, Unmarked())
         state = engine.training_state()
         saved = {
-            key: (value.shape, [(p.offsets, p.tensor.clone()) for p in value.own_parts]) for key, value in state.items()
+            key: (value.shape, [(p.offsets, p.tensor.clone()) for p in value.saved_parts])
+            for key, value in state.items()
         }
         ranks: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(ranks, (saved, engine.loss(tokens).item()))
