@@ -63,7 +63,7 @@ class Calibration:
         """`prediction` of `columns`, corrected, with its intervals."""
         if not len(self.residuals):
             return prediction
-        inverse: Array = np.linalg.inv(self._weighed())
+        inverse: Array = np.asarray(np.linalg.inv(self._weighed()), dtype=np.float64)
         cross = _kernel(columns, prediction, self.columns, self.prediction)
         mean = cross @ (inverse @ self.residuals)
         prior = _prior_variance(columns, prediction)
