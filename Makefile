@@ -19,7 +19,7 @@ STUDIES ?= studies
 PORT ?= 5000
 # What to test: make test TESTS=tests/search_spaces
 TESTS ?=
-# Tests run in two processes: one of them runs all that start processes of their own (see conftest.py).
+# Tests run in two processes: one of them runs all that start Ray (see conftest.py).
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 QUICK := not (contract or heavy or mirror or ray or search)
 

@@ -34,28 +34,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Returns what hands tests to the processes of `pytest -n`: file by file, those of several processes all to one."""
+    """Returns what hands tests to the processes of `pytest -n`: file by file, but all that train in several
+    processes to one of them, and all that start Ray to another one.
+    """
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduler(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return "several processes" if _phase(ROOT / file) < _OTHERS else file
+            return _GROUPS.get(_phase(ROOT / file), file)
 
     return Scheduler(config, log)
 
 
-# Tests of several processes run one after another from the start, beside the files that need one core. Those that time
-# a search come last: by then the other files may be done.
+# Tests that start several processes run from the start, one after another. Whole searches come last among those that
+# start Ray: by then the other process may be done, and the machine quiet.
 _PHASES = ("contract", "ray", "search")
-_OTHERS = len(_PHASES)
+_GROUPS = {0: "contract", 1: "Ray", 2: "Ray"}
 
 
 @functools.cache
 def _phase(file: Path) -> int:
-    """The last phase whose marker is in `file`; `_OTHERS` if it has none."""
+    """The last phase whose marker is in `file`; the one after all of them if it has none."""
     text = file.read_text(encoding="utf-8")
-    return max((place for place, name in enumerate(_PHASES) if f"pytest.mark.{name}" in text), default=_OTHERS)
+    return max((place for place, name in enumerate(_PHASES) if f"pytest.mark.{name}" in text), default=len(_PHASES))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@
     python -m platform.validate TABLE.csv --calibrate 3 --min-cell 6    the same, over cells of 6 configurations or more
     python -m platform.validate TABLE.csv --rows            every configuration, measured beside predicted
     python -m platform.validate TABLE.csv --json            the figures as one JSON object
+    python -m platform.validate TABLE.csv --engine my_package.my_engine:ENGINE    rows of an engine of your own too
 
 The table's header is documented in docs/table.md. A cell is (model, gpu, gpus, seq_len, global_batch); identical
 configurations of a cell are merged by their median first.
@@ -21,6 +22,7 @@ from rich.console import Console
 
 from platform.common.errors import InputError, Parser
 from platform.common.signals import exit_with
+from platform.cost_model.engines import import_costs
 from platform.cost_model.rows import read_rows
 from platform.validating.report import to_json, validate
 from platform.validating.show import show, show_rows
@@ -38,6 +40,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--min-cell", metavar="N", type=int, default=1, help="only cells of at least N configurations (default 1)"
     )
+    parser.add_argument(
+        "--engine",
+        dest="imported",
+        metavar="MODULE:NAME",
+        action="append",
+        default=[],
+        help="import an engine outside this project and predict its rows by the costs that its rules name; repeat it"
+        " for several",
+    )
     parser.add_argument("--rows", action="store_true", help="print each configuration, measured beside predicted")
     parser.add_argument("--json", action="store_true", help="print one JSON object in place of tables")
     try:
@@ -46,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise InputError(f"--calibrate must not be negative, got {options.calibrate}")
         if options.min_cell < 1:
             raise InputError(f"--min-cell must be at least 1, got {options.min_cell}")
+        for name in options.imported:
+            import_costs(name)
         rows = [row for table in options.tables for row in read_rows(table)]
         report = validate(rows, num_calibrate=options.calibrate, min_cell=options.min_cell)
     except InputError as error:

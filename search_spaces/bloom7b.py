@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from search_spaces import engines
 from search_spaces.miniature import stand_in
 from search_spaces.space import Point, Space
 from trainers.values.recipe import Recipe
@@ -35,7 +36,7 @@ def bloom7b() -> Space:
             "grad_sync": ("last", "every"),
             # Weights, gradients and AdamW states in fp32 are 105 GiB a replica: sharded layouts first, replicas last.
             "zero_stage": (3, 1, 2, 0),
-            "engine": ("fsdp", "deepspeed", "ddp"),
+            "engine": engines.shards_first(),
         },
         model_parallel={
             "attention": ("flex",),

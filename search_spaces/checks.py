@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from search_spaces.changes import near
+from trainers.engines import rules_of
 from trainers.values.codec import shortened
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
@@ -70,6 +71,11 @@ def check_value(name: str, value: Any, kind: type, *, of: str) -> None:
         raise ValueError(f"{of} must be {'a whole number' if hint is int else 'text'}, got {shortened(value)}")
     elif hint is float and type(value) not in (int, float):
         raise ValueError(f"{of} must be a number, got {shortened(value)}")
+    if name == "engine" and kind is Layout:
+        try:
+            rules_of(value)
+        except ValueError as error:
+            raise ValueError(f"{of}: {error}") from error
 
 
 def check_number(value: Any, *, of: str, whole: bool = False, optional: bool = False) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 
+from search_spaces import engines
 from search_spaces.miniature import stand_in
 from search_spaces.space import Point, Space
 from trainers.values.recipe import Recipe
@@ -47,7 +48,7 @@ def gpt2() -> Space:
             "checkpointing": ("none", "full"),
             "grad_sync": ("last", "every"),
             "zero_stage": (0, 1, 2, 3),
-            "engine": ("ddp", "fsdp", "deepspeed"),
+            "engine": engines.replicas_first(),
         },
         micro_batches=(4, 8, 16, 32, 64, 128),
     )
@@ -67,7 +68,7 @@ def gpt2_xl() -> Space:
             "compile": ("block", "none"),
             "checkpointing": ("none", "selective", "full"),
             "zero_stage": (3, 1, 2, 0),
-            "engine": ("fsdp", "deepspeed", "ddp"),
+            "engine": engines.shards_first(),
         },
         micro_batches=(1, 2, 4, 8, 16, 32),
     )
@@ -114,7 +115,7 @@ def gpt2_xl_compressed() -> Space:
         ),
         axes={
             "bucket_mib": (0, 100),
-            "engine": ("ddp",),
+            "engine": engines.compressing(),
             "attention": ("sdpa",),
             "compile": ("block",),
             "loss": ("chunked",),

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from search_spaces import engines
 from search_spaces.miniature import stand_in
 from search_spaces.space import Space
 from trainers.values.recipe import Recipe
@@ -34,7 +35,7 @@ def llama3_8b() -> Space:
             "checkpointing": ("none", "selective", "full"),
             "grad_sync": ("last", "every"),
             "zero_stage": (3, 2, 1),
-            "engine": ("fsdp", "deepspeed"),
+            "engine": engines.sharding(),
         },
         model_parallel={
             "attention": ("sdpa",),

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from search_spaces import engines
 from search_spaces.space import Space
 from trainers.values.recipe import INCLUDED, Recipe
 from trainers.values.spec import ModelSpec
@@ -74,7 +75,7 @@ def stand_in(space: Space, num_workers: int = 2) -> Space:
     """
     model = small_model(space.recipe.model)
     degrees = {axis: space.model_parallel[axis] for axis in _DEGREES if axis in space.model_parallel}
-    split = {"checkpointing": ("none",), "engine": ("fsdp", "ddp"), **degrees}
+    split = {"checkpointing": ("none",), "engine": engines.splitting(engines.shards_first()), **degrees}
     return Space(
         name=f"{space.name}-miniature",
         summary=f"{model.num_parameters / 1e6:.1f} M parameters on {num_workers} CPU workers, for {space.name}",
@@ -90,7 +91,7 @@ def stand_in(space: Space, num_workers: int = 2) -> Space:
         axes={
             "checkpointing": ("none", "full"),
             "zero_stage": (3, 0),
-            "engine": ("fsdp", "deepspeed", "ddp"),
+            "engine": engines.shards_first(),
             "attention": ("eager" if model.position == "alibi" else "sdpa",),
         },
         model_parallel=split if degrees else {},

@@ -8,11 +8,14 @@ from typing import Any
 from search_spaces.changes import GRAD_ACCUM, MICRO_BATCH, Change, near, parse
 from search_spaces.checks import check_axes, check_fields, check_number, check_recipe
 from search_spaces.degrees import fewest_devices, fill, reason_against, splits_model
-from trainers.mesh.stages import schedule_refusal
 from trainers.values.batch import BatchPoint
 from trainers.values.codec import shortened
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
+
+_MANY_DEVICES = 128
+_ON_MANY: Mapping[str, tuple[Any, ...]] = {"pp": (16, 32), "virtual": (4, 8), "checkpointing": ("selective",)}
+"""Values that a plan for so many devices adds to those that split the model."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +93,7 @@ class Space:
     """Layout field -> its values. Fields left out keep `Layout`'s default, degrees left out are filled."""
     model_parallel: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict[str, tuple[Any, ...]])
     """Layout field -> its values in a further product, of layouts that split the model: what it lacks is as in `axes`.
-    Degrees that do not divide the devices, and those that an engine has not, are left out of it."""
+    Degrees that do not divide the devices, the model or its batch, and those that an engine has not, are left out."""
     model_parallel_from: int = 2
     """The fewest devices on which there is that further product."""
     micro_batches: tuple[int, ...] = ()
@@ -188,6 +191,7 @@ class Space:
         rejected: list[Rejected] = []
         against = _Reasons()
         seen: set[str] = set()
+        asks_to_split = bool(self.points) or any(axis in self.axes for axis in ("tp", "pp", "cp"))
         for recipe, values, micro_batches, name in self.combinations(wanted):
             try:
                 layout = fill(values, wanted)
@@ -206,6 +210,8 @@ class Space:
                     recipe=recipe, layout=layout, micro_batches=ladder, name=name, refine=self.refine and not name
                 )
                 found[key] = _joined(found[key], fresh) if key in found else fresh
+            elif layout.model_parallel > 1 and not asks_to_split:
+                against.add(rejected=reason)
             else:
                 rejected.append(Rejected(recipe=recipe, layout=layout, reason=reason, name=name))
                 against.add(rejected=reason)
@@ -233,6 +239,18 @@ class Space:
             space = space._changed(change)
         space._check(asked)
         return space
+
+    def widened(self, num_devices: int) -> "Space":
+        """The space to plan for so many devices: on many, where no search tries them all, with longer pipelines, more
+        virtual stages and selective checkpointing. An axis of one value, as `--set` may leave it, stays.
+        """
+        if num_devices < _MANY_DEVICES or not self.model_parallel:
+            return self
+        named = {axis: self.model_parallel.get(axis) or self.axes.get(axis, ()) for axis in _ON_MANY}
+        wider = {
+            axis: tuple(dict.fromkeys((*values, *_ON_MANY[axis]))) for axis, values in named.items() if len(values) > 1
+        }
+        return dataclasses.replace(self, model_parallel={**self.model_parallel, **wider})
 
     def _changed(self, change: Change) -> "Space":
         axis, values = change.axis, change.values
@@ -357,11 +375,9 @@ def _ladder(
     ladder: list[int] = []
     for micro_batch in sorted(micro_batches, reverse=True):
         try:
-            batch = BatchPoint.of(recipe, layout, micro_batch)
+            BatchPoint.of(recipe, layout, micro_batch)
         except ValueError as error:
             reason = str(error)
         else:
-            reason = schedule_refusal(layout, batch.grad_accum)
-            if not reason:
-                ladder.insert(0, micro_batch)
+            ladder.insert(0, micro_batch)
     return tuple(ladder), None if ladder else reason

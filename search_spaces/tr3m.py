@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from search_spaces import engines
 from search_spaces.miniature import stand_in
 from search_spaces.space import Space
 from trainers.values.recipe import Recipe
@@ -33,7 +34,7 @@ def tr3m_1b3() -> Space:
             "compile": ("block", "none"),
             "checkpointing": ("none", "full"),
             "zero_stage": (0, 2, 3),
-            "engine": ("ddp", "fsdp"),
+            "engine": engines.splitting(engines.replicas_first()),
             "attention": ("sdpa",),
         },
         model_parallel={"tp": (1, 2, 4), "pp": (1, 2, 4), "virtual": (1, 2)},

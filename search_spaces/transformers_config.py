@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from search_spaces import engines
 from search_spaces.miniature import on_cpus
 from search_spaces.space import Space
 from trainers.values.recipe import Recipe
@@ -34,14 +35,14 @@ def space_of_config(path: Path) -> Space:
             "checkpointing": ("none", "full"),
             "grad_sync": ("last", "every"),
             "zero_stage": (3, 1, 2, 0),
-            "engine": ("fsdp", "deepspeed", "ddp"),
+            "engine": engines.shards_first(),
         },
         model_parallel={
             "attention": ("flex" if model.position == "alibi" else "sdpa",),
             "compile": ("block",),
             "loss": ("chunked",),
             "grad_sync": ("last",),
-            "engine": ("fsdp", "ddp"),
+            "engine": engines.splitting(engines.shards_first()),
             "cp": (1, 2, 4),
             "tp": (1, 2, 4, 8),
             "pp": (1, 2, 4, 8),

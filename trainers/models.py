@@ -38,7 +38,7 @@ class Model:
     """Their paths in `module`, such as "transformer.h.0"."""
     names: dict[nn.Parameter, str]
     """Each parameter's name; a tied one stands once, under its first name."""
-    units: tuple[nn.Module, ...]
+    units: tuple[Any, ...]
     """The blocks as they run: each with the wrapper of a checkpoint where it has one."""
 
     @property

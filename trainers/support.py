@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from trainers import architectures
 from trainers.architectures import architecture_of
 from trainers.kernels.rules import kernel_refusals
+from trainers.mesh.placement import placement_refusal
 from trainers.mesh.rules import mesh_refusals
 from trainers.mesh.stages import pipeline_refusals
 from trainers.values.cluster import Cluster
@@ -40,6 +41,10 @@ def _of_degrees(layout: Layout, num_devices: int) -> Iterator[str]:
 
 def _of_cluster(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[str]:
     yield from _of_degrees(layout, cluster.num_devices)
+    if cluster.num_nodes > 1:
+        nodes = [str(rank // cluster.devices_per_node) for rank in range(cluster.num_devices)]
+        if layout.world_size == len(nodes) and (misplaced := placement_refusal(layout, nodes)) is not None:
+            yield misplaced
     precision = recipe.compute_precision
     if cluster.device_kind == "cpu":
         if precision == "fp16":

@@ -4,6 +4,11 @@ The residual log(measured / predicted) of a point is taken for the sum of an err
 errors of the parts of a step weighted with their shares, a smooth error over the layout's degrees and micro-batch, and
 noise (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, sections 2.2 and 2.7). Few measurements
 move what they speak of and leave the rest at the zero-shot prediction; the posterior's variance is the new interval.
+
+A study measures what is predicted fastest, so what it measures is more often a point that was predicted too fast: a
+part of its residual, in proportion to its zero-shot deviation, is the point's and not the others' (the winner's curse).
+A measurement far off all that the others say is a stall of the machine, or a layout of its own: its noise is that of a
+Student t distribution (`TAIL` degrees of freedom; Lange, Little, Taylor, JASA 1989, by reweighting).
 """
 
 import dataclasses
@@ -18,6 +23,12 @@ COMMON_SIGMA = constants.number("calibration", "COMMON_SIGMA")
 SMOOTH_SIGMA = constants.number("calibration", "SMOOTH_SIGMA")
 SMOOTH_LENGTH = constants.number("calibration", "SMOOTH_LENGTH")
 NOISE_SIGMA = constants.number("calibration", "NOISE_SIGMA")
+OWN_SHARE = constants.number("calibration", "OWN_SHARE")
+PART_SHARE = constants.number("calibration", "PART_SHARE")
+TAIL = constants.number("calibration", "TAIL")
+ROUNDS = 5
+MOST_SURPRISE = 4.0
+"""Deviations beyond which a surprise says no more of the others' scatter."""
 OTHER_GROUP = constants.number("calibration", "OTHER_GROUP")
 
 
@@ -44,7 +55,7 @@ class Calibration:
         """
         if len(self.residuals) < 2:
             return self.error_before
-        inverse = np.linalg.inv(_kernel_with_noise(self.columns, self.prediction))
+        inverse = np.linalg.inv(self._weighed())
         left_out = inverse @ self.residuals / np.diag(inverse)
         return float(np.median(np.abs(np.expm1(-left_out))))
 
@@ -52,12 +63,13 @@ class Calibration:
         """`prediction` of `columns`, corrected, with its intervals."""
         if not len(self.residuals):
             return prediction
-        inverse = np.linalg.inv(_kernel_with_noise(self.columns, self.prediction))
+        inverse: Array = np.asarray(np.linalg.inv(self._weighed()), dtype=np.float64)
         cross = _kernel(columns, prediction, self.columns, self.prediction)
         mean = cross @ (inverse @ self.residuals)
         prior = _prior_variance(columns, prediction)
-        variance = np.maximum(prior - np.einsum("ij,jk,ik->i", cross, inverse, cross), 0.0) + NOISE_SIGMA**2
-        sigma = np.minimum(np.sqrt(variance), np.maximum(prediction.sigma, NOISE_SIGMA))
+        variance = np.maximum(prior - np.einsum("ij,jk,ik->i", cross, inverse, cross), 0.0)
+        # What the measured points scatter by, over what was expected, holds of the others: wider as well as narrower.
+        sigma = np.sqrt(variance + _noise(columns, prediction) * self._scatter(inverse))
         scale = np.exp(mean)
         parts = {
             field.name: getattr(prediction.step, field.name) * scale for field in dataclasses.fields(prediction.step)
@@ -67,6 +79,24 @@ class Calibration:
         return dataclasses.replace(
             prediction, step=step, sigma=sigma, low_s=step.total_s / width, high_s=step.total_s * width
         )
+
+    def _weighed(self) -> Array:
+        """Covariance of the measured residuals, noise included: each one's as a Student t has it."""
+        kernel = _kernel(self.columns, self.prediction, self.columns, self.prediction)
+        noise = _noise(self.columns, self.prediction)
+        weights = np.ones(len(self.residuals))
+        for _ in range(ROUNDS):
+            inverse = np.linalg.inv(kernel + np.diag(noise / weights))
+            left_out, variance = inverse @ self.residuals / np.diag(inverse), 1 / np.diag(inverse)
+            # Of the variance without the point's own weight.
+            variance = variance - noise / weights + noise
+            weights = np.minimum((TAIL + 1) / (TAIL + left_out**2 / variance), 1.0)
+        return kernel + np.diag(noise / weights)
+
+    def _scatter(self, inverse: Array) -> float:
+        """Mean square of the left-out residuals over what was expected, beside `TAIL` measurements as expected."""
+        squares = np.minimum((inverse @ self.residuals) ** 2 / np.diag(inverse), MOST_SURPRISE**2)
+        return float((TAIL + squares.sum()) / (TAIL + len(squares)))
 
 
 def calibrate(columns: Columns, prediction: Prediction, measured_s: Array) -> Calibration:
@@ -97,7 +127,9 @@ def _coordinates(c: Columns) -> Array:
 
 def _shares(prediction: Prediction) -> Array:
     step = prediction.step
-    return np.stack([sigma * getattr(step, part) / step.total_s for part, sigma in SHARE_SIGMA.items()], axis=-1)
+    return np.stack(
+        [PART_SHARE * sigma * getattr(step, part) / step.total_s for part, sigma in SHARE_SIGMA.items()], axis=-1
+    )
 
 
 def _groups(c: Columns) -> Array:
@@ -114,9 +146,9 @@ def _kernel(a: Columns, prediction_a: Prediction, b: Columns, prediction_b: Pred
     return common + parts + SMOOTH_SIGMA**2 * np.exp(-0.5 * distance / SMOOTH_LENGTH**2)
 
 
-def _kernel_with_noise(columns: Columns, prediction: Prediction) -> Array:
-    kernel = _kernel(columns, prediction, columns, prediction)
-    return kernel + np.eye(len(kernel)) * NOISE_SIGMA**2
+def _noise(columns: Columns, prediction: Prediction) -> Array:
+    """Variance of a point's own residual: of a measurement, and of what no other point tells."""
+    return np.broadcast_to(NOISE_SIGMA**2 + (OWN_SHARE * prediction.sigma) ** 2, columns.shape)
 
 
 def _prior_variance(columns: Columns, prediction: Prediction) -> Array:

@@ -44,19 +44,22 @@ def gather_s(
     ranks_per_node: Array,
     bandwidth: Array,
     latency: Array,
+    inter_hop: Array,
 ) -> Array:
     """All-gather or reduce-scatter of `num_bytes` (the whole tensor) over a ring: (n-1)/n of it passes each link."""
     steps = ranks - 1
     hops = steps / np.maximum(ranks_per_node, 1)
-    wait = latency + (steps - hops) * INTRA_HOP_S + np.where(ranks > ranks_per_node, hops * INTER_HOP_S, 0.0)
+    wait = latency + (steps - hops) * INTRA_HOP_S + np.where(ranks > ranks_per_node, hops * inter_hop, 0.0)
     wait = wait + _fill_s(num_bytes, latency)
     return np.where(ranks > 1, wait + num_bytes * steps / ranks / bandwidth, 0.0)
 
 
-def all_reduce_s(num_bytes: Array, ranks: Array, ranks_per_node: Array, bandwidth: Array, latency: Array) -> Array:
+def all_reduce_s(
+    num_bytes: Array, ranks: Array, ranks_per_node: Array, bandwidth: Array, latency: Array, inter_hop: Array
+) -> Array:
     """All-reduce of `num_bytes`: 2 (n-1)/n of it passes each link; between nodes latency grows as a tree's depth."""
     steps = ranks - 1
     nodes = np.maximum(ranks / np.maximum(ranks_per_node, 1), 1.0)
-    wait = latency + 2 * (np.minimum(ranks, ranks_per_node) - 1) * INTRA_HOP_S + 2 * np.log2(nodes) * INTER_HOP_S
+    wait = latency + 2 * (np.minimum(ranks, ranks_per_node) - 1) * INTRA_HOP_S + 2 * np.log2(nodes) * inter_hop
     wait = wait + _fill_s(num_bytes, latency)
     return np.where(ranks > 1, wait + 2 * num_bytes * steps / ranks / bandwidth, 0.0)

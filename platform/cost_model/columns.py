@@ -92,6 +92,27 @@ class Columns:
     """1 where the eager activation takes a power, which autocast computes in fp32."""
     fused: Array
     """1 where element-wise operations are fused by hand or compiler, 0 for eager execution."""
+    unfused_norm_passes: Array
+    """Reads and writes of the hidden width that norms of several kernels make beside a fused one's, forward."""
+    unfused_norm_bytes: Array
+    """Bytes a value of the hidden width that such norms save beside."""
+    keeps_gathered: Array
+    """1 where sequence parallelism saves what it gathered for column-parallel products, 0 where it gathers anew in the
+    backward pass."""
+    block_host: Array
+    """Host seconds of a block's forward pass through the modules of a published stack, in place of counted launches; 0
+    where launches are counted."""
+    block_host_backward: Array
+    host_skew: Array
+    """Host seconds that a tensor-parallel collective waits for the last of its ranks, a doubling of the ranks."""
+    host_pipe: Array
+    """Host seconds of such a collective more for each of its ranks where a pipeline spans several nodes."""
+    tensor_overlap: Array
+    """Share of tensor parallelism's communication that runs beside its products."""
+    cuts_by_cost: Array
+    """1 where a pipeline is cut by the blocks' arithmetic, in which the head counts as several blocks."""
+    stack_sigma: Array
+    """Log deviation of the step time that a stack's evidence leaves open."""
     fused_softmax: Array
     """1 where eager attention's softmax is one kernel."""
     compiled_calls: Array
@@ -133,6 +154,10 @@ class Columns:
 
     matmul_flops: Array
     """Sustained rate of large products: peak of the precision x the device's share."""
+    head_slowdown: Array
+    """That rate over the one of the head's products, which stay in 16 bits under fp8; 1 elsewhere."""
+    cast_bytes: Array
+    """Bytes that casting one value of a product's left operand to fp8 moves; 0 in other precisions."""
     tile_rows: Array
     half_depth: Array
     """Rows of a product's tile, and the depth at which starting and ending it costs as much as its products."""
@@ -154,6 +179,8 @@ class Columns:
     group_bandwidth: Array
     """What one process group alone reaches of it."""
     inter_latency: Array
+    inter_hop: Array
+    """Of one step of a ring from node to node."""
     rounding: Array
     """See `features.ROUNDING`."""
     spread: Array
@@ -183,7 +210,7 @@ class Columns:
     def take(self, index: Any) -> "Columns":
         """The rows (the last axis) that `index`, a mask, a slice or positions, picks; what all share stays as it is."""
         picked = {
-            field.name: value[index] if value.ndim == 1 else value
+            field.name: value[..., index] if value.ndim == 1 or value.shape[-1:] > (1,) else value
             for field in dataclasses.fields(self)
             for value in (getattr(self, field.name),)
         }

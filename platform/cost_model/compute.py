@@ -14,6 +14,7 @@ from platform.cost_model.engines import costs_of
 from platform.cost_model.hardware import BANDWIDTH_SHARE
 
 TILE_COLUMNS = constants.number("compute", "TILE_COLUMNS")
+SMALLER_TILES = tuple((float(parts), share) for parts, share in constants.words("compute", "SMALLER_TILES").items())
 FLASH_HALF_LENGTH = constants.number("compute", "FLASH_HALF_LENGTH")
 FUSED_REPLICATED = constants.number("compute", "FUSED_REPLICATED")
 FUSED_SHUFFLE = constants.number("compute", "FUSED_SHUFFLE")
@@ -41,16 +42,21 @@ def matmul_s(columns: Columns, rows: Array, width: Array, depth: Array) -> Array
     a short depth (NVIDIA, "Matrix Multiplication Background User's Guide", sections 4.2 and 4.3). Where there are fewer
     tiles than units, the depth is cut so that each unit has its stretch of it, whose sums are written in fp32 and added
     up (split-K: CUTLASS, `efficient_gemm.md`, "Parallelized Reductions"; in the limit, arXiv 2301.03598): so are the
-    gradients of narrow models' weights, as deep as there are tokens.
+    gradients of narrow models' weights, as deep as there are tokens. fp8 products cast what enters them from 16 bits.
     """
     c = columns
     waves = np.ceil(rows / c.tile_rows) * np.ceil(width / TILE_COLUMNS) / c.units
     bandwidth = c.bandwidth * BANDWIDTH_SHARE
     ideal = 2 * rows * width * depth / c.matmul_flops
-    whole = ideal * np.ceil(waves) / waves * (1 + c.half_depth / depth)
+    # The library takes smaller tiles, of less reuse, where these fill the last wave better.
+    idle = np.ceil(waves) / waves
+    for parts, share in SMALLER_TILES:
+        idle = np.minimum(idle, np.ceil(waves * parts) / (waves * parts) / share)
+    whole = ideal * idle * (1 + c.half_depth / depth)
     cut = ideal * (1 + c.half_depth / (depth * waves)) + 8 * rows * width / waves / bandwidth
     traffic = (rows * depth + depth * width + rows * width) * c.compute_bytes
-    return np.maximum(np.where(waves < 1, np.minimum(whole, cut), whole), traffic / bandwidth)
+    casts = rows * depth * c.cast_bytes / bandwidth
+    return np.maximum(np.where(waves < 1, np.minimum(whole, cut), whole), traffic / bandwidth) + casts
 
 
 def _misalignment(c: Columns, width: Array) -> Array:
@@ -176,6 +182,7 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
         1.0,
     )
     values = (replicated * wide + FUSED_SHUFFLE * qkv + rotation) * np.where(is_fused, 1.0, EAGER_FACTOR)
+    values = values + columns.unfused_norm_passes * h / np.where(columns.sequence_parallel > 0, tp, 1.0)
     per_value = tokens * columns.compute_bytes / (columns.bandwidth * BANDWIDTH_SHARE)
     gelu, gelu_backward = (np.where(widens_gelu(columns), factor, 1.0) for factor in WIDE_GELU)
     passes = (values + inner * columns.activation_forward * gelu) * per_value
@@ -232,8 +239,11 @@ def head_s(columns: Columns) -> tuple[Array, Array]:
     tokens = columns.micro_batch * columns.seq_len / columns.cp
     width = columns.vocab / columns.tp
     slower = _misalignment(columns, width)
-    forward = matmul_s(columns, tokens, width, columns.hidden) * slower
-    backward = _backward_matmul_s(columns, tokens, width, columns.hidden) * slower
+    halves = dataclasses.replace(
+        columns, matmul_flops=columns.matmul_flops / columns.head_slowdown, cast_bytes=np.zeros(())
+    )
+    forward = matmul_s(halves, tokens, width, columns.hidden) * slower
+    backward = _backward_matmul_s(halves, tokens, width, columns.hidden) * slower
     chunks = np.ceil(tokens * width / CHUNK_LOGITS)
     sums = np.where(columns.chunked_loss > 0, 12.0 * chunks * width * columns.hidden, 0.0)
     bandwidth = columns.bandwidth * BANDWIDTH_SHARE

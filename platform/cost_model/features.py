@@ -28,6 +28,7 @@ from platform.cost_model.kernels import (
 from platform.cost_model.layout_arrays import AXES, LayoutArrays
 from platform.cost_model.mesh import blocks_of_ranks
 from platform.cost_model.offload import LINK_SHARE
+from platform.cost_model.stacks import fact
 from trainers.architectures import architecture_of
 from trainers.architectures.architecture import Architecture
 from trainers.values.batch import BatchPoint
@@ -38,7 +39,11 @@ from trainers.values.spec import ModelSpec
 ROUNDING = constants.words("features", "ROUNDING")
 
 PREFETCH = constants.words("features", "PREFETCH")
-
+UNFUSED_NORM_PASSES = constants.number("features", "UNFUSED_NORM_PASSES")
+UNFUSED_NORM_BYTES = constants.number("features", "UNFUSED_NORM_BYTES")
+FP8_SHARE = constants.number("features", "FP8_SHARE")
+FP8_CAST_BYTES = constants.number("features", "FP8_CAST_BYTES")
+TENSOR_OVERLAP = constants.number("features", "TENSOR_OVERLAP")
 
 THIS_PROJECT = {
     "checkpoint_blocks": 1.0,
@@ -49,8 +54,37 @@ THIS_PROJECT = {
     "dropout": 0.0,
     "blocking": 0.0,
     "rounding": ROUNDING["expandable"],
+    "unfused_norm_passes": 0.0,
+    "unfused_norm_bytes": 0.0,
+    "keeps_gathered": 0.0,
+    "block_host": 0.0,
+    "block_host_backward": 0.0,
+    "host_skew": 0.0,
+    "host_pipe": 0.0,
+    "tensor_overlap": 0.0,
+    "cuts_by_cost": 0.0,
+    "stack_sigma": 0.0,
 }
 """What this project's trainer does that no layout of it states otherwise: its stack."""
+
+STACK_HOST = ("block_host", "block_host_backward", "host_skew", "host_pipe")
+"""Columns of a stack's host time."""
+
+
+def stack_costs(software: str, tp_overlap: str = "") -> dict[str, float]:
+    """The columns that hold of every run of `software`; `tp_overlap` is what a row says of it, "" for nothing."""
+    overlap = float(fact(software, "tensor_overlap", 0.0)) if tp_overlap != "no" else 0.0
+    return {
+        "keeps_gathered": float(fact(software, "keeps_gathered", False)),
+        "block_host": float(fact(software, "host_forward_s", 0.0)),
+        "block_host_backward": float(fact(software, "host_backward_s", 0.0)),
+        "host_skew": float(fact(software, "host_skew_s", 0.0)),
+        "host_pipe": float(fact(software, "host_pipe_s", 0.0)),
+        "tensor_overlap": TENSOR_OVERLAP if tp_overlap == "yes" else overlap,
+        "cuts_by_cost": float(fact(software, "stages_by_cost", False)),
+        "metric_losses": float(fact(software, "metric_losses", 0.0)),
+        "stack_sigma": float(fact(software, "sigma", 0.0)),
+    }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -245,15 +279,18 @@ def _of_cluster(cluster: ClusterSpec, precision: str) -> dict[str, Array | float
     """What a cluster gives to its rows, for products computed in `precision`."""
     device = cluster.device
     peak = device.peak_tflops(precision) * 1e12
-    # fp8 products also cast their operands and find their largest values: Transformer Engine reports 1.3 to 1.5 times
-    # bf16 where the peak is twice as high (docs.nvidia.com, Transformer Engine, "Performance Optimizations").
-    share = device.matmul_share * (0.75 if precision == "fp8" else 1.0)
+    share = device.matmul_share * (FP8_SHARE if precision == "fp8" else 1.0)
     if precision == "fp32":
         share = PLAIN_SHARE
     half_type = "fp16" if precision in ("fp16", "fp8") else "bf16"
     half = device.peak_tflops(half_type) * device.scale(half_type) * 1e12
     return {
         "matmul_flops": peak * share * device.scale(precision),
+        # The head stays in 16 bits.
+        "head_slowdown": peak * share / (device.peak_tflops("bf16") * 1e12 * device.matmul_share)
+        if precision == "fp8"
+        else 1.0,
+        "cast_bytes": FP8_CAST_BYTES if precision == "fp8" and "fp8" in device.tflops else 0.0,
         # Products of the matrix units start and end slowly: they pass through shared memory in long pipelines.
         "tile_rows": 128 if precision == "fp32" else 256,
         "half_depth": 32 if precision == "fp32" else 128,
@@ -271,5 +308,6 @@ def _of_cluster(cluster: ClusterSpec, precision: str) -> dict[str, Array | float
         "inter_bandwidth": cluster.inter_gb_per_s * 1e9,
         "group_bandwidth": cluster.group_gb_per_s * 1e9,
         "inter_latency": cluster.inter_latency_s,
+        "inter_hop": cluster.inter_hop_s,
         "spread": cluster.spread,
     }

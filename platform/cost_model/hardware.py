@@ -18,6 +18,7 @@ from typing import Any
 
 from platform.common.errors import InputError
 from platform.cost_model import constants
+from platform.cost_model.collectives import INTER_HOP_S
 from trainers.values.cluster import Cluster
 
 LABEL_SHARE = constants.number("hardware", "LABEL_SHARE")
@@ -94,6 +95,8 @@ class ClusterSpec:
     price_per_device_hour: float | None
     group_gb_per_s: float = math.inf
     """What one process group alone reaches of it, where NCCL was measured to use one of a node's ports for a group."""
+    inter_hop_s: float = INTER_HOP_S
+    """One step of a ring from node to node."""
     spread: float = 0.0
     """Standard deviation of the log of step times from run to run, where the network is known for it."""
 
@@ -211,29 +214,44 @@ def find_node(text: str, device: str) -> str | None:
 
 
 def cluster_of(
-    device: Device, num_nodes: int, devices_per_node: int, *, node: str | None = None, inter_gb_per_s: float = 0.0
+    device: Device,
+    num_nodes: int,
+    devices_per_node: int,
+    *,
+    node: str | None = None,
+    inter_gb_per_s: float = 0.0,
+    intra_gb_per_s: float = 0.0,
 ) -> ClusterSpec:
     """A cluster of `device`s wired as catalogue node `node` (default: the usual node of that device).
 
-    `inter_gb_per_s` above 0 is a stated bandwidth of one node in place of the catalogue's.
+    `inter_gb_per_s` and `intra_gb_per_s` above 0 are stated bandwidths, of one node and of one device's link, a
+    direction, in place of the catalogue's; of them collectives reach the catalogue's share.
     """
     catalogue = _catalogue()
     link = catalogue["links"][catalogue["devices"][device.name]["link"]]
     entry = catalogue["nodes"].get(node or catalogue["defaults"].get(device.name, ""), {})
     stated = inter_gb_per_s or entry.get("inter_gb_per_s", 25.0)
+    # Where one link spans several hosts, they are one node here.
+    domain = entry.get("link_domain", 0)
+    if domain > devices_per_node and num_nodes > 1:
+        total = num_nodes * devices_per_node
+        per_node = math.gcd(total, domain)
+        num_nodes, devices_per_node, inter = total // per_node, per_node, per_node / devices_per_node
+        stated *= inter if inter_gb_per_s else per_node / domain
     return ClusterSpec(
         name=node or f"{num_nodes}x{devices_per_node}x{device.name}",
         device=device,
         num_nodes=num_nodes,
         devices_per_node=devices_per_node,
-        intra_gb_per_s=link["bus_gb_per_s"],
-        intra_peak_gb_per_s=link["peak_gb_per_s"],
+        intra_gb_per_s=(intra_gb_per_s or link["peak_gb_per_s"]) * link["bus_gb_per_s"] / link["peak_gb_per_s"],
+        intra_peak_gb_per_s=intra_gb_per_s or link["peak_gb_per_s"],
         intra_latency_s=link["latency_us"] * 1e-6,
         inter_gb_per_s=stated * entry.get("inter_share", 0.75),
         inter_peak_gb_per_s=stated,
         inter_latency_s=entry.get("inter_latency_us", 60) * 1e-6,
         price_per_device_hour=entry.get("price_per_device_hour"),
         group_gb_per_s=_at_nodes(entry.get("group_gb_per_s", {}), num_nodes),
+        inter_hop_s=entry["inter_hop_us"] * 1e-6 if "inter_hop_us" in entry else INTER_HOP_S,
         spread=entry.get("spread", 0.0),
     )
 

@@ -23,9 +23,16 @@ def host_layer_s(columns: Columns) -> tuple[Array, Array, Array]:
     launches = np.where(c.fused > 0, FUSED_LAUNCHES, EAGER_LAUNCHES)
     kernels = launches * np.where(c.blocking > 0, BLOCKED_LAUNCH_S, LAUNCH_S) + c.compiled_calls * COMPILED_CALL_S
     hooks = costs_of(c).hooks(c)
+    # A stack's modules, fused by hand and not compiled, take the same host time whatever their width; two collectives a
+    # pass wait for the slowest rank's host.
+    by_stack = (c.block_host > 0) & (c.blocking == 0)
+    over_nodes = (c.pp > 1) & (c.tp > 1) & (c.dp * c.tp * c.pp * c.cp > c.devices_per_node)
+    skew = 2 * (c.host_skew * np.log2(c.tp) + np.where(over_nodes, c.host_pipe * c.tp, 0.0))
+    forward = np.where(by_stack, c.block_host + skew, kernels)
+    backward = np.where(by_stack, c.block_host_backward + skew, 2 * kernels)
     # Compiled code has its checkpoint inside.
-    again = kernels + hooks.again + np.where(c.fused > 0, 0.0, CHECKPOINT_HOST_S)
-    return kernels + hooks.forward, 2 * kernels + hooks.backward, again
+    again = forward + hooks.again + np.where(c.fused > 0, 0.0, CHECKPOINT_HOST_S)
+    return forward + hooks.forward, backward + hooks.backward, again
 
 
 def host_step_s(columns: Columns) -> Array:

@@ -79,7 +79,9 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     residual = np.where(costs_of(c).autocasts(c), c.state_bytes, c.compute_bytes)
     # In fp32: the power's input, the tangent and one plus it; in two bytes half the input and the output.
     inner = np.where(widens_gelu(c), 8.0, c.inner_copies) * c.ffn
-    replicated = (2 * residual * c.hidden + 2 * c.compute_bytes * c.hidden + 2 * c.dropout * c.hidden) / split
+    a_value = 2 * residual + 2 * c.dropout + c.unfused_norm_bytes
+    gathered = 2 * c.compute_bytes / np.where(c.keeps_gathered > 0, 1.0, split)
+    replicated = (a_value / split + gathered) * c.hidden
     sharded = c.compute_bytes * (2 * c.hidden + 2 * c.kv_width + inner) / c.tp
     per_score = c.compute_bytes + c.dropout * (1 + c.compute_bytes)
     per_score = per_score + np.where(
@@ -160,7 +162,9 @@ def _ranks(c: Columns, stages: Stages, owned: Array) -> tuple[_Rank, _Rank, _Ran
         """
         begun = c.pp - rank
         chunks = 2 * (begun - 1) + (c.virtual_stages - 1) * c.pp + 1
-        return np.minimum(np.where(c.virtual_stages > 1, chunks / c.virtual_stages, begun), c.grad_accum)
+        # Of published runs only the first rank's is taken: some begin fewer (arXiv 2407.21783, section 3.3.2).
+        interleaved = (c.virtual_stages > 1) & ((c.largest_blocks > 0) | (np.asarray(rank) == 0))
+        return np.minimum(np.where(interleaved, chunks / c.virtual_stages, begun), c.grad_accum)
 
     head = np.where(c.tied > 0, c.embedding_parameters, c.table_parameters) / c.tp
     first = _Rank(

@@ -20,6 +20,7 @@ class Ring:
     """Of them, those in one node."""
     bandwidth: Array
     latency: Array
+    inter_hop: Array
 
     @classmethod
     def of(cls, c: Columns, ranks: Array, in_node: Array) -> "Ring":
@@ -31,15 +32,16 @@ class Ring:
                 ranks, in_node, c.devices_per_node, c.intra_bandwidth, c.inter_bandwidth, c.group_bandwidth
             ),
             latency=np.where(ranks > in_node, c.inter_latency, c.intra_latency),
+            inter_hop=c.inter_hop,
         )
 
     def gather_s(self, num_bytes: Array) -> Array:
         """Seconds of an all-gather or reduce-scatter of so many bytes in all."""
-        return gather_s(num_bytes, self.ranks, self.in_node, self.bandwidth, self.latency)
+        return gather_s(num_bytes, self.ranks, self.in_node, self.bandwidth, self.latency, self.inter_hop)
 
     def all_reduce_s(self, num_bytes: Array) -> Array:
         """Seconds of an all-reduce of so many bytes."""
-        return all_reduce_s(num_bytes, self.ranks, self.in_node, self.bandwidth, self.latency)
+        return all_reduce_s(num_bytes, self.ranks, self.in_node, self.bandwidth, self.latency, self.inter_hop)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,11 +88,18 @@ def stages_of(columns: Columns) -> Stages:
     with_ends = ~even & ((layers + 2) % pp == 0)
     largest = np.where(with_ends, (layers + 2) / pp, np.ceil(layers / pp))
     ends = np.where(with_ends, (layers + 2) / pp - 1, np.where(even, layers / pp, np.floor(layers / pp)))
+    # By arithmetic the head, a product of the vocabulary's width, counts as several blocks of the last stage.
+    head = columns.table_parameters / columns.layer_parameters
+    share = np.ceil((layers + head) / pp)
+    by_cost = (columns.cuts_by_cost > 0) & (pp > 1)
+    first = np.where(by_cost, np.minimum(share, layers), ends)
+    last = np.where(by_cost, np.maximum(layers - share * (pp - 1), 0.0), ends)
+    largest = np.where(by_cost, first, largest)
     stated = columns.largest_blocks > 0
     return Stages(
         largest=np.where(stated, columns.largest_blocks, np.where(pp == 1, layers, largest)),
-        first=np.where(stated, columns.first_blocks, ends),
-        last=np.where(stated, columns.last_blocks, ends),
+        first=np.where(stated, columns.first_blocks, first),
+        last=np.where(stated, columns.last_blocks, last),
     )
 
 
@@ -127,10 +136,15 @@ def _tensor_ring(c: Columns) -> Ring:
 
 def tensor_s(c: Columns, boundary: Array, full: Mask) -> Array:
     """Tensor-parallel collectives of one block and micro-batch: two all-reduces of the residual a pass (Megatron-LM,
-    arXiv 1909.08053, section 3); with sequence parallelism as much in gathers and scatters (arXiv 2205.05198, 4.2.2).
-    They wait for compute and compute waits for them.
+    arXiv 1909.08053, section 3); with sequence parallelism as much in gathers and scatters (arXiv 2205.05198, 4.2.2),
+    which between nodes go round the whole ring, where an all-reduce may go by a tree. They wait for compute and compute
+    waits for them, but for what a stack overlaps.
     """
-    return _tensor_ring(c).all_reduce_s(boundary) * np.where(full, 6.0, 4.0)
+    ring = _tensor_ring(c)
+    reduced = ring.all_reduce_s(boundary)
+    around = (c.sequence_parallel > 0) & (c.tp > ring.in_node)
+    each = np.where(around, np.maximum(2 * ring.gather_s(boundary), reduced), reduced)
+    return each * np.where(full, 6.0, 4.0) * (1 - c.tensor_overlap)
 
 
 def context_s(c: Columns, tokens: Array) -> Array:
@@ -150,5 +164,5 @@ def send_s(c: Columns, boundary: Array) -> Array:
     per_device = np.where(across, c.inter_bandwidth / c.devices_per_node, c.intra_bandwidth)
     latency = np.where(across, c.inter_latency, c.intra_latency)
     ring = _tensor_ring(c)
-    gathered = gather_s(boundary, ring.ranks, ring.in_node, ring.bandwidth, c.intra_latency)
+    gathered = gather_s(boundary, ring.ranks, ring.in_node, ring.bandwidth, c.intra_latency, c.inter_hop)
     return latency + boundary / c.tp / per_device + np.where(c.sequence_parallel > 0, 0.0, gathered)

@@ -68,7 +68,7 @@ def normal_cdf(values: Array) -> Array:
 
 def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:
     """Log deviation of a step time that nothing was measured for: independent errors of its parts."""
-    variance = BASE_SIGMA**2 + columns.spread**2
+    variance = BASE_SIGMA**2 + columns.spread**2 + columns.stack_sigma**2
     for part, sigma in SHARE_SIGMA.items():
         seconds = under_the_host_s(columns, step) if part == "host_s" else getattr(step, part)
         variance = variance + (sigma * seconds / step.total_s) ** 2

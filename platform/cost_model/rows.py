@@ -13,7 +13,10 @@ NEEDED = (
     "model", "layers", "hidden", "heads", "vocab", "seq_len", "gpu", "gpus", "tp", "pp", "strategy", "micro_batch",
     "activation_ckpt", "precision", "status",
 )  # fmt: skip
-_CODES = ("strategy", "activation_ckpt", "flash_attention", "seq_parallel", "status")
+_CODES = (
+    "strategy", "activation_ckpt", "flash_attention", "seq_parallel", "status", "software", "attention_kernel", "fused",
+    "tp_overlap", "matmul_precision",
+)  # fmt: skip
 """Columns of set words, whose case says nothing."""
 _LARGEST = 1e9
 """No count, size, time or rate of a table is larger, nor smaller than its inverse."""

@@ -10,6 +10,9 @@ from platform.cost_model.columns import Array, Columns, Mask, from_rows
 from platform.cost_model.predict import Prediction, expected_s, predict
 from platform.cost_model.table import Run
 
+NEAR_BEST = 1.5
+"""Times the best of a cell within which a row is taken for undisturbed."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Scores:
@@ -25,10 +28,14 @@ class Scores:
     rank_correlation: float | None = None
     regret_median: float | None = None
     regret_mean: float | None = None
+    oom_first_choices: int = 0
+    """Cells whose predicted best ran out of memory."""
     oom_precision: float | None = None
     oom_recall: float | None = None
     interval_coverage: float | None = None
     interval_half_width_median: float | None = None
+    near_best_ape_median: float | None = None
+    """Of the rows within `NEAR_BEST` of their cell's best: in a sweep with stalls the rest is the machine's."""
     oom_missed: int = 0
     oom_false_alarms: int = 0
 
@@ -53,11 +60,19 @@ class Scored:
     """Rows that calibrated and are not scored."""
 
 
+STATED = (
+    "software", "attention_kernel", "fused", "compile", "offload", "zero_group", "tp_overlap", "matmul_precision",
+    "precision", "seq_parallel", "flash_attention", "attention", "loss",
+)  # fmt: skip
+"""Columns by which configurations differ even where the predictor gives them one value."""
+
+
 def merged(runs: Sequence[Run]) -> list[Run]:
     """Identical configurations of a cell as one run: median time and memory, out of memory if most were."""
     groups: dict[tuple[object, ...], list[Run]] = {}
     for run in runs:
-        key = (run.cell, run.cluster.name, tuple(sorted(run.values.items())))
+        stated = tuple(run.row.get(name, "") for name in STATED)
+        key = (run.cell, run.cluster.name, stated, tuple(sorted(run.values.items())))
         groups.setdefault(key, []).append(run)
     result: list[Run] = []
     for group in groups.values():
@@ -158,17 +173,41 @@ def regret(scored: Scored, rows: Sequence[int]) -> float | None:
     """How much slower the predicted best of a cell is than its true best; None below four timed configurations, and
     where all of them were measured: nothing is predicted then.
 
-    The predicted best has the least expected time of those predicted to fit; of all, if none is.
+    The predicted best has the least expected time of those predicted to fit; of all, if none is. Of several that are
+    predicted alike each is as likely to be taken: the mean of their regrets. Rows that ran out of memory have no time;
+    `first_choice_is_oom` tells of them.
     """
     timed = np.array([row for row in rows if np.isfinite(scored.measured_s[row])], dtype=int)
     if len(timed) < 4 or scored.used[timed].all():
         return None
     fitting = timed[scored.predicted_fits[timed]]
     among = fitting if len(fitting) else timed
-    # A measured row is known, not predicted.
-    known = np.where(scored.used, scored.measured_s, expected_s(scored.predicted_s, scored.low_s, scored.high_s))
-    best = among[np.argmin(known[among])]
-    return float(scored.measured_s[best] / scored.measured_s[timed].min() - 1)
+    known = _known_s(scored)
+    best = among[_is_least(known[among])]
+    return float(scored.measured_s[best].mean() / scored.measured_s[timed].min() - 1)
+
+
+def first_choice_is_oom(scored: Scored, rows: Sequence[int]) -> bool:
+    """Whether the predicted best of a cell's configurations, out-of-memory errors among them, ran out of memory."""
+    index = np.array([row for row in rows if scored.out_of_memory[row] or np.isfinite(scored.measured_s[row])], int)
+    fitting = index[scored.predicted_fits[index] | (scored.used[index] & ~scored.out_of_memory[index])]
+    among = fitting if len(fitting) else index
+    if len(among) < 2:
+        return False
+    known = _known_s(scored)
+    return bool(scored.out_of_memory[among[_is_least(known[among])]].mean() > 0.5)
+
+
+def _known_s(scored: Scored) -> Array:
+    """Measured seconds of the rows that calibrated, expected seconds of the others."""
+    expected = expected_s(scored.predicted_s, scored.low_s, scored.high_s)
+    # The constant-MFU baseline has no interval: its median stands for the mean.
+    expected = np.where(np.isfinite(expected), expected, scored.predicted_s)
+    return np.where(scored.used & np.isfinite(scored.measured_s), scored.measured_s, expected)
+
+
+def _is_least(values: Array) -> Mask:
+    return values <= values.min() * (1 + 1e-9)
 
 
 def scores(scored: Scored, rows: Sequence[int], rows_left_out: int) -> Scores:
@@ -195,9 +234,13 @@ def scores(scored: Scored, rows: Sequence[int], rows_left_out: int) -> Scores:
         step_time_ape_mean=float(errors.mean()) if len(errors) else None,
         zero_shot_ape_median=_median(np.abs(scored.zero_shot_s[timed] / measured - 1)),
         memory_ape_median=_median(memory_errors),
+        near_best_ape_median=_median(errors[near_best(scored)[timed]]),
         rank_correlation=spearman(rate / predicted, rate / measured),
         regret_median=_median(np.array(regrets)),
         regret_mean=float(np.mean(regrets)) if regrets else None,
+        oom_first_choices=sum(
+            first_choice_is_oom(scored, [rows[p] for p in positions]) for positions in cells.values()
+        ),
         oom_precision=hits / int(said_oom.sum()) if said_oom.any() else None,
         oom_recall=hits / int(oom.sum()) if oom.any() else None,
         interval_coverage=float(covered.mean()) if len(covered) else None,
@@ -205,6 +248,16 @@ def scores(scored: Scored, rows: Sequence[int], rows_left_out: int) -> Scores:
         oom_missed=int((oom & ~said_oom).sum()),
         oom_false_alarms=int((~oom & said_oom).sum()),
     )
+
+
+def near_best(scored: Scored) -> Mask:
+    """Rows within `NEAR_BEST` times their cell's best."""
+    result = np.zeros(len(scored.runs), dtype=bool)
+    for positions in cells_of(scored.runs).values():
+        times = scored.measured_s[positions]
+        if np.isfinite(times).any():
+            result[positions] = times <= NEAR_BEST * np.nanmin(times)
+    return result
 
 
 def _median(values: Array) -> float | None:

@@ -12,29 +12,33 @@ from typing import get_args
 
 import numpy as np
 
-from platform.cost_model.columns import FIELDS, Columns
+from platform.cost_model.columns import FIELDS, Columns, from_rows
 from platform.cost_model.features import Workload, features
 from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device_by_memory, find_node
 from platform.cost_model.layout_arrays import LayoutArrays
 from platform.cost_model.memory import outside_gib
 from platform.cost_model.mesh import STAGE_COLUMNS
-from platform.cost_model.rows import Row, number, wanted, whole_number, words
-from platform.cost_model.stacks import (
+from platform.cost_model.predict import predict
+from platform.cost_model.published import (
+    compile_of,
     convention_of,
-    data_parallelism_of,
-    has,
     is_flash,
     modules_of,
     moments_of,
     offload_of,
     precision_of,
+    sharing_ranks,
     stack_features,
 )
+from platform.cost_model.rows import Row, number, wanted, whole_number, words
+from platform.cost_model.stacks import data_parallelism_of, fact, has, software_of, with_software
 from trainers.values.axes import defaults_of
 from trainers.values.layout import Checkpointing, Layout
 from trainers.values.measurement import TIMED
 from trainers.values.spec import ModelSpec
 
+GUESSED = "software not stated, taken for {} by the words of source and notes"
+UNSTATED_CHECKPOINTING = "activation_ckpt not stated, taken for the least with which the run fits"
 CELL = ("model", "gpu", "gpus", "seq_len", "global_batch", "recipe")
 """Columns that are equal in all runs of a cell: those compete. Published tables state no recipe."""
 
@@ -59,6 +63,8 @@ class Run:
     peak_is_allocated: bool
     """Whether the peak is the allocator's own figure, or the whole device's."""
     out_of_memory: bool
+    assumed: tuple[str, ...] = ()
+    """What the row does not state and is taken for, in words that rows share."""
     num_merged: int = 1
 
 
@@ -103,13 +109,16 @@ def _cluster(row: Row) -> ClusterSpec:
         raise ValueError(f"{gpus} GPUs do not divide over {nodes} nodes")
     text = words(row)
     stated = re.search(r"(\d+) ?gbps (?:node|inter)", text)
-    return cluster_of(
+    gbit_per_s = number(row, "node_gbps") or (float(stated[1]) if stated else 0.0)
+    cluster = cluster_of(
         device,
         nodes,
         gpus // nodes,
         node=find_node(text, device.name),
-        inter_gb_per_s=float(stated[1]) / 8 if stated else 0.0,
+        inter_gb_per_s=gbit_per_s / 8,
+        intra_gb_per_s=number(row, "link_gbs") or 0.0,
     )
+    return with_software(cluster, software_of(row))
 
 
 def _degrees(row: Row) -> tuple[float, float, float, float]:
@@ -154,6 +163,8 @@ def _virtual_stages(row: Row, model: ModelSpec, pp: float) -> float:
         if stated > 1 and pp * stated > model.num_layers + 2:
             raise ValueError(f"vp {stated} cuts {model.num_layers} blocks of {pp:g} stages finer than they are")
         return float(stated)
+    if pp > 1 and model.num_layers % pp == 0 and fact(software_of(row), "interleaves", False):
+        return float(model.num_layers // pp)
     if pp > 1 and "interleav" in words(row) and model.num_layers % pp == 0:
         per_stage = int(model.num_layers // pp)
         return float(next((cut for cut in range(2, per_stage + 1) if per_stage % cut == 0), 1))
@@ -178,6 +189,8 @@ def _layout(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, str |
     virtual = _virtual_stages(row, model, pp)
     if strategy == "hsdp":  # ranks of context parallelism hold the same parameters, so shards are cut over them too
         shard = min(shard * cp, cluster.devices_per_node) / cp
+    if stage or strategy == "hsdp":
+        shard = sharing_ranks(row, dp) or shard
     return {
         **defaults_of(Layout),
         "engine": engine,
@@ -192,9 +205,9 @@ def _layout(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, str |
         "grad_sync": row.get("grad_sync", "every" if has(engine, "reduces_every_micro_step") else "") or "last",
         "checkpointing": checkpointing,
         "offload": offload_of(row),
-        "attention": row.get("attention") or ("sdpa" if is_flash(row, cluster, engine) else "eager"),
+        "attention": row.get("attention") or ("sdpa" if is_flash(row, cluster) else "eager"),
         "loss": "chunked" if row.get("loss") == "chunked" else "plain",
-        "compile": row.get("compile") or "none",
+        "compile": compile_of(row),
     }
 
 
@@ -246,6 +259,18 @@ def interpret(row: Row, *, measured: bool = True) -> Run:
     Raises:
         ValueError: what is missing, unknown or contradicts itself.
     """
+    assumed = () if row.get("software") or row.get("engine") else (GUESSED.format(software_of(row)),)
+    if row["activation_ckpt"] or row.get("engine") or row["status"] != "ok":
+        return dataclasses.replace(_interpret(row, measured=measured), assumed=assumed)
+    # A run that ran did fit, and recomputing more than that needs would have cost time.
+    for recomputed in ("none", "selective", "full"):
+        run = _interpret({**row, "activation_ckpt": recomputed}, measured=measured)
+        if predict(from_rows([run.values])).fits.all():
+            break
+    return dataclasses.replace(run, row=row, assumed=(*assumed, UNSTATED_CHECKPOINTING))
+
+
+def _interpret(row: Row, *, measured: bool) -> Run:
     if row["status"] not in ("ok", "oom", "crash_or_oom"):
         raise ValueError(f"status {row['status'] or 'not stated'}")
     if (number(row, "ep") or 1) > 1:
@@ -279,6 +304,6 @@ def interpret(row: Row, *, measured: bool = True) -> Run:
         values=values,
         step_time_s=step_time_s,
         peak_memory_gib=peak,
-        peak_is_allocated=own,
+        peak_is_allocated=own or bool(fact(software_of(row), "memory_is_allocated", False)),
         out_of_memory=oom,
     )

@@ -32,9 +32,9 @@ MOST_OF_RUNS = 1 / 3
 MOST_ROUNDS = 6
 """Rounds of the contenders' runs in one session; another session has as many."""
 SURE_ROUNDS = 3
-"""Rounds that only a budget cuts short: the first intervals over pairs that are narrow enough to tell layouts 10 % apart
-come after three or four. Without a budget a further round begins only where all of them together take no longer than
-the search's own trials did."""
+"""Rounds that only a budget cuts short: the first intervals over pairs that are narrow enough to tell layouts 10 %
+apart come after three or four. Without a budget a further round begins only where all of them together take no longer
+than the search's own trials did."""
 
 
 class Finals:
@@ -87,7 +87,7 @@ class Finals:
         return None
 
     def _contenders_run(self, recipe: Recipe, history: History, left_s: float, costs: Costs) -> Run | None:
-        """The contenders' next run in this session; without a budget (`left_s` is infinite) within the search's time."""
+        """The contenders' next run in this session; without a budget, `left_s` infinite, within the search's time."""
         order = contenders(of_recipe(recipe, history))
         after = self.rules.repeats + 1  # the number of a last run
         before = self._rounds_before.setdefault(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from platform.common.errors import InputError, Parser, one_line
 from platform.common.signals import exit_with
+from platform.mirror.look import PORT
 from platform.mirror.uri import default_uri, sqlite_path
 from platform.study.folder import FOLDER_HELP, default_folder
 
@@ -19,7 +20,7 @@ def parser() -> argparse.ArgumentParser:
     """The command's options."""
     made = Parser(prog="make mlflow", description="Serves MLflow's pages of the studies in a folder.")
     made.add_argument("--studies", type=Path, default=Path(default_folder()), metavar="DIR", help=FOLDER_HELP)
-    made.add_argument("--port", type=int, default=5000, help="where to listen (default: %(default)s)")
+    made.add_argument("--port", type=int, default=PORT, help="where to listen (default: %(default)s)")
     return made
 
 
@@ -32,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return InputError.exit_code
     print(f"MLflow: open http://{_HOST}:{options.port} once it says that it runs; Ctrl-C ends it", flush=True)
+    if options.port != PORT:
+        print(f"In the addresses that a search or a report printed put {options.port} in place of {PORT}", flush=True)
     # The server's job runners take seconds to start, and nothing here needs them.
     environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}
     os.execve(sys.executable, [sys.executable, *command], environment)
@@ -52,7 +55,10 @@ def ui_arguments(studies: Path, port: int) -> list[str]:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             found.bind((_HOST, port))
     except (OSError, OverflowError) as error:
-        raise InputError(f"port {port} of {_HOST} cannot be used ({error}): choose another by PORT=NUMBER") from error
+        raise InputError(
+            f"port {port} of {_HOST} cannot be used ({error}): where MLflow serves these studies already, open the"
+            " printed addresses; else choose another by PORT=NUMBER, which takes its place in them"
+        ) from error
     listen = ["--host", _HOST, "--port", str(port), "--workers", "1"]
     return ["-m", "mlflow", "ui", "--backend-store-uri", uri, *listen]
 

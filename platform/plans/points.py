@@ -13,7 +13,6 @@ from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.placement import misplaced
 from search_spaces.degrees import fill
 from search_spaces.space import Space
-from trainers.mesh.stages import schedule_refusal
 from trainers.support import standing_refusal
 from trainers.values.batch import BatchPoint
 from trainers.values.layout import Layout
@@ -56,7 +55,7 @@ def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec) -> Points:
     meaningless: collections.Counter[str] = collections.Counter()
     seen: set[tuple[Layout, int]] = set()
     refuses = functools.cache(functools.partial(_engine_refuses, recipe))
-    for values, micro_batches in _combinations(space, recipe, cluster.num_devices):
+    for values, micro_batches in _combinations(space.widened(cluster.num_devices), recipe, cluster.num_devices):
         try:
             layout = fill(values, cluster.num_devices)
         except ValueError as error:
@@ -71,10 +70,11 @@ def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec) -> Points:
             try:
                 batch = BatchPoint.of(recipe, layout, micro_batch)
             except ValueError:
-                skipped[reason or UNDIVIDED] += 1
+                left = recipe.global_batch % (micro_batch * layout.data_parallel)
+                skipped[reason or (UNDIVIDED if left else UNFILLED)] += 1
             else:
-                if reason or schedule_refusal(layout, batch.grad_accum):
-                    skipped[reason or UNFILLED] += 1
+                if reason:
+                    skipped[reason] += 1
                 else:
                     rows.append((layout, batch))
     counted = skipped if rows or skipped else meaningless

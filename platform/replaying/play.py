@@ -22,6 +22,14 @@ class Played:
     tried: tuple[Recorded, ...]
     """In order, up to the first within 2 % of the best, or to the budget's end."""
     found: bool
+    budget: int
+    """Trials that were allowed."""
+
+    @property
+    def num_trials(self) -> int:
+        """Trials that it took; all that were allowed where the search ended without finding it, so that giving up early
+        does not count as being quick."""
+        return len(self.tried) if self.found else self.budget
 
     @property
     def gpu_s(self) -> float:
@@ -31,7 +39,7 @@ class Played:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Figures:
-    """Over searches. One that found nothing within its budget counts with all that it spent: see `found_share`."""
+    """Over searches. One that found nothing counts with all the trials of its budget: see `found_share`."""
 
     trials_to_2pct_median: float
     trials_to_2pct_mean: float
@@ -65,14 +73,14 @@ def play(cell: Cell, searcher: Searcher[Recorded], budget: int) -> Played:
     while len(tried) < budget and (choice := searcher.suggest()) is not None:
         tried.append(choice)
         if cell.is_found(choice):
-            return Played(tried=tuple(tried), found=True)
+            return Played(tried=tuple(tried), found=True, budget=budget)
         searcher.update(choice, [choice])
-    return Played(tried=tuple(tried), found=False)
+    return Played(tried=tuple(tried), found=False, budget=budget)
 
 
 def figures(played: Sequence[Played]) -> Figures:
     """The figures of searches, of one cell or of several."""
-    trials = [len(each.tried) for each in played]
+    trials = [each.num_trials for each in played]
     return Figures(
         trials_to_2pct_median=float(statistics.median(trials)),
         trials_to_2pct_mean=statistics.fmean(trials),

@@ -1,6 +1,7 @@
 """Recorded results of a cell as a searcher's candidates: a row is a candidate with one rung, and its own result."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,10 @@ START_S = 20.0
 STEPS = 10
 NEAR = 0.98
 """Share of the best throughput that counts as found: within 2 %."""
-TEXTS = ("attention", "flash_attention", "loss", "compile", "optimizer", "state_precision", "seq_parallel")
+TEXTS = (
+    "attention", "flash_attention", "attention_kernel", "fused", "loss", "compile", "optimizer", "state_precision",
+    "seq_parallel", "tp_overlap", "zero_group",
+)  # fmt: skip
 """Columns that are axes as they stand in the table; kernels among them."""
 
 
@@ -66,11 +70,12 @@ class Cell:
         return (choice.tokens_per_s or 0.0) >= NEAR * self.best_tokens_per_s
 
     def problem(self, seed: int) -> Problem[Recorded]:
-        """What a searcher is asked. Nothing is planned, so nothing ends it before the last configuration."""
+        """What a searcher is asked. The planned run has no end, so that every saving pays to the last row."""
         return Problem(
             candidates=self.choices,
             seed=seed,
             columns=from_rows([run.values for run in self.runs]),
+            tokens=math.inf,
             costs=Costs(num_devices=self.runs[0].cluster.num_devices, start_s=START_S, rung_s=0.0, steps=STEPS),
         )
 
@@ -97,6 +102,8 @@ def _choice(key: str, run: Run) -> Recorded:
     tokens = int(values["global_batch"] * values["seq_len"])
     stated = run.row.get("outcome") or "ok"
     outcome = Outcome.OOM if run.out_of_memory else Outcome(stated)
+    if run.out_of_memory and run.row["status"] == "crash_or_oom":
+        outcome = Outcome.FAILED  # of an unknown cause
     if outcome is Outcome.OK and run.step_time_s is None:
         outcome = Outcome.SLOW  # it ran, and nobody printed how fast
     step_s = run.step_time_s if outcome in TIMED else None

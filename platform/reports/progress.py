@@ -16,7 +16,7 @@ from platform.common.say import say
 from platform.common.text import duration, figure, plural
 from platform.finals.result import Result
 from platform.reports.forecast import forecaster_of
-from platform.reports.summary import lag
+from platform.reports.summary import lag, pipeline_words
 from platform.study.history import History
 from platform.study.journal import Tail
 from trainers.values.batch import BatchPoint
@@ -104,7 +104,7 @@ def measurement_line(measurement: Measurement) -> str:
         tilde = "~" if measurement.step_time_derived else ""
         parts.append(f"{figure(measurement.tokens_per_s)}{tilde} tokens/s")
     if measurement.peak_allocated_gib is not None:
-        parts.append(f"{figure(measurement.peak_allocated_gib)} GiB")
+        parts.append(f"{figure(measurement.peak_allocated_gib)} GiB{pipeline_words(measurement)}")
     if measurement.outcome is not Outcome.OK and measurement.reason:
         words = " ".join(measurement.reason.split())
         parts.append(words if len(words) <= 200 else words[:197] + "...")

@@ -14,7 +14,7 @@ from platform.reports.disturbance import disturbance_sentences, unresolved_json,
 from platform.reports.profile import profile_json
 from trainers.values.cluster import Cluster
 from trainers.values.codec import to_json
-from trainers.values.journal import Peak
+from trainers.values.journal import Peak, StudyHeader
 from trainers.values.measurement import Measurement, Outcome, days_for_tokens
 from trainers.values.recipe import Recipe
 
@@ -63,6 +63,7 @@ def winner_sentence(
     if best.share_of_datasheet_peak is not None:
         shares.append(f"{best.share_of_datasheet_peak:.1%} of the data sheet's")
     memory = "" if best.peak_allocated_gib is None else f", {figure(best.peak_allocated_gib)} GiB allocated at most"
+    memory += pipeline_words(best)
     days, paid = days_of(best, tokens), cost_of(best, tokens, price_per_gpu_h)
     budget = "" if days is None else f"; {figure(days)} days for {count(tokens)} tokens"
     budget += "" if paid is None else f", which cost {figure(paid)} at {price_per_gpu_h:g} a device-hour"
@@ -75,6 +76,16 @@ def winner_sentence(
         f" micro-batch {best.batch.micro_batch} x {best.batch.grad_accum} accumulated{whole}:"
         f" {tilde}{figure(best.tokens_per_s)} tokens/s ({', '.join(shares)}){memory}{budget}."
     )
+
+
+def pipeline_words(measurement: Measurement) -> str:
+    """Of a pipeline: on which stage most memory is, and the bubble as measured and as equal stages have it; else
+    empty.
+    """
+    stages, bubble = measurement.memory_stages, measurement.pipeline_bubble
+    where = f" on stage{'s' if len(stages) > 1 else ''} {' and '.join(map(str, stages))}" if stages else ""
+    formula = f"{measurement.pipeline_bubble_by_formula:.1%} by (p - 1) / (v m + p - 1)"
+    return where + ("" if bubble is None else f", a bubble of {bubble:.1%} beside {formula}")
 
 
 def shortfall_gib(measurement: Measurement, cluster: Cluster) -> float | None:
@@ -101,7 +112,7 @@ def nearest_sentence(recipe: Recipe, measurements: Sequence[Measurement], cluste
     """What to say where a recipe has no winner."""
     near = nearest(measurements, cluster)
     if near is None:
-        return f"Nothing was measured for {recipe.label}."
+        return f"Nothing was measured for {recipe.label}: a larger budget lets a trial end, and --resume goes on."
     why = near.reason or near.outcome.value
     missing = shortfall_gib(near, cluster) if near.outcome is Outcome.OOM else None
     lacked = f", {figure(missing)} GiB too many" if missing else ""
@@ -183,35 +194,19 @@ def as_json(result: Result) -> dict[str, Any]:
     """
     header, history = result.header, result.history
 
-    def as_json(each: Measurement) -> dict[str, Any]:
-        return measurement_json(each, header.tokens, header.price_per_gpu_h)
-
-    each_recipe = [
-        {
-            "recipe": _recipe_json(each.recipe),
-            "winner": each.winner and as_json(each.winner),
-            "unresolved": unresolved_json(each.unresolved),
-            **coverage_json(each.coverage),
-            **_evidence_json(each),
-            "profile": profile_json(each, header),
-        }
-        for each in result.of_study
-    ]
-    nothing = {"recipe": None, "winner": None, "unresolved": None, **coverage_json(None)}
-    nothing |= {**_evidence_json(None), "profile": None}
-    first = each_recipe[0] if each_recipe else nothing
+    each_recipe = [_result_json(each, header) for each in result.of_study]
     tried = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
     left = [each for each in history.measurements if each.outcome is Outcome.SKIPPED]
     return finite(
         {
             "study": header.name,
             "space": header.space,
-            **first,
+            **(each_recipe[0] if each_recipe else _result_json(None, header)),
             "miniature": header.miniature,
             "cluster": {**to_json(header.cluster), "label": header.cluster.label},
             "tokens": header.tokens,
             "price_per_gpu_h": header.price_per_gpu_h,
-            "measurements": [as_json(each) for each in tried],
+            "measurements": [measurement_json(each, header.tokens, header.price_per_gpu_h) for each in tried],
             "skipped": [
                 {
                     "recipe": each.recipe.id,
@@ -227,6 +222,19 @@ def as_json(result: Result) -> dict[str, Any]:
             "end": to_json(history.end),
         }
     )
+
+
+def _result_json(of_recipe: RecipeResult | None, header: StudyHeader) -> dict[str, Any]:
+    """What is said of one recipe; the same keys with nothing in them where a study has none."""
+    best = of_recipe and of_recipe.winner
+    return {
+        "recipe": of_recipe and _recipe_json(of_recipe.recipe),
+        "winner": best and measurement_json(best, header.tokens, header.price_per_gpu_h),
+        "unresolved": of_recipe and unresolved_json(of_recipe.unresolved),
+        **coverage_json(of_recipe and of_recipe.coverage),
+        **_evidence_json(of_recipe),
+        "profile": of_recipe and profile_json(of_recipe, header),
+    }
 
 
 def _evidence_json(result: RecipeResult | None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from trainers.values.axes import axes_of
 from trainers.values.cluster import Cluster
 from trainers.values.layout import Layout
 from trainers.values.measurement import Measurement, Outcome
+from trainers.values.spec import ModelSpec
 
 GB_PER_GIB = 2**30 / 1e9
 
@@ -86,6 +87,8 @@ _COLUMNS = {
     name: declared.table or name for name, declared in axes_of(Layout).items() if (declared.table or name) in HEADER
 }
 """Axis of a layout -> the column that holds it, where there is one."""
+_DERIVED = ("iter_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "hfu")
+"""Columns that follow from a step that was derived from its parts."""
 _STATUS = {
     Outcome.OK: "ok",
     Outcome.THRASH: "ok",
@@ -104,55 +107,82 @@ def to_rows(measurements: Iterable[Measurement], *, cluster: Cluster, source: st
 
 
 def _row(measurement: Measurement, cluster: Cluster, source: str, path: str) -> Row:
-    recipe, layout, model = measurement.recipe, measurement.layout, measurement.recipe.model
-    conditions = measurement.conditions
-    memory_gib = cluster.device_memory_gib if conditions is None else conditions.device_memory_gib
-    derived = ("iter_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "hfu")
-    datasheet = measurement.datasheet_peak_tflops
     return Row(
         source=source,
         url_or_repo_path=path or None,
-        model=model.name,
-        params_b=model.num_parameters / 1e9,
-        layers=model.num_layers,
-        hidden=model.hidden_size,
-        heads=model.num_heads,
-        kv_heads=model.num_kv_heads,
-        ffn=model.ffn_size,
-        vocab=model.vocab_size,
-        seq_len=recipe.seq_len,
-        gpu=cluster.device if conditions is None else conditions.device,
-        gpu_mem_gb=memory_gib * GB_PER_GIB,
-        nodes=math.ceil(layout.world_size / cluster.devices_per_node) if conditions is None else conditions.num_nodes,
-        gpus=layout.world_size,
-        dp=layout.data_parallel,
-        strategy=strategy(layout),
-        micro_batch=measurement.batch.micro_batch,
-        grad_accum=measurement.batch.grad_accum,
-        global_batch=measurement.global_batch,
-        precision=recipe.compute_precision,
-        # What sdpa and flex run inside depends on mask and device: not stated here, `attention` names the choice.
-        flash_attention="no" if layout.attention == "eager" else None,
-        iter_time_s=measurement.step_time_s,
-        tokens_per_s_per_gpu=measurement.tokens_per_s_per_gpu,
-        tflops_per_gpu=measurement.model_tflops_per_gpu,
-        mfu=_percent(measurement.model_tflops_per_gpu, datasheet),
-        hfu=_percent(measurement.hardware_tflops_per_gpu, datasheet),
-        peak_mem_gb=None if measurement.peak_allocated_gib is None else measurement.peak_allocated_gib * GB_PER_GIB,
-        status=_STATUS[measurement.outcome],
-        derived=";".join(derived) if measurement.step_time_derived else None,
         notes="; ".join(_notes(measurement)) or None,
-        recipe=measurement.trained_recipe.id,
-        optimizer=recipe.optimizer,
-        state_precision=recipe.state_precision,
-        compression=recipe.compression,
-        cap_gib=measurement.cap_gib,
-        outcome=measurement.outcome.value,
-        peak_reserved_gib=measurement.peak_reserved_gib,
-        layout_id=layout.id,
-        compile_s=measurement.compile_s,
-        **{name: getattr(layout, axis) for axis, name in _COLUMNS.items()},
+        **_model_cells(measurement.recipe.model),
+        **_device_cells(measurement, cluster),
+        **_run_cells(measurement),
+        **_result_cells(measurement),
     )
+
+
+def _model_cells(model: ModelSpec) -> dict[str, Any]:
+    return {
+        "model": model.name,
+        "params_b": model.num_parameters / 1e9,
+        "layers": model.num_layers,
+        "hidden": model.hidden_size,
+        "heads": model.num_heads,
+        "kv_heads": model.num_kv_heads,
+        "ffn": model.ffn_size,
+        "vocab": model.vocab_size,
+    }
+
+
+def _device_cells(measurement: Measurement, cluster: Cluster) -> dict[str, Any]:
+    """The devices that it ran on; of what was not run, those of the study."""
+    conditions, gpus = measurement.conditions, measurement.layout.world_size
+    memory_gib = cluster.device_memory_gib if conditions is None else conditions.device_memory_gib
+    return {
+        "gpu": cluster.device if conditions is None else conditions.device,
+        "gpu_mem_gb": memory_gib * GB_PER_GIB,
+        "nodes": math.ceil(gpus / cluster.devices_per_node) if conditions is None else conditions.num_nodes,
+        "gpus": gpus,
+    }
+
+
+def _run_cells(measurement: Measurement) -> dict[str, Any]:
+    """What was asked for: the recipe, the layout and the batch point."""
+    recipe, layout = measurement.recipe, measurement.layout
+    return {
+        "seq_len": recipe.seq_len,
+        "dp": layout.data_parallel,
+        "strategy": strategy(layout),
+        "micro_batch": measurement.batch.micro_batch,
+        "grad_accum": measurement.batch.grad_accum,
+        "global_batch": measurement.global_batch,
+        "precision": recipe.compute_precision,
+        # What sdpa and flex run inside depends on mask and device: not stated here, `attention` names the choice.
+        "flash_attention": "no" if layout.attention == "eager" else None,
+        "recipe": measurement.trained_recipe.id,
+        "optimizer": recipe.optimizer,
+        "state_precision": recipe.state_precision,
+        "compression": recipe.compression,
+        "cap_gib": measurement.cap_gib,
+        "layout_id": layout.id,
+        "seq_parallel": "yes" if layout.tp > 1 else None,
+        **{name: getattr(layout, axis) for axis, name in _COLUMNS.items()},
+    }
+
+
+def _result_cells(measurement: Measurement) -> dict[str, Any]:
+    """What came out: outcome, time and memory."""
+    datasheet, peak_gib = measurement.datasheet_peak_tflops, measurement.peak_allocated_gib
+    return {
+        "iter_time_s": measurement.step_time_s,
+        "tokens_per_s_per_gpu": measurement.tokens_per_s_per_gpu,
+        "tflops_per_gpu": measurement.model_tflops_per_gpu,
+        "mfu": _percent(measurement.model_tflops_per_gpu, datasheet),
+        "hfu": _percent(measurement.hardware_tflops_per_gpu, datasheet),
+        "peak_mem_gb": None if peak_gib is None else peak_gib * GB_PER_GIB,
+        "status": _STATUS[measurement.outcome],
+        "derived": ";".join(_DERIVED) if measurement.step_time_derived else None,
+        "outcome": measurement.outcome.value,
+        "peak_reserved_gib": measurement.peak_reserved_gib,
+        "compile_s": measurement.compile_s,
+    }
 
 
 def strategy(layout: Layout) -> str:

@@ -146,8 +146,17 @@ class Guided(Generic[C]):
 
     def _pick(self) -> C | None:
         held = self._held()
-        left = np.flatnonzero(self._alive & ~held)
         self.why_stopped = self._all_tried(int(held.sum()))
+        pick = self._pick_among(np.flatnonzero(self._alive & ~held))
+        if pick is None and self._problem.tokens is not None:
+            # Nothing that likely fits is worth its cost any more. An error of memory costs seconds: what gains enough
+            # of the planned run, weighed with its chance of fitting, is tried all the same.
+            stopped = self.why_stopped
+            pick = self._pick_among(np.flatnonzero(held))
+            self.why_stopped = stopped
+        return pick
+
+    def _pick_among(self, left: Index) -> C | None:
         if not len(left):
             return None
         # One at a time: the model of all learns from each, and a budget that ends early has served all alike.
@@ -160,7 +169,9 @@ class Guided(Generic[C]):
         return None
 
     def _held(self) -> npt.NDArray[np.bool_]:
-        """Of every point whether it is left out for now: a recipe that has an incumbent risks no likely error."""
+        """Of every point whether it has to wait: a recipe that has an incumbent risks a likely error of memory only
+        after all that likely fits.
+        """
         led = np.isin(self._points.group, list(self._best))
         return self._alive & led & self._fitting.too_large() if led.any() else led
 

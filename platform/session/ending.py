@@ -14,9 +14,11 @@ from platform.reports.files import write_results
 from platform.reports.show import show
 from platform.study.folder import default_folder
 from platform.study.history import History
-from platform.study.journal import Tail
+from platform.study.journal import JOURNAL, Tail
 from platform.study.plain_files import refuse_links
+from platform.study.several import SCALING
 from platform.study.study import Study
+from platform.study.trust import other_owner
 from trainers.values.journal import End
 from trainers.values.measurement import Outcome
 
@@ -120,10 +122,13 @@ def _why_not_profiled(history: History) -> str:
 
 
 def how_to(command: str, path: Path) -> str:
-    """`command` with the name of the study in folder `path`, as a user types it here."""
+    """`command` with the name of the study in folder `path`, as a user types it here. To resume a study of another user
+    takes `--trust`.
+    """
     elsewhere = path.parent != Path(default_folder()).absolute()
     where = f" --studies {shlex.quote(str(path.parent))}" if elsewhere else ""
-    return f"{command} {path.name}{where}"
+    trust = " --trust" if command == RESUME and other_owner((path, path / JOURNAL, path / SCALING)) else ""
+    return f"{command} {path.name}{where}{trust}"
 
 
 def shown_verdict(result: Result) -> int:

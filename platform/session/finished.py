@@ -2,7 +2,6 @@
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from platform.cluster.nodes import Place
-from platform.common.errors import NOT_RESOLVED
 from platform.loop.budget import Budget
 from platform.loop.jobs import Settings
 from platform.loop.loop import Loop
@@ -16,14 +15,15 @@ def why_over(study: Study, request: Request) -> str:
     """On which devices, those that the study ran on, a session of any budget would neither run nor record anything,
     and why; "" where it would. Writes nothing.
 
-    Also "" where the last session did not end by itself, and beside probes, which are found by what nodes say.
+    Also "" where the last session did not end by itself or left contenders unresolved, whose runs go on, and beside
+    probes, which are found by what nodes say.
 
     Raises:
         InputError: nothing of the request can run on such devices.
     """
     _, history = study.follow()
     header, end = history.header, history.end
-    ended = end is not None and end.tried_all and end.exit_code in (0, 1, NOT_RESOLVED)
+    ended = end is not None and end.tried_all and end.exit_code in (0, 1)
     if header is None or not ended or (study.path.parent / store.FOLDER).exists():
         return ""
     subject = subject_of(request, Place(cluster=header.cluster, cpus_per_worker=1.0, driver_ip=""), probe=None)

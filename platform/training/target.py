@@ -48,7 +48,8 @@ def _of_study(folder: Path, recipe_id: str | None) -> Target:
     results = Result.of(history)
     if recipe_id is not None and recipe_id not in results.by_id:
         raise InputError(f"study {folder.name} has no recipe {recipe_id}: it has {', '.join(results.by_id)}")
-    winner = next((won for each, won in results.winners if recipe_id in (None, each.recipe.id)), None)
+    winners = (winner for result, winner in results.winners if recipe_id in (None, result.recipe.id))
+    winner = next(winners, None)
     if winner is None:
         raise InputError(
             f"study {folder.name} has no winner to train: go on with it (python -m platform.search --resume"

@@ -23,6 +23,11 @@ JSON_KEYS = (
     "oom_precision",
     "oom_recall",
     "interval_coverage",
+    "interval_half_width_median",
+    "near_best_ape_median",
+    "oom_missed",
+    "oom_false_alarms",
+    "oom_first_choices",
 )
 
 
@@ -55,6 +60,8 @@ class Report:
     """(reason, rows), the commonest first."""
     num_small: int
     """Configurations in cells too small to be asked for."""
+    assumed: tuple[tuple[str, int], ...]
+    """(what was taken for granted where rows say nothing, scored configurations), the commonest first."""
     num_rows: int
     num_merged_away: int
     scored: Scored
@@ -89,6 +96,11 @@ def validate(rows: Sequence[Row], *, num_calibrate: int = 0, min_cell: int = 1) 
     if not kept:
         raise InputError(f"no cell has {min_cell} configurations: the largest has {max(sizes.values())}")
     ours = score_table(kept, num_calibrate=num_calibrate)
+    if ours.used.all():
+        raise InputError(
+            f"nothing is left to score: {num_calibrate} configurations are measured in each cell, and the largest has"
+            f" {max(sizes.values())}; take a smaller --calibrate"
+        )
     baseline = constant_mfu(ours)
 
     def both(positions: Sequence[int], left_out: int) -> tuple[Scores, Scores]:
@@ -108,6 +120,7 @@ def validate(rows: Sequence[Row], *, num_calibrate: int = 0, min_cell: int = 1) 
         cells=tuple(cells),
         left_out=tuple(reasons.most_common()),
         num_small=len(every) - len(kept),
+        assumed=tuple(collections.Counter(each for run in kept for each in run.assumed).most_common()),
         num_rows=len(rows),
         num_merged_away=len(runs) - len(every),
         scored=ours,

@@ -41,6 +41,7 @@ def _beside(ours: str, other: str, *, wide: bool) -> str:
 _FIGURES = (
     ("step time, median error", lambda s: _percent(s.step_time_ape_median)),
     ("step time, mean error", lambda s: _percent(s.step_time_ape_mean)),
+    ("  of rows within 1.5 times their cell's best", lambda s: _percent(s.near_best_ape_median)),
     ("memory, median error", lambda s: _percent(s.memory_ape_median)),
     ("rank correlation", lambda s: _number(s.rank_correlation)),
     ("regret of the predicted best, median", lambda s: _percent(s.regret_median)),
@@ -130,7 +131,9 @@ def show(report: Report, console: Console, *, num_calibrate: int) -> None:
         before = _percent(overall.zero_shot_ape_median)
         console.print(f"the same rows before calibrating: step time, median error {before}", highlight=False)
     console.print(
-        f"out of memory: {overall.oom_missed} missed, {overall.oom_false_alarms} false alarms", highlight=False
+        f"out of memory: {overall.oom_missed} missed, {overall.oom_false_alarms} false alarms,"
+        f" first choice of {overall.oom_first_choices} cells",
+        highlight=False,
     )
     wide = console.width >= _WIDE
     told = " (constant MFU in brackets; it knows neither memory nor intervals)" if wide else ""
@@ -156,6 +159,10 @@ def show(report: Report, console: Console, *, num_calibrate: int) -> None:
             _percent(ours.interval_coverage, 0),
         )
     console.print(cells)
+    if report.assumed:
+        console.print("\nTaken for granted", highlight=False)
+        for what, count in report.assumed:
+            console.print(f"  {count:4d}  {what}", highlight=False, markup=False)
     if report.left_out:
         console.print("\nLeft out", highlight=False)
         for reason, count in report.left_out:

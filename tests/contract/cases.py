@@ -7,7 +7,7 @@ from trainers.values.layout import GradSync, Layout
 from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
 
-GLOBAL_BATCH, SEQ_LEN, STEPS = 8, 24, 20
+GLOBAL_BATCH, SEQ_LEN, STEPS = 8, 24, 12
 
 # A new engine is one line here: its name, its stages, and when it may exchange gradients at each of them.
 ENGINES: dict[str, dict[int, tuple[GradSync, ...]]] = {
@@ -66,9 +66,9 @@ class Case:
 
     def batch_at(self, step: int) -> BatchPoint:
         """How the global batch is cut in step `step`."""
-        if not self.climbs or step < 7:
+        if not self.climbs or step < 4:
             return self.batch
-        grad_accum = 4 if step < 14 else 2
+        grad_accum = 4 if step < 8 else 2
         micro_batch = GLOBAL_BATCH // (self.layout.data_parallel * grad_accum)
         return BatchPoint.of(self.recipe, self.layout, micro_batch)
 

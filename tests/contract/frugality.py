@@ -2,7 +2,6 @@
 the model's waits for the device.
 """
 
-import ctypes
 import dataclasses
 import gc
 import itertools
@@ -34,8 +33,7 @@ WATCHED = tuple(str(Path(str(each.__file__)).parent) for each in (trainers, tran
 def start_gib(layout: Layout) -> float:
     """Most that this rank holds beyond what it held before, from before an engine is made until it is ready."""
     engines.load(layout.engine)  # its imports are no part of what it holds
-    gc.collect()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)  # an engine before this one may have left pages, which would not be counted
+    gc.collect()  # an engine before this one may have left tensors, which would not be counted
     meter = CpuMeter(64.0)
     meter.start(None)
     meter.reset_peak()

@@ -1,8 +1,13 @@
-"""A group of gloo processes that runs many cases one after another, so that imports are paid once."""
+"""Groups of gloo processes, each of which runs many cases one after another.
+
+The processes of all groups are forks of one server, which has imported the engines: seconds of processor time for each
+rank of each group.
+"""
 
 import contextlib
 import gc
 import hashlib
+import multiprocessing
 import os
 import tempfile
 import time
@@ -14,7 +19,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
 from transformers.models.bloom import modeling_bloom as bloom_library
 
 from tests.contract.cases import Case
@@ -23,6 +28,10 @@ from trainers import data, engines
 from trainers.engines.step import Phase
 from trainers.kernels import compiled, head
 from trainers.measuring.steps import losses_of
+
+_IMPORTED = ("tests.contract.group", *(f"trainers.engines.{name}.runtime" for name in ("ddp", "fsdp", "deepspeed")))
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
+"""With more threads ranks would fight over the cores, and where there are GPUs the contract is still held on gloo."""
 
 
 def run_cases(cases: list[Case], world_size: int) -> list[dict[str, Any]]:
@@ -41,12 +50,18 @@ def run_group(work: Callable[[Any], Any], argument: Any, world_size: int, *, dea
     """
     ends = time.monotonic() + deadline_s
     with tempfile.TemporaryDirectory() as folder:
-        # Spawned processes take the environment along. With more threads they would fight over the cores, and where
-        # there are GPUs the contract is still held on gloo.
         before = dict(os.environ)
-        os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
+        os.environ |= _ENVIRONMENT  # the server, which the first group starts, keeps it
+        multiprocessing.get_context("forkserver").set_forkserver_preload([*_IMPORTED])
         try:
-            group = spawn(_work, args=(work, argument, world_size, folder), nprocs=world_size, join=False, daemon=True)
+            group = start_processes(
+                _work,
+                args=(work, argument, world_size, folder),
+                nprocs=world_size,
+                join=False,
+                daemon=True,
+                start_method="forkserver",
+            )
         finally:
             os.environ.clear()
             os.environ |= before

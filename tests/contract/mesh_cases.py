@@ -71,11 +71,11 @@ class MeshCase:
         return ", ".join(filter(None, parts))
 
 
-def case(values: Mapping[str, Any]) -> MeshCase | None:
+def case(values: Mapping[str, Any], world_size: int = WORLD_SIZE) -> MeshCase | None:
     """The case of these values of `VALUES`; None where it is refused."""
     cp, tp = values["degrees"]
     data_parallel = {"zero_stage": 0, "dp_replicate": 1, **DATA_PARALLEL[values["data parallel"]]}
-    ranks, replicas = WORLD_SIZE // (cp * tp), data_parallel["dp_replicate"]
+    ranks, replicas = world_size // (cp * tp), data_parallel["dp_replicate"]
     if ranks % replicas:
         return None
     free = "dp_shard" if data_parallel["zero_stage"] else "dp_replicate"
@@ -84,7 +84,7 @@ def case(values: Mapping[str, Any]) -> MeshCase | None:
     layout = Layout(**degrees, **kernels, compile=values.get("compile", "none"))
     half, _, states = values["precision"].partition(" ")
     chosen = recipe(MODELS[values["model"]], half, states="bf16" if states else "fp32")
-    return None if standing_refusal(chosen, layout, WORLD_SIZE) else MeshCase(recipe=chosen, layout=layout)
+    return None if standing_refusal(chosen, layout, world_size) else MeshCase(recipe=chosen, layout=layout)
 
 
 def pairwise() -> list[MeshCase]:
@@ -107,14 +107,25 @@ def pairwise() -> list[MeshCase]:
     return found
 
 
+def product() -> list[MeshCase]:
+    """Every model, data parallelism, degrees and checkpointing, with either loss by turns."""
+    plain = {"attention": "sdpa", "precision": "fp32", "grad_sync": "last", "offload": "none"}
+    names = ("model", "data parallel", "degrees", "checkpointing")
+    chosen = (dict(zip(names, each, strict=True)) for each in itertools.product(*(VALUES[name] for name in names)))
+    made = (case({**plain, **each, "loss": VALUES["loss"][place % 2]}) for place, each in enumerate(chosen))
+    return [each for each in made if each is not None]
+
+
 def compiled() -> list[MeshCase]:
-    """Blocks compiled: torch 2.13 loses gradients of DTensors there; checkpoints stand inside, as everywhere."""
+    """Blocks compiled, on 2 ranks: torch 2.13 loses gradients of DTensors there; checkpoints stand inside."""
     plain = {"attention": "sdpa", "loss": "chunked", "precision": "fp32", "grad_sync": "last", "offload": "none"}
     chosen = (
         {"model": "llama", "data parallel": "stage 3", "degrees": (1, 2), "checkpointing": "full"},
-        {"model": "bloom", "data parallel": "ddp", "degrees": (2, 2), "checkpointing": "selective"},
+        {"model": "bloom", "data parallel": "ddp", "degrees": (2, 1), "checkpointing": "selective"},
+        {"model": "gpt2", "data parallel": "stage 2", "degrees": (1, 2), "checkpointing": "budget_50"},
     )
-    return [made for each in chosen if (made := case({**plain, **each, "compile": "block"})) is not None]
+    made = [case({**plain, **each, "compile": "block"}, world_size=2) for each in chosen]
+    return [each for each in made if each is not None]
 
 
 def faulty() -> list[MeshCase]:

@@ -64,6 +64,8 @@ def _run(case: MeshCase) -> dict[str, Any]:
     eager = torch.compiler.set_stance("force_eager") if layout.compile != "none" else contextlib.nullcontext()
     with eager:
         logits = engine.logits(tokens[:, :-1])
+        loss = engine.loss(tokens)
+    torch.testing.assert_close(loss, head.causal_lm_loss(logits, tokens[:, 1:]), rtol=1e-2, atol=0.0)
     gradients = _note_gradients(engine)
     grad_accum = GLOBAL_BATCH // layout.data_parallel if layout.data_parallel < 4 else 2
     batch = BatchPoint.of(recipe, layout, GLOBAL_BATCH // (layout.data_parallel * grad_accum))

@@ -29,6 +29,7 @@ _QUICK: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("llama", "fp32", {**_STAGE_3, **_CHUNKED, "pp": 2, "cp": 2, "checkpointing": "every_2"}),
     ("llama", "bf16", {**_STAGE_2, **_CHUNKED, "pp": 2, "tp": 2}),
     ("llama", "fp32", {**_DDP, **_INTERLEAVED, "cp": 2, "attention": "flex"}),
+    ("bloom", "fp16", {**_STAGE_3, **_CHUNKED, "pp": 2, "dp_shard": 2}),
     ("neox", "fp32", {**_STAGE_3, "pp": 4, "offload": "all"}),
     ("neox", "bf16 states", {**_STAGE_2, **_INTERLEAVED, "dp_shard": 2, "compile": "block", "attention": "sdpa"}),
 )

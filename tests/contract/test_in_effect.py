@@ -42,14 +42,14 @@ def test_a_mismatch_is_named(name: str) -> None:
 
 
 SPARING = {
-    # Layout and the most of the fp32 model that a rank may hold while the engine is made, in resident pages, those of
-    # libraries first used then too. A half is FSDP2's shards, beside one unit whole: 0.68 to 0.76 seen; the whole on
-    # every rank would be 1 and more.
+    # Layout and the most of the fp32 model that a rank's tensors may take while the engine is made. A half is FSDP2's
+    # shards, beside one unit whole; the whole on every rank would be 1 and more.
     "fsdp": (dataclasses.replace(FSDP, dp_shard=2), 0.9),
-    # A quarter are bf16 parameters, half fp32 masters, and DeepSpeed makes AdamW's states at once, which are a whole:
-    # 1.64 to 1.88 seen; the whole beside them would be 2.75.
+    # A quarter are bf16 parameters, half fp32 masters, and DeepSpeed makes AdamW's states at once, which are a whole;
+    # the whole model beside them would be 2.75.
     "zero_3": (dataclasses.replace(ZERO, dp_shard=2, zero_stage=3), 2.2),
-    "ddp": (dataclasses.replace(DDP, dp_replicate=2, checkpointing="none"), 1.25),
+    # DDP makes the gradients' buckets at once: two wholes.
+    "ddp": (dataclasses.replace(DDP, dp_replicate=2, checkpointing="none"), 2.25),
 }
 
 

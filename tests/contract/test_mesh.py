@@ -8,17 +8,20 @@ import pytest
 import torch
 
 from tests.contract.group import run_group
-from tests.contract.mesh_cases import WORLD_SIZE, MeshCase, compiled, faulty, pairwise
+from tests.contract.mesh_cases import WORLD_SIZE, MeshCase, compiled, faulty, pairwise, product
 from tests.contract.mesh_group import Trained, dense, run_all
 from tests.contract.reference import dense_model, make_optimizer
 from trainers.values.recipe import Recipe
 
-CASES = [*pairwise(), *compiled(), *faulty()]
+pytestmark = pytest.mark.contract
+
+CASES = [*pairwise(), *faulty()]
+COMPILED = compiled()
 
 
 @functools.cache
-def results() -> list[dict[str, Any]]:
-    return run_group(run_all, CASES, WORLD_SIZE)
+def results(world_size: int = WORLD_SIZE) -> list[dict[str, Any]]:
+    return run_group(run_all, CASES if world_size == WORLD_SIZE else COMPILED, world_size)
 
 
 @functools.cache
@@ -70,9 +73,28 @@ def test_gradients_of_every_parameter_are_those_of_the_dense_model(index: int) -
     assert result["mismatches"] == []
 
 
+@pytest.mark.parametrize("index", range(len(COMPILED)), ids=[each.name for each in COMPILED])
+def test_compiled_blocks_lose_no_gradient(index: int) -> None:
+    result = results(2)[index]
+    assert "error" not in result, result["error"]
+    assert differences(result["trained"], COMPILED[index].recipe) == []
+    assert result["mismatches"] == []
+
+
 @pytest.mark.parametrize("index", [param for param in _all(faulty=False) if CASES[param.values[0]].layout.tp > 1])
 def test_no_rank_holds_all_logits_where_the_vocabulary_is_cut(index: int) -> None:
     assert not _result(index)["whole_logits"]
+
+
+@pytest.mark.heavy
+def test_the_whole_product_of_models_degrees_and_checkpointing_trains_as_the_dense_model() -> None:
+    cases = product()
+    found = run_group(run_all, cases, WORLD_SIZE, deadline_s=3600)
+    wrong = {
+        case.name: result.get("error") or [*differences(result["trained"], case.recipe), *result["mismatches"]]
+        for case, result in zip(cases, found, strict=True)
+    }
+    assert {name: sentences for name, sentences in wrong.items() if sentences} == {}
 
 
 def test_all_logits_are_seen_where_the_vocabulary_is_whole() -> None:

@@ -28,9 +28,22 @@ def test_the_formulas_read_every_constant_from_the_table() -> None:
     assert read == {(module, name) for module, constants in table().items() for name in constants}
 
 
-def test_every_fact_of_a_stack_has_a_source_and_a_reader() -> None:
-    source = "".join((ROOM / name).read_text() for name in ("stacks.py", "table.py"))
-    read = set(re.findall(r'has\([\w()]+, "(\w+)"\)', source))
-    assert read == {fact for facts in stacks.table().values() for fact in facts}
-    assert all(sentence for facts in stacks.table().values() for sentence in facts.values())
-    assert set(stacks.table()) == set(ENGINES)
+def test_every_fact_of_an_engine_or_stack_has_a_source_and_a_reader() -> None:
+    source = "".join(path.read_text() for path in ROOM.glob("*.py"))
+    told = stacks.table()
+    assert set(told["engines"]) == set(ENGINES)
+    of_engines = {fact for facts in told["engines"].values() for fact in facts}
+    assert set(re.findall(r'has\([\w()]+, "(\w+)"\)', source)) == of_engines
+    assert all(sentence for facts in told["engines"].values() for sentence in facts.values())
+    assert set(re.findall(r'(?:fact|ratio)\([\w()]+, "(\w+)"', source)) == set(told["facts"])
+    for name, facts in told["stacks"].items():
+        assert facts.get("like", name) in told["stacks"]
+        for fact, entry in facts.items():
+            assert fact == "like" or (fact in told["facts"] and set(entry) == {"value", "source"}), (name, fact)
+            assert fact == "like" or entry["source"], (name, fact)
+
+
+def test_the_engine_of_a_software_does_not_depend_on_degrees() -> None:
+    for software in stacks.names():
+        assert set(stacks.fact(software, "engines", {})) == set(stacks.STRATEGIES)
+        assert set(stacks.fact(software, "engines", {}).values()) <= set(ENGINES)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from platform.cost_model.collectives import all_reduce_s, gather_s, ring_bandwidth
-from platform.cost_model.columns import Columns
+from platform.cost_model.columns import Columns, from_rows
 from platform.cost_model.compute import UNIT_VALUES, head_s, layer_seconds, matmul_s
 from platform.cost_model.engines import ENGINES
 from platform.cost_model.engines.deepspeed import GRADIENT_HOST_S, INSTRUCTIONS_S
@@ -20,8 +20,13 @@ from platform.cost_model.rows import read_rows
 from platform.cost_model.scoring import merged, score_table, scores
 from platform.cost_model.step_time import StepTime, step_time
 from platform.cost_model.table import interpret
-from tests.cost_model.points import GPT2, GPT_39B, TABLES, fsdp, point
+from tests.cost_model.points import BLOOM_7B1, GPT2, GPT_39B, TABLES, fsdp, point
+from trainers.mesh.stages import stages_of_rank
 from trainers.values.layout import Compile, Layout
+from trainers.values.recipe import Recipe
+
+HOP = np.asarray(14e-6)
+"""Seconds of a ring's step between nodes."""
 
 
 def total(columns: Columns) -> float:
@@ -89,8 +94,16 @@ def test_a_deep_product_of_few_tiles_is_cut_along_its_depth() -> None:
     products_s = 2 * 768 * 768 * 131072 / float(columns.matmul_flops[0])
     assert of_sustained(131072) == pytest.approx(1 / (1 + 128 / stretch + sums_s / products_s), rel=1e-6)
     assert of_sustained(131072) > 0.9 > of_sustained(2048)
-    # Where cutting costs more than it gives, nothing is cut.
-    assert of_sustained(128) == pytest.approx(18 / units * 0.5, rel=1e-6)
+    # Where cutting costs more than it gives, nothing is cut; tiles of a quarter, at 0.8 of the rate, use more units.
+    assert of_sustained(128) == pytest.approx(4 * 18 / units * 0.5 * 0.8, rel=1e-6)
+
+
+def test_smaller_tiles_fill_the_last_wave() -> None:
+    """128 tiles for 108 units are two waves of the largest; 512 of a quarter are five, of 0.8 of the rate."""
+    columns = point(fsdp(), cluster="1xA100")
+    seconds = float(matmul_s(columns, np.array([2048.0]), np.array([2048.0]), np.array([2048.0]))[0])
+    ideal = 2 * 2048**3 / float(columns.matmul_flops[0]) * (1 + 128 / 2048)
+    assert seconds / ideal == pytest.approx(5 / (512 / 108) / 0.8, rel=1e-6) and seconds / ideal < 2 / (128 / 108)
 
 
 def test_metrics_of_the_trainer_read_the_logits_again() -> None:
@@ -104,13 +117,13 @@ def test_metrics_of_the_trainer_read_the_logits_again() -> None:
 def test_ring_collectives_by_hand() -> None:
     args = (np.array([8.0]), np.array([8.0]))
     bandwidth, latency = np.array([235e9]), np.array([0.0])
-    assert float(all_reduce_s(np.array([1e12]), *args, bandwidth, latency)[0]) == pytest.approx(
+    assert float(all_reduce_s(np.array([1e12]), *args, bandwidth, latency, HOP)[0]) == pytest.approx(
         2e12 * 7 / 8 / 235e9, rel=1e-4
     )
-    assert float(gather_s(np.array([1e12]), *args, bandwidth, latency)[0]) == pytest.approx(
+    assert float(gather_s(np.array([1e12]), *args, bandwidth, latency, HOP)[0]) == pytest.approx(
         1e12 * 7 / 8 / 235e9, rel=1e-4
     )
-    assert float(all_reduce_s(np.array([1e12]), np.array([1.0]), np.array([1.0]), bandwidth, latency)[0]) == 0
+    assert float(all_reduce_s(np.array([1e12]), np.array([1.0]), np.array([1.0]), bandwidth, latency, HOP)[0]) == 0
 
 
 def test_groups_share_a_nodes_ports() -> None:
@@ -187,10 +200,20 @@ def test_the_bubble_is_the_papers_and_virtual_stages_divide_it() -> None:
 @pytest.mark.parametrize(
     ("layers", "pp", "largest", "ends"), [(72, 12, 6, 6), (70, 12, 6, 5), (78, 12, 7, 6), (24, 1, 24, 24)]
 )
-def test_blocks_of_stages(layers: int, pp: int, largest: int, ends: int) -> None:
-    columns = changed(point(fsdp(), cluster="8xA100"), layers=layers, pp=pp)
+def test_blocks_of_the_stages_of_published_runs(layers: int, pp: int, largest: int, ends: int) -> None:
+    columns = changed(point(fsdp(), cluster="8xA100"), layers=layers, pp=pp, largest_blocks=0)
     stages = stages_of(columns)
     assert (stages.largest[0], stages.first[0], stages.last[0]) == (largest, ends, ends)
+
+
+def test_blocks_of_ranks_are_those_that_trainers_give_them() -> None:
+    """BLOOM's head is as much work as five of its blocks: the last rank has fewer."""
+    layout = fsdp(pp=4, schedule="interleaved", virtual=2)
+    recipe = Recipe(model=BLOOM_7B1, seq_len=2048, global_batch=8)
+    cut = [sum(len(stage.blocks) for stage in stages_of_rank(recipe, layout, rank)) for rank in range(4)]
+    stages = stages_of(point(layout, cluster="8xA100", grad_accum=8))
+    assert cut[-1] < min(cut[:-1])
+    assert (stages.largest[0], stages.first[0], stages.last[0]) == (max(cut), cut[0], cut[-1])
 
 
 def test_tensor_parallelism_costs_four_all_reduces_a_block_six_with_recomputation() -> None:
@@ -198,7 +221,7 @@ def test_tensor_parallelism_costs_four_all_reduces_a_block_six_with_recomputatio
     plain = point(layout, cluster="8xA100", model=GPT_39B)
     full = point(dataclasses.replace(layout, checkpointing="full"), cluster="8xA100", model=GPT_39B)
     once = all_reduce_s(
-        np.array([2048 * 8192 * 2.0]), np.array([8.0]), np.array([8.0]), np.array([235e9]), np.array([45e-6])
+        np.array([2048 * 8192 * 2.0]), np.array([8.0]), np.array([8.0]), np.array([235e9]), np.array([45e-6]), HOP
     )
     assert float(step_time(plain).tensor_s[0]) == pytest.approx(48 * 4 * float(once[0]))
     assert float(step_time(full).tensor_s[0]) == pytest.approx(48 * 6 * float(once[0]))
@@ -394,7 +417,7 @@ def test_large_messages_fill_a_pipeline_first() -> None:
 
     def wait_s(num_bytes: float) -> float:
         one, rate = np.ones(()), np.asarray(235e9)
-        whole = all_reduce_s(np.asarray(num_bytes), 8 * one, 8 * one, rate, np.asarray(45e-6))
+        whole = all_reduce_s(np.asarray(num_bytes), 8 * one, 8 * one, rate, np.asarray(45e-6), HOP)
         return float(whole - 2 * num_bytes * 7 / 8 / rate)
 
     assert wait_s(2**24) - wait_s(1) == pytest.approx(45e-6, rel=0.01)
@@ -473,3 +496,11 @@ def test_zero_3_fetches_ahead_today_and_gradients_go_over_context_parallel_ranks
     assert float(split.shard[0]) == 16
     alone = dataclasses.replace(Layout(engine="ddp"), cp=16)
     assert float(step_time(point(alone, cluster="2x8xA100", model=GPT_39B)).data_s[0]) > 0
+
+
+def test_llama_405b_on_the_stack_that_trained_it() -> None:
+    """Step times of Llama 3 405B on 8,192 and 16,384 H100, and of its long sequences, by the paper's table."""
+    runs = [interpret(row) for row in read_rows(TABLES / "published_bf16.csv") if row["model"] == "llama3-405b"]
+    assert len(runs) == 3
+    for run in runs:
+        assert run.step_time_s == pytest.approx(float(step_time(from_rows([run.values])).total_s[0]), rel=0.15)

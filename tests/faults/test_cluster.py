@@ -14,7 +14,7 @@ from ray._private.internal_api import get_state_from_address
 
 from platform.cluster.leftovers import NOTE, of_session
 from tests.faults import leaks
-from tests.search.head import free_port, started
+from tests.search.head import free_port, short_folder, started
 from tests.search.session import ENVIRONMENT, Session, write_space
 from tests.search.studies import IN_ORDER, RAN, SLOW, Run, num_rungs, sessions_of, shows_a_result, start
 from trainers.values.journal import End, Line, Measured, TrialEnd
@@ -48,13 +48,16 @@ class Ill(Run):
 @pytest.fixture(scope="module")
 def ill(tmp_path_factory: pytest.TempPathFactory) -> Ill:
     """Every worker of the first session is killed, the driver of the second, and the head under the third."""
-    folder, short = tmp_path_factory.mktemp("ill"), tmp_path_factory.mktemp("h")
+    folder = tmp_path_factory.mktemp("ill")
     axes = {"engine": ("ddp",), "bucket_mib": (0, 8)}
     argv = (str(write_space(folder / "ill.py", axes=axes, **SLOW)), "--name", "ill", *IN_ORDER)
     left: list[str] = []
     options = ("--num-cpus=2", "--include-dashboard=false")
-    head = started(short, *options, port=free_port(), environment=OPEN)
-    with head as address, _bystander(address) as others:
+    with (
+        short_folder() as short,
+        started(short, *options, port=free_port(), environment=OPEN) as address,
+        _bystander(address) as others,
+    ):
         (ray_session,) = (short / "ray").glob("session_2*")
 
         def groups() -> set[str]:

@@ -12,6 +12,7 @@ import pytest
 from benchmarks.hosts import Host, HostsError, RayHosts, hosts
 from tests.faults.memory_group import REFUSED
 from tests.faults.searching import QUICK, Searching, nothing_left
+from tests.search.head import short_folder
 from tests.search.session import write_space
 from tests.search.studies import RAN, all_ran
 from trainers.values.journal import Measured, Peak, RungStart, TrialEnd
@@ -24,11 +25,11 @@ LONG_RUNGS = ("--steps=300", "--searcher=sweep")
 
 
 @pytest.fixture
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHosts]:
+def cluster() -> Iterator[RayHosts]:
     """A head on the first of two hosts; the second has nothing yet."""
     try:
-        with hosts(2) as made:
-            up = RayHosts(made, tmp_path_factory.mktemp("h"))
+        with short_folder() as folder, hosts(2) as made:
+            up = RayHosts(made, folder)
             up.start(0)
             yield up
     except HostsError as error:

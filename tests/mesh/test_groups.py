@@ -42,6 +42,7 @@ def seen() -> dict[str, list[Any]]:
     return run_group(_seen, LAYOUTS, 8)
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_group_holds_the_ranks_that_differ_along_its_axes_alone(name: str, seen: dict[str, list[Any]]) -> None:
     layout = LAYOUTS[name]
@@ -57,6 +58,7 @@ def test_a_group_holds_the_ranks_that_differ_along_its_axes_alone(name: str, see
         assert mine["total"] == sum(mine["groups"]["dp_shard", "cp"])
 
 
+@pytest.mark.contract
 def test_the_mesh_of_shards_takes_in_context_parallel_ranks(seen: dict[str, list[Any]]) -> None:
     assert seen["all axes but replicas"][5]["shards"] == [5, 7]
     assert seen["hybrid"][3]["shards"] == [[1, 3], [5, 7]]

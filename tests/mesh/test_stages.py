@@ -33,7 +33,9 @@ def recipe(spec: ModelSpec, seq_len: int = 2048, **fields: Any) -> Recipe:
 
 
 def layout(pp: int, virtual: int = 1, **fields: Any) -> Layout:
-    return Layout(engine="ddp", pp=pp, virtual=virtual, schedule="interleaved" if virtual > 1 else "1f1b", **fields)
+    schedule = "interleaved" if virtual > 1 else "1f1b"
+    chosen: dict[str, Any] = {"engine": "ddp", "pp": pp, "virtual": virtual, "schedule": schedule, **fields}
+    return Layout(**chosen)
 
 
 def counts(spec: ModelSpec, pp: int, virtual: int = 1, seq_len: int = 2048) -> list[int]:
@@ -79,10 +81,15 @@ def test_blocks_that_no_stages_share_evenly_are_refused_with_the_numbers() -> No
         ({"grad_sync": "every"}, "none", "reduces gradients once"),
         ({}, "powersgd_4", "two stages of a pipeline"),
         ({"compile": "model"}, "none", "compile model with pp 2"),
+        (
+            {"engine": "fsdp", "zero_stage": 3, "dp_replicate": 1, "dp_shard": 4, "reshard": 2},
+            "none",
+            "got reshard 2 with pp 2",
+        ),
     ],
 )
 def test_what_no_pipeline_can_do_is_refused(fields: dict[str, Any], compression: str, reason: str) -> None:
-    wanted = layout(2, dp_replicate=2, **fields)
+    wanted = layout(2, **{"dp_replicate": 2, **fields})
     assert any(reason in each for each in pipeline_refusals(recipe(TINY, compression=compression), wanted))
 
 

@@ -27,6 +27,8 @@ from trainers.values.journal import End, GateCurves, Measured, Resume
 from trainers.values.layout import Layout
 from trainers.values.measurement import Outcome
 
+pytestmark = pytest.mark.mirror
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -285,7 +287,7 @@ def test_a_miniature_is_tagged_on_each_of_its_runs(studies: Path) -> None:
 
 def test_a_study_that_never_began_has_nothing_to_mirror(studies: Path) -> None:
     with Study.create(studies, "empty") as study:
-        assert Mirror(study.path, default_uri(studies)).start().close(30) == ""
+        assert Mirror(study.path, default_uri(studies)).start().close(300) == ""
 
 
 def test_a_second_mirror_of_one_study_stands_back(studies: Path) -> None:
@@ -293,7 +295,7 @@ def test_a_second_mirror_of_one_study_stands_back(studies: Path) -> None:
     uri = default_uri(studies)
     first = Mirror(folder, uri).start()
     wait_for(lambda: first.mirrored != frozenset())
-    assert Mirror(folder, uri).start().close(30).startswith("Another process")
+    assert Mirror(folder, uri).start().close(300).startswith("Another process")
     assert first.close(600) == ""
     assert len(runs_of(uri, "two")[2]) == 1
 

@@ -19,6 +19,8 @@ from tests.mirror.studies import POINTS, write
 from tests.samples import header, measurement, oom
 from trainers.values.journal import End, Measured
 
+pytestmark = pytest.mark.mirror
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -126,7 +128,7 @@ def test_no_password_is_shown_when_a_server_answers_with_an_error(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", retries)
     folder = write(studies, "hidden", POINTS[0])
     mirror = Mirror(folder, uri.format(server.place)).start()
-    told = mirror.close(60)
+    told = mirror.close(300)
     assert server.requests and "lacks 1 of 1 measurement" in told
     assert "(it answers with HTTP status 500)" in told
     for secret in ("top-secret", "me:", "bWU6dG9wLXNlY3JldA", "dG9wLXNlY3JldDo"):

@@ -3,6 +3,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from platform.common.errors import NOT_RESOLVED
 from platform.finals.result import Result
 from platform.mirror.mirror import Mirror
@@ -12,6 +14,8 @@ from platform.study.study import Study, read
 from tests.mirror.studies import POINTS, runs_of, write
 from tests.samples import layout, measurement
 from trainers.values.journal import End, Measured, Resume
+
+pytestmark = pytest.mark.mirror
 
 
 def test_the_winner_s_tags_go_when_a_resumed_session_leaves_it_open(studies: Path) -> None:

@@ -21,6 +21,8 @@ from tests.samples import CLUSTER, header, layout, measurement, oom, profile, sk
 from trainers.values.journal import End, GateCurves, Measured
 from trainers.values.layout import Layout
 
+pytestmark = pytest.mark.mirror
+
 SLOW = measurement(tokens_per_s=31000.0, peak_allocated_gib=41.5)
 FAST = measurement(
     on=layout(zero_stage=2), micro_batch=2, tokens_per_s=43000.0, peak_allocated_gib=63.25, trial_id="t2"

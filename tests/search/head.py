@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Generator, Mapping
 from pathlib import Path
@@ -23,12 +24,19 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
+def short_folder() -> Generator[Path]:
+    """A folder for Ray's sockets, whose paths have 107 bytes at most: pytest's own folders are too long for them."""
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@contextlib.contextmanager
 def started(
     folder: Path, *options: str, port: int, environment: Mapping[str, str], also_up: int | None = None
 ) -> Generator[str]:
     """Its address, once `port` and `also_up` answer; `environment` stands in its own. All that it began ends with it.
 
-    `folder` must have a short path: sockets lie in it.
+    `folder` must have a short path: sockets lie in it (`short_folder`).
     """
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", f"--port={port}"]
     command += [f"--temp-dir={folder / 'ray'}", "--dashboard-agent-listen-port=0", "--block", *options]

@@ -40,7 +40,7 @@ def space():
     model = ModelSpec(
         name="tiny",
         architecture="gpt2",
-        num_layers=1,
+        num_layers={num_layers},
         hidden_size={hidden_size},
         num_heads=2,
         vocab_size={vocab_size},
@@ -48,7 +48,7 @@ def space():
     )
     return Space(
         name="{name}",
-        summary="a model of one layer on two CPU workers",
+        summary="a small model on two CPU workers",
         recipe=Recipe(
             model=model,
             seq_len={seq_len},
@@ -68,9 +68,10 @@ def space():
 
 
 def write_space(path: Path, **fields: Any) -> Path:
-    """A space file with a model of one layer; `fields` in place of what is said here."""
+    """A space file with a model of one layer; `fields` in place of what is stated here."""
     known: dict[str, Any] = {
         "name": path.stem,
+        "num_layers": 1,
         "hidden_size": 32,
         "vocab_size": 256,
         "seq_len": 16,

@@ -76,6 +76,13 @@ class TestSpaces:
             ("def space():\n    return 3\n", "returned int, not a Space"),
             ("def space():\n    raise RuntimeError('no\\nluck')\n", "RuntimeError"),
             ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
+            # Here its miniature is searched, of which the unknown engine is no axis.
+            (
+                "import dataclasses, search_spaces\n"
+                "def space():\n"
+                "    return dataclasses.replace(search_spaces.load('gpt2'), axes={'engine': ('zero',)})\n",
+                "axis engine of space gpt2: engine must be one of ddp, fsdp, deepspeed",
+            ),
         ],
     )
     def test_a_file_that_gives_no_space(self, refused: Refused, tmp_path: Path, text: str, why: str) -> None:
@@ -183,7 +190,7 @@ class TestLayoutFile:
         [
             ({"layout": {"engine": "ddp", "tp": 1.5}}, "tp must be a whole number, got 1.5"),
             ({"layout": {"engine": "ddp", "tp": "2"}}, "tp must be a whole number, got '2'"),
-            ({"layout": {"engine": "ddp", "tp": 2}}, "DDP has no tp yet, got tp 2"),
+            ({"layout": {"engine": "deepspeed", "tp": 2}}, "DeepSpeed has no tp"),
             ({"layout": {"engine": "ddp"}, "batch": {"micro_batch": 1}}, "BatchPoint lacks grad_accum"),
         ],
     )

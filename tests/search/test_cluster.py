@@ -7,6 +7,7 @@ import secrets
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import yaml
 from ray.autoscaler._private.fake_multi_node import node_provider
 
 from platform.cluster import waiting
-from tests.search.head import free_port, started
+from tests.search.head import free_port, short_folder, started
 from tests.search.session import ROOT, write_space
 
 IDLE_S = 3.0
@@ -61,12 +62,13 @@ def _gpus() -> int:
 
 
 @pytest.fixture
-def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder for a head."""
     for name in [each for each in os.environ if each.startswith("RAY_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # of this process, which has read it when it imported Ray
-    return tmp_path_factory.mktemp("h")
+    with short_folder() as short:
+        yield short
 
 
 @pytest.mark.ray

@@ -101,7 +101,7 @@ def test_where_it_stays_open_no_winner_is_named_and_a_resumed_study_goes_on_with
     assert rounds == set(range(2, 2 + SURE_ROUNDS)) if not budget else loop.spending.time_left_s() < 10
     history = history_of(study)
     assert verdict(Result.of(history)) == (NOT_RESOLVED, "")
-    assert re.search(r"^further runs of \d contenders \(those so far took \d+ s, the search 24 s\)$", loop.left_out)
+    assert re.search(r"^further runs of \d contenders \(those so far took .+ s, the search 24 s\)$", loop.left_out)
     study.record(End(exit_code=NOT_RESOLVED, wall_s=1, gpu_s=2, left_out=loop.left_out, tried_all=True, why="it ended"))
     (study.path / "layout.json").write_text("an earlier session's")
     (study.path / "ds_config.json").write_text("{}")

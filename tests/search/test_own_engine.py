@@ -1,5 +1,6 @@
 """An engine outside this project, named by its import path, is searched, recorded, mirrored, reported and resumed."""
 
+import csv
 import dataclasses
 import hashlib
 import json
@@ -12,7 +13,9 @@ import pytest
 
 import platform.plan as plan  # pyright takes `from platform import` for the standard module
 import platform.report
+import platform.validate as validate
 from platform.common.errors import InputError
+from platform.cost_model import engines as cost_engines
 from platform.reports.files import read_layout
 from platform.reports.table import strategy
 from platform.session.first_line import check_engines
@@ -25,6 +28,7 @@ from trainers.support import standing_refusal
 from trainers.values.layout import Layout
 
 SOURCE = Path(__file__).parents[1] / "contract" / "own_engine.py"
+MEASURED = Path(__file__).parents[2] / "docs" / "measurements"
 ENGINE = "own_engine_of_a_test:ENGINE"
 
 
@@ -149,7 +153,7 @@ def test_what_it_does_not_state_it_refuses(engine_file: Path) -> None:
     assert refusal() is None
     assert refusal(zero_stage=3) == f"zero_stage of {ENGINE} must be one of 0, got 3"
     assert "has grad_sync 'last' alone" in str(refusal(grad_sync="every"))
-    assert "has no tp yet" in str(refusal(tp=2))
+    assert "has no tp, got tp 2" in str(refusal(tp=2))
     assert "keeps everything on the device" in str(refusal(offload="all"))
     assert "has no buckets of a size to be set" in str(refusal(bucket_mib=25))
 
@@ -175,6 +179,45 @@ def test_a_study_that_named_none_goes_on_whatever_is_on_the_path(engine_file: Pa
         check_engines(header("own", engines={ENGINE: "0123456789ab"}))
 
 
+def _name_costs(engine_file: Path) -> None:
+    """Has the engine's rules name the costs of DDP, as it is imported from now on."""
+    costs = "    costs='platform.cost_model.engines.ddp:COSTS',\n"
+    engine_file.write_text(engine_file.read_text().replace("    title=", f"{costs}    title="))
+    sys.modules.pop(engine_file.stem, None)
+    engines.imported_rules.cache_clear()
+
+
+def test_its_rows_are_validated_by_the_costs_that_its_rules_name(
+    engine_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DDP's measured rows, called the engine's: predicted by the same costs, their errors are the same."""
+    known = dict(cost_engines._COSTS)  # type: ignore[reportPrivateUsage]
+    monkeypatch.setattr(cost_engines, "_COSTS", {name: known[name] for name in cost_engines.ENGINES})
+    with (MEASURED / "gpt2-exhaustive-1xH200.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["engine"] == "ddp"]
+
+    def table(engine: str) -> str:
+        path = tmp_path / "table.csv"
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows({**row, "engine": engine} for row in rows)
+        return str(path)
+
+    assert validate.main([table("ddp"), "--json"]) == 0
+    of_ddp = json.loads(capsys.readouterr().out)
+    assert of_ddp["overall"]["rows_scored"] > 20
+    assert validate.main([table(ENGINE)]) == 2
+    assert f"engine '{ENGINE}' is not one of" in (err := capsys.readouterr().err) and "--engine names one" in err
+    assert validate.main([table(ENGINE), "--engine", ENGINE]) == 2
+    assert "has no costs in its rules (Rules.costs)" in capsys.readouterr().err
+    assert validate.main([table(ENGINE), "--engine", "nowhere.at_all:ENGINE"]) == 2
+    assert "cannot be imported: ModuleNotFoundError" in capsys.readouterr().err
+    _name_costs(engine_file)
+    assert validate.main([table(ENGINE), "--engine", ENGINE, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["overall"] == of_ddp["overall"]
+
+
 def test_it_is_planned_and_predicted_where_its_rules_name_its_costs(
     engine_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,10 +229,7 @@ def test_it_is_planned_and_predicted_where_its_rules_name_its_costs(
 
     assert plan.main([*asked, "--set", f"engine={ENGINE}"]) == 2
     assert "the cost model does not know engine" in capsys.readouterr().err
-    costs = "    costs='platform.cost_model.engines.ddp:COSTS',\n"
-    engine_file.write_text(engine_file.read_text().replace("    title=", f"{costs}    title="))
-    sys.modules.pop(engine_file.stem)
-    engines.imported_rules.cache_clear()
+    _name_costs(engine_file)
     mine, ddp = best(ENGINE), best("ddp")
     assert mine["layout"] != ddp["layout"]
     assert {name: mine[name] for name in ("step_time_s", "needed_gib")} == {

@@ -90,29 +90,34 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.ray
+@pytest.mark.heavy
 def test_the_first_trials_worker_is_the_process_that_the_driver_asked_for(told: dict[str, Any]) -> None:
     assert told["ahead"] == [told["first"]["pid"]]
     assert told["first"]["ready"]
 
 
 @pytest.mark.ray
+@pytest.mark.heavy
 def test_so_is_tunes_side_of_it(told: dict[str, Any]) -> None:
     started, used = told["tune"]
     assert used in started
 
 
 @pytest.mark.ray
+@pytest.mark.heavy
 def test_the_next_trials_worker_is_the_process_that_was_asked_for(told: dict[str, Any]) -> None:
     assert told["second"]["pid"] in told["waiting"]
     assert told["second"]["pid"] != told["first"]["pid"]
 
 
 @pytest.mark.ray
+@pytest.mark.heavy
 def test_it_has_imported_what_a_worker_needs(told: dict[str, Any]) -> None:
     assert told["second"]["ready"]
 
 
 @pytest.mark.ray
+@pytest.mark.heavy
 def test_it_has_the_threads_of_its_share(told: dict[str, Any]) -> None:
     for each in (told["first"], told["second"]):
         assert each["threads"] == each["share"] == 1

@@ -49,7 +49,7 @@ def whole(folder: Path) -> Run:
         seq_len=1024,
         global_batch=8,
         micro_batches=(1, 4),
-        axes={"tp": (1, 2), "zero_stage": (0, 3), "engine": ("ddp", "fsdp")},
+        axes={"cp": (1, 2), "zero_stage": (0, 3), "engine": ("ddp", "fsdp")},
     )
     given = ("--device-memory-gib", str(CAP_GIB), "--tokens", "1e9", "--profile", "--json")
     argv = (str(space), "--name", "whole", *given)
@@ -103,7 +103,7 @@ class TestAWholeSearch:
         for each in said["measurements"]:
             assert {"id", "layout", "batch", "outcome", "tokens_per_s", "tokens_per_s_per_gpu"} <= set(each)
             assert {"model_tflops_per_gpu", "peak_allocated_gib", "peak_reserved_gib"} <= set(each)
-        assert [each["layout"]["tp"] for each in said["skipped"]] == [2, 2]
+        assert [each["layout"]["cp"] for each in said["skipped"]] == [2, 2]
         assert said["gpu_s"] == pytest.approx(whole.history.gpu_s) and said["wall_s"] > 0
 
     def test_every_rung_ended_as_it_must(self, whole: Run) -> None:

@@ -68,7 +68,7 @@ def test_points_are_picked_by_name_and_share_recipe_changes() -> None:
 
 
 def test_a_fixed_accumulation_makes_a_recipe_each_and_the_global_batch_follows() -> None:
-    space = search_spaces.load("bloom7b").with_changes(["grad_accum=1,16", "micro_batch=2,3"])
+    space = search_spaces.load("bloom7b").with_changes(["grad_accum=1,16", "micro_batch=2,3", "tp=1", "pp=1"])
     assert [(each.grad_accum, each.global_batch) for each in space.recipes] == [(1, 0), (16, 0)]
     assert len({each.id for each in space.recipes}) == 2
     found, rejected = space.candidates(4)
@@ -108,7 +108,7 @@ def test_a_recipe_without_a_fixed_accumulation_keeps_its_identity() -> None:
         ("bloom7b", ["zero_stage=5"], "zero_stage=5 gives no layout on any cluster: zero_stage of fsdp must be one"),
         ("bloom7b", ["engine=fsdp", "zero_stage=1"], "engine=fsdp gives no layout on any cluster"),
         ("bloom7b", ["tp=5"], "tp 5 does not divide the 32 heads of bloom-7b1"),
-        ("bloom7b", ["pp=31"], "pp 31 is more than the 30 layers of bloom-7b1"),
+        ("bloom7b", ["pp=31"], "pp 31 x virtual 1 cuts bloom-7b1 into 31 stages, which divide neither its 30 blocks"),
         ("bloom7b", ["cp=3"], "cp 3 cuts a sequence into 6 parts, which do not divide its 2048 tokens"),
         ("bloom7b", ["dp_shard=0"], "dp_shard must be at least 1, got 0"),
         ("bloom7b", ["point=zs0"], r"has no point 'zs0' \(it has no named points\)"),

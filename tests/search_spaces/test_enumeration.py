@@ -39,7 +39,7 @@ def test_devices_that_divide_no_batch_are_told(num_devices: int) -> None:
     space = search_spaces.load("bloom7b")
     with pytest.raises(ValueError, match=f"512 is not a multiple of micro_batch 1 x {num_devices} data-parallel"):
         space.candidates(num_devices)
-    found, _ = space.with_changes([f"global_batch={num_devices * 4}"]).candidates(num_devices)
+    found, _ = space.with_changes([f"global_batch={num_devices * 4}", "tp=1", "pp=1"]).candidates(num_devices)
     assert {each.micro_batches for each in found} == {(1, 2, 4)}
 
 
@@ -87,7 +87,8 @@ def test_gradient_sync_is_what_the_engine_can_do() -> None:
 
 def test_sharded_without_checkpointing_comes_first_for_bloom() -> None:
     found, _ = search_spaces.load("bloom7b").candidates(8)
-    layouts = [each.layout for each in found]
+    layouts = [each.layout for each in found if each.layout.model_parallel == 1]
+    assert layouts == [each.layout for each in found[: len(layouts)]]
     fastest = {"attention": "flex", "loss": "chunked", "compile": "block"}
     assert layouts[0] == Layout(engine="fsdp", zero_stage=3, dp_shard=8, grad_sync="last", **fastest)  # type: ignore[arg-type]
     of_fastest = [x for x in layouts if all(getattr(x, name) == value for name, value in fastest.items())]
@@ -106,7 +107,7 @@ def test_bloom_has_two_hundred_layouts_on_four_gpus_that_none_refuses() -> None:
 
 
 def test_degrees_named_are_kept_and_the_rest_is_filled() -> None:
-    space = search_spaces.load("bloom7b").with_changes(["engine=fsdp", "zero_stage=3", "tp=2", "dp_shard=2"])
+    space = search_spaces.load("bloom7b").with_changes(["engine=fsdp", "zero_stage=3", "tp=2", "pp=1", "dp_shard=2"])
     found, rejected = space.candidates(8)
     assert {(x.layout.dp_replicate, x.layout.dp_shard, x.layout.tp) for x in found} == {(2, 2, 2)}
     assert not rejected
@@ -117,10 +118,39 @@ def test_degrees_that_do_not_divide_the_devices_are_rejected_with_the_reason() -
     assert {each.layout.tp for each in found} == {1}
     assert {each.layout.tp for each in rejected} == {16}
     assert {each.reason for each in rejected} == {"tp 16 takes 16 devices, there are 8"}
-    hybrid = search_spaces.load("bloom7b").with_changes(["engine=ddp,fsdp", "dp_replicate=2"])
+    hybrid = search_spaces.load("bloom7b").with_changes(["engine=ddp,fsdp", "dp_replicate=2", "tp=1", "pp=1"])
     found, rejected = hybrid.candidates(8)
     assert {(each.layout.engine, each.layout.dp_shard) for each in found} == {("fsdp", 4)}
     assert {each.reason for each in rejected} == {"dp_replicate 2 takes 2 devices, there are 8"}
+
+
+def test_a_space_that_splits_models_does_not_grow_on_one_device() -> None:
+    space = search_spaces.load("bloom7b")
+    assert len(space.candidates(1)[0]) == len(dataclasses.replace(space, model_parallel={}).candidates(1)[0])
+    few, _ = space.with_changes(["compile=block"]).candidates(2)
+    assert {(each.layout.tp, each.layout.pp) for each in few} == {(1, 1), (2, 1), (1, 2)}
+    assert {each.layout.engine for each in few if each.layout.model_parallel > 1} == {"fsdp"}
+
+
+def test_degrees_of_an_engine_that_has_none_are_left_out() -> None:
+    """DeepSpeed would be refused at each of them."""
+    space = search_spaces.load("bloom7b").with_changes(["engine=deepspeed"])
+    found, rejected = space.candidates(8)
+    assert {each.layout.model_parallel for each in found} == {1} and not rejected
+    miniature = search_spaces.load("bloom7b").miniature
+    assert miniature is not None
+    assert {each.layout.model_parallel for each in miniature.candidates(2)[0]} == {1}
+    four = dataclasses.replace(miniature, num_workers=4)
+    assert {each.layout.model_parallel for each in four.candidates(4)[0]} == {1, 2, 4}
+
+
+def test_seed_002s_grid_is_whole_on_sixteen_devices() -> None:
+    found, _ = search_spaces.load("tr3m_1b3").candidates(16)
+    degrees = {(each.layout.tp, each.layout.pp) for each in found}
+    assert degrees == set(itertools.product((1, 2, 4), (1, 2, 4)))
+    assert {each.layout.checkpointing for each in found} == {"none", "full"}
+    ladders = {each.micro_batches for each in found if each.layout.virtual == 1}
+    assert (1, 2, 4, 8, 16) in ladders
 
 
 def test_named_points_are_exactly_the_space() -> None:

@@ -68,14 +68,14 @@ def test_the_seam_into_bloom_is_still_there() -> None:
     """A release of transformers that calls its attention otherwise must show here, not in a wrong loss."""
     known = inspect.signature(modeling_bloom.BloomAttention.forward).parameters
     assert list(known)[:3] == ["self", "hidden_states", "residual"] and "attention_mask" in known
-    model, _ = filled(SPECS["bloom"], attention="sdpa")
+    model, layout = filled(SPECS["bloom"], attention="sdpa")
     kinds = {type(module).__name__ for module in model.module.modules() if "Attention" in type(module).__name__}
     assert kinds == {"AlibiAttention"}
     for module in model.module.modules():
         if type(module).__name__ == "AlibiAttention":
             module.__class__ = modeling_bloom.BloomAttention
             break
-    assert kernels_in_effect(model, model.blocks)["attention"] == "AlibiAttention+BloomAttention"
+    assert kernels_in_effect([model], layout)["attention"] == "AlibiAttention+BloomAttention"
 
 
 @pytest.mark.parametrize("num_heads", [4, 6, 12, 32])
@@ -179,12 +179,16 @@ def test_a_budget_of_activations_is_kept_by_compiled_blocks(monkeypatch: pytest.
             torch.testing.assert_close(gradients[name], gradient)
 
 
-def test_every_block_runs_the_first_one_s_graph() -> None:
-    """Three blocks, one compilation; another micro-batch is one more, and dynamo's own limit of 8 does not end it."""
+def test_every_block_runs_the_first_one_s_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three blocks, one compilation; another micro-batch is one more, and dynamo's own limit of 8 does not end it.
+
+    Which compiler takes the graphs makes no difference; inductor runs in the contract of one rank.
+    """
+    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
     model, _ = filled(SPECS["gpt2"], compile="block", attention="sdpa", checkpointing="selective")
     before = num_compilations()
     seen = []
-    with torch.no_grad():  # half the work for the compiler
+    with torch.no_grad():
         for batch in (1, 2, 1, 2):
             model.module(torch.zeros(batch, 16, dtype=torch.int64))
             seen.append(num_compilations() - before)

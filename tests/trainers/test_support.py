@@ -32,6 +32,14 @@ def test_what_runs_is_not_refused() -> None:
         assert refusal(dataclasses.replace(RECIPE, compute_precision=precision), LAYOUT, GPUS) is None
 
 
+def test_a_tensor_parallel_group_over_two_nodes_is_refused_before_anything_starts() -> None:
+    nodes = dataclasses.replace(GPUS, num_nodes=2)
+    within = dataclasses.replace(LAYOUT, tp=2)
+    assert "stands on" not in (refusal(RECIPE, within, nodes) or "")
+    across = dataclasses.replace(LAYOUT, tp=4, dp_shard=1)
+    assert "a group of tp 4 stands on 2 nodes of 2 workers each" in (refusal(RECIPE, across, nodes) or "")
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_nothing_that_the_contract_runs_is_refused(world_size: int) -> None:
     cluster = dataclasses.replace(CPUS, devices_per_node=world_size)

@@ -31,5 +31,5 @@ def test_engines_are_those_whose_rules_accept_another_value():
     rows = _rows()
     assert rows["reshard"][2] == "fsdp at 3"
     assert rows["compression"][2] == "ddp"
-    assert rows["pp"][2] == "none yet"
+    assert rows["pp"][2] == "ddp; fsdp"
     assert rows["attention"][2] == ""

@@ -80,10 +80,12 @@ def held(meter, seed):
     for _ in range(12):  # on a heap they leave holes, other ones for each seed
         kept = [torch.ones(draw.randrange(1, 2 * MIB), dtype=torch.uint8) for _ in range(20)]
         del kept[:: draw.randrange(2, 5)]
-    threading.Thread(target=kept.clear).start()  # as gloo's threads free what was sent
-    while kept:
-        pass
+    kept.clear()
     meter.reset_peak()
+    sent = [torch.ones(30 * MIB, dtype=torch.uint8)]
+    freeing = threading.Thread(target=sent.clear)  # as a thread of gloo does
+    freeing.start()
+    freeing.join()
     step = [torch.ones(size * MIB, dtype=torch.uint8) for size in draw.sample([40, 20, 30], 3)]
     step.append(torch.ones(10 * MIB, dtype=torch.uint8))
     del step
@@ -98,6 +100,9 @@ def held(meter, seed):
 
 meter, before = CpuMeter(4.0), torch.ones(50 * MIB, dtype=torch.uint8)
 meter.start(float(sys.argv[1]) / 1024)
+grown = torch.ones(20 * MIB, dtype=torch.uint8)
+assert 19 < meter.peak_allocated_gib() * 1024 < 40, "by resident pages, before anything is counted"
+del grown
 for seed in range(3):
     print(*held(meter, seed))
 meter.release()

@@ -1,5 +1,6 @@
 """Which MLflow URIs are taken, and how they are shown."""
 
+import os
 import shlex
 import socket
 import subprocess
@@ -176,7 +177,19 @@ class TestServing:
             taken.listen()
             number = str(taken.getsockname()[1]) if port == "taken" else port
             assert serve.main(["--studies", str(tmp_path), "--port", number]) == 2
-        assert "choose another by PORT=NUMBER" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert "where MLflow serves these studies already, open the printed addresses" in said
+        assert "else choose another by PORT=NUMBER" in said
+
+    @pytest.mark.parametrize("port", [5000, 5001])
+    def test_another_port_takes_its_place_in_the_printed_addresses(
+        self, tmp_path: Path, port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "mlflow.db").touch()
+        monkeypatch.setattr(serve, "ui_arguments", lambda studies, port: [])  # port 5000 may be taken here
+        monkeypatch.setattr(os, "execve", lambda *_: None)
+        serve.main(["--studies", str(tmp_path), "--port", str(port)])
+        assert ("printed put 5001 in place of 5000" in capsys.readouterr().out) is (port == 5001)
 
     def test_make_passes_folder_and_port_on(self) -> None:
         told = subprocess.run(

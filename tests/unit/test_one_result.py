@@ -28,7 +28,9 @@ RANKING = frozenset(
     ]
 )
 """Functions of `platform/finals` that say what a result is made of."""
-MAKERS = frozenset(("report.py", "session/ending.py", "session/scaling.py", "reports/progress.py"))
+MAKERS = frozenset(
+    ("report.py", "session/ending.py", "session/scaling.py", "reports/progress.py", "training/target.py")
+)
 """Modules that compute a result: a command's, and that of a search while it runs."""
 MIRRORED = frozenset(("mirror/mirror.py", "mirror/study_run.py"))
 """The mirror's own reading of a journal while the search runs, and of the other studies of a group."""
@@ -41,9 +43,9 @@ def modules() -> Iterator[tuple[str, ast.Module]]:
 
 def imported(tree: ast.AST) -> set[str]:
     """Names that come from `platform.finals`, and its modules that are imported whole."""
-    froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
-    names = {each.name for node in froms if str(node.module).startswith("platform.finals.") for each in node.names}
-    return names | {f"{each.name} whole" for node in froms if node.module == "platform.finals" for each in node.names}
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    names = {each.name for node in nodes if str(node.module).startswith("platform.finals.") for each in node.names}
+    return names | {f"{each.name} whole" for node in nodes if node.module == "platform.finals" for each in node.names}
 
 
 def makes_result(tree: ast.AST) -> bool:

@@ -42,7 +42,7 @@ def sampled(*readings: Reading) -> Sampled | None:
     sampler._nvml, sampler._handle = Nvml(readings), object()
     sampler.start()
     assert sampler._thread is not None
-    sampler._thread.join(60)
+    sampler._thread.join(600)
     return sampler.stop()
 
 

@@ -404,24 +404,31 @@ class TorchEngine(AccumulatingEngine):
             return self._context.whole(logits)
 
     def loss(self, tokens: torch.Tensor) -> torch.Tensor:
+        if self._pipeline is not None:
+            return self._context.mean(self._pipeline.loss(tokens))
         with torch.no_grad(), self._computing():
-            return loss_of(self._module, self._models[0].head, tokens, self._context.inputs).float()
+            loss = loss_of(self._module, self._models[0].head, tokens, self._context.inputs)
+        return self._context.mean(loss.float())
 
     def _placed(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Callable[[torch.Tensor], StateTensor]]]:
         """Of each parameter its name, what the optimizer steps, its live weight, and how a tensor like it lies: whole
-        on every rank, unless an engine shards.
+        on every rank that has it or a part of it, unless an engine shards.
         """
-        ranks = dist.get_rank(), dist.get_world_size()
-        place = functools.partial(whole, replica=ranks[0], num_replicas=ranks[1])
-        for name, parameter in self._module.named_parameters():
-            yield plain_name(name), parameter, parameter, place
+        alike = self._mesh.group("dp_replicate", "cp")
+        place = functools.partial(whole, replica=dist.get_rank(alike), num_replicas=dist.get_world_size(alike))
+        for name, parameter in zip(self._names, self._module.parameters(), strict=True):
+            yield name, parameter, parameter, place
 
     def training_state(self) -> Mapping[str, StateTensor]:
-        return {
-            key: tensor
-            for name, stepped, weight, place in self._placed()
-            for key, tensor in named(name, weight, optimizer_state(self._optimizer, stepped), place)
-        }
+        found: dict[str, StateTensor] = {}
+        for name, stepped, weight, place in self._placed():
+            tied = self._pipeline if stepped is self._tied else None
+            plain = name if tied is None else tied.tied_name
+            for key, part in named(plain, weight, optimizer_state(self._optimizer, stepped), place):
+                found[key] = self._tensor.placed(plain, part)
+                if tied is not None:
+                    found[key] = found[key].doubled(second=tied.has_second_copy)
+        return found
 
     def counters(self) -> Counters:
         return Counters(optimizer_step=steps_taken(self._optimizer), **scaler_counters(self._scaler))

@@ -39,6 +39,11 @@ class StateTensor:
         """The parts, or slices of them, that this rank saves: each value has one rank that does."""
         return tuple(_share(part, self.replica, self.num_replicas) for part in self.parts)
 
+    def doubled(self, *, second: bool) -> "StateTensor":
+        """The same where other ranks hold it once more; `second` for these others."""
+        replica = self.replica + self.num_replicas * second
+        return dataclasses.replace(self, replica=replica, num_replicas=2 * self.num_replicas)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Counters:

@@ -118,7 +118,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         first_row, group = vocabulary
         part = _compiled_part() if compiled else _part
         if group is not None:
-            part = functools.partial(_split_part, first_row=first_row, group=group, compiled=compiled)
+            rows_here = range(first_row, first_row + len(weight))
+            part = functools.partial(_split_part, rows=rows_here, group=group, compiled=compiled)
         with torch.autocast(hidden.device.type, enabled=False):
             rows, table = hidden.flatten(0, -2).to(dtype), _padded(weight.to(dtype))
             labels = labels.flatten()
@@ -186,11 +187,12 @@ def _compiled_part() -> Any:
 
 
 def _split_part(
-    logits: torch.Tensor, labels: torch.Tensor, *, first_row: int, group: Any, compiled: bool
+    logits: torch.Tensor, labels: torch.Tensor, *, rows: range, group: Any, compiled: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`_part` where `logits` are of this rank's rows of the vocabulary, from `first_row` on."""
+    """`_part` where `logits` are of this rank's `rows` of the vocabulary, columns of padding after them."""
     sums_of, gradient_of = _compiled_split() if compiled else (_split_sums, _split_gradient)
-    labels = labels - first_row
+    # Padding is no label's: those of the next ranks would fall on it.
+    labels = torch.where((labels >= rows.start) & (labels < rows.stop), labels - rows.start, -1)
     largest = logits.amax(dim=-1).float()
     dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
     sums = sums_of(logits, labels, largest)
@@ -199,9 +201,9 @@ def _split_part(
 
 
 def _split_sums(logits: torch.Tensor, labels: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
-    """[2, rows]: sums of exponentials, and the logits at those labels that are among these rows, else 0."""
+    """[2, rows]: sums of exponentials, and the logits at the labels; 0 where a label is -1, another rank's."""
     wide = logits.float() - largest[:, None]
-    here = (labels >= 0) & (labels < logits.shape[-1])
+    here = labels >= 0
     at_label = wide.gather(1, torch.where(here, labels, 0)[:, None]).squeeze(-1)
     return torch.stack((wide.exp().sum(dim=-1), torch.where(here, at_label, 0.0)))
 
@@ -224,7 +226,8 @@ class _SplitCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor, first_row: int, group: Any) -> torch.Tensor:
-        loss, gradient = _split_part(logits, labels, first_row=first_row, group=group, compiled=False)
+        rows = range(first_row, first_row + logits.shape[-1])
+        loss, gradient = _split_part(logits, labels, rows=rows, group=group, compiled=False)
         ctx.save_for_backward(gradient)
         return loss / len(logits)
 

@@ -172,6 +172,8 @@ class CpuMeter:
     counted between `reset_peak` and `peak_allocated_gib`. Under a cap a step that held more is out of memory:
     `enforce_cap` raises what a GPU's allocator would have raised within the step. What would exhaust the node really
     fails: RLIMIT_DATA allows this process no more than its share of the node.
+
+    Without `reset_peak`, as in training, nothing is counted, and the peak is what the resident pages grew by.
     """
 
     def __init__(self, share_gib: float) -> None:
@@ -179,15 +181,18 @@ class CpuMeter:
         self._cap_gib: float | None = None
         self._tensors = TensorBytes()
         self._base_bytes = 0
-        self._peak_gib = 0.0
+        self._base_resident_bytes = 0
+        self._peak_gib: float | None = None
+        """Of the last counting; None before the first."""
         self._refused: Allocation | None = None
         """The first since `reset_peak` that was above the cap."""
 
     def start(self, cap_gib: float | None) -> None:
         self._base_bytes = self._tensors.now()
+        self._base_resident_bytes = _status_bytes("VmRSS")
         self._cap_gib = cap_gib
         if cap_gib is not None:
-            soft = _data_bytes() + int(max(cap_gib, self.total_gib) * GIB)
+            soft = _status_bytes("VmData") + int(max(cap_gib, self.total_gib) * GIB)
             resource.setrlimit(resource.RLIMIT_DATA, (soft, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
     def limit_gib(self) -> float:
@@ -197,7 +202,7 @@ class CpuMeter:
         return 0.0
 
     def reset_peak(self) -> None:
-        self._peak_gib, self._refused = 0.0, None
+        self._refused = None
         self._tensors.begin()
 
     def peak_allocated_gib(self) -> float:
@@ -206,13 +211,16 @@ class CpuMeter:
             self._peak_gib = max([self._held_gib(each) for each in allocations], default=0.0)
             cap_gib = math.inf if self._cap_gib is None else self._cap_gib
             self._refused = next((each for each in allocations if self._held_gib(each) > cap_gib), None)
+        if self._peak_gib is None:
+            return max(0, _status_bytes("VmHWM") - self._base_resident_bytes) / GIB
         return self._peak_gib
 
     def peak_reserved_gib(self) -> float:
         return self.peak_allocated_gib()
 
     def enforce_cap(self) -> None:
-        if self.peak_allocated_gib() and self._refused is not None:
+        self.peak_allocated_gib()
+        if self._refused is not None:
             raise torch.OutOfMemoryError(f"the cap of {self._cap_gib} GiB is below what the step's tensors take")
 
     def alloc_retries(self) -> int:
@@ -244,6 +252,6 @@ class CpuMeter:
         return max(0, allocation.held - self._base_bytes) / GIB
 
 
-def _data_bytes() -> int:
-    found = re.search(r"^VmData:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+def _status_bytes(field: str) -> int:
+    found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
     return int(found[1]) * 1024 if found else 0

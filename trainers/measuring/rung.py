@@ -76,16 +76,26 @@ class Rung:
         # After a step, since some of what is in effect (gradient exchange, state types) shows only then.
         if wrong := engines.mismatches(self._engine.in_effect(), c.job.recipe, c.job.layout, grad_accum=accum):
             raise RungFailure(Outcome.FAILED, "; ".join(wrong), phase="init", rank=c.rank)
+        longer = accum
         if c.job.is_winner_run and warm.last_micro_s is not None:
             assert warm.middle_micro_s is not None
             micro_s = self._slowest(max(warm.middle_micro_s, warm.last_micro_s))
             longer = largest_accumulation(
                 self._batch.grad_accum, micro_s, self._slowest(warm.optimizer_s), timing.longest_step_s
             )
-            if longer > accum:
-                accum = longer
-                warm = self._run(1, accum, phases=True)
-                warmup_steps += 1
+        elif c.job.is_winner_run and shorter:
+            fitting = largest_accumulation(
+                self._batch.grad_accum,
+                self._slowest(warm.schedule_s) / accum,
+                self._slowest(warm.optimizer_s),
+                timing.longest_step_s,
+            )
+            # A schedule runs multiples of its shorter accumulation, and the whole one.
+            longer = fitting if fitting == self._batch.grad_accum else fitting // shorter[0] * shorter[0]
+        if longer > accum:
+            accum = longer
+            warm = self._run(1, accum, phases=True)
+            warmup_steps += 1
         per_window = self._steps_per_window(self._slowest(warm.total_s / len(warm.steps_s)))
         timed = self._windows(accum, per_window, shorter[0] if shorter else None)
         return self._measurement(

@@ -60,6 +60,12 @@ class ContextParallel:
         dist.all_gather(ranks, output.contiguous(), group=self._share.group)
         return torch.cat(ranks, 1).index_select(1, self._share.keys.argsort())
 
+    def mean(self, value: torch.Tensor) -> torch.Tensor:
+        """The mean over the ranks' parts of sequences, which are as long; a collective without gradient."""
+        if self.size > 1:
+            dist.all_reduce(value, group=self._share.group)
+        return value / self.size
+
     @staticmethod
     def in_effect(models: Sequence[Model]) -> int:
         """The degree by which sequences are cut, by the group that the model's attention gathers over."""

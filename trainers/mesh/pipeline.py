@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -71,9 +72,11 @@ class Pipeline:
         )
         self._recipe, self._layout, self._context = recipe, layout, context
         self._group, self._device, self._hidden_dtype, self._hooks = group, device, hidden_dtype, hooks
+        # What a stage gives is a view of its hidden states, which nothing here writes to.
+        warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module \(.*\) returned a view tensor")
         self._size: tuple[int, ...] = ()
         self._losses: list[torch.Tensor] = []
-        self._ends: Any = _ends_group(group) if recipe.model.tied_embeddings else None
+        self._ends: Any = _ends_group(layout, group) if recipe.model.tied_embeddings else None
 
     def in_effect(self) -> dict[str, Any]:
         """What runs, under the names of Layout; None for what is not known before a step has run."""
@@ -103,6 +106,11 @@ class Pipeline:
         return None
 
     @property
+    def tied_name(self) -> str:
+        """The name in the plain model of a table that the embedding and the head share."""
+        return f"{architecture_of(self._recipe.model.architecture).embeddings[0]}.weight"
+
+    @property
     def has_second_copy(self) -> bool:
         """Whether this rank's copy of a tied table is the second one, which neither norms nor weights count."""
         return bool(self._recipe.model.tied_embeddings) and any(part.stage.has_head for part in self._parts)
@@ -115,24 +123,32 @@ class Pipeline:
         if moved is not gradient:
             gradient.copy_(moved)
 
-    @torch.no_grad()
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:
         """Logits [batch, seq_len, vocab] in fp32 of int64 [batch, seq_len] tokens, on every rank of the pipeline."""
-        spec = self._recipe.model
-        given, length = tokens, tokens.shape[1] // self._context.size
-        for index in range(self._parts[0].stage.num_stages):
+        shape = (len(tokens), tokens.shape[1] // self._context.size, self._recipe.model.vocab_size)
+        return self._context.whole(self._forward_only(tokens, None, shape))
+
+    def loss(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Mean loss of this rank's part of int64 [batch, seq_len + 1] tokens, 0-dim fp32, on every rank."""
+        return self._forward_only(tokens[:, :-1], tokens, ())
+
+    @torch.no_grad()
+    def _forward_only(self, given: torch.Tensor, tokens: torch.Tensor | None, shape: tuple[int, ...]) -> torch.Tensor:
+        """What the last stage gives, of that shape in fp32, on every rank; stages run one after another."""
+        hidden = (len(given), given.shape[1] // self._context.size, self._recipe.model.hidden_size)
+        num_stages, ranks = self._parts[0].stage.num_stages, dist.get_world_size(self._group)
+        for index in range(num_stages):
             part = next((each for each in self._parts if each.stage.index == index), None)
-            has_head = index == self._parts[0].stage.num_stages - 1
-            dtype = torch.float32 if has_head else self._hidden_dtype
-            width = spec.vocab_size if has_head else spec.hidden_size
+            is_head = index == num_stages - 1
+            dtype = torch.float32 if is_head else self._hidden_dtype
             if part is None:
-                given = torch.empty((tokens.shape[0], length, width), dtype=dtype, device=self._device)
+                given = torch.empty(shape if is_head else hidden, dtype=dtype, device=self._device)
             else:
                 with self._hooks.computing():
-                    output = run_stage(part.stage, part.model, part.module, self._context, given)
-                given = output.to(dtype).contiguous()
-            dist.broadcast(given, group=self._group, group_src=index % dist.get_world_size(self._group))
-        return self._context.whole(given)
+                    given = run_stage(part.stage, part.model, part.module, self._context, given, tokens)
+                given = given.to(dtype).contiguous()
+            dist.broadcast(given, group=self._group, group_src=index % ranks)
+        return given
 
     def named_weights(
         self, own: Callable[[nn.Module], Iterator[tuple[str, torch.Tensor]]]
@@ -175,7 +191,7 @@ class Pipeline:
             device="meta",
             requires_grad=True,
         )
-        loss = torch.empty((), device="meta", requires_grad=True)
+        loss = torch.empty(1, device="meta", requires_grad=True)
         stages = [
             ScheduledStage(
                 part.stage,
@@ -199,7 +215,8 @@ class Pipeline:
                 output = run_stage(part.stage, part.model, part.module, self._context, given, tokens)
             if part.stage.has_head:
                 self._losses.append(output.detach())
-            elif output.dtype != self._hidden_dtype:
+                return output.view(1)  # torch merges what a last stage gives along a dimension
+            if output.dtype != self._hidden_dtype:
                 raise RuntimeError(
                     f"stage {part.stage.index} gives hidden states in {output.dtype}, the next one expects"
                     f" {self._hidden_dtype}"
@@ -209,12 +226,13 @@ class Pipeline:
         return forward
 
 
-def _ends_group(group: Any) -> Any:
-    """The first and the last rank of this rank's pipeline as a group; a collective of all ranks."""
-    if dist.get_world_size(group) == 2:
+def _ends_group(layout: Layout, group: Any) -> Any:
+    """The first and the last rank of this rank's pipeline, whose ranks are `group`; a collective of all ranks."""
+    if layout.pp == 2:
         return group
-    ranks: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(ranks, tuple(dist.get_process_group_ranks(group)))
-    pairs = sorted({(each[0], each[-1]) for each in ranks})
-    mine, _ = dist.new_subgroups_by_enumeration([list(pair) for pair in pairs])
+    pipelines: dict[tuple[int, ...], list[int]] = {}
+    for rank in range(dist.get_world_size()):
+        at = layout.coordinates(rank)
+        pipelines.setdefault(tuple(at[axis] for axis in at if axis != "pp"), []).append(rank)
+    mine, _ = dist.new_subgroups_by_enumeration([[ranks[0], ranks[-1]] for ranks in pipelines.values()])
     return mine

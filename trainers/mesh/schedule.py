@@ -5,6 +5,7 @@ micro-batch of a step at once: memory grows with the accumulation, by two hidden
 """
 
 import contextlib
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -94,8 +95,10 @@ class Schedule:
         tokens = torch.cat(list(micro_batches))
         given = (tokens[:, :-1],) if self._starts else ()
         wanted: dict[str, Any] = {"tokens": tokens, "target": tokens} if self._ends else {}
+        if "return_outputs" in inspect.signature(self._schedule.step).parameters:  # older torch returns them always
+            wanted["return_outputs"] = False
         try:
-            self._schedule.step(*given, return_outputs=False, **wanted)
+            self._schedule.step(*given, **wanted)
         except RuntimeError as error:
             raise _own(error) from error.__context__
 

@@ -115,7 +115,7 @@ def divides_blocks(spec: "ModelSpec", stages: int) -> bool:
 
 def pipeline_refusals(recipe: "Recipe", layout: "Layout") -> Iterator[str]:
     """Why the model of `recipe` cannot be cut into the stages of `layout`, a sentence each."""
-    if layout.pp == 1:
+    if layout.pp == 1 or "pp" not in layout.rules.model_parallel:  # else the engine's own reason stands
         return
     spec, stages = recipe.model, num_stages(layout)
     if not divides_blocks(spec, stages):
@@ -133,6 +133,11 @@ def pipeline_refusals(recipe: "Recipe", layout: "Layout") -> Iterator[str]:
         yield (
             "a tied embedding has its gradient on two stages of a pipeline, and PowerSGD would approximate each apart,"
             f" which is another recipe, got compression {recipe.compression} with pp {layout.pp}: choose bf16 or none"
+        )
+    if layout.reshard:
+        yield (
+            f"FSDP2 makes the groups of reshard out of all ranks in a row, got reshard {layout.reshard} with pp"
+            f" {layout.pp}: set reshard to 0"
         )
     if layout.compile == "model":
         yield f"a pipeline cuts the model between blocks, got compile model with pp {layout.pp}: choose block or none"
@@ -164,7 +169,7 @@ def timed_accumulations(layout: "Layout", grad_accum: int) -> tuple[int, ...]:
 
 
 def bubble_of_equal_stages(layout: "Layout", grad_accum: int) -> float:
-    """Share of a schedule in which stages that take equally long wait: (p - 1) / (v m + p - 1); 0 without a pipeline."""
+    """Share of a schedule in which stages that take equally long wait: (p - 1) / (v m + p - 1)."""
     return (layout.pp - 1) / (layout.virtual * grad_accum + layout.pp - 1)
 
 

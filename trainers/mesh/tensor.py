@@ -11,7 +11,7 @@ alone, which `sum_replicated` completes once a step.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from trainers.architectures import architecture_of
+from trainers.engines.state import Part, StateTensor
 from trainers.kernels.head import split_head
 from trainers.mesh.collectives import all_reduce, gather, gather_alike, reduce_scatter, take_part
 from trainers.mesh.groups import Mesh
@@ -93,6 +94,31 @@ class TensorParallel:
         stacks = zip(*(each.chunk(cut.stacked, cut.dim) for each in ranks), strict=True)
         return torch.cat([torch.cat(each, cut.dim) for each in stacks], cut.dim)
 
+    def placed(self, name: str, tensor: StateTensor) -> StateTensor:
+        """The place in the whole model of what lies as `tensor` in this rank's part of the parameter called `name`."""
+        if (cut := self._cuts.get(name)) is None:
+            replica = tensor.replica * self.size + self._rank
+            return dataclasses.replace(tensor, replica=replica, num_replicas=tensor.num_replicas * self.size)
+        shape = list(tensor.shape)
+        step = shape[cut.dim] // cut.stacked  # of one of the matrices, in the part
+        shape[cut.dim] *= self.size
+        parts = tuple(
+            Part(offsets=offsets, tensor=values)
+            for part in tensor.parts
+            for offsets, values in self._moved(part, cut, step)
+        )
+        return dataclasses.replace(tensor, shape=tuple(shape), parts=parts)
+
+    def _moved(self, part: Part, cut: Cut, step: int) -> Iterator[tuple[tuple[int, ...], torch.Tensor]]:
+        """The boxes of the whole that a box of this rank's part consists of, a box for each stacked matrix."""
+        first, length = part.offsets[cut.dim], part.tensor.shape[cut.dim]
+        for matrix in range(cut.stacked):
+            start, stop = max(first, matrix * step), min(first + length, (matrix + 1) * step)
+            if start < stop:
+                offsets = list(part.offsets)
+                offsets[cut.dim] = matrix * step * (self.size - 1) + self._rank * step + start
+                yield tuple(offsets), part.tensor.narrow(cut.dim, start - first, stop - start)
+
     def is_cut(self, name: str) -> bool:
         """Whether ranks hold different parts of the parameter called `name`."""
         return name in self._cuts
@@ -143,7 +169,8 @@ class TensorParallel:
 
     def _cut_vocabulary(self, model: Model) -> None:
         table: Any = model.module.get_submodule(self._family.embeddings[0])
-        for layer in (table, model.head):
+        head: Any = model.head
+        for layer in (table, head):
             if not isinstance(layer, PassThrough):
                 self._cuts[model.names[layer.weight]] = Cut(dim=0)
         if not isinstance(table, PassThrough):
@@ -178,7 +205,7 @@ class _Rows(nn.Linear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         out = reduce_scatter(F.linear(input, self.weight), _SEQUENCE, self.group)
-        bias: torch.Tensor | None = self.bias
+        bias: Any = self.bias
         return out if bias is None else out + bias.to(out.dtype)
 
 

@@ -86,7 +86,7 @@ def run(context: Context, engine: Engine, source: Source, batch: BatchPoint) -> 
 def _modules(engine: Engine, compiled: str) -> Iterator[tuple[str, nn.Module]]:
     """Modules whose forward passes are named, with the name: those that stand outside compiled code."""
     for model in engine.models:
-        if compiled != "model":
+        if compiled != "model" and model.has_head:
             yield LOSS, model.head
         if compiled == "none":
             for module in model.module.modules():

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 from trainers.engines import engines_with, rules_of
 from trainers.engines.rules import Rules

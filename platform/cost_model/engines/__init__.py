@@ -10,6 +10,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
+from platform.common.errors import InputError
 from platform.cost_model.columns import Columns
 from platform.cost_model.engines.base import EngineCosts
 from trainers import engines
@@ -35,6 +36,20 @@ def costs(name: str) -> EngineCosts | None:
         module, _, attribute = path.partition(":")
         _COSTS[name] = getattr(importlib.import_module(module), attribute)
     return _COSTS.get(name)
+
+
+def import_costs(name: str) -> None:
+    """Imports an engine outside this project that a user names, so that the model knows its costs.
+
+    Raises:
+        InputError: it cannot be imported, or its rules name no costs.
+    """
+    try:
+        engines.imported_rules(name)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    if costs(name) is None:
+        raise InputError(f"engine {name} has no costs in its rules (Rules.costs): nothing of it can be predicted")
 
 
 def code_of(name: str) -> int:

@@ -16,6 +16,8 @@ NOISE = 0.03
 """Log deviation of a peak that no measurement of others can tell: rounding and fragmentation."""
 MARGIN = 0.02
 """By how much a point that ran out of memory is taken to have missed the capacity, in log space."""
+CRASH_NOISE = 0.3
+"""Log deviation of the same where a point crashed and memory is only the likeliest of the causes."""
 
 
 class Fitting:
@@ -26,6 +28,8 @@ class Fitting:
         self._allocated_gib: dict[int, float] = {}
         self._crowded: dict[int, float] = {}
         """What was predicted of points that ran out of memory, or had no head-room, over the limit, in log space."""
+        self._crashed: set[int] = set()
+        """Of these, the ones of an unknown cause."""
         self._timed: set[int] = set()
         self._ran_before: list[int] = []
         """Points that ran in an earlier study."""
@@ -39,9 +43,11 @@ class Fitting:
             self._timed.add(point)
         if peak is not None and math.isfinite(peak) and peak > 0:
             self._allocated_gib[point] = peak
-        if result.outcome in (Outcome.OOM, Outcome.THRASH):
-            limited = self._points.log_needed if result.outcome is Outcome.OOM else self._points.log_pooled
+        if result.outcome in (Outcome.OOM, Outcome.THRASH, Outcome.FAILED):
+            limited = self._points.log_pooled if result.outcome is Outcome.THRASH else self._points.log_needed
             self._crowded[point] = float(limited[point])
+        if result.outcome is Outcome.FAILED:
+            self._crashed.add(point)
 
     def ran_before(self, point: int) -> None:
         """An earlier study on these devices ran the point, so it fits."""
@@ -69,7 +75,11 @@ class Fitting:
         return self._learned
 
     def _learn_all(self) -> Learned:
-        """What ran out of memory though it was to fit, or ran though it was not, missed by `MARGIN` at least."""
+        """What ran out of memory though it was to fit, or ran though it was not, missed by `MARGIN` at least.
+
+        What ran without a peak is a bound alone. It teaches where the prediction, or what errors of memory elsewhere
+        made of it, has it not fit: a second pass adds those, so that one error does not speak for all that is alike.
+        """
         points = self._points
         residual = {
             each: math.log(peak) - float(points.log_allocated_gib[each]) for each, peak in self._allocated_gib.items()
@@ -78,10 +88,21 @@ class Fitting:
             residual[each] = max(residual.get(each, -math.inf), MARGIN - predicted)
             if predicted > MARGIN:
                 del residual[each]
-        for each in self._timed:
-            if each not in residual and points.log_pooled[each] > -MARGIN:
-                residual[each] = -MARGIN - float(points.log_pooled[each])
+        bounds = [each for each in self._timed if each not in residual]
+        residual |= {each: -MARGIN - p for each in bounds if (p := float(points.log_pooled[each])) > -MARGIN}
+        learned = self._of(residual)
+        if bounds and self._crowded:
+            left = np.array([each for each in bounds if each not in residual], dtype=np.int64)
+            over = points.log_pooled[left] + learned.roughly()[left] > -MARGIN
+            if over.any():
+                residual |= {int(each): -MARGIN - float(points.log_pooled[each]) for each in left[over]}
+                learned = self._of(residual)
+        return learned
+
+    def _of(self, residual: dict[int, float]) -> Learned:
+        points = self._points
         index = np.array(sorted(residual), dtype=np.int64)
         off = np.array([residual[each] for each in index])
         taught = teachers(np.abs(points.log_pooled[index] + off))
-        return learn(points, index[taught], off[taught], MEMORY)
+        crashed = np.where(np.isin(index[taught], list(self._crashed)), CRASH_NOISE, 0.0)
+        return learn(points, index[taught], off[taught], MEMORY, noise=crashed)

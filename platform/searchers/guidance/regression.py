@@ -103,13 +103,20 @@ def _rows(points: Points, index: Index) -> Array:
     return np.concatenate([points.effects[index], points.place[index]], axis=1).astype(np.float64)
 
 
-def learn(points: Points, index: Index, residuals: Array, sigmas: Sigmas, waited: Array | None = None) -> Learned:
+def learn(
+    points: Points,
+    index: Index,
+    residuals: Array,
+    sigmas: Sigmas,
+    waited: Array | None = None,
+    noise: Array | float = 0.0,
+) -> Learned:
     """The posterior after the points of `index` had `residuals`, at the likeliest of `SCALES`.
 
-    `waited` is the share of each one's step in which its device was seen to wait.
+    `waited` is the share of each one's step in which its device was seen to wait, `noise` a further deviation of each.
     """
     host_share = points.host_share[index] if waited is None else np.maximum(points.host_share[index], waited)
-    noise = sigmas.noise**2 + (sigmas.host * host_share) ** 2
+    variance = np.square(noise) + sigmas.noise**2 + (sigmas.host * host_share) ** 2
     best: Any = None
     best_kernel: _Shared | None = None
     for scale in SCALES if len(index) > 1 else (1.0,):
@@ -119,7 +126,7 @@ def learn(points: Points, index: Index, residuals: Array, sigmas: Sigmas, waited
             effects=sigmas.effects * scale,
             smooth=sigmas.smooth * scale,
         )
-        process = _REGRESSOR(kernel, alpha=noise, optimizer=None, copy_X_train=False)
+        process = _REGRESSOR(kernel, alpha=variance, optimizer=None, copy_X_train=False)
         if not len(index):
             return Learned(points=points, process=process, slope=None, common=0.0)
         process.fit(_rows(points, index), residuals)

@@ -106,7 +106,8 @@ def test_what_came_nearest_where_nothing_fits() -> None:
     assert nearest([near, thrash], CLUSTER) is thrash
     said = nearest_sentence(RECIPE, [far, near], CLUSTER)
     assert said.startswith("Nothing fits") and "prefetch 2" in said and "0.5 GiB too many" in said
-    assert nearest_sentence(RECIPE, [], CLUSTER).startswith("Nothing was measured")
+    said = nearest_sentence(RECIPE, [], CLUSTER)
+    assert said.startswith("Nothing was measured") and "--resume goes on" in said
     barred = measurement(outcome=Outcome.FAILED, reason="Numerics gate failed: ...")
     assert nearest_sentence(RECIPE, [barred, skipped()], CLUSTER).startswith("Nothing has won")
 

@@ -137,6 +137,7 @@ def test_a_report_on_a_study_of_another_user_writes_nothing_without_trust(
     assert report.main(["one", "--studies", str(studies)]) == 0
     said = capsys.readouterr()
     assert "The study belongs to user nobody" in said.err and "40,000" in said.out
+    assert f"go on with: python -m platform.search --resume one --studies {studies} --trust\n" in said.out
     assert _files(folder) == before
     assert report.main(["one", "--studies", str(studies), "--trust", "--no-mlflow"]) == 0
     assert "layout.json" in _files(folder)

@@ -21,7 +21,6 @@ from trainers.engines._torch import (
     dtype_name,
     half_dtype,
     matmul_precision,
-    plain_name,
     state_dtype,
 )
 from trainers.engines.state import Part, StateTensor
@@ -51,7 +50,7 @@ class FsdpEngine(TorchEngine):
         recipe, layout = self._recipe, self._layout
         mesh = self._mesh.shards()
         policy = MixedPrecisionPolicy(param_dtype=half_dtype(recipe), reduce_dtype=state_dtype(recipe))
-        units = model.units
+        units: tuple[Any, ...] = model.units
         offload = (
             CPUOffloadPolicy(pin_memory=self._device.type == "cuda") if layout.offload == "all" else OffloadPolicy()
         )
@@ -130,8 +129,7 @@ class FsdpEngine(TorchEngine):
         return self._mesh.group("pp", "dp_shard", "cp", "tp")
 
     def _placed(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Callable[[torch.Tensor], StateTensor]]]:
-        names = [plain_name(name) for name, _ in self._module.named_parameters()]
-        for name, parameter, shard in zip(names, self._parameters, self._shards, strict=True):
+        for name, parameter, shard in zip(self._names, self._parameters, self._shards, strict=True):
             yield name, shard, parameter.to_local(), functools.partial(self._as_shard_of, parameter)
 
     def _as_shard_of(self, parameter: DTensor, local: torch.Tensor) -> StateTensor:
@@ -147,7 +145,7 @@ class FsdpEngine(TorchEngine):
         )
 
     def in_effect(self) -> Mapping[str, Any]:
-        units = [unit for model in self._models for unit in model.units]
+        units: list[Any] = [unit for model in self._models for unit in model.units]
         groups = [unit._get_fsdp_state()._fsdp_param_group for unit in units]
         between = [(group.post_forward_mesh_info, group) for group in groups]
         reshard = {group.post_forward_mesh_info is not None for group in groups}

@@ -1,0 +1,273 @@
+"""What a published row says of its run, by column or in words, and what its stack did where it says nothing."""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import get_args
+
+from platform.cost_model import constants
+from platform.cost_model.features import (
+    PREFETCH,
+    ROUNDING,
+    STACK_HOST,
+    UNFUSED_NORM_BYTES,
+    UNFUSED_NORM_PASSES,
+    Workload,
+    stack_costs,
+)
+from platform.cost_model.hardware import ClusterSpec
+from platform.cost_model.kernels import activation_passes, inner_copies, logit_bytes, loss_kind, pads_vocabulary
+from platform.cost_model.rows import Row, number, words
+from platform.cost_model.stacks import data_parallelism_of, fact, has, software_of
+from trainers import architectures
+from trainers.architectures import architecture_of
+from trainers.architectures.architecture import Architecture
+from trainers.values.layout import Offload
+from trainers.values.spec import FlopsConvention, ModelSpec
+
+FLASH_RATE = constants.words("published", "FLASH_RATE")
+EAGER_SOFTMAX_S = constants.number("published", "EAGER_SOFTMAX_S")
+FUSED_ATTENTION = ("flash1", "flash2", "flash3", "flash4", "sdpa", "flex", "te")
+_FUSED_LOSS = ("fused cross", "fused loss", "fused kernels", "liger")
+"""Words of stacks that bring FlashAttention's cross-entropy or one like it."""
+_NO_COMPILE = re.compile(r"(?:no|without) (?:torch.)?compile\b|torch.compile[ :=]+(?:no|off|false|none|0)\b")
+_COMPILES = re.compile(r"torch.compile|compiled")
+_EAGER = re.compile(r"hf trainer|pytorch eager|eager (?:mode|execution|pytorch)")
+_SPANS = re.compile(r"checkpoint-num-layers=(\d+)")
+_NO_OFFLOAD = re.compile(r"offload[ :=]*(?:n\b|no\b|off\b|false|none|0\b)|(?:no|without)(?: cpu)?[ -]offload")
+_NOT = r"(?![ :=]*(?:n\b|no\b|off\b|false|none))"
+_OFFLOADS_ALL = re.compile(rf"(?:full|param\w*)[ -](?:cpu )?offload{_NOT}|offload_param\b")
+_OFFLOADS_STATES = re.compile(
+    rf"optimi[sz]er[ -](?:state[s]? )?(?:cpu )?offload{_NOT}|zero-?offload|offload_optimizer\b|cpu[ -]?adam"
+    r"|offload\w* (?:the )?optimi[sz]er|optimi[sz]er (?:states )?(?:on|in) (?:the )?(?:cpu|host)"
+)
+_PRECISIONS = (
+    ("mxfp8", "fp8"), ("float8", "fp8"), ("fp8", "fp8"), ("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16"),
+    ("float16", "fp16"), ("tf32", "tf32"), ("fp32", "fp32"), ("float32", "fp32"),
+)  # fmt: skip
+"""Words of a precision, and what they are here; the first that occurs counts."""
+
+
+def precision_of(row: Row) -> tuple[str, float, float]:
+    """(precision of products, bytes of master states, bytes of a summed gradient)."""
+    stated, text = row.get("matmul_precision", ""), row["precision"].lower()
+    # "bf16, float8 products" names both: the products' own type is the narrower one.
+    wanted = stated or text
+    compute = next((name for word, name in _PRECISIONS if word in wanted), None)
+    if compute is None:
+        raise ValueError(f"precision {wanted!r} is not known" if wanted else "precision not stated")
+    state = 2.0 if row.get("state_precision") == "bf16" else 4.0
+    return compute, state, 4.0 if "fp32 grad" in text else 2.0
+
+
+def offload_of(row: Row) -> str:
+    """What lies on the host, as an axis of the layout: stated, else by the words of notes."""
+    if row.get("offload"):
+        if row["offload"] not in get_args(Offload):
+            raise ValueError(f"offload {row['offload']!r} is not one of {', '.join(get_args(Offload))}")
+        return row["offload"]
+    text = words(row)
+    if "param offload y" in text:
+        return "all"
+    if "optimizer offload y" in text:
+        return "optimizer"
+    if _OFFLOADS_ALL.search(text):
+        return "all"
+    if _OFFLOADS_STATES.search(text):
+        return "optimizer"
+    return "none" if _NO_OFFLOAD.search(text) or "cpu offload" not in text else "all"
+
+
+def is_flash(row: Row, cluster: ClusterSpec) -> bool:
+    """Whether attention is fused: its kernel stated, or whether it is, in the row's words, or usual for the software
+    and for devices younger than A100."""
+    if row.get("attention_kernel"):
+        return row["attention_kernel"] in FUSED_ATTENTION
+    if row.get("flash_attention") or row.get("attention"):
+        return row.get("flash_attention") == "yes" or row.get("attention") in ("sdpa", "flex")
+    device = cluster.device.name[:4]
+    usual = device != "V100" and (fact(software_of(row), "flash", False) or data_parallelism_of(row) == "fsdp")
+    return "flash" in words(row) or usual or device not in ("V100", "A100")
+
+
+def compile_of(row: Row) -> str:
+    """What torch.compile was given, as an axis of the layout; "yes" and words without a unit are whole blocks."""
+    stated = row.get("compile", "")
+    return "block" if stated.lower() == "yes" else stated or "none"
+
+
+def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) -> dict[str, float]:
+    """The features that the software of a row states in place of this project's engines.
+
+    Every engine of this project reduces and sums in the states' type. Stacks with fused attention are younger than
+    DeepSpeed 0.6.
+    """
+    engine, text, own = data_parallelism_of(row), words(row), bool(row.get("engine"))
+    software = software_of(row)
+    model, flash = work.model, is_flash(row, cluster)
+    searched = own and "bare loop" not in text
+    _, state_bytes, low_gradient_bytes = precision_of(row)
+    whole_sums = has(engine, "sums_in_states_type") or searched
+    fused = compile_of(row) != "none" if own else not is_eager(row)
+    loss = loss_of(row, flash)
+    stepwise = work.modules.stepwise_activation if work.modules else None
+    lacks = unfused_of(row) if fused and not own else ()
+    forward, backward = activation_passes(stepwise, gated=model.gated, fused=fused and "mlp" not in lacks)
+    given = {
+        **stack_costs(software, row.get("tp_overlap", "")),
+        "vocab": model.vocab_size if own or is_eager(row) else padded(model.vocab_size, tp),
+        "sequence_parallel": float(splits_sequence(row, tp)),
+        "checkpoint_blocks": float(spans[1]) if (spans := _SPANS.search(text)) else 1.0,
+        "kept_checkpoints": kept_checkpoints(row, tp),
+        "repeats_core_alone": float(fact(software, "repeats_core_alone", False)),
+        "fused": float(fused),
+        "fused_softmax": float(fused),
+        "unfused_norm_passes": UNFUSED_NORM_PASSES * ("norm" in lacks),
+        "unfused_norm_bytes": UNFUSED_NORM_BYTES * ("norm" in lacks),
+        "rotary": float(model.position == "rotary") * (2.0 if "rope" in lacks else 1.0),
+        "inner_copies": inner_copies(stepwise, gated=model.gated, fused=fused and "mlp" not in lacks),
+        "activation_forward": forward,
+        "activation_backward": backward,
+        "logit_bytes": _logit_bytes(row, loss, work.compute_bytes, tp),
+        "pads_vocabulary": float(pads_vocabulary(loss) or row.get("loss") == "chunked"),
+        "rounding": ROUNDING["expandable" if searched else "blocks"],
+        "prefetch": PREFETCH["current" if own or flash else "2021"],
+        "reduces_whole": float(own or flash),
+        "dropout": float(not own and not flash),
+        "blocking": float(launches_block(text, cluster)),
+        "gradient_bytes": state_bytes if whole_sums else max(low_gradient_bytes, work.compute_bytes),
+    }
+    if not fused or own:
+        given |= dict.fromkeys(STACK_HOST, 0.0)
+    elif given["block_host"] and row.get("attention_kernel") == "eager":
+        # Where the stack's fused softmax refuses a shape its passes move as many bytes, but are several modules.
+        given |= {name: given[name] + EAGER_SOFTMAX_S for name in ("block_host", "block_host_backward")}
+    if not row.get("attention"):
+        # A stack with a ratio of its own has it of its own kernel.
+        rate = 1.0 if fact(software, "flash_ratio", {}) else FLASH_RATE.get(row.get("attention_kernel", ""), 1.0)
+        given["flash"] = rate if flash else 0.0
+    if "hf trainer" in text:  # the Hugging Face Trainer's "auto" bucket holds hidden_size^2 elements
+        given["bucket_bytes"] = model.hidden_size**2 * 2.0
+    return given
+
+
+def _logit_bytes(row: Row, loss: str, compute_bytes: float, tp: float) -> float:
+    """Bytes that the loss holds of one logit of this rank's share. Where a stack gathers logits over tensor parallelism
+    every rank holds those of the others too, as they came and joined."""
+    one = logit_bytes(loss, compute_bytes)
+    return (one + 2 * compute_bytes) * tp if tp > 1 and fact(software_of(row), "gathers_logits", False) else one
+
+
+def splits_sequence(row: Row, tp: float) -> bool:
+    """Whether tensor parallelism splits the sequence too: stated, else as its software does."""
+    if row.get("seq_parallel"):
+        return row["seq_parallel"] == "yes"
+    return tp > 1 and (bool(row.get("engine")) or bool(fact(software_of(row), "sequence_parallel", False)))
+
+
+def unfused_of(row: Row) -> tuple[str, ...]:
+    """Of norm, rope and mlp those that are several kernels: by the stack, unless the row names them fused."""
+    fused = row.get("fused", "").split(";")
+    return tuple(name for name in fact(software_of(row), "unfused", ()) if name not in fused)
+
+
+def loss_of(row: Row, flash: bool) -> str:
+    """The kind of loss: torch's own, unless the stack brought another with its fused attention."""
+    if row.get("engine"):
+        if row.get("loss") == "chunked" and "bare loop" in words(row):
+            return "kept"
+        return loss_kind(row.get("loss") or "plain", row.get("compile") or "none")
+    text = words(row)
+    if flash and (any(word in text for word in _FUSED_LOSS) or "loss" in row.get("fused", "").split(";")):
+        return "fused"
+    return fact(software_of(row), "loss", "kept") if flash else "kept"
+
+
+def modules_of(row: Row) -> Architecture | None:
+    """The architecture that the model is called by, where transformers' modules run; None where others do."""
+    if not (row.get("engine") or is_eager(row)):
+        return None
+    called = row["model"].lower().replace("-", "")
+    return next((architecture_of(name) for name in architectures.names() if name in called), None)
+
+
+def kept_checkpoints(row: Row, tp: float) -> float:
+    """Share of `Columns.kept_checkpoints`: inputs may be cut over the tensor-parallel ranks, or lie on the host.
+
+    The unreleased ZeRO-3 branch of BigScience's first table kept them on the host unless it says otherwise: 48
+    sequences of 64 blocks would fill 51 GB of a 32 GB device.
+    """
+    text = words(row)
+    if row["activation_ckpt"] == "selective" and software_of(row) == "torchtitan":
+        return 0.5  # it saves every second product (`activation_checkpoint.py`)
+    on_host = "full cpu offload" in text or "zero-3 old branch" in text or "pa_cpu=y" in text
+    if on_host and "no checkpoint-in-cpu" not in text and "pa_cpu=n" not in text:
+        return 0.0
+    partitioned = "partition-activations" in text and "no partition-activations" not in text
+    return 1 / tp if partitioned or on_host else 1.0
+
+
+def is_eager(row: Row) -> bool:
+    """Whether the stack runs transformers or PyTorch as they come, without fused kernels or a compiler."""
+    text = words(row)
+    if _EAGER.search(text) or _NO_COMPILE.search(text):
+        return True
+    if software_of(row) not in ("huggingface", "lightning") or row.get("fused"):
+        return False
+    return compile_of(row) == "none" and not _COMPILES.search(text) and bool(row.get("software"))
+
+
+def padded(vocab_size: int, tp: float) -> float:
+    """Words with those that Megatron-LM, and what is built on it, adds (`--make-vocab-size-divisible-by 128`)."""
+    return vocab_size if vocab_size % 8 == 0 else math.ceil(vocab_size / (128 * tp)) * 128 * tp
+
+
+def launches_block(text: str, cluster: ClusterSpec) -> bool:
+    """Whether CUDA_LAUNCH_BLOCKING=1 was set: stated, or on Jean Zay's A100 nodes, where BigScience's large runs hung
+    without it (train/tr11-176B-ml/tr11-176B-ml.slurm: "do not remove").
+    """
+    return "cuda_launch_blocking=1" in text or ("bigscience" in text and cluster.name == "jean-zay-a100")
+
+
+def moments_of(row: Row, model: ModelSpec, pp: float) -> float:
+    """fp32 states a parameter beside the master copy, on the first stage.
+
+    The 8-bit optimizer holds two of a byte each, but the embedding's in fp32 (bitsandbytes, `StableEmbedding`).
+    """
+    if row.get("optimizer") == "adafactor":
+        return 0.0
+    if "8-bit optimizer" not in words(row):
+        return 2.0
+    blocks = model.num_layers * model.parameters_per_layer / pp
+    return 0.5 + 1.5 * model.embedding_parameters / (model.embedding_parameters + blocks)
+
+
+def sharing_ranks(row: Row, dp: float) -> float | None:
+    """Ranks over which one copy of the sharded states is spread, where the row states them.
+
+    Raises:
+        ValueError: they do not divide the data-parallel ranks.
+    """
+    stated = number(row, "zero_group")
+    if stated is None:
+        return None
+    if stated < 1 or dp % stated:
+        raise ValueError(f"zero_group {stated:g} does not divide dp {dp:g}")
+    return stated
+
+
+def convention_of(row: Mapping[str, str]) -> FlopsConvention | None:
+    """How the row counts the FLOPs of `tflops_per_gpu`, where its notes say so."""
+    text = words(row)
+    named = next((name for name in get_args(FlopsConvention) if f"flops by {name}" in text), None)
+    if named is not None:
+        return named
+    if "96*b*s*l*h^2" in text or "exact megatron formula" in text:
+        return "megatron_hardware"
+    if "8*n*tokens" in text or "4*2*n*tokens" in text:
+        return "8n"
+    if "3*2*n*tokens" in text:
+        return "6n"
+    if "hardware flops" in text:
+        return "megatron_hardware"
+    return "megatron_model" if "model flops" in text else None

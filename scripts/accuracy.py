@@ -1,0 +1,110 @@
+"""The page docs/accuracy.md, from the committed file of scores docs/accuracy.json.
+
+    python -m scripts.accuracy TABLE.csv ...     scores the tables and writes both; others' scores stay in the file
+    python -m scripts.accuracy                   writes the page from the file alone
+
+The tables are not part of this project: each score has its table's sha256, the command and the commit that made it.
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import pathlib
+import subprocess
+from typing import Any
+
+from platform.common.errors import InputError
+from platform.cost_model.rows import read_rows
+from platform.validating.report import to_json, validate
+
+DOCS = pathlib.Path(__file__).parents[1] / "docs"
+SCORES, PAGE = DOCS / "accuracy.json", DOCS / "accuracy.md"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Mode:
+    """One way in which every table is scored."""
+
+    name: str
+    options: str
+    num_calibrate: int = 0
+    min_cell: int = 1
+
+
+MODES = (
+    Mode(name="Zero-shot", options=""),
+    Mode(name="With 3 measured a cell", options=" --calibrate 3 --min-cell 10", num_calibrate=3, min_cell=10),
+)  # fmt: skip
+COLUMNS = (
+    ("rows_scored", "rows", ""), ("step_time_ape_median", "step time, median", "%"),
+    ("step_time_ape_mean", "mean", "%"), ("near_best_ape_median", "within 1.5 of the best, median", "%"),
+    ("regret_mean", "regret, mean", "%"), ("oom_precision", "OOM precision", "%"), ("oom_recall", "OOM recall", "%"),
+    ("memory_ape_median", "memory, median", "%"), ("interval_coverage", "80 % intervals hold", "%"),
+    ("interval_half_width_median", "half-width, median", "%"),
+)  # fmt: skip
+
+
+def score(path: pathlib.Path, commit: str) -> list[dict[str, Any]]:
+    """The scores of one table in every mode that has a cell large enough."""
+    made: list[dict[str, Any]] = []
+    for mode in MODES:
+        try:
+            report = validate(read_rows(path), num_calibrate=mode.num_calibrate, min_cell=mode.min_cell)
+        except InputError:
+            continue
+        made.append(
+            {
+                "table": path.name,
+                "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+                "mode": mode.name,
+                "command": f"python -m platform.validate {path.name}{mode.options} --json",
+                "commit": commit,
+                "scores": to_json(report)["overall"],
+            }
+        )
+    return made
+
+
+def page(scores: list[dict[str, Any]]) -> str:
+    """The page's text."""
+    lines = [
+        "# Accuracy of the cost model",
+        "",
+        "Made by `python -m scripts.accuracy` from [accuracy.json](accuracy.json), which has each table's sha256, the"
+        " command and the commit. The tables are not part of this project. What the figures mean:"
+        " [cost-model.md](cost-model.md). With 3 measured a cell, only cells of 10 configurations and more count.",
+        "",
+        "All of these tables were at hand while the constants were set, so no figure here is blind.",
+    ]  # fmt: skip
+    for mode in MODES:
+        lines += ["", f"## {mode.name}", "", "| table | " + " | ".join(name for _, name, _ in COLUMNS) + " |"]
+        lines.append("|---" * (len(COLUMNS) + 1) + "|")
+        for each in (each for each in scores if each["mode"] == mode.name):
+            cells = [_cell(each["scores"][key], unit) for key, _, unit in COLUMNS]
+            lines.append(f"| {each['table']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: float | None, unit: str) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %" if unit else f"{value:g}"
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "tables", metavar="TABLE.csv", nargs="*", type=pathlib.Path, help="measured tables to score anew"
+    )
+    tables = parser.parse_args().tables
+    scores: list[dict[str, Any]] = json.loads(SCORES.read_text(encoding="utf-8")) if SCORES.exists() else []
+    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True, cwd=DOCS).strip()
+    for path in tables:
+        scores = [each for each in scores if each["table"] != path.name] + score(path, commit)
+    scores.sort(key=lambda each: (each["table"], each["mode"]))
+    SCORES.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(page(scores), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Searches over tensor, pipeline and context parallelism, whole, on CPU workers: one model, whatever splits it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.search.session import write_space
+from tests.search.studies import FOUND, RAN, Run, start
+from trainers.values.measurement import Measurement
+
+pytestmark = [pytest.mark.ray, pytest.mark.search]
+
+
+def _searched(folder: Path, name: str, *argv: str) -> Run:
+    with start(folder, name, 1, *argv, "--name", name) as session:
+        ended = session.end()
+    return Run(path=folder / "studies" / name, sessions=(ended,))
+
+
+def _first_losses(run: Run) -> Iterator[tuple[Measurement, list[float]]]:
+    """Of each measurement of a search, the losses of its first three steps."""
+    for each in run.measured:
+        if not each.repeat and each.outcome in RAN:
+            yield each, list(each.losses[:3])
+
+
+def test_every_degree_trains_the_same_model(tmp_path: Path) -> None:
+    space = write_space(
+        tmp_path / "split.py",
+        num_layers=2,
+        axes={"engine": ("ddp",), "attention": ("sdpa",), "tp": (1, 2), "pp": (1, 2), "cp": (1, 2)},
+        micro_batches=(1,),
+    )
+    run = _searched(tmp_path, "split", str(space), "--steps", "4", "--searcher", "sweep")
+    assert run.sessions[0].code in FOUND, run.sessions[0].err
+    found = {(each.layout.tp, each.layout.pp, each.layout.cp): losses for each, losses in _first_losses(run)}
+    assert found.keys() == {(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)}
+    for degrees, losses in found.items():
+        assert losses == pytest.approx(found[1, 1, 1], rel=1e-4), degrees
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["tr3m_1b3", "llama3_8b"])
+def test_the_miniature_on_four_workers_is_searched_to_a_winner_that_passes_the_gate(name: str, tmp_path: Path) -> None:
+    argv = (name, "--gpus", "4", "--steps", "4", "--repeats", "0", "--set", "micro_batch=1", "--set", "virtual=1,2")
+    run = _searched(tmp_path, name, *argv, "--searcher", "sweep", "--time-budget-s", "1500")
+    assert run.sessions[0].code in FOUND, run.sessions[0].err
+    losses = list(_first_losses(run))
+    layouts = [each.layout for each, _ in losses]
+    degrees = ("dp_shard", "dp_replicate", "tp", "pp") + (("cp",) if name == "llama3_8b" else ())
+    assert all(max(getattr(layout, degree) for layout in layouts) > 1 for degree in degrees)
+    assert any(layout.tp == layout.pp == 2 for layout in layouts)
+    for each, first in losses:
+        assert first == pytest.approx(losses[0][1], rel=1e-3), each.layout.label
+    gates = run.history.gates
+    assert [gate.is_reference for gate in gates].count(False) >= 1
+    assert not [each for each in run.history.measurements if each.phase == "gate"], "a winner failed its gate"

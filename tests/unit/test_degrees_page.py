@@ -1,0 +1,25 @@
+"""The table of docs/parallelism.md is what the engines' rules accept today."""
+
+from scripts.degrees_table import BEGIN, END, PAGE, table, written
+from trainers import architectures
+
+
+def _rows() -> dict[str, list[str]]:
+    lines = [line for line in table().splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {name.strip("`"): rest for name, *rest in cells}
+
+
+def test_the_page_is_what_rules_accept() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert written(page) == page, "the table is out of date: python -m scripts.degrees_table writes it"
+    assert written(f"before {BEGIN} an old table {END} after") == f"before {BEGIN}\n\n{table()}\n\n{END} after"
+
+
+def test_there_is_a_column_an_architecture_and_a_sentence_for_what_is_missing() -> None:
+    rows = _rows()
+    assert tuple(rows["beside it"]) == architectures.names()
+    assert set(rows["schedule=interleaved"]) == {"pp"}
+    assert "got grad_sync every: choose last" in table()
+    assert "cp" not in rows["attention=eager"][0].split(", ")
+    assert "got cp 2: choose attention flex or sdpa" in table()
