@@ -34,15 +34,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Returns what hands tests to the processes of `pytest -n`: file by file, but all that train in several
-    processes to one of them, and all that start Ray to another one.
+    """Returns what hands tests to the processes of `pytest -n`: file by file, but all that start several processes to
+    one of them.
     """
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduler(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return _GROUPS.get(_phase(ROOT / file), file)
+            return file if _phase(ROOT / file) == len(_PHASES) else "several processes"
 
     return Scheduler(config, log)
 
@@ -50,7 +50,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 # Tests that start several processes run from the start, one after another. Whole searches come last among those that
 # start Ray: by then the other process may be done, and the machine quiet.
 _PHASES = ("contract", "ray", "search")
-_GROUPS = {0: "contract", 1: "Ray", 2: "Ray"}
 
 
 @functools.cache

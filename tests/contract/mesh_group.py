@@ -65,7 +65,7 @@ def _run(case: MeshCase) -> dict[str, Any]:
     with eager:
         logits = engine.logits(tokens[:, :-1])
         loss = engine.loss(tokens)
-    torch.testing.assert_close(loss, head.causal_lm_loss(logits, tokens[:, 1:]), rtol=1e-2, atol=0.0)
+    same_loss = torch.allclose(loss, head.causal_lm_loss(logits, tokens[:, 1:]), rtol=1e-2, atol=0.0)
     gradients = _note_gradients(engine)
     grad_accum = GLOBAL_BATCH // layout.data_parallel if layout.data_parallel < 4 else 2
     batch = BatchPoint.of(recipe, layout, GLOBAL_BATCH // (layout.data_parallel * grad_accum))
@@ -86,7 +86,9 @@ def _run(case: MeshCase) -> dict[str, Any]:
             result = engine.step([torch.from_numpy(source.sequences(step, each)) for each in indices], Unmarked())
         losses += losses_of([result], _gather)
         norms.append(result.grad_norm.item())
-    wrong = engines.mismatches(engine.in_effect(), recipe, layout, grad_accum=batch.grad_accum)
+    wrong = list(engines.mismatches(engine.in_effect(), recipe, layout, grad_accum=batch.grad_accum))
+    if not same_loss:
+        wrong.append("the held-out loss is not that of the logits")
     engine.close()
     run = Trained(weights=weights, logits=logits, gradients=gradients, losses=losses, grad_norms=norms)
     return {"trained": run, "mismatches": wrong, "whole_logits": getattr(watched, "seen", None)}

@@ -12,7 +12,7 @@ from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.predict import predict
 from tests.cost_model.points import GPT_39B, fsdp
-from trainers.values.batch import BatchPoint
+from trainers.values.batch import BatchPoint, divides
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
 
@@ -32,7 +32,7 @@ COLUMNS = from_points(
         (RECIPE, layout, BatchPoint.of(RECIPE, layout, micro_batch))
         for layout in (*PIPELINED, *SHARDED)
         for micro_batch in (1, 2, 4, 8)
-        if 256 % (micro_batch * layout.data_parallel) == 0
+        if divides(RECIPE, layout, micro_batch)
     ],
     find_cluster("8x8xA100"),
 )

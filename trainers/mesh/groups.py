@@ -1,5 +1,6 @@
 """The process groups of a layout's mesh: one for any set of axes, made when it is first asked for."""
 
+import functools
 import itertools
 import math
 from typing import Any
@@ -21,7 +22,11 @@ class Mesh:
         self._layout = layout
         self._device_type = device_type
         self._groups: dict[tuple[str, ...], Any] = {}
-        self.coordinates = layout.coordinates(dist.get_rank())
+
+    @functools.cached_property
+    def coordinates(self) -> dict[str, int]:
+        """This rank's coordinate on each axis."""
+        return self._layout.coordinates(dist.get_rank())
 
     def size(self, *axes: str) -> int:
         """Ranks along these axes together."""

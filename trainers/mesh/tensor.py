@@ -46,7 +46,7 @@ class TensorParallel:
         """`models` are on the meta device."""
         model = models[0]
         self.size = mesh.size("tp")
-        self._rank = mesh.coordinates["tp"]
+        self._rank = mesh.coordinates["tp"] if self.size > 1 else 0
         self._cuts: dict[str, Cut] = {}
         self._replicated: set[str] = set()
         heads = model.spec.num_heads // self.size
