@@ -136,7 +136,7 @@ class TestSet:
             ("learning_rate=nan", "learning_rate takes numbers"),
             ("zero_stage=9", "zero_stage"),
             ("seed=-1", "seed must lie in [0, 2^63), got -1"),
-            ("tp=2", "nothing of space gpt2 can run: DDP has no tp yet, got tp 2: set it to 1"),
+            ("tp=2", "tp 2 does not divide the 50257 words in the vocabulary of gpt2: choose a tp that does"),
         ],
     )
     def test_unknown_axis_or_value(self, refused: Refused, change: str, why: str) -> None:
@@ -190,7 +190,7 @@ class TestLayoutFile:
         [
             ({"layout": {"engine": "ddp", "tp": 1.5}}, "tp must be a whole number, got 1.5"),
             ({"layout": {"engine": "ddp", "tp": "2"}}, "tp must be a whole number, got '2'"),
-            ({"layout": {"engine": "deepspeed", "tp": 2}}, "DeepSpeed has no tp"),
+            ({"layout": {"engine": "deepspeed", "tp": 2}}, "engines ddp and fsdp have it, got tp 2: set it to 1"),
             ({"layout": {"engine": "ddp"}, "batch": {"micro_batch": 1}}, "BatchPoint lacks grad_accum"),
         ],
     )

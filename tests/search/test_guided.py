@@ -30,7 +30,8 @@ from trainers.values.measurement import Measurement, Outcome
 H200S = Cluster(
     device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=4, capability=(9, 0)
 )
-BLOOM = load("bloom7b").with_changes(["attention=eager", "loss=plain", "compile=none"]).candidates(4)[0]
+PLAIN = ["attention=eager", "loss=plain", "compile=none", "tp=1", "pp=1", "cp=1"]
+BLOOM = load("bloom7b").with_changes(PLAIN).candidates(4)[0]
 """Without the kernels' axes: a tenth of the layouts, so that a test may go through all of them."""
 PLANNED = Problem(
     candidates=BLOOM,

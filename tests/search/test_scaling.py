@@ -91,7 +91,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
         def start(self, **_: object) -> "NoMirror":
             return self
 
-        def close(self, timeout_s: float) -> str:
+        def close(self, timeout_s: float, *_: object) -> str:
             return ""
 
     made = Played(tmp_path)
