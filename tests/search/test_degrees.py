@@ -7,6 +7,7 @@ import pytest
 
 from tests.search.session import write_space
 from tests.search.studies import FOUND, RAN, Run, start
+from trainers.measuring.ladder import SHORT_ACCUM
 from trainers.values.measurement import Measurement
 
 pytestmark = [pytest.mark.ray, pytest.mark.search]
@@ -19,9 +20,9 @@ def _searched(folder: Path, name: str, *argv: str) -> Run:
 
 
 def _first_losses(run: Run) -> Iterator[tuple[Measurement, list[float]]]:
-    """Of each measurement of a search, the losses of its first three steps."""
+    """Of each measurement whose steps are whole, so that all train on the same samples, the first three losses."""
     for each in run.measured:
-        if not each.repeat and each.outcome in RAN:
+        if not each.repeat and each.outcome in RAN and each.batch.grad_accum < SHORT_ACCUM:
             yield each, list(each.losses[:3])
 
 
@@ -31,6 +32,7 @@ def test_every_degree_trains_the_same_model(tmp_path: Path) -> None:
         num_layers=2,
         axes={"engine": ("ddp",), "attention": ("sdpa",), "tp": (1, 2), "pp": (1, 2), "cp": (1, 2)},
         micro_batches=(1,),
+        global_batch=2,
     )
     run = _searched(tmp_path, "split", str(space), "--steps", "4", "--searcher", "sweep")
     assert run.sessions[0].code in FOUND, run.sessions[0].err
@@ -43,14 +45,16 @@ def test_every_degree_trains_the_same_model(tmp_path: Path) -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", ["tr3m_1b3", "llama3_8b"])
 def test_the_miniature_on_four_workers_is_searched_to_a_winner_that_passes_the_gate(name: str, tmp_path: Path) -> None:
-    argv = (name, "--gpus", "4", "--steps", "4", "--repeats", "0", "--set", "micro_batch=1", "--set", "virtual=1,2")
-    run = _searched(tmp_path, name, *argv, "--searcher", "sweep", "--time-budget-s", "1500")
+    changes = ("--set", "micro_batch=1", "--set", "virtual=1,2", "--set", "global_batch=4")
+    argv = (name, "--gpus", "4", "--steps", "4", "--repeats", "0", "--searcher", "sweep", "--time-budget-s", "1500")
+    run = _searched(tmp_path, name, *argv, *changes)
     assert run.sessions[0].code in FOUND, run.sessions[0].err
-    losses = list(_first_losses(run))
-    layouts = [each.layout for each, _ in losses]
+    layouts = [each.layout for each in run.measured if not each.repeat and each.outcome in RAN]
     degrees = ("dp_shard", "dp_replicate", "tp", "pp") + (("cp",) if name == "llama3_8b" else ())
     assert all(max(getattr(layout, degree) for layout in layouts) > 1 for degree in degrees)
     assert any(layout.tp == layout.pp == 2 for layout in layouts)
+    losses = list(_first_losses(run))
+    assert len({each.layout for each, _ in losses}) > 2
     for each, first in losses:
         assert first == pytest.approx(losses[0][1], rel=1e-3), each.layout.label
     gates = run.history.gates

@@ -72,7 +72,7 @@ def test_what_is_left_of_a_resumed_study_is_told_in_layouts_where_there_is_any()
 
 def test_workers_without_gpus_are_those_of_the_miniature() -> None:
     space = dataclasses.replace(search_spaces.load("bloom7b"), num_workers=8)
-    assert session._cpu_workers(cast(Any, SimpleNamespace(space=space))) == 2
+    assert session._cpu_workers(cast(Any, SimpleNamespace(space=space, num_devices=None))) == 2
 
 
 class TestBudget:
