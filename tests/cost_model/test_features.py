@@ -11,7 +11,7 @@ import pytest
 import search_spaces
 from benchmarks.cost_model_speed import Axes, make_grid
 from platform.cost_model import engines
-from platform.cost_model.columns import FIELDS, Columns
+from platform.cost_model.columns import Columns
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import ClusterSpec, find_cluster
 from platform.cost_model.kernels import BIASED_FLASH
@@ -67,7 +67,7 @@ def random_layouts(count: int) -> list[Layout]:
 
 
 def values_of(columns: Columns, row: int) -> list[float]:
-    return [float(np.broadcast_to(getattr(columns, name), columns.shape)[row]) for name in FIELDS]
+    return [float(np.broadcast_to(value, columns.shape)[row]) for value in columns.arrays().values()]
 
 
 def test_every_random_layout_survives_the_way_into_the_plan() -> None:

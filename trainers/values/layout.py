@@ -195,8 +195,6 @@ class Layout:
                 raise ValueError(f"{name} must be at most 10^6, got {shortened(value)}")
         for sentence in (*self.rules.contradictions(self), *self._missing_axes()):
             raise ValueError(sentence)
-        if self.reshard == 1:
-            raise ValueError("reshard is a number of ranks, 2 or more, got 1: zero_stage 2 keeps parameters whole")
         if self.schedule != "1f1b" and self.pp == 1:
             raise ValueError(f"schedule {self.schedule} is that of a pipeline, got pp 1: choose pp 2 or more, or 1f1b")
         if (self.schedule == "interleaved") != (self.virtual > 1):
