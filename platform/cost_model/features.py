@@ -32,7 +32,8 @@ from platform.cost_model.stacks import fact
 from trainers.architectures import architecture_of
 from trainers.architectures.architecture import Architecture
 from trainers.values.batch import BatchPoint
-from trainers.values.layout import Layout, activation_budget
+from trainers.values.layout import Layout
+from trainers.values.layout_axes import activation_budget
 from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
 

@@ -22,7 +22,7 @@ from platform.cost_model.stacks import data_parallelism_of, fact, has, software_
 from trainers import architectures
 from trainers.architectures import architecture_of
 from trainers.architectures.architecture import Architecture
-from trainers.values.layout import Offload
+from trainers.values.layout_axes import Offload
 from trainers.values.spec import FlopsConvention, ModelSpec
 
 FLASH_RATE = constants.words("published", "FLASH_RATE")

@@ -33,7 +33,8 @@ from platform.cost_model.published import (
 from platform.cost_model.rows import Row, number, wanted, whole_number, words
 from platform.cost_model.stacks import data_parallelism_of, fact, has, software_of, with_software
 from trainers.values.axes import defaults_of
-from trainers.values.layout import Checkpointing, Layout
+from trainers.values.layout import Layout
+from trainers.values.layout_axes import Checkpointing
 from trainers.values.measurement import TIMED
 from trainers.values.spec import ModelSpec
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from platform.common.errors import NOT_RESOLVED
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from trainers.values.batch import divides
 from trainers.values.journal import (
     End,

@@ -3,7 +3,8 @@
 import dataclasses
 
 from trainers.values.batch import BatchPoint
-from trainers.values.layout import GradSync, Layout
+from trainers.values.layout import Layout
+from trainers.values.layout_axes import GradSync
 from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
 

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.contract.cases import GLOBAL_BATCH
 from tests.contract.mesh_cases import MeshCase
 from trainers import data, engines
-from trainers.engines._torch import plain_name
+from trainers.engines._settings import plain_name
 from trainers.engines.step import Unmarked
 from trainers.kernels import head
 from trainers.measuring.steps import losses_of

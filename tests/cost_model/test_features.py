@@ -24,7 +24,8 @@ from platform.plan import main
 from platform.plans.layouts import best_plan
 from platform.plans.points import points_of, recipes_of
 from platform.subject.planning import make_plan
-from search_spaces.space import Candidate, Space
+from search_spaces.candidate import Candidate
+from search_spaces.space import Space
 from tests.cost_model.points import BLOOM_7B1, GPT2, GPT_39B, point
 from trainers.engines import names, rules_of
 from trainers.support import standing_refusal

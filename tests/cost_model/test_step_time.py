@@ -22,7 +22,8 @@ from platform.cost_model.step_time import StepTime, step_time
 from platform.cost_model.table import interpret
 from tests.cost_model.points import BLOOM_7B1, GPT2, GPT_39B, TABLES, fsdp, point
 from trainers.mesh.stages import stages_of_rank
-from trainers.values.layout import Compile, Layout
+from trainers.values.layout import Layout
+from trainers.values.layout_axes import Compile
 from trainers.values.recipe import Recipe
 
 HOP = np.asarray(14e-6)

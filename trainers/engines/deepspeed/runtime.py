@@ -39,9 +39,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainers import weights
+from trainers.engines._accumulating import AccumulatingEngine
 from trainers.engines._kernels import kernels_in_effect
-from trainers.engines._torch import (
-    AccumulatingEngine,
+from trainers.engines._settings import (
     dtype_name,
     half_dtype,
     make_optimizer,
