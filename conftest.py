@@ -47,9 +47,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Scheduler(config, log)
 
 
-# Groups of training processes come first, in both processes: they keep all cores busy. Then one of the two starts Rays,
-# one after another, which mostly wait, while the other computes. Whole searches come last among those that start Ray: by
-# then the other process may be done, and the machine quiet.
+# Groups of training processes come first, in both processes: they keep all cores busy. Then one of the two starts Rays
+# one after another, which mostly wait, while the other computes. Whole searches come last among them: by then the other
+# process may be done, and the machine quiet.
 _PHASES = ("contract", "ray", "search", "")
 
 

@@ -23,7 +23,8 @@ AXES: Mapping[str, frozenset[str]] = {
     # The declarations.
     "trainers/values/layout_axes.py": EVERY,
     # What a layout is called and how its degrees number ranks.
-    "trainers/values/layout.py": EVERY - {"attention", "bucket_mib", "compile", "loss", "overlap", "prefetch", "reshard"},
+    "trainers/values/layout.py": EVERY
+    - {"attention", "bucket_mib", "compile", "loss", "overlap", "prefetch", "reshard"},
     # Engines and kernels that implement axes.
     "trainers/engines/": EVERY,
     "trainers/kernels/": EVERY,
