@@ -13,7 +13,8 @@ from platform.searchers.problem import Costs, Problem
 from platform.subject.knowledge import Knowledge, what_holds
 from platform.subject.planning import TRIAL_S, Plan, make_plan, part_of
 from platform.subject.request import Request
-from search_spaces.space import Candidate, Space
+from search_spaces.candidate import Candidate
+from search_spaces.space import Space
 from trainers.values.cluster import Cluster
 from trainers.values.job import GateSize, Timing
 from trainers.values.probed import Probe

@@ -21,7 +21,9 @@ EVERY = frozenset(axes_of(Layout))
 
 AXES: Mapping[str, frozenset[str]] = {
     # The declarations.
-    "trainers/values/layout.py": EVERY,
+    "trainers/values/layout_axes.py": EVERY,
+    # What a layout is called and how its degrees number ranks.
+    "trainers/values/layout.py": EVERY - {"attention", "bucket_mib", "compile", "loss", "overlap", "prefetch", "reshard"},
     # Engines and kernels that implement axes.
     "trainers/engines/": EVERY,
     "trainers/kernels/": EVERY,
