@@ -1,14 +1,19 @@
-"""A resumed study whose fastest layout was not resolved, and one that was cut before it measured anything.
+"""A resumed study whose fastest layout was not resolved, one that was cut before it measured anything, and one during
+which the time of day was set back.
 
 The trials are played; options, studies, journals, reports and exit codes are real.
 """
 
+import datetime
 import json
+import time
 
 import pytest
 
 from platform.common.errors import NOT_RESOLVED
 from platform.common.signals import INTERRUPTED
+from platform.loop import log
+from platform.study import study as studies
 from platform.study.history import History
 from platform.study.study import read
 from tests.search.played import Played, disturbed
@@ -101,3 +106,21 @@ class TestNothingMeasured:
         assert played.report("s", "--json") == 1
         shown = json.loads(capsys.readouterr().out)
         assert (shown["layouts_tried"], shown["layouts_planned"], len(shown["not_tried"])) == (0, 2, 2)
+
+
+def test_budgets_and_spent_time_hold_where_the_time_of_day_is_set_back(
+    played: Played, pair: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By two hours after each trial."""
+    began, unix_s = datetime.datetime.now(datetime.UTC), time.time()
+
+    def set_back() -> datetime.timedelta:
+        return datetime.timedelta(hours=2 * len(played.jobs))
+
+    for module in (studies, log):
+        monkeypatch.setattr(module, "now", lambda: (began - set_back()).isoformat(timespec="milliseconds"))
+    monkeypatch.setattr(time, "time", lambda: unix_s - set_back().total_seconds())
+    assert played.search(pair, *SWEEP, "--time-budget-s", "3600", "--gpu-s", "7200") == 0
+    history = _history(played)
+    assert len(history.measurements) > 2 and history.end is not None and history.end.tried_all
+    assert 0 < history.end.gpu_s == history.gpu_s < 3600 and 0 < history.end.wall_s == history.wall_s < 3600
