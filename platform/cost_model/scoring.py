@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from platform.cost_model.calibration import calibrate
-from platform.cost_model.columns import Array, Columns, Mask, from_rows
+from platform.cost_model.calibration import calibrate, places_of_rows
+from platform.cost_model.columns import Array, Mask, from_rows
 from platform.cost_model.predict import Prediction, expected_s, predict
-from platform.cost_model.table import Run
+from platform.cost_model.table import Run, axes_of
 
 NEAR_BEST = 1.5
 """Times the best of a cell within which a row is taken for undisturbed."""
@@ -106,8 +106,7 @@ def score_table(runs: Sequence[Run], *, num_calibrate: int = 0) -> Scored:
     if num_calibrate:
         for rows in cells_of(runs).values():
             index = np.array(rows)
-            part = columns.take(index)
-            chosen, corrected = _search(part, predict(part), measured[index], num_calibrate)
+            chosen, corrected = _search([runs[row] for row in rows], measured[index], num_calibrate)
             used[index[chosen]] = True
             total[index], low[index], high[index] = corrected.step.total_s, corrected.low_s, corrected.high_s
     memory = prediction.memory
@@ -136,11 +135,14 @@ def cells_of(runs: Sequence[Run]) -> dict[tuple[str, ...], list[int]]:
     return cells
 
 
-def _search(part: Columns, prediction: Prediction, measured: Array, budget: int) -> tuple[list[int], Prediction]:
-    """Measures `budget` rows as a search does: always the unmeasured row that could be fastest (lowest 80 % end).
+def _search(runs: Sequence[Run], measured: Array, budget: int) -> tuple[list[int], Prediction]:
+    """Measures `budget` of the runs as a search does: always the unmeasured one that could be fastest (lowest 80 % end).
 
-    Rows without a time (out of memory) are tried by nobody here: they have nothing to teach about time.
+    Runs without a time (out of memory) are tried by nobody here: they have nothing to teach about time.
     """
+    columns = from_rows([run.values for run in runs])
+    prediction = predict(columns)
+    places = places_of_rows([axes_of(run) for run in runs], columns, prediction)
     chosen: list[int] = []
     corrected = prediction
     candidates = np.flatnonzero(np.isfinite(measured))
@@ -148,8 +150,7 @@ def _search(part: Columns, prediction: Prediction, measured: Array, budget: int)
         rest = [row for row in candidates if row not in chosen]
         chosen.append(int(min(rest, key=lambda row: corrected.low_s[row])))
         rows = np.array(chosen)
-        taken = part.take(rows)
-        corrected = calibrate(taken, predict(taken), measured[rows]).apply(part, prediction)
+        corrected = calibrate(places, prediction, rows, measured[rows]).corrected
     return chosen, corrected
 
 

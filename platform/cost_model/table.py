@@ -42,6 +42,17 @@ UNSTATED_CHECKPOINTING = "activation_ckpt not stated, taken for the least with w
 CELL = ("model", "gpu", "gpus", "seq_len", "global_batch", "recipe")
 """Columns that are equal in all runs of a cell: those compete. Published tables state no recipe."""
 
+AXES = {
+    "words": ("engine", "checkpointing", "offload", "grad_sync"),
+    "numbers": ("zero_stage", "tp", "pp", "cp", "virtual", "dp_shard", "dp_replicate"),
+    "values": ("checkpoint_blocks", "micro_batch"),
+    "texts": (
+        "attention", "flash_attention", "attention_kernel", "fused", "loss", "compile", "optimizer", "state_precision",
+        "seq_parallel", "tp_overlap", "zero_group",
+    ),
+}  # fmt: skip
+"""What of a run is an axis: words and numbers of its layout, values that its stack has, texts as the row has them."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
@@ -307,3 +318,14 @@ def _interpret(row: Row, *, measured: bool) -> Run:
         peak_is_allocated=own or bool(fact(software_of(row), "memory_is_allocated", False)),
         out_of_memory=oom,
     )
+
+
+def axes_of(run: Run) -> dict[str, str | int]:
+    """Axis -> value of one run, the same axes for all runs."""
+    return {
+        **{name: str(run.layout[name]) for name in AXES["words"]},
+        **{name: int(run.layout[name]) for name in AXES["numbers"]},
+        **{name: int(run.values[name]) for name in AXES["values"]},
+        "precision": run.precision,
+        **{name: run.row.get(name, "") for name in AXES["texts"]},
+    }
