@@ -9,7 +9,7 @@ import numpy as np
 from platform.cost_model.columns import Array, Columns
 from platform.cost_model.places import Index, Places, places_of
 from platform.cost_model.predict import Z_80, Prediction
-from platform.cost_model.regression import Learned, learn, teachers
+from platform.cost_model.regression import TEACHERS, Learned, learn
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,9 +51,10 @@ def _error(residuals: Array) -> float:
 
 
 def calibrate(places: Places, prediction: Prediction, index: Index, measured_s: Array) -> Calibration:
-    """Learns from `measured_s`, the step times in seconds of the points of `index`."""
+    """Learns from `measured_s`, the step times in seconds of the points of `index`; from `TEACHERS` of them, spread evenly, where
+    there are more."""
     residuals = np.log(measured_s / np.maximum(prediction.step.total_s[index], 1e-12))
-    few = teachers(measured_s)
+    few = np.linspace(0, len(index) - 1, min(len(index), TEACHERS)).astype(np.int64)
     return Calibration(prediction=prediction, learned=learn(places, index[few], residuals[few]))
 
 

@@ -184,7 +184,9 @@ class Columns:
     rounding: Array
     """See `features.ROUNDING`."""
     spread: Array
-    """Run-to-run deviation of the cluster, in log space."""
+    """Deviation of the cluster in log space: from run to run, and of a device on which no run was at hand."""
+    link_sigma: Array
+    """Log deviation of the time between nodes whose network is not known; 0 where it is, and within one node."""
 
     @property
     def shape(self) -> tuple[int, ...]:

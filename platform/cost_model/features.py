@@ -4,6 +4,7 @@ Layouts stay beside the rows that they give; nothing decodes a row back into a l
 """
 
 import dataclasses
+import math
 import operator
 from collections.abc import Mapping, Sequence
 
@@ -309,5 +310,6 @@ def _of_cluster(cluster: ClusterSpec, precision: str) -> dict[str, Array | float
         "group_bandwidth": cluster.group_gb_per_s * 1e9,
         "inter_latency": cluster.inter_latency_s,
         "inter_hop": cluster.inter_hop_s,
-        "spread": cluster.spread,
+        "spread": math.hypot(cluster.spread, device.sigma),
+        "link_sigma": cluster.link_sigma if cluster.num_nodes > 1 else 0.0,
     }

@@ -39,11 +39,12 @@ class Prior:
     """Degrees of freedom of the noise's Student t distribution; infinite for a normal one."""
 
 
+NOISE_SIGMA = constants.number("regression", "NOISE_SIGMA")
 TIME = Prior(
     common=constants.number("regression", "COMMON_SIGMA"),
     effects=1.0,
     smooth=constants.number("regression", "SMOOTH_SIGMA"),
-    noise=constants.number("regression", "NOISE_SIGMA"),
+    noise=NOISE_SIGMA,
     host=constants.number("regression", "HOST_SIGMA"),
     point=constants.number("regression", "POINT_SHARE"),
     tail=constants.number("regression", "TAIL"),

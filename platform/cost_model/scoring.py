@@ -98,9 +98,8 @@ def model_flops(run: Run) -> float:
 
 def score_table(runs: Sequence[Run], *, num_calibrate: int = 0) -> Scored:
     """Predicts merged `runs`, each cell calibrated by `num_calibrate` of its own configurations."""
-    columns = from_rows([run.values for run in runs])
-    prediction = predict(columns)
-    measured = np.array([run.step_time_s or np.nan for run in runs])
+    prediction = predict(from_rows([run.values for run in runs]))
+    measured = _measured_s(runs)
     used = np.zeros(len(runs), dtype=bool)
     total, low, high = (np.array(a) for a in (prediction.step.total_s, prediction.low_s, prediction.high_s))
     if num_calibrate:
@@ -109,11 +108,33 @@ def score_table(runs: Sequence[Run], *, num_calibrate: int = 0) -> Scored:
             chosen, corrected = _search([runs[row] for row in rows], measured[index], num_calibrate)
             used[index[chosen]] = True
             total[index], low[index], high[index] = corrected.step.total_s, corrected.low_s, corrected.high_s
+    return _scored(runs, prediction, (total, low, high), used)
+
+
+def score_by_others(runs: Sequence[Run], teaching: Sequence[Run]) -> Scored:
+    """Predicts merged `runs` with what `teaching`, none of them, measured of other cells."""
+    prediction = predict(from_rows([run.values for run in runs]))
+    taught = [run for run in teaching if run.step_time_s is not None]
+    both = [*taught, *runs]
+    columns = from_rows([run.values for run in both])
+    every = predict(columns)
+    places = places_of_rows([axes_of(run) for run in both], columns, every)
+    corrected = calibrate(places, every, np.arange(len(taught)), _measured_s(taught)).corrected
+    times = tuple(np.asarray(each)[len(taught) :] for each in (corrected.step.total_s, corrected.low_s, corrected.high_s))
+    return _scored(runs, prediction, times, np.zeros(len(runs), dtype=bool))
+
+
+def _measured_s(runs: Sequence[Run]) -> Array:
+    return np.array([run.step_time_s or np.nan for run in runs])
+
+
+def _scored(runs: Sequence[Run], prediction: Prediction, times: Sequence[Array], used: Mask) -> Scored:
+    total, low, high = times
     memory = prediction.memory
     is_allocated = np.array([run.peak_is_allocated for run in runs])
     return Scored(
         runs=runs,
-        measured_s=measured,
+        measured_s=_measured_s(runs),
         measured_gib=np.array([run.peak_memory_gib or np.nan for run in runs]),
         out_of_memory=np.array([run.out_of_memory for run in runs]),
         predicted_s=total,

@@ -14,13 +14,14 @@ from typing import Any
 
 from platform.common.errors import InputError
 from platform.cost_model.engines import ENGINES, costs
-from platform.cost_model.hardware import ClusterSpec
+from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec
 from platform.cost_model.rows import Row, words
 from trainers.engines import is_path
 
 _FILE = pathlib.Path(__file__).with_name("stacks.json")
-THIS_PROJECT = "layout-search"
-STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp")
+STAGES: Mapping[str, int] = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}
+"""Strategy -> sharding stage."""
+STRATEGIES = tuple(STAGES)
 ARCHITECTURES: Mapping[str, str] = {"A": "Ampere", "H": "Hopper", "G": "Hopper", "B": "Blackwell", "V": "Volta"}
 """By the first letter of a device's name."""
 
@@ -131,10 +132,11 @@ def data_parallelism_of(row: Row) -> str:
 
 
 def with_software(cluster: ClusterSpec, software: str) -> ClusterSpec:
-    """`cluster` at the rates that `software` sustains on its devices."""
+    """`cluster` run by `software`, at the rates that it sustains on the devices."""
     device = cluster.device
     return dataclasses.replace(
         cluster,
+        software=software,
         device=dataclasses.replace(
             device,
             matmul_share=device.matmul_share * ratio(software, "matmul_ratio", device.name),

@@ -31,7 +31,7 @@ from platform.cost_model.published import (
     stack_features,
 )
 from platform.cost_model.rows import Row, number, wanted, whole_number, words
-from platform.cost_model.stacks import data_parallelism_of, fact, has, software_of, with_software
+from platform.cost_model.stacks import STAGES, data_parallelism_of, fact, has, software_of, with_software
 from trainers.values.axes import defaults_of
 from trainers.values.layout import Checkpointing, Layout
 from trainers.values.measurement import TIMED
@@ -195,7 +195,7 @@ def _layout(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, str |
         raise ValueError(
             f"activation_ckpt {checkpointing!r} is not known" if checkpointing else "activation_ckpt not stated"
         )
-    stage = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}[strategy]
+    stage = STAGES[strategy]
     shard = dp if stage or has(engine, "shards_at_stage_0") else 1.0
     virtual = _virtual_stages(row, model, pp)
     if strategy == "hsdp":  # ranks of context parallelism hold the same parameters, so shards are cut over them too
