@@ -124,6 +124,15 @@ def score_by_others(runs: Sequence[Run], teaching: Sequence[Run]) -> Scored:
     return _scored(runs, prediction, times, np.zeros(len(runs), dtype=bool))
 
 
+def join(parts: Sequence[Scored]) -> Scored:
+    """All rows of several, one after the other."""
+    arrays = [field.name for field in dataclasses.fields(Scored) if field.name != "runs"]
+    return Scored(
+        runs=[run for part in parts for run in part.runs],
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in arrays},
+    )
+
+
 def _measured_s(runs: Sequence[Run]) -> Array:
     return np.array([run.step_time_s or np.nan for run in runs])
 
