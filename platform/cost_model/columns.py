@@ -96,6 +96,8 @@ class Columns:
     """Reads and writes of the hidden width that norms of several kernels make beside a fused one's, forward."""
     unfused_norm_bytes: Array
     """Bytes a value of the hidden width that such norms save beside."""
+    rope_saved_bytes: Array
+    """Bytes of each value of queries and keys that a stack's rotation saves beside its output."""
     keeps_gathered: Array
     """1 where sequence parallelism saves what it gathered for column-parallel products, 0 where it gathers anew in the
     backward pass."""

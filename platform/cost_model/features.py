@@ -57,6 +57,7 @@ THIS_PROJECT = {
     "rounding": ROUNDING["expandable"],
     "unfused_norm_passes": 0.0,
     "unfused_norm_bytes": 0.0,
+    "rope_saved_bytes": 0.0,
     "keeps_gathered": 0.0,
     "block_host": 0.0,
     "block_host_backward": 0.0,
@@ -76,6 +77,7 @@ def stack_costs(software: str, tp_overlap: str = "") -> dict[str, float]:
     """The columns that hold of every run of `software`; `tp_overlap` is what a row says of it, "" for nothing."""
     overlap = float(fact(software, "tensor_overlap", 0.0)) if tp_overlap != "no" else 0.0
     return {
+        "rope_saved_bytes": float(fact(software, "rope_saved_bytes", 0.0)),
         "keeps_gathered": float(fact(software, "keeps_gathered", False)),
         "block_host": float(fact(software, "host_forward_s", 0.0)),
         "block_host_backward": float(fact(software, "host_backward_s", 0.0)),
