@@ -94,6 +94,8 @@ class Columns:
     """Reads and writes of the hidden width that norms of several kernels make beside a fused one's, forward."""
     unfused_norm_bytes: Array
     """Bytes a value of the hidden width that such norms save beside."""
+    rope_saved_bytes: Array
+    """Bytes of each value of queries and keys that a stack's rotation saves beside its output."""
     keeps_gathered: Array
     """1 where sequence parallelism saves what it gathered for column-parallel products, 0 where it gathers anew in the
     backward pass."""
@@ -182,7 +184,9 @@ class Columns:
     rounding: Array
     """See `features.ROUNDING`."""
     spread: Array
-    """Run-to-run deviation of the cluster, in log space."""
+    """Deviation of the cluster in log space: from run to run, and of a device on which no run was at hand."""
+    link_sigma: Array
+    """Log deviation of the time between nodes whose network is not known; 0 where it is, and within one node."""
 
     @classmethod
     def of(cls, arrays: Mapping[str, Array]) -> "Columns":

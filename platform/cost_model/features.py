@@ -4,6 +4,7 @@ Layouts stay beside the rows that they give; nothing decodes a row back into a l
 """
 
 import dataclasses
+import math
 import operator
 from collections.abc import Mapping, Sequence
 
@@ -57,6 +58,7 @@ THIS_PROJECT = {
     "rounding": ROUNDING["expandable"],
     "unfused_norm_passes": 0.0,
     "unfused_norm_bytes": 0.0,
+    "rope_saved_bytes": 0.0,
     "keeps_gathered": 0.0,
     "block_host": 0.0,
     "block_host_backward": 0.0,
@@ -76,6 +78,7 @@ def stack_costs(software: str, tp_overlap: str = "") -> dict[str, float]:
     """The columns that hold of every run of `software`; `tp_overlap` is what a row says of it, "" for nothing."""
     overlap = float(fact(software, "tensor_overlap", 0.0)) if tp_overlap != "no" else 0.0
     return {
+        "rope_saved_bytes": float(fact(software, "rope_saved_bytes", 0.0)),
         "keeps_gathered": float(fact(software, "keeps_gathered", False)),
         "block_host": float(fact(software, "host_forward_s", 0.0)),
         "block_host_backward": float(fact(software, "host_backward_s", 0.0)),
@@ -303,5 +306,6 @@ def _of_cluster(cluster: ClusterSpec, precision: str) -> dict[str, Array | float
         "group_bandwidth": cluster.group_gb_per_s * 1e9,
         "inter_latency": cluster.inter_latency_s,
         "inter_hop": cluster.inter_hop_s,
-        "spread": cluster.spread,
+        "spread": math.hypot(cluster.spread, device.sigma),
+        "link_sigma": cluster.link_sigma if cluster.num_nodes > 1 else 0.0,
     }
