@@ -64,7 +64,9 @@ def _columns(points: Sequence[Point], row: Row, cluster: ClusterSpec) -> Columns
     recipe, tp = points[0][0], float(row["tp"])
     work = dataclasses.replace(Workload.of(recipe), modules=modules_of(row))
     engine = data_parallelism_of(row)
-    layouts = [{name: getattr(layout, name) for name in AXES} | {"engine": engine} for _, layout, _ in points]
+    # How it communicates beside its computing is its stack's.
+    given = {"engine": engine, "overlap": "default"}
+    layouts = [{name: getattr(layout, name) for name in AXES} | given for _, layout, _ in points]
     return features(
         work,
         LayoutArrays.of(layouts),

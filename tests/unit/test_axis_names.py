@@ -39,6 +39,7 @@ AXES: Mapping[str, frozenset[str]] = {
     "platform/subject/request.py": frozenset({"engine"}),
     # Readers and writers of tables.
     "platform/replaying/recorded.py": EVERY,
+    "platform/plans/projection.py": frozenset({"engine"}),
     "platform/validating/show.py": EVERY,
     "platform/reports/table.py": frozenset({"attention", "dp_replicate", "dp_shard", "tp"}),  # published tables' words
     # Definitions of views: names of columns.
