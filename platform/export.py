@@ -17,7 +17,7 @@ from pathlib import Path
 from platform.common.errors import ClusterError, InputError, Parser, one_line
 from platform.common.say import say
 from platform.common.signals import INTERRUPTED, exit_with
-from platform.exporting.formats import Device, write_accelerate, write_deepspeed, write_torchrun
+from platform.exporting.formats import FORMATS, Device, write_accelerate, write_deepspeed, write_torchrun
 from platform.exporting.speed import beside, beside_search, check_devices, run_ours, run_plain, run_torchrun
 from platform.study.folder import FOLDER_HELP, default_folder, user_path
 from platform.training.folder import TrainingFolder
@@ -26,7 +26,7 @@ from platform.training.plan import make_plan
 from platform.training.target import read_target
 from trainers.values.training import Plan
 
-_FORMATS = ("transformers", "torchrun", "accelerate", "deepspeed")
+
 
 
 def parser() -> argparse.ArgumentParser:
@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     add("--out", type=Path, required=True, metavar="FOLDER", help="the folder to write; it must not exist, or be empty")
     add(
         "--to",
-        choices=_FORMATS,
+        choices=FORMATS,
         default="transformers",
         help="what it is for (default: %(default)s, a training's model)",
     )

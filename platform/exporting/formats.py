@@ -20,6 +20,8 @@ from trainers.values.training import Plan
 
 Device = Literal["cuda", "cpu"]
 
+FORMATS = ("transformers", "torchrun", "accelerate", "deepspeed")
+"""What an export may be for."""
 LAUNCH, SCRIPT, STEPS = "launch.sh", "train.py", "steps.json"
 _ROOT = Path(__file__).parents[2]
 _STREAM_TOKENS = 2**22
@@ -35,12 +37,15 @@ if [ "$NNODES" = 1 ]; then where={alone}
 else where="{several}"
 fi
 """
-_TORCHRUN = """PYTHONPATH="${{LAYOUT_SEARCH:-{root}}}${{PYTHONPATH:+:$PYTHONPATH}}" exec "${{PYTHON:-python}}" -m torch.distributed.run \\
-    $where --nproc-per-node $(({ranks} / NNODES)) --max-restarts 3 -m trainers.training.torchrun "$PWD" "$@"
+_TORCHRUN = """export PYTHONPATH="${{LAYOUT_SEARCH:-{root}}}${{PYTHONPATH:+:$PYTHONPATH}}"
+exec "${{PYTHON:-python}}" -m torch.distributed.run $where --nproc-per-node $(({ranks} / NNODES)) \\
+    --max-restarts 3 -m trainers.training.torchrun "$PWD" "$@"
 """
-_PLAIN = """exec "${{PYTHON:-python}}" -m torch.distributed.run $where --nproc-per-node $(({ranks} / NNODES)) train.py "$@"
+_PLAIN = """exec "${{PYTHON:-python}}" -m torch.distributed.run $where --nproc-per-node $(({ranks} / NNODES)) \\
+    train.py "$@"
 """
-_ACCELERATE = """exec "${{PYTHON:-python}}" -m accelerate.commands.launch --config_file accelerate.yaml $where train.py "$@"
+_ACCELERATE = """exec "${{PYTHON:-python}}" -m accelerate.commands.launch --config_file accelerate.yaml $where \\
+    train.py "$@"
 """
 _OF_TORCH = "--nnodes $NNODES --node-rank $NODE_RANK --master-addr $MASTER_ADDR --master-port ${MASTER_PORT:-29500}"
 _OF_ACCELERATE = (

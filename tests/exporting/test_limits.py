@@ -14,7 +14,7 @@ from trainers.values.layout import Layout
 
 ZERO_3 = Layout(engine="deepspeed", zero_stage=3, dp_shard=2, grad_sync="every")
 KERNELS = Layout(
-    engine="fsdp", zero_stage=3, dp_shard=2, attention="flex", loss="chunked", compile="block", checkpointing="every_2"
+    engine="fsdp", zero_stage=3, dp_shard=2, attention="flex", loss="chunked", compile="block", checkpointing="selective"
 )
 
 
@@ -32,7 +32,7 @@ def test_kernels_that_only_this_project_has_are_named_with_what_runs_in_their_pl
         "flex attention: transformers' own sdpa attention in its place",
         "chunked loss: a loss over all logits at once, which takes more memory",
         "compile block: nothing is compiled",
-        "every second block checkpointed: every block is checkpointed, which takes more time",
+        "selective checkpointing: every block is checkpointed, which takes more time",
     ):
         assert f"- {line}\n" in told and f"# Not carried: {line}.\n" in (tmp_path / "out" / "launch.sh").read_text()
 
