@@ -27,8 +27,6 @@ from platform.training.target import read_target
 from trainers.values.training import Plan
 
 
-
-
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
     made = Parser(
