@@ -55,8 +55,10 @@ def _add_subject(add: Callable[..., argparse.Action]) -> None:
 def _add_trials(add: Callable[..., argparse.Action]) -> None:
     """Adds how layouts are picked and measured, and for how long."""
     add("--searcher", default="guided", choices=searchers.NAMES, help="how layouts are picked (default: %(default)s)")
-    old = "begin with what an old study of the same model taught: its name, or the path of its folder"
-    add("--learn-from", metavar="STUDY", help=old)
+    old = (
+        "begin with what an old study of the same model taught: its name, the path of its folder, or of one of studies"
+    )
+    add("--learn-from", metavar="STUDY|FOLDER/", help=old)
     add("--seed", type=_seed, default=0, metavar="N", help="seed of the searcher (default: %(default)s)")
     repeats = "runs in fresh processes of the best three points after the search (default: the space's, mostly 3)"
     add("--repeats", type=_whole, metavar="N", help=repeats)

@@ -40,6 +40,9 @@ AXES: Mapping[str, frozenset[str]] = {
     "platform/replaying/recorded.py": EVERY,
     "platform/validating/show.py": EVERY,
     "platform/reports/table.py": frozenset({"attention", "dp_replicate", "dp_shard", "tp"}),  # published tables' words
+    # Files of other programs, and what these cannot carry.
+    "platform/exporting/": frozenset({"attention", "bucket_mib", "checkpointing", "compile", "engine", "grad_sync",
+                                      "loss", "offload", "overlap", "prefetch", "reshard", "zero_stage"}),
     # Definitions of views: names of columns.
     "platform/mirror/views.py": EVERY,
     "platform/mirror/content.py": frozenset({"checkpointing"}),
@@ -64,6 +67,7 @@ ENGINES = (
     "platform/cost_model/published.py",
     "platform/cost_model/stacks.py",
     "platform/cost_model/table.py",
+    "platform/exporting/",  # the programs that exports are for
     "search_spaces/",
 )
 """Files, and folders with a slash, that name engines of this project."""
