@@ -45,7 +45,7 @@ def table() -> str:
         cells = {
             name: [degree for degree in SPLIT_BY if runs_beside(name, degree, axis, value, reasons)] for name in names
         }
-        shown = " | ".join(", ".join(runs) or "none" for runs in cells.axis_values())
+        shown = " | ".join(", ".join(runs) or "none" for runs in cells.values())
         lines.append(f"| {f'`{axis}={value}`' if axis else 'sdpa and the defaults'} | {shown} |")
     return "\n".join([*lines, "", "What is missing is refused before anything starts:", "", *_listed(reasons)])
 
@@ -78,7 +78,7 @@ def axis_values() -> Iterator[tuple[str, Any]]:
             for value in choices_of(kind).get(axis, ()):
                 if value != _USUAL.get(axis, defaults_of(kind).get(axis)):
                     kinds.setdefault(value.partition("_")[0], value)
-            yield from ((axis, value) for value in kinds.axis_values())
+            yield from ((axis, value) for value in kinds.values())
             if axis in _NUMBERS or axis in SPLIT_BY:
                 yield axis, _NUMBERS.get(axis, 2)
     yield from ((_ACCUMULATION, accumulation) for accumulation in _ACCUMULATIONS)

@@ -26,10 +26,15 @@ class Column:
 
 
 def columns_of(
-    cluster: Cluster, tokens: float | None, price_per_gpu_h: float | None, runs: Mapping[str, PointRuns]
+    cluster: Cluster,
+    tokens: float | None,
+    price_per_gpu_h: float | None,
+    runs: Mapping[str, PointRuns],
+    *,
+    pipelines: bool = False,
 ) -> list[Column]:
     """All columns; none of days and cost where there is no budget of `tokens`. `runs` are the points that were run
-    again, by the id of the run that stands for each.
+    again, by the id of the run that stands for each. With `pipelines` some rows have stages.
     """
 
     def percent(share: float | None) -> str:
@@ -78,9 +83,15 @@ def columns_of(
         Column(title="% of\npeak", cell=lambda m: percent(m.share_of_matmul_peak), drop=3),
         Column(title="util.\n%", cell=lambda m: text.figure(m.utilization_pct), drop=2),
         Column(title="GiB", cell=lambda m: text.figure(m.peak_allocated_gib)),
+        *([Column(title="fullest\nstage", cell=_fullest_stage, drop=9)] if pipelines else []),
         *budget,
         Column(title="outcome", cell=outcome, left=True),
     ]
+
+
+def _fullest_stage(measurement: Measurement) -> str:
+    """The stages of the rank with most memory, as in "1, 5"; empty without a pipeline."""
+    return ", ".join(map(str, measurement.memory_stages))
 
 
 def narrow(columns: Sequence[Column]) -> list[Column]:

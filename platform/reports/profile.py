@@ -11,7 +11,6 @@ from trainers.values.codec import to_json
 from trainers.values.journal import Profile, StudyHeader
 from trainers.values.measurement import Measurement
 
-
 EXPOSED = "communication, exposed"
 
 

@@ -134,7 +134,9 @@ def _kind(kernel: str, span: _Span | None, head_widths: frozenset[int]) -> Kind:
 def _axis(kernel: str, event: Mapping[str, Any], span: _Span | None, default_group: str) -> Axis:
     """The mesh axis of communication; NCCL's kernels and operations carry their process group's description."""
     around = _around(span)
-    told = (each.get("args", {}).get("Process Group Description", "") for each in (event, *(one.event for one in around)))
+    told = (
+        each.get("args", {}).get("Process Group Description", "") for each in (event, *(one.event for one in around))
+    )
     description = next(filter(None, told), "")
     return axis_of(kernel, [each.name for each in around], description, default_group)
 
