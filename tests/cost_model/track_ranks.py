@@ -11,24 +11,36 @@ A script: it makes a fake process group for the whole process, one rank after an
 import json
 import sys
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from trainers import engines
 from trainers.engines.step import Unmarked
+from trainers.mesh.groups import Mesh
 from trainers.values.batch import BatchPoint
 from trainers.values.codec import from_json
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
 
 
+def _real_shards(shards: Any) -> Any:
+    """Makes a mesh of real ranks: torch reads them."""
+
+    def made(self: Mesh) -> Any:
+        with unset_fake_temporarily():
+            return shards(self)
+
+    return made
+
+
 def peak_gib(recipe: Recipe, layout: Layout, batch: BatchPoint) -> float:
     """Peak of one optimizer step on this rank of the default process group."""
-    with FakeTensorMode(), torch.device("cpu"):
+    with FakeTensorMode(), torch.device("cpu"), mock.patch.object(Mesh, "shards", _real_shards(Mesh.shards)):
         engine: Any = engines.create(recipe, layout, torch.device("cpu"))
         size = (batch.micro_batch, recipe.seq_len + 1)
         tokens = [torch.zeros(size, dtype=torch.int64) for _ in range(batch.grad_accum)]
