@@ -46,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     made.add_argument("--mbit", type=float, default=200.0, metavar="N", help="of each link (default: %(default)s)")
     made.add_argument("--batches", default="8,128", metavar="N,N", help="global batches (default: %(default)s)")
     made.add_argument("--set", action="append", default=[], metavar="AXIS=VALUE[,VALUE]", help="as in the search")
-    made.add_argument("--studies", type=Path, metavar="DIR", help="keep the studies there")
+    made.add_argument("--gpus", metavar="N,N", help="workers of each search (default: those of one host and all)")
+    made.add_argument("--studies", type=Path, metavar="DIR", help="keep the studies there; the table has all of them")
     made.add_argument("--picture", type=Path, metavar="FILE.png", help="draw the table there too")
     options = made.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="slow") as scratch:
@@ -54,9 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         studies = (options.studies or folder / "studies").absolute()
         space = folder / "slow_network.py"
         space.write_text(_SPACE.format(hosts=options.hosts, batches=[int(each) for each in options.batches.split(",")]))
-        counts = f"{WORKERS},{WORKERS * options.hosts}"
+        counts = options.gpus or f"{WORKERS},{WORKERS * options.hosts}"
         search = [sys.executable, "-m", "platform.search", str(space), "--gpus", counts, "--all"]
-        search += ["--searcher", "sweep", "--name", "slow", "--studies", str(studies)]
+        search += ["--searcher", "sweep", "--name", f"slow-{len(names(studies)) + 1}", "--studies", str(studies)]
         for change in options.set:
             search += ["--set", change]
         log = folder / "search.log"

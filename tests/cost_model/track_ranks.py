@@ -28,6 +28,18 @@ from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
 
 
+class _Total(MemTracker):
+    """Tracks all tensors, and none by module: those of a pipeline's stage run many times before a backward pass."""
+
+    def _pre_fw_hook(self, *_: Any) -> None: ...
+
+    def _post_fw_hook(self, *_: Any) -> None: ...
+
+    def _pre_bw_hook(self, *_: Any) -> None: ...
+
+    def _post_bw_hook(self, *_: Any) -> None: ...
+
+
 def _real_shards(shards: Any) -> Any:
     """Makes a mesh of real ranks: torch reads them."""
 
@@ -45,7 +57,7 @@ def peak_gib(recipe: Recipe, layout: Layout, batch: BatchPoint) -> float:
         size = (batch.micro_batch, recipe.seq_len + 1)
         tokens = [torch.zeros(size, dtype=torch.int64) for _ in range(batch.grad_accum)]
         engine.step(tokens, Unmarked())  # optimizer states are made, and what sharding propagation allocates
-        tracker = MemTracker()
+        tracker = _Total()
         tracker.track_external(engine._module, engine._optimizer, *tokens)
         with tracker:
             engine.step(tokens, Unmarked())
