@@ -83,6 +83,12 @@ def test_communication_goes_along_the_axis_of_its_process_group(
     assert axis_of(kernel, around, description, default="tp") == axis
 
 
+def test_gradients_and_attention_share_the_group_of_all_ranks_where_only_sequences_are_cut() -> None:
+    reduced = axis_of("ncclDevKernel_AllReduce_Sum_f32_RING_LL", (MICRO_STEP,), "default_pg", default="cp")
+    gathered = axis_of("ncclDevKernel_AllGather", (f"{EXCHANGE}default_pg",), "default_pg", default="cp")
+    assert (reduced, gathered) == ("dp", "cp")
+
+
 def test_a_backward_pass_is_of_the_kind_of_its_forward_one() -> None:
     around = (MICRO_STEP, BACKWARD + "ToCopyBackward0", "ToCopyBackward0", "aten::copy_")
     assert kind_of("x", around) == "other"

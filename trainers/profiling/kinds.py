@@ -24,6 +24,9 @@ LOSS, ATTENTION = "layout: loss", "layout: attention"
 EXCHANGE = "layout: exchange over "
 """Begins the name of the range around a collective outside compiled code; its process group's description follows."""
 
+_ALL_RANKS = "default_pg"
+"""Torch's description of the default process group."""
+
 COMPILED = "## Call CompiledFxGraph"
 """Begins the name of the range around a compiled graph. On a CPU its fused loops have no names of their own."""
 
@@ -74,12 +77,14 @@ def axis_of(kernel: str, around: Sequence[str], description: str, default: str) 
     """The mesh axis along which a piece of communication goes.
 
     `description` is that of its process group as the trace has it, "" where it has none: then the innermost range that
-    names an exchange says it. `default` describes the default process group, of all ranks. Transfers between two ranks
-    are a pipeline's. Everything else is data parallelism's: gradients, shards, norms over several axes.
+    names an exchange says it. `default` describes the default process group, of all ranks; where that is "cp", it has
+    gradients and shards too, and only a range tells the exchange of attention apart. Transfers between two ranks are a
+    pipeline's. Everything else is data parallelism's: gradients, shards, norms over several axes.
     """
     named = next((name.removeprefix(EXCHANGE) for name in reversed(around) if name.startswith(EXCHANGE)), "")
-    group = description or named
-    group = default if group == "default_pg" else group
+    group = named if description in ("", _ALL_RANKS) and named else description
+    if group == _ALL_RANKS:
+        group = default if named or default != "cp" else "dp"
     if _SENDS.search(kernel) or any(_SENDS.search(name) for name in around):
         return "pp"
     return next((axis for axis in AXES if axis == group), "dp")

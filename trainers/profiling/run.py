@@ -78,7 +78,7 @@ def run(context: Context, engine: Engine, source: Source, batch: BatchPoint) -> 
         device_kind=job.cluster.device_kind,
         num_steps=STEPS - 1,
         measured_grad_accum=accum,
-        sums=step_sums(trace, grad_accum=batch.grad_accum, head_widths=widths, default_group=_default_group(layout)),
+        sums=step_sums(trace, grad_accum=batch.grad_accum, head_widths=widths, default_group=default_group(layout)),
         trace_mib=len(packed) / 2**20,
     )
     return found, packed if found.trace_mib <= MOST_TRACE_MIB else b""
@@ -96,7 +96,7 @@ def _modules(engine: Engine, compiled: str) -> Iterator[tuple[str, nn.Module]]:
                     yield ATTENTION, module
 
 
-def _default_group(layout: Layout) -> str:
+def default_group(layout: Layout) -> str:
     """The axes along which the process group of all ranks goes, as `Mesh` describes groups."""
     return "+".join(axis for axis in AXES if getattr(layout, axis) > 1)
 
