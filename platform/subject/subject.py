@@ -108,7 +108,7 @@ def subject_of(request: Request, place: Place, probe: Probe | None) -> Subject:
         except ValueError as error:
             raise InputError(str(error)) from error
     if request.num_devices is not None:
-        space = dataclasses.replace(space, num_workers=request.num_devices)
+        space = space.on_workers(request.num_devices)
     wanted = dataclasses.replace(request, space=space).wanted_devices
     try:
         cluster = part_of(place.cluster, wanted or place.cluster.num_devices)

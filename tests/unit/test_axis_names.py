@@ -56,7 +56,8 @@ AXES: Mapping[str, frozenset[str]] = {
     "platform/training/": frozenset({"loss"}),
     # Its workers load the engine, and an export is of the plain model.
     "trainers/training/": frozenset({"attention", "engine", "loss"}),
-    "trainers/profiling/": frozenset({"attention", "compile", "loss"}),
+    # Exposed communication is told apart by mesh axis.
+    "trainers/profiling/": frozenset({"attention", "compile", "cp", "loss", "pp", "tp"}),
 }
 """File, or folder with a slash -> the axes that it names."""
 
