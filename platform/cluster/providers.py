@@ -1,4 +1,4 @@
-"""Where a cluster's nodes come from: an autoscaler that starts them, or a scheduler or a person who states their number.
+"""Where a cluster's nodes come from: an autoscaler starts them, or a scheduler or a person states their number.
 
 `ray up` leaves a file that its autoscaler reads. SLURM and Kubernetes start nodes by themselves, so the files in
 `deploy/` state in `LAYOUT_SEARCH_NODES` how many there will be. A cluster with neither has the nodes that it has.
@@ -154,7 +154,7 @@ class Autoscaler:
         return Awaited(num_nodes=num_workers + 1, what="of the cluster file's list", look="the monitor's log")
 
     def state(self) -> str:
-        """What Ray's autoscaler says. `ray up` starts its second version, `ray start --autoscaling-config` its first."""
+        """What Ray's autoscaler says: `ray up` starts version 2 of it, `ray start --autoscaling-config` version 1."""
         return _autoscaler_state(self._ray)
 
     def bill(self) -> str:

@@ -77,9 +77,7 @@ def wait(
             )
         if words != said or waited_s - said_s >= _REMIND_S:
             nodes = plural(target.num_nodes, "node")
-            say(
-                f"Waiting for {nodes} {target.what}: {words}; {duration(limit_s - waited_s)} left (--wait-for-gpus)."
-            )
+            say(f"Waiting for {nodes} {target.what}: {words}; {duration(limit_s - waited_s)} left (--wait-for-gpus).")
             said, said_s = words, waited_s
         sleep(min(_LOOK_S, max(0.0, limit_s - waited_s)))
     if said:

@@ -133,7 +133,7 @@ class TestWait:
         assert said.count("\n") == 5  # at 0, 60, 100 (another number), 160, and the end
 
     def test_it_is_the_cluster_s_fault_when_they_do_not_come(self) -> None:
-        with pytest.raises(ClusterError, match=r"8 of 16 GPUs are there .* after 50 s, of 2 nodes of type gpu: look at"):
+        with pytest.raises(ClusterError, match=r"8 of 16 GPUs are there .* after 50 s, of 2 nodes of type gpu"):
             self.run(50, {0: 8})
 
     def test_nothing_is_said_where_they_are_there(self, capsys: pytest.CaptureFixture[str]) -> None:
