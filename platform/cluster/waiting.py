@@ -68,7 +68,8 @@ def wait(
     began_s, said, said_s = clock(), "", -math.inf
     while (there := live()) < target.count:
         now = state()
-        words = f"{there} of {plural(target.count, target.unit)} are there" + (f" ({now})" if now else "")
+        counted = f"{target.num_gpus} GPUs are there" if target.num_gpus else f"{target.num_nodes} nodes are there"
+        words = f"{there} of {counted}" + (f" ({now})" if now else "")
         waited_s = clock() - began_s
         if waited_s >= limit_s:
             raise ClusterError(
