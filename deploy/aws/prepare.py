@@ -1,8 +1,8 @@
 """`python -m deploy.aws.prepare cluster.yaml --ssh-from 203.0.113.7/32`: what `ray up` needs beforehand on AWS.
 
-Makes, once, what is missing: the cluster's token, a placement group, and a security group that lets in its own nodes,
-and one network to port 22. Writes the group's id, and those of the subnets that are given, into the file in place of
-what stands there. Launches nothing and costs nothing.
+Makes, once, what is missing: the cluster's token, and a security group that lets in its own nodes, and one network to
+port 22. Writes the group's id, and those of the subnets that are given, into the file in place of what stands there.
+Launches nothing and costs nothing.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from platform.common.errors import InputError, Parser, one_line
 from platform.common.signals import exit_with
 
 GROUP = "layout-search"
-"""Name of the security group and of the placement group."""
+"""Name of the security group."""
 TOKEN = Path("~/.ray/auth_token")
 _WIDEST = 16
 """Bits of the widest network that may reach port 22."""
@@ -48,7 +48,6 @@ def main(argv: Sequence[str] | None = None, client: Callable[[str], Any] | None 
         subnets = [each for each in (options.subnet, options.private_subnet) if each]
         try:
             group = security_group(ec2, vpc_of(ec2, subnets), network)
-            placement_group(ec2)
         except Exception as error:  # boto3's errors, of which it makes classes as it goes
             if not type(error).__module__.startswith("botocore"):
                 raise
@@ -155,13 +154,6 @@ def security_group(ec2: Any, vpc: str, network: str) -> str:
     if ident not in outwards:
         ec2.authorize_security_group_egress(GroupId=ident, IpPermissions=[itself])
     return ident
-
-
-def placement_group(ec2: Any) -> None:
-    """Makes the group that places nodes close to each other, where it is missing."""
-    known = ec2.describe_placement_groups(Filters=[{"Name": "group-name", "Values": [GROUP]}])["PlacementGroups"]
-    if not known:
-        ec2.create_placement_group(GroupName=GROUP, Strategy="cluster")
 
 
 def with_ids(text: str, *, group: str, subnet: str | None, private_subnet: str | None) -> str:

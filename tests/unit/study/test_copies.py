@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import boto3
 import pytest
 
 from platform.common.errors import InputError
@@ -107,3 +108,36 @@ def test_a_place_that_takes_no_files_is_refused_before_anything_starts(place: st
 def test_an_address_is_printed_without_its_keys() -> None:
     assert without_secrets("s3://key:secret@bucket/a?endpoint_override=host") == "s3://bucket/a"
     assert without_secrets("/a/folder") == "/a/folder"
+
+
+@pytest.mark.parametrize(("bucket", "prefix"), [("first", ""), ("second", "/deeper/prefix")])
+def test_an_s3_compatible_address_takes_the_same(
+    bucket: str, prefix: str, journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against moto's server: pyarrow's own client of S3 speaks to it."""
+    from moto.server import ThreadedMotoServer
+
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        place = f"s3://{bucket}{prefix}?endpoint_override={host}:{port}&scheme=http&region=us-east-1"
+        with pytest.raises(InputError, match=r"--copy-to s3://\S+ cannot be used"):
+            Copy(place, "one")  # there is no such bucket yet
+        boto3.client("s3", region_name="us-east-1", endpoint_url=f"http://{host}:{port}").create_bucket(Bucket=bucket)
+        copy = Copy(place, "one")
+        assert not copy.is_begun
+        copy.take(journal)
+        with journal.open("ab") as file:
+            file.write(b"rd\n")
+        copy.take(journal, last=True)
+        again = Copy(place, "one")
+        assert again.is_begun
+        assert again.fetch(tmp_path / "new").startswith("3 lines of one came from s3://")
+        assert (tmp_path / "new" / "one" / JOURNAL).read_bytes() == b"first\nsecond\nthird\n"
+        Copy(place, "one").take(tmp_path / "new" / "one" / JOURNAL)  # nothing is new
+        copy.take(journal)
+    finally:
+        server.stop()
