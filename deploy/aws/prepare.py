@@ -107,11 +107,13 @@ def make_token() -> None:
     """
     path = TOKEN.expanduser()
     if path.is_file() and path.read_text().strip():
+        path.chmod(0o600)
         return
     ray = Path(sys.executable).with_name("ray")
     done = subprocess.run([str(ray), "get-auth-token", "--generate"], capture_output=True, text=True, check=False)
     if done.returncode or not path.is_file():
         raise InputError(f"`ray get-auth-token --generate` made no {path}: {one_line(done.stderr)[-300:]}")
+    path.chmod(0o600)  # Ray leaves it readable for all users of the machine
 
 
 def vpc_of(ec2: Any, subnets: Sequence[str]) -> str:
