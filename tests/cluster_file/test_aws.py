@@ -146,6 +146,7 @@ def test_ray_up_launches_one_head_in_the_prepared_group_and_ray_down_leaves_noth
     up = aws.ray("up", "--yes", "--no-config-cache", str(file))
     assert up.returncode == 0, up.stdout[-3000:]
     (head,) = aws.instances(alive=False)  # no GPU node: those a search asks for
+    assert f"ubuntu@{head['PublicIpAddress']}" in aws.log.read_text()
     assert head["InstanceType"] == "m7i.2xlarge"
     tags = {each["Key"]: each["Value"] for each in head["Tags"]}
     assert (tags["ray-cluster-name"], tags["ray-node-type"]) == ("layout-search", "head")
