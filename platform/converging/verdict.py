@@ -34,29 +34,34 @@ class Ratio:
     middle: float
     interval: tuple[float, float] | None = None
 
-    def words(self, unit: str) -> str:
-        """Such as "3.10 times the tokens/s (2.95 to 3.26)"."""
-        ends = self.interval
-        close = abs(self.middle - 1) < _CLOSE and (ends is None or ends[0] <= 1 <= ends[1])
-        return f"{'as many' if close else f'{self.middle:.2f} times the'} {unit}{self._ends()}"
+    @property
+    def is_one(self) -> bool:
+        """Whether nothing speaks against 1."""
+        return abs(self.middle - 1) < _CLOSE and (self.interval is None or self.interval[0] <= 1 <= self.interval[1])
 
-    def _ends(self) -> str:
+    @property
+    def inverse(self) -> "Ratio":
+        """The first strategy over this one."""
+        ends = self.interval and (1 / self.interval[1], 1 / self.interval[0])
+        return Ratio(middle=1 / self.middle, interval=ends)
+
+    @property
+    def ends(self) -> str:
+        """The interval as " (2.95 to 3.26)"; "" without one."""
         return "" if self.interval is None else f" ({self.interval[0]:.2f} to {self.interval[1]:.2f})"
+
+    def of(self, unit: str) -> str:
+        """Such as "3.10 times the tokens/s (2.95 to 3.26)"."""
+        return f"{'as many' if self.is_one else f'{self.middle:.2f} times the'} {unit}{self.ends}"
 
     @property
     def sooner(self) -> str:
-        """The ratio of times as "2.20 times sooner (2.01 to 2.40)"."""
-        if abs(self.middle - 1) < _CLOSE:
-            return f"as soon{self._ends()}"
+        """Of times, such as "2.20 times sooner (2.01 to 2.40)"."""
+        if self.is_one:
+            return f"as soon{self.ends}"
         if self.middle < 1:
-            ends = self.interval and (1 / self.interval[1], 1 / self.interval[0])
-            return f"{Ratio(middle=1 / self.middle, interval=ends)._times} sooner"
-        return f"{self._times} later"
-
-    @property
-    def _times(self) -> str:
-        ends = self.interval
-        return f"{self.middle:.2f} times" + ("" if ends is None else f" ({ends[0]:.2f} to {ends[1]:.2f})")
+            return f"{1 / self.middle:.2f} times sooner{self.inverse.ends}"
+        return f"{self.middle:.2f} times later{self.ends}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,8 +154,7 @@ def _beside(verdict: Verdict, name: str) -> str:
     if speed is None or tokens is None or hours is None:
         return f"{name}: reached that loss before its first step was timed."
     return (
-        f"{name}: {speed.words('tokens/s')}, {tokens.words(f'tokens to loss {verdict.target_loss:.3f}')},"
-        f" so {hours.sooner}."
+        f"{name}: {speed.of('tokens/s')}, {tokens.of(f'tokens to loss {verdict.target_loss:.3f}')}, so {hours.sooner}."
     )
 
 
