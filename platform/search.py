@@ -55,8 +55,10 @@ def _add_subject(add: Callable[..., argparse.Action]) -> None:
 def _add_trials(add: Callable[..., argparse.Action]) -> None:
     """Adds how layouts are picked and measured, and for how long."""
     add("--searcher", default="guided", choices=searchers.NAMES, help="how layouts are picked (default: %(default)s)")
-    old = "begin with what an old study of the same model taught: its name, or the path of its folder"
-    add("--learn-from", metavar="STUDY", help=old)
+    old = (
+        "begin with what an old study of the same model taught: its name, the path of its folder, or of one of studies"
+    )
+    add("--learn-from", metavar="STUDY|FOLDER/", help=old)
     add("--seed", type=_seed, default=0, metavar="N", help="seed of the searcher (default: %(default)s)")
     repeats = "runs in fresh processes of the best three points after the search (default: the space's, mostly 3)"
     add("--repeats", type=_whole, metavar="N", help=repeats)
@@ -86,6 +88,10 @@ def _add_places(add: Callable[..., argparse.Action]) -> None:
     add("--studies", type=_folder, default=default_folder(), metavar="DIR", help=FOLDER_HELP)
     add("--name", help="name of the study (default: the space's, with a number)")
     add("--resume", metavar="NAME", help="go on with a study (or the path of its folder): run only what is missing")
+    again = "with --name: go on with that study where it was begun, else begin it, so that one command does both"
+    add("--auto-resume", action="store_true", help=again)
+    copied = "copy the journal there as it grows, and --resume from there: a folder, or as s3://BUCKET/PREFIX"
+    add("--copy-to", type=_folder, metavar="PLACE", help=copied)
     trust = "go on with a study of another user, whose space file is code that runs as you"
     add("--trust", action="store_true", help=trust)
     add("--dry-run", action="store_true", help="print what would run and what it would cost, and end")
@@ -103,9 +109,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"{space.name:{width}}  {space.summary}")
             return 0
         # Takes a second that `--list` and `--help` need not pay.
-        from platform.session import scaling, session
+        from platform.session import opening, scaling, session
 
-        options = _options(given)
+        options = opening.taken_up(_options(given))
         return scaling.search(options) if scaling.is_asked(options) else session.search(options)
     except InputError as error:
         say(f"error: {one_line(error)}")

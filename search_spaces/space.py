@@ -197,6 +197,13 @@ class Space:
         space._check(asked)
         return space
 
+    def on_workers(self, num_workers: int) -> "Space":
+        """The space on so many devices; its budget of time grows with them, as CPU workers share the cores."""
+        budget_s = self.time_budget_s
+        if budget_s is not None and self.num_workers is not None:
+            budget_s *= max(1.0, num_workers / self.num_workers)
+        return dataclasses.replace(self, num_workers=num_workers, time_budget_s=budget_s)
+
     def widened(self, num_devices: int) -> "Space":
         """The space to plan for so many devices: on many, where no search tries them all, with longer pipelines, more
         virtual stages and selective checkpointing. An axis of one value, as `--set` may leave it, stays.

@@ -89,7 +89,7 @@ def connected(
         except Exception as error:
             raise ClusterError(f"Ray could not be {'started' if local else 'reached'}: {_first_line(error)}") from error
     try:
-        with ends_when_interrupted(), contextlib.nullcontext() if local else waiting.for_gpus(num_gpus, wait_s):
+        with ends_when_interrupted(), contextlib.nullcontext() if local else waiting.for_nodes(num_gpus, wait_s):
             place = place_of(ask(ray), cpu_workers=cpu_workers, driver_ip=ray.util.get_node_ip_address())
             context = ray.get_runtime_context()
             raylet = _raylet_of(context.get_node_id(), ray.nodes())

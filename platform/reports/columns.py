@@ -26,16 +26,22 @@ class Column:
 
 
 def columns_of(
-    cluster: Cluster, tokens: float | None, price_per_gpu_h: float | None, runs: Mapping[str, PointRuns]
+    cluster: Cluster,
+    tokens: float | None,
+    price_per_gpu_h: float | None,
+    runs: Mapping[str, PointRuns],
+    *,
+    pipelines: bool = False,
 ) -> list[Column]:
     """All columns; none of days and cost where there is no budget of `tokens`. `runs` are the points that were run
-    again, by the id of the run that stands for each.
+    again, by the id of the run that stands for each. With `pipelines` some rows have stages.
     """
     return [
         *_of_point(cluster.device_word),
         *_of_speed(cluster.device_word),
         *_of_runs(runs),
         *_of_use(cluster.device_word),
+        *([Column(title="fullest\nstage", cell=_fullest_stage, drop=9)] if pipelines else []),
         *_of_budget(tokens, price_per_gpu_h),
         Column(title="outcome", cell=outcome, left=True),
     ]
@@ -117,6 +123,11 @@ def _of_budget(tokens: float | None, price_per_gpu_h: float | None) -> list[Colu
 def _marked(value: float | None, each: Measurement) -> str:
     """A figure, with a tilde where it follows from the parts of a shorter step."""
     return text.figure(value) + ("~" if each.step_time_derived else "")
+
+
+def _fullest_stage(measurement: Measurement) -> str:
+    """The stages of the rank with most memory, as in "1, 5"; empty without a pipeline."""
+    return ", ".join(map(str, measurement.memory_stages))
 
 
 def narrow(columns: Sequence[Column]) -> list[Column]:

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.contract.cases import GLOBAL_BATCH
 from tests.contract.mesh_cases import MeshCase
 from trainers import data, engines
+from trainers import weights as made_weights
 from trainers.engines._settings import plain_name
 from trainers.engines.step import Unmarked
 from trainers.kernels import head
@@ -168,6 +169,7 @@ def planted(fault: str) -> Generator[None, None, None]:
         "positions not cut": lambda: _change(context.ContextParallel, "positions", lambda _: lambda _: {}),
         "mask in the order of ranks": lambda: _change(context.ContextParallel, "__init__", _with_keys_in_order),
         "ALiBi by place": lambda: _change(context.ContextParallel, "__init__", _with_keys_in_order),
+        "tie lost when weights are made": lambda: _change(made_weights, "materialise", _without_ties),
     }
     with make[fault]() if fault else contextlib.nullcontext():
         yield
@@ -191,6 +193,21 @@ def _with_keys_in_order(made: Any) -> Any:
 
 def _biased_rows(self: Any, x: torch.Tensor) -> torch.Tensor:
     return collectives.reduce_scatter(x @ self.weight + self.bias, 1, self.group)
+
+
+def _without_ties(made: Any) -> Any:
+    """Each module gets parameters of its own, as `to_empty` leaves a model on the meta device."""
+
+    def apart(module: torch.nn.Module, **how: Any) -> None:
+        made(module, **how)
+        seen: set[torch.nn.Parameter] = set()
+        for child in module.modules():
+            for name, parameter in list(child.named_parameters(recurse=False, remove_duplicate=False)):
+                if parameter in seen:
+                    setattr(child, name, torch.nn.Parameter(parameter.detach().clone()))
+                seen.add(parameter)
+
+    return apart
 
 
 def _own_part(part: torch.Tensor, dim: int, group: Any) -> torch.Tensor:

@@ -13,7 +13,7 @@ from trainers.values.recipe import Recipe
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # A fixed learning rate, no first moment, and updates clipped at a root mean square of 1.
-_ADAFACTOR: dict[str, Any] = {
+ADAFACTOR: dict[str, Any] = {
     "scale_parameter": False,
     "relative_step": False,
     "warmup_init": False,
@@ -79,7 +79,7 @@ def make_optimizer(parameters: Iterable[nn.Parameter], recipe: Recipe) -> torch.
     if recipe.optimizer == "adafactor":
         from transformers.optimization import Adafactor
 
-        return Adafactor(list(parameters), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, **_ADAFACTOR)
+        return Adafactor(list(parameters), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, **ADAFACTOR)
     return torch.optim.AdamW(
         list(parameters),
         lr=recipe.learning_rate,
@@ -110,7 +110,7 @@ def optimizer_in_effect(optimizer: torch.optim.Optimizer, masters: Iterable[torc
     if "betas" in group:
         found |= {"beta1": group["betas"][0], "beta2": group["betas"][1], "epsilon": group["eps"]}
     if found["optimizer"] == "adafactor":
-        changed = [f"{key} {group[key]}" for key, value in _ADAFACTOR.items() if group[key] != value]
+        changed = [f"{key} {group[key]}" for key, value in ADAFACTOR.items() if group[key] != value]
         # Only matrices are factored: over flat shards it is another algorithm.
         changed += [] if any(tensor.dim() > 1 for tensor in weights) else ["nothing factored"]
         found["optimizer"] = ", ".join(["adafactor", *changed])
