@@ -47,7 +47,8 @@ def render(result: Result, *, width: int, color: bool = False) -> str:
             continue
         runs = {point.typical.id: point for point in each.points if point.runs}
         tokens = None if each.measurements[0].miniature else header.tokens
-        columns = columns_of(header.cluster, tokens, header.price_per_gpu_h, runs)
+        pipelines = any(point.typical.memory_stages for point in each.points)
+        columns = columns_of(header.cluster, tokens, header.price_per_gpu_h, runs, pipelines=pipelines)
         if each.recipe.grad_accum:  # its rows differ in what they train: the column stays at any width
             columns = [dataclasses.replace(one, drop=0) if one.title == GLOBAL_BATCH else one for one in columns]
         _render_recipe(screen, each, header.cluster, columns)

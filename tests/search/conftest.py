@@ -13,7 +13,7 @@ from platform.loop.jobs import Settings
 from platform.loop.loop import Loop
 from platform.searchers.problem import Problem
 from platform.study.study import Study
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from tests.samples import header
 from tests.search.backend import (
     CLUSTER,

@@ -1,6 +1,7 @@
 """Searches over tensor, pipeline and context parallelism, whole, on CPU workers: one model, whatever splits it."""
 
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,19 +81,49 @@ def test_every_degree_trains_the_same_model(tmp_path: Path) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", ["tr3m_1b3", "llama3_8b"])
-def test_the_miniature_on_four_workers_is_searched_to_a_winner_that_passes_the_gate(name: str, tmp_path: Path) -> None:
-    changes = ("--set", "micro_batch=1", "--set", "virtual=1,2", "--set", "global_batch=4")
+def test_the_miniature_on_four_workers_is_searched_unaided(name: str, tmp_path: Path) -> None:
+    """In the space's own budget: which layouts it tries is the search's choice."""
+    run = _searched(tmp_path, name, name, "--gpus", "4")
+    assert run.sessions[0].code in FOUND, run.sessions[0].err
+    assert {each.layout.world_size for each in run.measured} == {4}
+    _passes_the_gate(run)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["tr3m_1b3", "llama3_8b"])
+def test_every_degree_of_the_miniature_on_four_workers_trains_the_same_model(name: str, tmp_path: Path) -> None:
+    changes = ("engine=ddp", "checkpointing=none", "micro_batch=1", "global_batch=4")
+    sets = [word for change in changes for word in ("--set", change)]
     argv = (name, "--gpus", "4", "--steps", "4", "--repeats", "0", "--searcher", "sweep", "--time-budget-s", "1500")
-    run = _searched(tmp_path, name, *argv, *changes)
+    run = _searched(tmp_path, name, *argv, *sets)
     assert run.sessions[0].code in FOUND, run.sessions[0].err
     layouts = [each.layout for each in run.measured if not each.repeat and each.outcome in RAN]
-    degrees = ("dp_shard", "dp_replicate", "tp", "pp") + (("cp",) if name == "llama3_8b" else ())
+    degrees = ("dp_replicate", "tp", "pp", "virtual") + (("cp",) if name == "llama3_8b" else ())
     assert all(max(getattr(layout, degree) for layout in layouts) > 1 for degree in degrees)
     assert any(layout.tp == layout.pp == 2 for layout in layouts)
     losses = list(_first_losses(run))
     assert len({each.layout for each, _ in losses}) > 2
     for each, first in losses:
         assert first == pytest.approx(losses[0][1], rel=1e-3), each.layout.label
-    gates = run.history.gates
-    assert [gate.is_reference for gate in gates].count(False) >= 1
+    _passes_the_gate(run)
+
+
+@pytest.mark.heavy
+def test_a_configuration_on_eight_workers_is_searched_unaided(tmp_path: Path) -> None:
+    """Whatever the search chose to try: that it tried both kinds of layouts, and all of them train one model."""
+    sizes = {"num_hidden_layers": 8, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 8}
+    words = {"vocab_size": 256, "max_position_embeddings": 64, "intermediate_size": 128}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "llama", **sizes, **words}))
+    argv = (str(config), "--gpus", "8", "--set", "global_batch=16", "--time-budget-s", "900")
+    run = _searched(tmp_path, "eight", *argv, "--steps", "4", "--repeats", "0")
+    assert run.sessions[0].code in FOUND, run.sessions[0].err
+    layouts = [each.layout for each in run.measured if not each.repeat and each.outcome in RAN]
+    assert {layout.world_size for layout in layouts} == {8}
+    assert {layout.model_parallel > 1 for layout in layouts} == {False, True}
+    _passes_the_gate(run)
+
+
+def _passes_the_gate(run: Run) -> None:
+    assert [gate.is_reference for gate in run.history.gates].count(False) >= 1
     assert not [each for each in run.history.measurements if each.phase == "gate"], "a winner failed its gate"
