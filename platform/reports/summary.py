@@ -112,7 +112,7 @@ def nearest_sentence(recipe: Recipe, measurements: Sequence[Measurement], cluste
     """What to say where a recipe has no winner."""
     near = nearest(measurements, cluster)
     if near is None:
-        return f"Nothing was measured for {recipe.label}: a larger budget lets a trial end, and --resume goes on."
+        return f"Nothing was measured for {recipe.label}: --resume goes on, where a budget ended it with a larger one."
     why = near.reason or near.outcome.value
     missing = shortfall_gib(near, cluster) if near.outcome is Outcome.OOM else None
     lacked = f", {figure(missing)} GiB too many" if missing else ""

@@ -1,14 +1,18 @@
 """Searches over tensor, pipeline and context parallelism, whole, on CPU workers: one model, whatever splits it."""
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.search.session import write_space
+from tests.search.session import Session, beyond_loopback, write_space
 from tests.search.studies import FOUND, RAN, Run, start
 from trainers.measuring.ladder import SHORT_ACCUM
+from trainers.values.journal import RungStart, TrialStart
+from trainers.values.layout import Layout
 from trainers.values.measurement import Measurement
 
 pytestmark = [pytest.mark.ray, pytest.mark.search]
@@ -18,6 +22,31 @@ def _searched(folder: Path, name: str, *argv: str) -> Run:
     with start(folder, name, 1, *argv, "--name", name) as session:
         ended = session.end()
     return Run(path=folder / "studies" / name, sessions=(ended,))
+
+
+def _listening_by_layout(session: Session, num_trials: int) -> dict[Layout, frozenset[tuple[str, str]]]:
+    """Of each of the first trials the sockets on which its search listens during a rung, by the trial's layout.
+
+    The trial's workers stand still while its sockets are read: a rung of a small model is soon over.
+    """
+    found: dict[Layout, frozenset[tuple[str, str]]] = {}
+    for number in range(num_trials):
+        rungs = session.wait_for(
+            "a further trial's rung",
+            lambda lines, number=number: list(dict.fromkeys(e.trial_id for e in lines if isinstance(e, RungStart)))[
+                number:
+            ],
+        )
+        layouts = {each.trial_id: each.layout for each in session.lines() if isinstance(each, TrialStart)}
+        workers = session.workers()
+        for each in workers:
+            with contextlib.suppress(psutil.Error):
+                each.suspend()
+        found[layouts[rungs[0]]] = session.listening()
+        for each in workers:
+            with contextlib.suppress(psutil.Error):  # one that was about to end
+                each.resume()
+    return found
 
 
 def _first_losses(run: Run) -> Iterator[tuple[Measurement, list[float]]]:
@@ -35,12 +64,19 @@ def test_every_degree_trains_the_same_model(tmp_path: Path) -> None:
         micro_batches=(1,),
         global_batch=2,
     )
-    run = _searched(tmp_path, "split", str(space), "--steps", "4", "--searcher", "sweep")
+    argv = (str(space), "--name", "split", "--steps", "4", "--searcher", "sweep")
+    with start(tmp_path, "split", 1, *argv) as session:
+        listening = _listening_by_layout(session, 4)
+        run = Run(path=tmp_path / "studies" / "split", sessions=(session.end(),))
     assert run.sessions[0].code in FOUND, run.sessions[0].err
     found = {(each.layout.tp, each.layout.pp, each.layout.cp): losses for each, losses in _first_losses(run)}
     assert found.keys() == {(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)}
     for degrees, losses in found.items():
         assert losses == pytest.approx(found[1, 1, 1], rel=1e-4), degrees
+
+    assert len(listening) == 4 and {each for found in listening.values() for each in beyond_loopback(found)} == set()
+    seen = [layout for layout, found in listening.items() if any("RayTrainWorker" in name for name, _ in found)]
+    assert any(max(layout.tp, layout.pp, layout.cp) > 1 for layout in seen), "no worker's sockets were seen"
 
 
 @pytest.mark.heavy

@@ -190,6 +190,36 @@ class TestLearning:
             again = resumed(parse(["--resume", "new", "--studies", str(studies)]), kept)
             assert again.study == kept
 
+    def test_all_studies_of_a_folder_teach_what_of_them_holds(self, studies: Path) -> None:
+        mini = _miniature()
+        for name, at, recipe, speed in (
+            ("newer-1", "2026-12-01T00:00:00+00:00", mini.recipe, 5e4),
+            ("other-1", "2026-12-02T00:00:00+00:00", search_spaces.load("gpt2").recipe, 1e3),
+        ):
+            versions = checkout.versions()
+            first = header(name, recipes=(recipe,), cluster=CPU, miniature=True, versions=versions, at=at)
+            with Study.create(studies, name) as study:
+                study.record(first)
+                cap = mini.device_memory_gib
+                for size in (1, 2):
+                    one = measurement(
+                        recipe=recipe, on=ON_TWO, conditions=None, cap_gib=cap, micro_batch=size, tokens_per_s=speed
+                    )
+                    study.record(Measured(measurement=one))
+        options = parse(["bloom7b", "--studies", str(studies), "--learn-from", f"{studies}/"])
+        subject = subject_of(read_request(options), Place(cluster=CPU, cpus_per_worker=1.0, driver_ip="::1"), None)
+        (earlier,) = subject.problem.earlier
+        assert earlier.candidate.micro_batches == (1, 2) and {each.tokens_per_s for each in earlier.results} == {5e4}
+        *of_each, unusable = subject.knowledge.sentences
+        learned = [each.split(" (")[0] for each in of_each if each.startswith("Learns from")]
+        assert learned == ["Learns from old-1", "Learns from newer-1"]
+        assert unusable.startswith("Nothing is learned from 1 of the studies: other-1: space bloom7b trains")
+
+    def test_a_folder_of_studies_of_other_models_alone_is_refused(self, studies: Path) -> None:
+        options = parse(["gpt2", "--studies", str(studies), "--learn-from", f"{studies}/"])
+        with pytest.raises(InputError, match="got --learn-from a study of another model"):
+            read_request(options)
+
     def test_a_resumed_study_goes_on_without_what_is_gone(self, studies: Path) -> None:
         options = parse(["--resume", "new", "--studies", str(studies)])
         assert resumed(options, StudyOptions(space="bloom7b", learn_from="gone-1")).study.learn_from is None

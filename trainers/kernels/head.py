@@ -18,7 +18,7 @@ from trainers.kernels.compiled import static
 from trainers.mesh.collectives import gather, reduce_in_place
 from trainers.profiling.kinds import LOSS
 from trainers.profiling.ranges import named
-from trainers.values.layout import Loss
+from trainers.values.layout_axes import Loss
 
 Inputs = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]]
 

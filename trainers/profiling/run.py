@@ -17,7 +17,7 @@ from trainers.engines import Engine
 from trainers.failures import RungFailure
 from trainers.measuring.context import Context
 from trainers.measuring.ladder import SHORT_ACCUM
-from trainers.measuring.rung import Rung
+from trainers.measuring.runner import StepRunner
 from trainers.profiling.kinds import ATTENTION, LOSS
 from trainers.profiling.ranges import naming
 from trainers.profiling.trace import has_kernels, step_sums
@@ -44,7 +44,7 @@ def run(context: Context, engine: Engine, source: Source, batch: BatchPoint) -> 
     """
     job = context.job
     accum = min(batch.grad_accum, SHORT_ACCUM) if engine.marks_micro_steps else batch.grad_accum
-    rung = Rung(context, engine, source, BatchPoint(micro_batch=batch.micro_batch, grad_accum=accum))
+    rung = StepRunner(context, engine, source, BatchPoint(micro_batch=batch.micro_batch, grad_accum=accum))
     rates = [job.recipe.learning_rate] * WARMUP_STEPS
     rung.curves(rates)
     context.meter.release()  # the point has fitted before; the profiler's own memory is no part of it
