@@ -21,8 +21,9 @@ from platform.session import ending, scaling
 from platform.session.replanned import with_plan
 from platform.study.folder import FOLDER_HELP, default_folder, located, user_path
 from platform.study.journal import JOURNAL
+from platform.study.lock import is_held
 from platform.study.several import is_several
-from platform.study.study import find, is_held, read
+from platform.study.study import find, read
 from platform.study.trust import not_written, other_owner
 
 _MIRROR_S = 120.0

@@ -155,7 +155,7 @@ def _check(plan: Plan, program: Program) -> None:
 
 def _write_plain(plan: Plan, out: Path, program: Program) -> list[str]:
     """Writes what the plain script reads whatever the program; what is not carried."""
-    from trainers.engines._torch import ADAFACTOR  # imports torch
+    from trainers.engines._settings import ADAFACTOR  # imports torch
     from trainers.training.export import write_config
 
     phase, recipe = plan.phases[0], plan.recipe

@@ -14,7 +14,8 @@ from platform.study.journal import JOURNAL, Tail, describe_newer
 from platform.study.plain_files import refuse_links
 from platform.study.study import find, is_study, names
 from platform.subject.planning import same_devices
-from search_spaces.space import Candidate, Space
+from search_spaces.candidate import Candidate
+from search_spaces.space import Space
 from trainers.values.cluster import Cluster
 from trainers.values.codec import identity
 from trainers.values.journal import StudyHeader

@@ -10,8 +10,9 @@ from platform.common.errors import InputError
 from platform.reports.files import LayoutFile, read_layout
 from platform.subject import knowledge
 from platform.subject.options import SearchOptions, StudyOptions
+from search_spaces.candidate import Candidate, Rejected
 from search_spaces.degrees import refilled
-from search_spaces.space import Candidate, Rejected, Space
+from search_spaces.space import Space
 from trainers import data
 from trainers.support import standing_refusal
 from trainers.values.batch import BatchPoint, divides

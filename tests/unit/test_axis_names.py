@@ -21,7 +21,9 @@ EVERY = frozenset(axes_of(Layout))
 
 AXES: Mapping[str, frozenset[str]] = {
     # The declarations.
-    "trainers/values/layout.py": EVERY,
+    "trainers/values/layout_axes.py": EVERY,
+    # What a layout is called and how its degrees number ranks.
+    "trainers/values/layout.py": EVERY - {"attention", "bucket_mib", "compile", "loss", "overlap", "prefetch", "reshard"},
     # Engines and kernels that implement axes.
     "trainers/engines/": EVERY,
     "trainers/kernels/": EVERY,
@@ -54,7 +56,8 @@ AXES: Mapping[str, frozenset[str]] = {
     "platform/training/": frozenset({"loss"}),
     # Its workers load the engine, and an export is of the plain model.
     "trainers/training/": frozenset({"attention", "engine", "loss"}),
-    "trainers/profiling/": frozenset({"attention", "compile", "loss"}),
+    # Exposed communication is told apart by mesh axis.
+    "trainers/profiling/": frozenset({"attention", "compile", "cp", "loss", "pp", "tp"}),
 }
 """File, or folder with a slash -> the axes that it names."""
 

@@ -1,4 +1,4 @@
-"""What `--layout` makes of a file, with and without a space beside it."""
+"""What a request means on a cluster: `--layout` with and without a space beside it, a `config.json`, an old study."""
 
 # pyright: reportPrivateUsage=false
 
@@ -13,13 +13,16 @@ import search_spaces
 from platform.cluster.nodes import Place
 from platform.common import checkout
 from platform.common.errors import InputError
+from platform.loop.budget import Budget
 from platform.search import parse
+from platform.session.dry_run import print_dry_run
 from platform.session.first_line import check_same, header_of
 from platform.study.history import History
 from platform.study.study import Study
 from platform.subject.options import StudyOptions
 from platform.subject.request import read_request, resumed
 from platform.subject.subject import Subject, subject_of
+from search_spaces.miniature import TIME_BUDGET_S
 from search_spaces.space import Space
 from tests.samples import header, measurement
 from trainers.values.batch import BatchPoint
@@ -105,6 +108,56 @@ def test_a_study_goes_on_only_with_the_recipe_and_the_layout_that_its_file_began
     other = dataclasses.replace(ON_TWO, checkpointing="full")
     with pytest.raises(InputError, match=r"layout file no longer holds what it measured \(FSDP2 stage 3"):
         check_same(history, _subject(tmp_path, GPU, recipe, on=other))
+
+
+class TestAConfigurationOnEightDevices:
+    """`platform.search path/to/config.json --gpus 8` without any `--set`."""
+
+    @pytest.fixture
+    def config(self, tmp_path: Path) -> Path:
+        """A Llama of 8 B parameters."""
+        sizes = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8}
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps({"model_type": "llama", **sizes, "intermediate_size": 14336, "vocab_size": 128256}))
+        return path
+
+    def _subject(self, config: Path, cluster: Cluster) -> Subject:
+        request = read_request(parse([str(config), "--gpus", "8"]))
+        return subject_of(request, Place(cluster=cluster, cpus_per_worker=1.0, driver_ip="127.0.0.1"), None)
+
+    def test_every_degree_is_planned_alone_and_together_with_the_kernels(
+        self, config: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        h200 = dataclasses.replace(GPU, device="NVIDIA H200", devices_per_node=8)
+        subject = self._subject(config, h200)
+        planned = [each.layout for each in subject.plan.candidates]
+        assert {each.world_size for each in planned} == {8}
+        degrees = {(each.data_parallel, each.cp, each.tp, each.pp) for each in planned}
+        assert {
+            (8, 1, 1, 1),
+            (4, 2, 1, 1),
+            (4, 1, 2, 1),
+            (4, 1, 1, 2),
+            (1, 2, 2, 2),
+            (1, 1, 8, 1),
+            (1, 1, 1, 8),
+        } <= degrees
+        assert {each.virtual for each in planned if each.pp == 2} == {1, 2}
+        plain = [each for each in planned if each.model_parallel == 1]
+        for axis, values in (("attention", 2), ("compile", 2), ("loss", 2), ("checkpointing", 2), ("engine", 3)):
+            assert len({getattr(each, axis) for each in plain}) == values, axis
+        print_dry_run(subject, Budget(), History())
+        said = capsys.readouterr().out
+        assert f"{len(planned)} trials with up to" in said
+        assert all(f"  would run  {each.label}, micro-batch" in said for each in planned)
+
+    def test_its_miniature_splits_over_eight_workers_in_a_longer_budget(self, config: Path) -> None:
+        on_eight = dataclasses.replace(CPU, device_memory_gib=1.0, devices_per_node=8)
+        subject = self._subject(config, on_eight)
+        layouts = [each.layout for each in subject.plan.candidates]
+        degrees = {(each.data_parallel, each.cp, each.tp, each.pp) for each in layouts}
+        assert subject.miniature and {(8, 1, 1, 1), (1, 2, 2, 2), (2, 1, 2, 2), (2, 4, 1, 1)} <= degrees
+        assert subject.space.time_budget_s == 4 * TIME_BUDGET_S
 
 
 class TestLearning:

@@ -14,13 +14,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.nn.parallel import DistributedDataParallel
 
 from trainers import weights
-from trainers.engines._torch import (
-    TorchEngine,
-    dtype_name,
-    half_dtype,
-    matmul_precision,
-    state_dtype,
-)
+from trainers.engines._settings import dtype_name, half_dtype, matmul_precision, state_dtype
+from trainers.engines._torch import TorchEngine
 from trainers.engines.state import Counters
 from trainers.models import Model
 from trainers.values.recipe import Recipe
