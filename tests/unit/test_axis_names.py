@@ -54,6 +54,10 @@ AXES: Mapping[str, frozenset[str]] = {
     "platform/reports/lessons.py": frozenset({"attention"}),
     "platform/reports/profile.py": frozenset({"attention"}),
     "platform/training/": frozenset({"loss"}),
+    "platform/reports/html/training.py": frozenset({"loss"}),
+    "platform/converging/": frozenset({"loss"}),
+    # Another engine keeps the first one's kernels, not its own stages.
+    "platform/converging/strategies.py": frozenset({"engine", "grad_sync", "zero_stage"}),
     # Its workers load the engine, and an export is of the plain model.
     "trainers/training/": frozenset({"attention", "engine", "loss"}),
     # Exposed communication is told apart by mesh axis.
