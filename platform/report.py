@@ -29,8 +29,9 @@ from platform.session import ending, scaling
 from platform.session.replanned import with_plan
 from platform.study.folder import FOLDER_HELP, default_folder, located, user_path
 from platform.study.journal import JOURNAL
+from platform.study.lock import is_held
 from platform.study.several import is_several, member, read_several
-from platform.study.study import find, is_held, is_study, read
+from platform.study.study import find, is_study, read
 from platform.study.trust import not_written, other_owner
 from trainers.values.codec import to_json
 from trainers.values.measurement import Measurement
