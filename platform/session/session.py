@@ -64,10 +64,7 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
             if study is None or options.dry_run:
                 print_dry_run(subject, budget, opening.history)
                 return 0
-            if opening.is_resumed:
-                study.record(Resume(argv=tuple(sys.argv[1:]), commit=checkout.commit(), study=opening.history.header))
-            else:
-                study.record(header_of(study.name, subject, searcher=request.searcher, uri=uri))
+            _record_beginning(study, opening, subject, uri)
             if not finished.why_over(study, request):
                 _start_workers(subject, place)
             mirror, end = _ending(opening, study, uri, options, shown=shown)
@@ -87,6 +84,14 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
         if fault:
             raise ClusterError(fault)
         return code
+
+
+def _record_beginning(study: Study, opening: Opened, subject: Subject, uri: str) -> None:
+    """Writes the session's first line into the journal."""
+    if opening.is_resumed:
+        study.record(Resume(argv=tuple(sys.argv[1:]), commit=checkout.commit(), study=opening.history.header))
+    else:
+        study.record(header_of(study.name, subject, searcher=opening.request.searcher, uri=uri))
 
 
 def _show_finished(opening: Opened, study: Study, uri: str, why: str, *, shown: bool) -> int:

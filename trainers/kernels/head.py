@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainers.kernels.compiled import static
-from trainers.mesh.collectives import gather
+from trainers.mesh.collectives import gather, reduce_in_place
 from trainers.profiling.kinds import LOSS
 from trainers.profiling.ranges import named
-from trainers.values.layout import Loss
+from trainers.values.layout_axes import Loss
 
 Inputs = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]]
 
@@ -194,9 +194,9 @@ def _split_part(
     # Padding is no label's: those of the next ranks would fall on it.
     labels = torch.where((labels >= rows.start) & (labels < rows.stop), labels - rows.start, -1)
     largest = logits.amax(dim=-1).float()
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
+    reduce_in_place(largest, group, dist.ReduceOp.MAX)
     sums = sums_of(logits, labels, largest)
-    dist.all_reduce(sums, group=group)
+    reduce_in_place(sums, group)
     return (sums[0].log() - sums[1]).sum(), gradient_of(logits, labels, largest, sums[0])
 
 
