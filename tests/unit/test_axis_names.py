@@ -35,7 +35,6 @@ AXES: Mapping[str, frozenset[str]] = {
     "search_spaces/": EVERY,
     "platform/subject/request.py": frozenset({"engine"}),
     # Readers and writers of tables.
-    "platform/replaying/recorded.py": EVERY,
     "platform/validating/show.py": EVERY,
     "platform/reports/table.py": frozenset({"attention", "dp_replicate", "dp_shard", "tp"}),  # published tables' words
     # Definitions of views: names of columns.
