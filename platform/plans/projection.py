@@ -54,7 +54,10 @@ class Taught:
         timed = tuple(
             each
             for each in measurements
-            if each.outcome in TIMED and each.step_time_s and not each.repeat and costs(each.layout.engine) is not None
+            if each.outcome in TIMED
+            and each.step_time_s
+            and not each.repeat
+            and costs(each.layout.rules.name) is not None
         )
         if not timed:
             raise InputError(f"study {name} has no step time to learn from: name one that measured a layout")
