@@ -88,8 +88,8 @@ def _add_places(add: Callable[..., argparse.Action]) -> None:
     add("--studies", type=_folder, default=default_folder(), metavar="DIR", help=FOLDER_HELP)
     add("--name", help="name of the study (default: the space's, with a number)")
     add("--resume", metavar="NAME", help="go on with a study (or the path of its folder): run only what is missing")
-    again = "with --name: go on with that study where it was begun, else begin it, so that one command does both"
-    add("--auto-resume", action="store_true", help=again)
+    auto = "with --name: go on with that study where it was begun, else begin it, so that one command does both"
+    add("--auto-resume", action="store_true", help=auto)
     copied = "copy the journal there as it grows, and --resume from there: a folder, or as s3://BUCKET/PREFIX"
     add("--copy-to", type=_folder, metavar="PLACE", help=copied)
     trust = "go on with a study of another user, whose space file is code that runs as you"

@@ -123,12 +123,12 @@ def vpc_of(ec2: Any, subnets: Sequence[str]) -> str:
         InputError: there is none, or they are of two.
     """
     if subnets:
-        found = {each["VpcId"] for each in ec2.describe_subnets(SubnetIds=list(subnets))["Subnets"]}
-        if len(found) != 1:
+        vpcs = {each["VpcId"] for each in ec2.describe_subnets(SubnetIds=list(subnets))["Subnets"]}
+        if len(vpcs) != 1:
             raise InputError(
-                f"the subnets {' and '.join(subnets)} must be of one VPC, got {' and '.join(sorted(found))}"
+                f"the subnets {' and '.join(subnets)} must be of one VPC, got {' and '.join(sorted(vpcs))}"
             )
-        return found.pop()
+        return vpcs.pop()
     default = ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
     if not default:
         raise InputError("the account has no default VPC in this region: give --subnet")
@@ -138,24 +138,24 @@ def vpc_of(ec2: Any, subnets: Sequence[str]) -> str:
 def security_group(ec2: Any, vpc: str, network: str) -> str:
     """The id of the group in the VPC, made where it is missing, with its rules and no other way in."""
     by_name = [{"Name": "group-name", "Values": [GROUP]}, {"Name": "vpc-id", "Values": [vpc]}]
-    found = ec2.describe_security_groups(Filters=by_name)["SecurityGroups"]
-    if not found:
+    groups = ec2.describe_security_groups(Filters=by_name)["SecurityGroups"]
+    if not groups:
         made = ec2.create_security_group(
             GroupName=GROUP, VpcId=vpc, Description="Nodes of layout searches: each other, and ssh from one network"
         )
-        found = ec2.describe_security_groups(GroupIds=[made["GroupId"]])["SecurityGroups"]
-    (group,) = found
-    ident = group["GroupId"]
-    itself = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": ident}]}
+        groups = ec2.describe_security_groups(GroupIds=[made["GroupId"]])["SecurityGroups"]
+    (group,) = groups
+    group_id = group["GroupId"]
+    itself = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group_id}]}
     ssh = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": network}]}
     if group["IpPermissions"]:  # what an earlier address was let in by goes
-        ec2.revoke_security_group_ingress(GroupId=ident, IpPermissions=group["IpPermissions"])
-    ec2.authorize_security_group_ingress(GroupId=ident, IpPermissions=[itself, ssh])
+        ec2.revoke_security_group_ingress(GroupId=group_id, IpPermissions=group["IpPermissions"])
+    ec2.authorize_security_group_ingress(GroupId=group_id, IpPermissions=[itself, ssh])
     # EFA wants a rule outwards to the group itself, beside the one to everywhere that every group has.
     outwards = [pair["GroupId"] for each in group["IpPermissionsEgress"] for pair in each.get("UserIdGroupPairs", ())]
-    if ident not in outwards:
-        ec2.authorize_security_group_egress(GroupId=ident, IpPermissions=[itself])
-    return ident
+    if group_id not in outwards:
+        ec2.authorize_security_group_egress(GroupId=group_id, IpPermissions=[itself])
+    return group_id
 
 
 def with_ids(text: str, *, group: str, subnet: str | None, private_subnet: str | None) -> str:

@@ -93,23 +93,39 @@ def slurm(folder: Path) -> Iterator[tuple[Machine, ...]]:
         raise
 
 
+STAND_IN_FOR_RAY = """\
+#!/bin/bash
+# The head runs the command, as `ray symmetric-run` does; the others wait for its end.
+echo "$(hostname) has token ${RAY_AUTH_TOKEN:0:8} for ${RAY_ADDRESS}: $*"
+while [ "$1" != -- ]; do shift; done; shift
+if [ "$SLURM_NODEID" = 0 ]; then "$@"; code=$?; touch "$STUDIES/over"; exit $code; fi
+while [ ! -e "$STUDIES/over" ]; do sleep 0.5; done
+"""
+STAND_IN_FOR_PYTHON = """\
+#!/bin/bash
+echo "search: $* of LAYOUT_SEARCH_NODES=$LAYOUT_SEARCH_NODES"
+trap 'sleep 5; echo "search was interrupted"; exit 130' TERM
+for _ in {1..600}; do sleep 1; done
+"""
+
+
 class Submitted:
     """The batch file, given to sbatch by the same line as often as it takes."""
 
-    def __init__(self, head: Machine, folder: Path) -> None:
+    def __init__(self, head: Machine, folder: Path, *, minutes: int, notice_s: int, venv: Path | None = None) -> None:
         self._head, self._folder = head, folder
         self.journal = folder / "studies" / "two" / "journal.jsonl"
         axes = {"engine": ("ddp",), "grad_sync": ("last", "every")}
         space = write_space(folder / "two.py", micro_batches=(1, 2, 4), global_batch=8, axes=axes)
-        self._line = ["sbatch", "--parsable", "--gres=none", "--time=5", "--signal=B:TERM@150"]
-        self._line += [f"--output={folder}/%j.out", f"--chdir={ROOT}", "deploy/slurm/search.sbatch", str(space)]
+        self._line = ["sbatch", "--parsable", "--gres=none", f"--time={minutes}", f"--signal=B:TERM@{notice_s}"]
+        self._line += [f"--output={folder}/%j.out", "deploy/slurm/search.sbatch", str(space)]
         self._line += ["--searcher=sweep", "--steps=4000", "--repeats=0"]
+        known = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))}
+        self._environment = {**known, "STUDIES": str(folder / "studies"), "VENV": str(venv or ROOT / ".venv")}
 
     def run(self) -> tuple[str, str]:
         """Submits it and waits for its end; how SLURM says that it ended, and what it printed."""
-        environment = {**os.environ, "STUDIES": str(self._folder / "studies"), "PWD": str(ROOT), "OMP_NUM_THREADS": "1"}
-        environment = {name: value for name, value in environment.items() if not name.startswith(("RAY_", "MLFLOW_"))}
-        job = self._head.run("env", "-C", str(ROOT), *self._line, environment=environment).strip()
+        job = self._head.run("env", "-C", str(ROOT), *self._line, environment=self._environment).strip()
         until_s = time.monotonic() + LONGEST_S
         while True:
             shown = self._head.run("scontrol", "show", "job", job)
@@ -126,10 +142,31 @@ class Submitted:
         return [line for line in Tail(self.journal).read() if isinstance(line, kind)]
 
 
+def test_before_the_time_limit_the_search_alone_gets_the_signal(slurm: tuple[Machine, ...], folder: Path) -> None:
+    """The batch file under SLURM's own time limit, with stand-ins for Ray and the search."""
+    stand_ins = folder / "venv" / "bin"
+    stand_ins.mkdir(parents=True)
+    (stand_ins / "activate").write_text(f"export PATH={stand_ins}:$PATH\n")
+    for name, text in (("ray", STAND_IN_FOR_RAY), ("python", STAND_IN_FOR_PYTHON)):
+        (stand_ins / name).write_text(text)
+        (stand_ins / name).chmod(0o755)
+    ended, said = Submitted(slurm[0], folder, minutes=2, notice_s=60, venv=folder / "venv").run()
+    assert ended == "FAILED 130", said  # the search's own code, and before SLURM's limit
+    assert "The job's time is nearly over" in said and "search was interrupted" in said
+    tokens = re.findall(
+        r"^(node\d) has token (\w{8}) for 10\.77\.0\.1:6379: symmetric-run .*--min-nodes 2 ", said, re.M
+    )
+    assert sorted(node for node, _ in tokens) == ["node1", "node2"]
+    assert len({token for _, token in tokens}) == 1
+    assert "--name two --auto-resume" in said and "of LAYOUT_SEARCH_NODES=2" in said
+    for machine in slurm:
+        assert "search-" not in machine.run("ls", "/tmp")
+
+
 def test_the_same_line_goes_on_after_the_time_limit_and_nothing_runs_twice(
     slurm: tuple[Machine, ...], folder: Path
 ) -> None:
-    submitted = Submitted(slurm[0], folder)
+    submitted = Submitted(slurm[0], folder, minutes=5, notice_s=150)
     ended, said = submitted.run()
     assert ended == "FAILED 130", said  # before the limit, by the search's own exit code
     assert "the search ends. The same sbatch line goes on with it" in said
