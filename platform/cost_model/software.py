@@ -31,9 +31,7 @@ def planned_columns(points: Sequence[Point], cluster: ClusterSpec) -> Columns:
     groups: dict[tuple[Recipe, tuple[tuple[str, str], ...]], list[int]] = {}
     for place, (recipe, layout, _) in enumerate(points):
         groups.setdefault((recipe, tuple(_row(recipe, layout, cluster.software).items())), []).append(place)
-    parts = [
-        _columns([points[place] for place in members], dict(row), cluster) for (_, row), members in groups.items()
-    ]
+    parts = [_columns([points[place] for place in members], dict(row), cluster) for (_, row), members in groups.items()]
     order = np.argsort([place for members in groups.values() for place in members], kind="stable")
     return joined(parts).take(order) if parts else from_points(points, cluster)
 

@@ -60,7 +60,6 @@ ENGINES = (
     # Stacks of published runs, and the words of tables.
     "platform/cost_model/published.py",
     "platform/cost_model/stacks.py",
-    "platform/cost_model/table.py",
     "search_spaces/",
 )
 """Files, and folders with a slash, that name engines of this project."""
