@@ -171,10 +171,10 @@ def _ranks(c: Columns, stages: Stages, owned: Array) -> tuple[_Rank, _Rank, _Ran
         divided by these (Megatron-LM, `schedules.py`: the warm-up of its interleaved schedule).
         """
         begun = c.pp - rank
-        chunks = 2 * (begun - 1) + (c.virtual_stages - 1) * c.pp + 1
+        chunks = 2 * (begun - 1) + (c.axes["virtual"] - 1) * c.pp + 1
         # Of published runs only the first rank's is taken: some begin fewer (arXiv 2407.21783, section 3.3.2).
-        interleaved = (c.virtual_stages > 1) & ((c.largest_blocks > 0) | (np.asarray(rank) == 0))
-        return np.minimum(np.where(interleaved, chunks / c.virtual_stages, begun), c.grad_accum)
+        interleaved = (c.axes["virtual"] > 1) & ((c.largest_blocks > 0) | (np.asarray(rank) == 0))
+        return np.minimum(np.where(interleaved, chunks / c.axes["virtual"], begun), c.grad_accum)
 
     head = np.where(c.tied > 0, c.embedding_parameters, c.table_parameters) / c.tp
     first = _Rank(

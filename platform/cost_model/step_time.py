@@ -133,11 +133,11 @@ def _slot(c: Columns, stages: Stages, block: _Block, head: Array) -> tuple[Array
 def _pipeline_s(c: Columns, block: _Block, slot: Array, head: Array) -> tuple[Array, Array]:
     """Seconds (of transfers, of the bubble). A micro-batch and virtual stage have two exchanges, of activations and of
     gradients."""
-    transfers = 2 * send_s(c, _boundary(c)) * c.virtual_stages + costs_of(c).instructions_s(c)
+    transfers = 2 * send_s(c, _boundary(c)) * c.axes["virtual"] + costs_of(c).instructions_s(c)
     through = c.layers * block.total + head
     return (
         np.where(c.pp > 1, (c.grad_accum + c.pp - 1) * transfers, 0.0),
-        np.where(c.pp > 1, (through - slot) / c.virtual_stages, 0.0),
+        np.where(c.pp > 1, (through - slot) / c.axes["virtual"], 0.0),
     )
 
 

@@ -12,7 +12,7 @@ from typing import get_args
 
 import numpy as np
 
-from platform.cost_model.columns import FIELDS, Columns, from_rows
+from platform.cost_model.columns import Columns, from_rows
 from platform.cost_model.features import Workload, features
 from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device_by_memory, find_node
 from platform.cost_model.layout_arrays import LayoutArrays
@@ -33,7 +33,8 @@ from platform.cost_model.published import (
 from platform.cost_model.rows import Row, number, wanted, whole_number, words
 from platform.cost_model.stacks import STAGES, data_parallelism_of, fact, has, software_of, with_software
 from trainers.values.axes import defaults_of
-from trainers.values.layout import Checkpointing, Layout
+from trainers.values.layout import Layout
+from trainers.values.layout_axes import Checkpointing
 from trainers.values.measurement import TIMED
 from trainers.values.spec import ModelSpec
 
@@ -290,7 +291,7 @@ def _interpret(row: Row, *, measured: bool) -> Run:
     cluster = _cluster(row)
     layout = _layout(row, model, cluster)
     columns = _columns(row, model, cluster, layout)
-    values = {name: getattr(columns, name).item() for name in FIELDS}
+    values = {name: value.item() for name, value in columns.arrays().items()}
     cap = number(row, "cap_gib")
     if cap is not None:
         # The cap is the allocator's: context and communicators lie outside of it.

@@ -9,7 +9,7 @@ from platform.common.text import figure
 from platform.cost_model.calibration import calibrate, places_of_rows
 from platform.cost_model.ordering import known_columns
 from platform.cost_model.predict import Prediction, predict
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from trainers.values.cluster import Cluster
 from trainers.values.journal import StudyHeader
 from trainers.values.measurement import TIMED, Measurement

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _MOST_LOST = 5
 """Attempts in a row that may be lost without a new checkpoint or a step further than all before."""
 _LOOK_S = 0.5
+_ONE_INTERRUPT_S = 1.0
+"""Ctrl-C and signals that come so soon after the first are the same one: `timeout` and shells send two."""
 _STOP_S = 120.0
 """What workers may take to save a checkpoint after Ctrl-C."""
 
@@ -127,12 +129,14 @@ class Session:
         thread = threading.Thread(target=lambda: ends.append(attempt.run(job, storage, nodes)), daemon=True)
         thread.start()
         interrupted, until_s = False, float("inf")
-        while thread.is_alive() and time.monotonic() < until_s:
+        while thread.is_alive() and (now_s := time.monotonic()) < until_s:
             try:
                 thread.join(_LOOK_S)
                 self._show(progress)
             except KeyboardInterrupt:
                 if interrupted:
+                    if now_s < until_s - _STOP_S + _ONE_INTERRUPT_S:
+                        continue
                     break
                 interrupted, until_s = True, time.monotonic() + _STOP_S
                 self._folder.ask_to_stop()

@@ -14,6 +14,8 @@ from trainers import data, engines
 from trainers.engines.step import Unmarked
 from trainers.values.layout import Layout
 
+pytestmark = pytest.mark.contract
+
 FSDP = Layout(engine="fsdp", zero_stage=3, attention="sdpa")
 LAYOUTS = {
     "replicas, tp": ("gpt2", Layout(engine="ddp", dp_replicate=2, tp=2, attention="sdpa")),

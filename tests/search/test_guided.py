@@ -21,7 +21,7 @@ from platform.searchers.guidance.worth import expected_saving, rungs_worth_it
 from platform.searchers.guided import Guided, _short
 from platform.searchers.problem import Costs, Earlier, Problem
 from search_spaces import load
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from tests.samples import layout, measurement, oom
 from tests.search.backend import RECIPE, candidates
 from trainers.values.cluster import Cluster
