@@ -168,7 +168,7 @@ def cells_of(runs: Sequence[Run]) -> dict[tuple[str, ...], list[int]]:
 
 
 def _search(runs: Sequence[Run], measured: Array, budget: int) -> tuple[list[int], Prediction]:
-    """Measures `budget` of the runs as a search does: always the unmeasured one that could be fastest (lowest 80 % end).
+    """Measures `budget` of the runs as a search does: always the one left that could be fastest (lowest 80 % end).
 
     Runs without a time (out of memory) are tried by nobody here: they have nothing to teach about time.
     """
