@@ -30,8 +30,12 @@ PermitRootLogin prohibit-password
 PidFile none
 """
 SETUP = """\
+python={python}
 mkdir -p /run/sshd {folder}/home
-mount --bind {folder}/home /root
+if [ {python} != "${{python#/root/}}" ]; then  # Python may lie in the home that is hidden below
+    mkdir -p {folder}/home/"${{python#/root/}}"; mount --bind {python} {folder}/home/"${{python#/root/}}"
+fi
+mount --rbind {folder}/home /root
 /usr/sbin/sshd -f {folder}/sshd_config
 """
 
@@ -54,7 +58,7 @@ def machine(folder: Path) -> Iterator[Machine]:
     for key in ("key", "host_key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)], check=True)
     try:
-        with machines(1, folder, SETUP.format(folder=folder)) as (made,):
+        with machines(1, folder, SETUP.format(folder=folder, python=sys.base_prefix)) as (made,):
             yield made
     except HostsError as error:
         if "Operation not permitted" in str(error) or ("iproute2" in str(error) and "CI" not in os.environ):
@@ -82,9 +86,9 @@ class Cluster:
         config["provider"] |= {"head_ip": "127.0.0.1", "worker_ips": []}
         config["auth"] = {"ssh_user": "root", "ssh_private_key": str(folder / "key")}
         # The environment of this checkout in place of a new one, which takes minutes and a package index.
-        (setup,) = config["setup_commands"]
+        *first, setup = config["setup_commands"]
         assert setup == "cd ~/layout-search && make setup"
-        config["setup_commands"] = [f"ln -sfn {Path(sys.prefix)} ~/layout-search/.venv"]
+        config["setup_commands"] = [*first, f"ln -sfn {Path(sys.prefix)} ~/layout-search/.venv"]
         self.file = folder / "cluster.yaml"
         self.file.write_text(yaml.safe_dump(config))
 
@@ -109,6 +113,7 @@ def test_from_ray_up_to_ray_down(machine: Machine, folder: Path, outside: subpro
     cluster.ray("get-auth-token", "--generate")
     cluster.ray("up", "--yes", "--no-config-cache", file)
     assert "raylet" in machine.run("ps", "-eo", "args")
+    assert machine.run("stat", "--format=%a", "/root/.ray/auth_token").strip() == "600"
     options = "--max-trials=1 --repeats=0 --steps=3"
     enter = "cd layout-search && . .venv/bin/activate && RAY_AUTH_MODE=token CUDA_VISIBLE_DEVICES="
     said = cluster.ray("exec", file, f"{enter} python -m platform.search tiny.py --name one {options}", timeout_s=900)
