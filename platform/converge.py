@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
         " trainings at most; 0 takes the first's by the square root of the batch (default: %(default)s)")  # fmt: skip
     add("--val-tokens", type=_at_least(1), metavar="N", help="tokens at the end of the data that are held out (default:"
         " 5 %%, at most a million)")  # fmt: skip
-    add("--out", default="convergence", metavar="FOLDER", help="the comparison's folder (default: %(default)s)")
+    add("--out", metavar="FOLDER", help="the comparison's folder (default: `convergence` beside the first layout)")
     add("--studies", default=default_folder(), metavar="DIR", help=FOLDER_HELP)
     add("--address", metavar="HOST:PORT", help='Ray to run on, "local" for one of its own')
     add("--json", action="store_true", help="print the comparison as JSON, alone on standard output")
@@ -72,7 +72,7 @@ def parse(argv: Sequence[str] | None = None) -> ConvergeOptions:
     values = vars(parser().parse_args(argv))
     values["targets"] = tuple(values["targets"])
     values["studies"] = user_path(values["studies"]).absolute()
-    values["out"] = user_path(values["out"]).absolute()
+    values["out"] = values["out"] and user_path(values["out"]).absolute()
     return ConvergeOptions(**values)
 
 

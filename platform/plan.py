@@ -73,7 +73,9 @@ def parser() -> argparse.ArgumentParser:
         default=THIS_PROJECT,
         help=f"whose trainers run the layouts: {', '.join(stacks.names())} (default: %(default)s, this project's)",
     )
-    made.add_argument("--node-gbps", metavar="GBIT/S", type=float, help="network of a node, in place of the catalogue's")
+    made.add_argument(
+        "--node-gbps", metavar="GBIT/S", type=float, help="network of a node, in place of the catalogue's"
+    )
     made.add_argument(
         "--learn-from", metavar="STUDY", type=Path, help="correct predictions by what a study of the model measured"
     )

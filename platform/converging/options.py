@@ -12,8 +12,8 @@ class ConvergeOptions:
     """Studies, layout files, and changes such as "optimizer=adafactor" to the first of these."""
     studies: Path
     """Absolute."""
-    out: Path
-    """Absolute: the comparison's folder."""
+    out: Path | None
+    """Absolute: the comparison's folder; None for `convergence` beside the first target's layout."""
     steps: int
     """Optimizer steps of the first target; the others train on as many tokens."""
     seeds: int

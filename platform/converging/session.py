@@ -1,23 +1,20 @@
-"""A comparison from its options to the answer: rates, trainings seed by seed, verdict, picture, MLflow."""
+"""A comparison from its options to the answer: learning rates, trainings seed by seed, then what they came to."""
 
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
+from pathlib import Path
 from typing import Any
 
 from platform.cluster.connection import connected
 from platform.cluster.nodes import Place
 from platform.common.errors import InputError
 from platform.common.say import say
-from platform.common.text import count
-from platform.converging.curves import Curves, read_curves
-from platform.converging.mlflow_runs import Comparison, log_comparison
+from platform.converging.conclusion import conclude
 from platform.converging.options import ConvergeOptions
-from platform.converging.picture import draw
 from platform.converging.rates import Rate, Rates, rate_of, short_tokens, try_rates
-from platform.converging.strategies import Strategy, read_strategies
-from platform.converging.verdict import Verdict, best_by_time, compare, sentences
+from platform.converging.strategies import Strategy, folder_of, read_strategies
 from platform.study.replace import replacing
 from platform.training.options import TrainOptions
 from platform.training.plan import make_plan
@@ -26,8 +23,6 @@ from platform.training.session import opened, train_on
 from platform.training.target import Target
 from trainers.values.codec import identity, to_json
 from trainers.values.training import Plan
-
-RESULT, PICTURE = "convergence.json", "convergence.png"
 
 
 def converge(options: ConvergeOptions) -> int:
@@ -38,180 +33,146 @@ def converge(options: ConvergeOptions) -> int:
         ClusterError: the cluster is at fault.
     """
     strategies = read_strategies(options)
-    tokens = options.steps * strategies[0].recipe.tokens_per_step
-    plans = [_plan(options, each, each.recipe.learning_rate, tokens) for each in strategies]  # refuses what cannot be
-    for each in strategies:
-        if each.recipe.tokens_per_step > tokens:
-            raise InputError(
-                f"{each.name} takes {each.recipe.tokens_per_step:,} tokens a step, the whole comparison has {tokens:,}:"
-                " give more --steps"
-            )
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"the folder {options.out} cannot be made: {error.strerror}") from error
-    rates = Rates(options.out / "rates.json")
-    with contextlib.ExitStack() as stack:
-        most = max(each.layout.world_size for each in strategies)
-        place: Place | None = None
-
-        def connect() -> Place:
-            nonlocal place
-            if place is None:
-                place = stack.enter_context(connected(options.address, cpu_workers=most))
-                for plan in plans:
-                    check_layouts(plan, place.cluster)
-            return place
-
-        for each in strategies:
-            _decide(options, strategies[0], each, tokens, rates, connect)
-        code = _train_all(options, strategies, tokens, rates, connect)
-    if code:
-        return code
-    _conclude(options, strategies, tokens, rates)
+    session = Session(options, strategies, folder_of(options))
+    session.check()
+    with session.on_a_cluster():
+        rates = {each.name: session.rate(each) for each in strategies}
+        if code := session.train(rates):
+            return code
+    conclude(
+        session.out,
+        strategies,
+        rates,
+        tokens=session.tokens,
+        seeds=options.seeds,
+        comparison_id=session.comparison_id,
+        studies=options.studies,
+        as_object=options.json,
+    )
     return 0
 
 
-def _decide(
-    options: ConvergeOptions,
-    first: Strategy,
-    strategy: Strategy,
-    tokens: int,
-    rates: Rates,
-    connect: Callable[[], Place],
-) -> None:
-    if rates.known(strategy) is not None:
-        return
+class Session:
+    """What one call of the command trains."""
 
-    def losses_of(tried: Sequence[float]) -> list[float]:
-        short = short_tokens(strategy, tokens)
-        assert short is not None
-        plans = {rate: _plan(options, strategy, rate, short) for rate in tried}
-        return try_rates(connect(), plans, options.out / "rates" / strategy.folder)
+    def __init__(self, options: ConvergeOptions, strategies: Sequence[Strategy], out: Path) -> None:
+        self._options, self._strategies, self.out = options, strategies, out
+        self.tokens = options.steps * strategies[0].recipe.tokens_per_step
+        self.comparison_id = identity(str(out))
+        """What the comparison's runs in MLflow are found by."""
+        self._clusters = contextlib.ExitStack()
+        self._place: Place | None = None
 
-    rate = rate_of(first, strategy, tokens=tokens, most=options.rates, losses_of=losses_of)
-    rates.decide(strategy, rate)
-    say(f"{strategy.name}: learning rate {rate.value:.3g}, {rate.source}.")
+    def check(self) -> None:
+        """Refuses what cannot be trained, and makes the folder.
 
+        Raises:
+            InputError: the first such thing.
+        """
+        for each in self._strategies:
+            self._plan(each, each.recipe.learning_rate, self.tokens)
+            if each.recipe.tokens_per_step > self.tokens:
+                raise InputError(
+                    f"{each.name} takes {each.recipe.tokens_per_step:,} tokens a step, the whole comparison has"
+                    f" {self.tokens:,}: give more --steps"
+                )
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"the folder {self.out} cannot be made: {error.strerror}") from error
 
-def _train_all(
-    options: ConvergeOptions, strategies: Sequence[Strategy], tokens: int, rates: Rates, connect: Callable[[], Place]
-) -> int:
-    """Every strategy with one seed, then with the next: what is ended early compares all the same."""
-    for seed in range(options.seeds):
-        for each in strategies:
-            rate = rates.known(each)
-            assert rate is not None
-            train_options = _train_options(options, each, rate.value, tokens, seed)
-            with opened(train_options) as training:
-                if training.is_complete:
-                    continue
-                say(f"{each.name}, seed {seed}:")
-                tags = {"comparison": comparison_id(options), "strategy": each.name}
-                if code := train_on(connect(), training, name=f"{each.name}, seed {seed}", tags=tags):
-                    return code
-    return 0
+    @contextlib.contextmanager
+    def on_a_cluster(self) -> Generator[None]:
+        """Within it `rate` and `train` connect to a cluster, once something is left to run."""
+        with self._clusters:
+            yield
 
+    def _connected(self) -> Place:
+        if self._place is None:
+            most = max(each.layout.world_size for each in self._strategies)
+            self._place = self._clusters.enter_context(connected(self._options.address, cpu_workers=most))
+            for each in self._strategies:
+                check_layouts(self._plan(each, each.recipe.learning_rate, self.tokens), self._place.cluster)
+        return self._place
 
-def comparison_id(options: ConvergeOptions) -> str:
-    """What the comparison's runs in MLflow are found by."""
-    return identity(str(options.out))
+    def rate(self, strategy: Strategy) -> Rate:
+        """The strategy's learning rate: what was decided before, else by trials or the rule."""
+        rates = Rates(self.out / "rates.json")
+        if (known := rates.known(strategy)) is not None:
+            return known
 
+        def losses_of(tried: Sequence[float]) -> list[float]:
+            short = short_tokens(strategy, self.tokens)
+            assert short is not None
+            plans = {rate: self._plan(strategy, rate, short) for rate in tried}
+            return try_rates(self._connected(), plans, self.out / "rates" / strategy.folder)
 
-def _train_options(options: ConvergeOptions, strategy: Strategy, rate: float, tokens: int, seed: int) -> TrainOptions:
-    folder = options.out / strategy.folder
-    file = folder / "layout.json"
-    folder.mkdir(parents=True, exist_ok=True)
-    parts = {"recipe": strategy.recipe, "layout": strategy.layout, "batch": strategy.batch}
-    with replacing(file) as part:
-        part.write_text(json.dumps({name: to_json(value) for name, value in parts.items()}, indent=2) + "\n")
-    return TrainOptions(
-        target=str(file),
-        out=folder / f"seed-{seed}",
-        seed=seed,
-        learning_rate=rate,
-        tokens=tokens,
-        keep=1,
-        **_common(options),
-    )
+        first, most = self._strategies[0], self._options.rates
+        rate = rate_of(first, strategy, tokens=self.tokens, most=most, losses_of=losses_of)
+        rates.decide(strategy, rate)
+        say(f"{strategy.name}: learning rate {rate.value:.3g}, {rate.source}.")
+        return rate
 
+    def train(self, rates: dict[str, Rate]) -> int:
+        """Every strategy with one seed, then with the next, as far as that is not done; the exit code."""
+        for seed in range(self._options.seeds):
+            for each in self._strategies:
+                with opened(self._train_options(each, rates[each.name].value, seed)) as training:
+                    if training.is_complete:
+                        continue
+                    name = f"{each.name}, seed {seed}"
+                    say(f"{name}:")
+                    tags = {"comparison": self.comparison_id, "strategy": each.name}
+                    if code := train_on(self._connected(), training, name=name, tags=tags):
+                        return code
+        return 0
 
-def _common(options: ConvergeOptions) -> dict[str, Any]:
-    """What all trainings share: data, schedule, held-out loss."""
-    return {
-        "studies": options.studies, "data": options.data, "data_order": None, "recipe": None, "lr_schedule": "cosine",
-        "warmup_tokens": None, "decay_tokens": None, "final_share": None, "val_tokens": options.val_tokens,
-        "val_every": None, "val_data": None, "phases": (), "start_from": None, "checkpoint_s": 600.0,
-        "checkpoint_steps": None, "address": options.address, "json": False,
-    }  # fmt: skip
+    def _train_options(self, strategy: Strategy, rate: float, seed: int) -> TrainOptions:
+        folder = self.out / strategy.folder
+        file = folder / "layout.json"
+        folder.mkdir(parents=True, exist_ok=True)
+        parts = {"recipe": strategy.recipe, "layout": strategy.layout, "batch": strategy.batch}
+        with replacing(file) as part:
+            part.write_text(json.dumps({name: to_json(value) for name, value in parts.items()}, indent=2) + "\n")
+        options = self._common(str(file), rate, self.tokens)
+        return dataclasses.replace(options, out=folder / f"seed-{seed}", seed=seed)
 
+    def _plan(self, strategy: Strategy, rate: float, tokens: int) -> Plan:
+        """The plan of a training with seed 0, checked without a device.
 
-def _plan(options: ConvergeOptions, strategy: Strategy, rate: float, tokens: int) -> Plan:
-    """The plan of a training, checked without a device.
+        Raises:
+            InputError: it cannot be trained so.
+        """
+        target = Target(
+            name=strategy.name,
+            folder=self.out,
+            layout=strategy.layout,
+            recipe=strategy.recipe,
+            batch=strategy.batch,
+        )
+        return make_plan(self._common(strategy.name, rate, tokens), target, None)
 
-    Raises:
-        InputError: it cannot be trained so.
-    """
-    target = Target(
-        name=strategy.name,
-        folder=options.out,
-        layout=strategy.layout,
-        recipe=strategy.recipe,
-        batch=strategy.batch,
-    )
-    given = TrainOptions(
-        target=strategy.name, out=options.out, seed=0, learning_rate=rate, tokens=tokens, keep=1, **_common(options)
-    )
-    return make_plan(given, target, None)
-
-
-def _conclude(options: ConvergeOptions, strategies: Sequence[Strategy], tokens: int, rates: Rates) -> None:
-    trainings: dict[str, dict[int, Curves]] = {
-        each.name: {seed: read_curves(options.out / each.folder / f"seed-{seed}") for seed in range(options.seeds)}
-        for each in strategies
-    }
-    verdict = compare(trainings, tokens)
-    lines = sentences(verdict)
-    best = best_by_time(verdict)
-    if best is not None and verdict.target_loss is not None:
-        lines.insert(0, f"Soonest at loss {verdict.target_loss:.3f}: {best}.")
-    decided = {each.name: rate for each in strategies if (rate := rates.known(each)) is not None}
-    lines += [f"{name}: learning rate {rate.value:.3g}, {rate.source}." for name, rate in decided.items()]
-    title = f"{strategies[0].recipe.model.name}, {count(tokens)} tokens, {options.seeds} seeds"
-    picture = draw(trainings, options.out / PICTURE, title=title)
-    result = _as_object(verdict, decided, lines)
-    with replacing(options.out / RESULT) as part:
-        part.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
-    compared = Comparison(
-        id=comparison_id(options),
-        name=options.out.name,
-        model=strategies[0].recipe.model.name,
-        target_loss=verdict.target_loss,
-        lines=tuple(lines),
-        files=(picture, options.out / RESULT),
-    )
-    look = log_comparison(compared, verdict, options.studies)
-    if options.json:
-        print(json.dumps(result, allow_nan=False))
-    else:
-        print(*lines, "Files:", f"  {picture}", f"  {options.out / RESULT}", sep="\n")
-    say(look)
-
-
-def _as_object(verdict: Verdict, rates: dict[str, Rate], lines: Sequence[str]) -> dict[str, Any]:
-    return {
-        "target_loss": verdict.target_loss,
-        "equal_tokens": verdict.equal_tokens,
-        "equal_hours": verdict.equal_hours,
-        "strategies": {
-            name: {
-                "learning_rate": rates[name].value,
-                "learning_rate_source": rates[name].source,
-                "spread": verdict.spread(name),
-                "seeds": {str(seed): dataclasses.asdict(each) for seed, each in of.items()},
-            }
-            for name, of in verdict.marks.items()
-        },
-        "left_out": dict(verdict.left_out),
-        "answer": list(lines),
-    }
+    def _common(self, target: str, rate: float, tokens: int) -> TrainOptions:
+        """What all trainings share: data, schedule, held-out loss."""
+        options = self._options
+        unset: dict[str, Any] = dict.fromkeys(
+            ("data_order", "recipe", "warmup_tokens", "decay_tokens", "final_share", "val_every", "val_data",
+             "start_from", "checkpoint_steps")
+        )  # fmt: skip
+        return TrainOptions(
+            target=target,
+            studies=options.studies,
+            tokens=tokens,
+            out=self.out,
+            data=options.data,
+            learning_rate=rate,
+            lr_schedule="cosine",
+            val_tokens=options.val_tokens,
+            phases=(),
+            seed=0,
+            checkpoint_s=600.0,
+            keep=1,
+            address=options.address,
+            json=False,
+            **unset,
+        )

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from platform.common.errors import InputError
@@ -64,6 +65,17 @@ def read_strategies(options: ConvergeOptions) -> list[Strategy]:
                 f" {first.recipe.seq_len}, {each.name} {each.recipe.model.name} at {each.recipe.seq_len}"
             )
     return strategies
+
+
+def folder_of(options: ConvergeOptions) -> Path:
+    """The comparison's folder.
+
+    Raises:
+        InputError: the first target cannot be read.
+    """
+    if options.out is not None:
+        return options.out
+    return read_target(options.targets[0], options.studies, None).folder.with_name("convergence")
 
 
 def _of_target(target: Target, text: str) -> Strategy:

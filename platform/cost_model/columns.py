@@ -182,7 +182,7 @@ class Columns:
     inter_hop: Array
     """Of one step of a ring from node to node."""
     rounding: Array
-    """See `features.ROUNDING`."""
+    """See `stack_columns.ROUNDING`."""
     spread: Array
     """Deviation of the cluster in log space: from run to run, and of a device on which no run was at hand."""
     link_sigma: Array

@@ -6,18 +6,11 @@ from collections.abc import Mapping
 from typing import get_args
 
 from platform.cost_model import constants
-from platform.cost_model.features import (
-    PREFETCH,
-    ROUNDING,
-    STACK_HOST,
-    UNFUSED_NORM_BYTES,
-    UNFUSED_NORM_PASSES,
-    Workload,
-    stack_costs,
-)
+from platform.cost_model.features import PREFETCH, UNFUSED_NORM_BYTES, UNFUSED_NORM_PASSES, Workload
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.kernels import activation_passes, inner_copies, logit_bytes, loss_kind, pads_vocabulary
 from platform.cost_model.rows import Row, number, words
+from platform.cost_model.stack_columns import ROUNDING, STACK_HOST, stack_costs
 from platform.cost_model.stacks import data_parallelism_of, fact, has, software_of
 from trainers import architectures
 from trainers.architectures import architecture_of

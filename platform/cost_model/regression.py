@@ -159,6 +159,9 @@ def _weighed(kernel: Array, noise: Array, residuals: Array, tail: float) -> tupl
             break
     _, log_determinant = np.linalg.slogdet(inverse)
     likelihood = -0.5 * float(residuals @ inverse @ residuals) + 0.5 * float(log_determinant)
+    if math.isfinite(tail):
+        # The weights' own prior, a gamma distribution: what is explained as stalls costs likelihood too.
+        likelihood += 0.5 * tail * float((np.log(weights) - weights + 1).sum())
     return inverse, likelihood - 0.5 * len(residuals) * math.log(2 * math.pi)
 
 

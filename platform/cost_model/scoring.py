@@ -120,7 +120,9 @@ def score_by_others(runs: Sequence[Run], teaching: Sequence[Run]) -> Scored:
     every = predict(columns)
     places = places_of_rows([axes_of(run) for run in both], columns, every)
     corrected = calibrate(places, every, np.arange(len(taught)), _measured_s(taught)).corrected
-    times = tuple(np.asarray(each)[len(taught) :] for each in (corrected.step.total_s, corrected.low_s, corrected.high_s))
+    times = tuple(
+        np.asarray(each)[len(taught) :] for each in (corrected.step.total_s, corrected.low_s, corrected.high_s)
+    )
     return _scored(runs, prediction, times, np.zeros(len(runs), dtype=bool))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from platform.cost_model.columns import FIELDS, Columns
+from platform.cost_model.columns import Columns
 from platform.cost_model.features import Workload, features, from_points, joined
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.layout_arrays import AXES, LayoutArrays
@@ -31,9 +31,7 @@ def planned_columns(points: Sequence[Point], cluster: ClusterSpec) -> Columns:
     groups: dict[tuple[Recipe, tuple[tuple[str, str], ...]], list[int]] = {}
     for place, (recipe, layout, _) in enumerate(points):
         groups.setdefault((recipe, tuple(_row(recipe, layout, cluster.software).items())), []).append(place)
-    parts = [
-        _columns([points[place] for place in members], dict(row), cluster) for (_, row), members in groups.items()
-    ]
+    parts = [_columns([points[place] for place in members], dict(row), cluster) for (_, row), members in groups.items()]
     order = np.argsort([place for members in groups.values() for place in members], kind="stable")
     return joined(parts).take(order) if parts else from_points(points, cluster)
 
@@ -66,7 +64,9 @@ def _columns(points: Sequence[Point], row: Row, cluster: ClusterSpec) -> Columns
     recipe, tp = points[0][0], float(row["tp"])
     work = dataclasses.replace(Workload.of(recipe), modules=modules_of(row))
     engine = data_parallelism_of(row)
-    layouts = [{name: getattr(layout, name) for name in AXES} | {"engine": engine} for _, layout, _ in points]
+    # How it communicates beside its computing is its stack's.
+    given = {"engine": engine, "overlap": "default"}
+    layouts = [{name: getattr(layout, name) for name in AXES} | given for _, layout, _ in points]
     return features(
         work,
         LayoutArrays.of(layouts),
@@ -80,7 +80,7 @@ def _columns(points: Sequence[Point], row: Row, cluster: ClusterSpec) -> Columns
 def distinct(columns: Columns, rows: Sequence[int]) -> list[int]:
     """Those of `rows` that differ from every earlier one in some column: layouts that a software runs alike are one."""
     seen: dict[bytes, int] = {}
-    matrix = np.stack([np.broadcast_to(getattr(columns, name), columns.shape) for name in FIELDS], axis=-1)
+    matrix = np.stack([np.broadcast_to(each, columns.shape) for each in columns.arrays().values()], axis=-1)
     for row in rows:
         seen.setdefault(matrix[row].tobytes(), int(row))
     return list(seen.values())

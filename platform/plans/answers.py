@@ -143,9 +143,7 @@ def _layouts(asked: Question) -> Answer:
     for recipe in recipes_of(space):
         try:
             cap = options.device_memory_gib
-            plans.append(
-                best_plan(space, recipe, cluster, top=options.top, memory_cap_gib=cap, taught=asked.taught)
-            )
+            plans.append(best_plan(space, recipe, cluster, top=options.top, memory_cap_gib=cap, taught=asked.taught))
         except InputError as error:
             without[recipe.label] = error
     if not plans:

@@ -144,7 +144,9 @@ def best_plan(
         cluster=cluster,
         best=tuple(
             dataclasses.replace(
-                planned_at(recipe, points.layouts[row], points.batches[row], cluster, prediction, int(row), int(rows[0])),
+                planned_at(
+                    recipe, points.layouts[row], points.batches[row], cluster, prediction, int(row), int(rows[0])
+                ),
                 measured=projection is not None and bool(projection.measured[row]),
             )
             for row in rows[:top]

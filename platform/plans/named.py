@@ -103,7 +103,9 @@ def _lacks(columns: Any, prediction: Any, row: int) -> str:
 
 def show_named(points: Sequence[NamedPoint], cluster: ClusterSpec, tokens: float, console: Console) -> None:
     """The points as a table."""
-    console.print(f"on {cluster_label(cluster)}, run by {cluster.software}, predicted, nothing measured", highlight=False)
+    console.print(
+        f"on {cluster_label(cluster)}, run by {cluster.software}, predicted, nothing measured", highlight=False
+    )
     wide = console.width >= _WIDE
     names = ("point", "batch", "GiB", "step s", "80 %", "tok/s", "MFU", "days", "fits")
     table = table_of(*names, *(("layout",) if wide else ()))

@@ -9,7 +9,14 @@ from platform.plans.picture import check_path
 from search_spaces.space import Space
 from trainers.values.codec import shortened
 
-_LARGEST = {"top": 1e6, "micro_batch": 1e6, "tokens": 1e18, "device_memory_gib": 1e6, "price_per_gpu_h": 1e6, "node_gbps": 1e6}
+_LARGEST = {
+    "top": 1e6,
+    "micro_batch": 1e6,
+    "tokens": 1e18,
+    "device_memory_gib": 1e6,
+    "price_per_gpu_h": 1e6,
+    "node_gbps": 1e6,
+}
 """By option: a number must be above 0 and no larger, so that nothing overflows; what is no number is refused too."""
 _QUESTIONS = ("max_model", "min_nodes", "batch_rampup")
 _BY_AXES = ("gpus", "min_nodes", "batch_rampup")

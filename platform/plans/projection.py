@@ -54,7 +54,10 @@ class Taught:
         timed = tuple(
             each
             for each in measurements
-            if each.outcome in TIMED and each.step_time_s and not each.repeat and costs(each.layout.engine) is not None
+            if each.outcome in TIMED
+            and each.step_time_s
+            and not each.repeat
+            and costs(each.layout.rules.name) is not None
         )
         if not timed:
             raise InputError(f"study {name} has no step time to learn from: name one that measured a layout")
@@ -73,7 +76,9 @@ class Taught:
         calibration = calibrate(places_of_rows(axes, both, everything), everything, np.arange(len(mine)), steps)
         # Memory is the catalogue's capacity of these devices, which the caller may have capped.
         step = take(calibration.corrected, slice(len(mine), None))
-        corrected = dataclasses.replace(prediction, step=step.step, sigma=step.sigma, low_s=step.low_s, high_s=step.high_s)
+        corrected = dataclasses.replace(
+            prediction, step=step.step, sigma=step.sigma, low_s=step.low_s, high_s=step.high_s
+        )
         measured = self._measured_s(points, cluster)
         known = np.isfinite(measured)
         errors = f"{calibration.error_before:.1%} off as predicted, {calibration.error_after:.1%} by the others of them"
@@ -121,10 +126,10 @@ def _with_measured(prediction: Prediction, measured: Array) -> Prediction:
     """`prediction` with the measured step times in place of its own, and the interval of a measurement."""
     known = np.isfinite(measured)
     scale = np.where(known, measured / prediction.step.total_s, 1.0)
-    parts = {
-        field.name: getattr(prediction.step, field.name) * scale for field in dataclasses.fields(prediction.step)
-    }
+    parts = {field.name: getattr(prediction.step, field.name) * scale for field in dataclasses.fields(prediction.step)}
     sigma = np.where(known, NOISE_SIGMA, prediction.sigma)
     step = dataclasses.replace(prediction.step, **parts)
     width = np.exp(Z_80 * sigma)
-    return dataclasses.replace(prediction, step=step, sigma=sigma, low_s=step.total_s / width, high_s=step.total_s * width)
+    return dataclasses.replace(
+        prediction, step=step, sigma=sigma, low_s=step.total_s / width, high_s=step.total_s * width
+    )

@@ -14,7 +14,13 @@ from trainers.values.layout import Layout
 
 ZERO_3 = Layout(engine="deepspeed", zero_stage=3, dp_shard=2, grad_sync="every")
 KERNELS = Layout(
-    engine="fsdp", zero_stage=3, dp_shard=2, attention="flex", loss="chunked", compile="block", checkpointing="selective"
+    engine="fsdp",
+    zero_stage=3,
+    dp_shard=2,
+    attention="flex",
+    loss="chunked",
+    compile="block",
+    checkpointing="selective",
 )
 
 

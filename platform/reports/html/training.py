@@ -62,8 +62,10 @@ def _gate_curve(gate: GateCurves) -> Curve:
 
 
 def _trainings(folders: Sequence[Path]) -> list[Path]:
-    """Records of the trainings in the studies' folders, directly or one folder deeper."""
-    found = [path for folder in folders for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{RECORDS}")]
+    """Records of the trainings in the studies' folders, and those of a comparison in there."""
+    found = [
+        path for folder in folders for pattern in ("*", "*/*", "*/*/*") for path in folder.glob(f"{pattern}/{RECORDS}")
+    ]
     return sorted(set(found))
 
 
