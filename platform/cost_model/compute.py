@@ -95,8 +95,8 @@ def _attention_seconds(columns: Columns, tokens: Array) -> tuple[Array, Array]:
     Eager: two full batched products whose operands pass through memory, and passes over the scores [heads, s, s].
     """
     seq, heads = columns.seq_len, columns.heads / columns.tp
-    head_dim = columns.hidden / columns.heads
-    width = columns.hidden / columns.tp
+    head_dim = columns.attention_width / columns.heads
+    width = columns.attention_width / columns.tp
     triangle = 2 * tokens * seq * width
     flash_rate = columns.flash_flops * seq / (seq + FLASH_HALF_LENGTH)
     flash = triangle / (flash_rate * np.where(columns.flash > 0, columns.flash, 1.0))
@@ -156,25 +156,26 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
     """Seconds of one block: products by roofline, attention, element-wise passes; the launch floor is the caller's."""
     tokens = columns.micro_batch * columns.seq_len / columns.cp
     h, tp = columns.hidden, columns.tp
-    qkv = (h + 2 * columns.kv_width) / tp
+    heads = columns.attention_width / tp
+    qkv = heads + 2 * columns.kv_width / tp
     inner = columns.ffn / tp
     up = inner * (1 + columns.gated)
     attention, attention_backward = _attention_seconds(columns, tokens)
 
     products = (
         matmul_s(columns, tokens, qkv, h)
-        + matmul_s(columns, tokens, h, h / tp)
+        + matmul_s(columns, tokens, h, heads)
         + matmul_s(columns, tokens, up, h)
         + matmul_s(columns, tokens, h, inner)
     )
     products_backward = (
         _backward_matmul_s(columns, tokens, qkv, h)
-        + _backward_matmul_s(columns, tokens, h, h / tp)
+        + _backward_matmul_s(columns, tokens, h, heads)
         + _backward_matmul_s(columns, tokens, up, h)
         + _backward_matmul_s(columns, tokens, h, inner)
     )
     replicated = FUSED_REPLICATED * h / np.where(columns.sequence_parallel > 0, tp, 1.0)
-    rotation = ROTARY_PASSES * columns.rotary * (h + columns.kv_width) / tp
+    rotation = ROTARY_PASSES * columns.rotary * (heads + columns.kv_width / tp)
     is_fused = columns.fused > 0
     wide = np.where(
         costs_of(columns).autocasts(columns),
