@@ -1,4 +1,4 @@
-"""Phi-3 and Phi-4: Llama with one matrix for queries, keys and values and one for gate and up, and a window on request."""
+"""Phi-3 and Phi-4: Llama with one matrix for queries, keys and values and one for gate and up, with a window or not."""
 
 from trainers.architectures.windows import WindowInEveryBlock
 

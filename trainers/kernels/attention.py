@@ -161,7 +161,7 @@ def _is_past(share: Share) -> torch.Tensor:
 
 
 def _seen(queries: torch.Tensor, keys: torch.Tensor, window: int | None) -> torch.Tensor:
-    """Whether a query at one position sees a key at another: itself and the `window` - 1 before it, or all before it."""
+    """Whether a query at a position sees a key at another: itself and the `window` - 1 before it, or all before it."""
     seen = queries >= keys
     return seen if window is None else seen & (queries - keys < window)
 

@@ -85,7 +85,9 @@ class ModelSpec:
                 f" {shortened(self.window)} tokens in {shortened(self.window_layers)} blocks"
             )
         if not 0 <= self.logit_softcap < math.inf:
-            raise ValueError(f"logit_softcap of {self.name} must be a finite number of at least 0, got {self.logit_softcap}")
+            raise ValueError(
+                f"logit_softcap of {self.name} must be a finite number of at least 0, got {self.logit_softcap}"
+            )
         if self.hidden_size % self.num_heads and not self.head_width:
             raise ValueError(
                 f"hidden_size {self.hidden_size} of {self.name} is not a multiple of its {self.num_heads} heads"
@@ -195,8 +197,8 @@ class ModelSpec:
         for key in _EXPERTS:
             if config.get(key):
                 raise ValueError(
-                    f"{key} of {name} is {shortened(config[key])}: this project trains no mixtures of experts yet, take a"
-                    " model without them"
+                    f"{key} of {name} is {shortened(config[key])}: this project trains no mixtures of experts,"
+                    " take a model without them"
                 )
         if kind not in architectures.names():
             known = ", ".join(architectures.names())
