@@ -44,7 +44,7 @@ class Conditions:
     """Memory of one device."""
     num_nodes: int
     versions: Mapping[str, str]
-    """Python, torch, CUDA, NCCL, driver, transformers, deepspeed, ray."""
+    """Python, torch, CUDA, cuDNN, NCCL, driver, transformers, deepspeed, ray."""
     environment: Mapping[str, str]
     """Variables that matter to speed or mathematics (allocator, NCCL, TF32), as set on rank 0."""
     commit: str
