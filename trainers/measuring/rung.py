@@ -23,6 +23,7 @@ from trainers.measuring.ladder import (
 )
 from trainers.measuring.marks import StepMarks
 from trainers.measuring.sampling import Sampled
+from trainers.measuring.sdpa import kernel_of
 from trainers.measuring.steps import Steps, losses_of, timed_steps
 from trainers.mesh.stages import timed_accumulations
 from trainers.values.batch import BatchPoint
@@ -299,6 +300,7 @@ class Rung:
             grad_norms=tuple(self._norms),
             step_times_s=tuple(self._times_s),
             conditions=c.conditions(),
+            sdpa_kernel=kernel_of(job.recipe, job.layout, c.device),
             **speed_fields(job, batch, timed.windows, accum, c.matmul_peak_tflops),
             **memory_fields(memory),
             **device_fields(timed.windows),
