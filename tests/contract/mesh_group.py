@@ -200,7 +200,8 @@ def _longer_window() -> Generator[None, None, None]:
 
 
 def _without_norm_of_heads(normed: Any) -> Any:
-    return lambda self, hidden: hidden if hidden.ndim == 4 else normed(self, hidden)
+    # The weight stays in the graph: DDP waits for its gradient.
+    return lambda self, hidden: hidden + 0 * normed(self, hidden) if hidden.ndim == 4 else normed(self, hidden)
 
 
 def _biased_rows(self: Any, x: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trainers import weights
-from trainers.measuring.sdpa import kernel_of
+from trainers.kernels.sdpa import kernel_of
 from trainers.models import build
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
@@ -34,7 +34,7 @@ def test_the_recorded_kernel_is_the_one_that_runs(spec: ModelSpec, allowed: SDPB
     model = build(spec, attention="sdpa")
     weights.materialise(model.module, names=model.names, seed=1, std=0.02, device=CPU)
     with sdpa_kernel(allowed or BACKENDS):
-        recorded = kernel_of(_recipe(spec), Layout(attention="sdpa"), CPU)
+        recorded = kernel_of(_recipe(spec), Layout(engine="ddp", attention="sdpa"), CPU)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
             model.module(torch.arange(24)[None]).logits.sum().backward()
     ran = {SEEN[event.key] for event in profiler.key_averages() if event.key in SEEN}
@@ -44,5 +44,5 @@ def test_the_recorded_kernel_is_the_one_that_runs(spec: ModelSpec, allowed: SDPB
 
 def test_other_attention_has_none() -> None:
     recipe = _recipe(LLAMA)
-    assert kernel_of(recipe, Layout(attention="eager"), CPU) == ""
-    assert kernel_of(recipe, Layout(attention="flex"), CPU) == "flash"
+    assert kernel_of(recipe, Layout(engine="ddp", attention="eager"), CPU) == ""
+    assert kernel_of(recipe, Layout(engine="ddp", attention="flex"), CPU) == "flash"

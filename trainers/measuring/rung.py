@@ -12,6 +12,7 @@ from trainers.engines import Engine
 from trainers.engines.step import StepResult
 from trainers.failures import RungFailure
 from trainers.kernels.compiled import num_compilations
+from trainers.kernels.sdpa import kernel_of
 from trainers.measuring.context import Context
 from trainers.measuring.figures import Shorter, Timed, Window, device_fields, judge, memory_fields, speed_fields
 from trainers.measuring.host import HostSampled, host_fields
@@ -23,7 +24,6 @@ from trainers.measuring.ladder import (
 )
 from trainers.measuring.marks import StepMarks
 from trainers.measuring.sampling import Sampled
-from trainers.measuring.sdpa import kernel_of
 from trainers.measuring.steps import Steps, losses_of, timed_steps
 from trainers.mesh.stages import timed_accumulations
 from trainers.values.batch import BatchPoint
