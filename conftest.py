@@ -34,29 +34,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Returns what hands tests to the processes of `pytest -n`: file by file, but all that start several processes to
-    one of them.
+    """Returns what hands tests to the processes of `pytest -n`: file by file to whichever is free, but all that start
+    Ray to one of them.
     """
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduler(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return file if _phase(ROOT / file) == len(_PHASES) else "several processes"
+            return "ray" if _PHASES[_phase(ROOT / file)] in ("ray", "search") else file
 
     return Scheduler(config, log)
 
 
-# Tests that start several processes run from the start, one after another. Whole searches come last among those that
-# start Ray: by then the other process may be done, and the machine quiet.
-_PHASES = ("contract", "ray", "search")
+# Groups of training processes come first, in both processes: they keep all cores busy. Then one of the two starts Rays
+# one after another, which mostly wait, while the other computes. Whole searches come last among them: by then the other
+# process may be done, and the machine quiet.
+_PHASES = ("contract", "ray", "search", "")
 
 
 @functools.cache
 def _phase(file: Path) -> int:
     """The last phase whose marker is in `file`; the one after all of them if it has none."""
-    text = file.read_text(encoding="utf-8")
-    return max((place for place, name in enumerate(_PHASES) if f"pytest.mark.{name}" in text), default=len(_PHASES))
+    text, unmarked = file.read_text(encoding="utf-8"), len(_PHASES) - 1
+    marked = (place for place, name in enumerate(_PHASES[:unmarked]) if f"pytest.mark.{name}" in text)
+    return max(marked, default=unmarked)
 
 
 @pytest.fixture

@@ -112,6 +112,7 @@ def make_grid(recipe: Recipe, cluster: ClusterSpec, axes: Axes) -> Grid:
             **{name: np.zeros(()) for name in ("bucket_mib", "prefetch", "reshard")},
             "offload": words(("none",), one),
             "overlap": words(("default",), one),
+            "schedule": words(("1f1b",), one),
             **{
                 name: along(axis, values)
                 for axis, (name, values) in enumerate(

@@ -22,7 +22,7 @@ from platform.searchers.guided import Guided
 from platform.searchers.problem import Costs, Problem
 from platform.study.history import History
 from platform.study.journal import Tail
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from trainers.measuring.ladder import predict_gib, with_headroom_gib
 from trainers.values.measurement import Measurement, Outcome
 

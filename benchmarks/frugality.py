@@ -25,7 +25,8 @@ from trainers import engines
 from trainers.data import source
 from trainers.engines.step import Unmarked
 from trainers.measuring.device import CpuMeter, CudaMeter, Meter
-from trainers.values.layout import Layout, Offload
+from trainers.values.layout import Layout
+from trainers.values.layout_axes import Offload
 from trainers.values.recipe import Recipe
 
 

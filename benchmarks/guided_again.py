@@ -22,7 +22,7 @@ from platform.study.journal import Tail
 from platform.subject.planning import TRIAL_S
 from platform.subject.request import read_request
 from platform.subject.subject import subject_of
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from trainers.values.batch import BatchPoint
 from trainers.values.cluster import Cluster
 from trainers.values.measurement import ENDS_LADDER, Measurement, Outcome

@@ -41,7 +41,7 @@ from trainers.values.batch import BatchPoint
 from trainers.values.cluster import Cluster
 from trainers.values.codec import to_json
 from trainers.values.journal import Line, Measured, RungStart, StudyHeader, TrialEnd, TrialStart
-from trainers.values.journal_lines import now, record, to_line
+from trainers.values.journal_lines import now, record, sealed, to_line
 from trainers.values.layout import Layout
 from trainers.values.measurement import Conditions, Measurement, Outcome
 
@@ -166,7 +166,7 @@ def write_study(studies: Path, size: int) -> None:
     assert not left, f"the space has {size - left} batch points, {size} are wanted"
     folder = studies / NAME
     folder.mkdir(parents=True)
-    (folder / "journal.jsonl").write_text("".join(json.dumps(to_line(each)) + "\n" for each in lines))
+    (folder / "journal.jsonl").write_text("".join(sealed(json.dumps(to_line(each))) + "\n" for each in lines))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 import search_spaces
 from benchmarks.pairs import alternate
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 
 STEPS = 20
 """Optimizer steps of a window."""

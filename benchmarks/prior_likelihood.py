@@ -15,13 +15,14 @@ from pathlib import Path
 
 import numpy as np
 
+from platform.cost_model import places, regression  # pyright takes `from platform import` otherwise
 from platform.replay import read_cells
 from platform.replaying.recorded import Cell
-from platform.searchers.guidance import points, regression
+from platform.searchers.guidance.points import make_points
 
 LEAST = 4
 """Measured times of a cell that is counted."""
-OF_POINTS = ("SWITCH_SIGMA", "DOUBLING_SIGMA")
+OF_PLACES = ("SWITCH_SIGMA", "DOUBLING_SIGMA", "PART_SHARE")
 FACTORS = (0.5, 1.0, 2.0)
 
 
@@ -37,15 +38,15 @@ def main() -> None:
 
 
 def _changed(cells: list[Cell]) -> Iterator[tuple[str, float, list[float]]]:
-    for name in OF_POINTS:
-        usual = getattr(points, name)
+    for name in OF_PLACES:
+        usual = getattr(places, name)
         found: list[float] = []
         for factor in FACTORS:
-            setattr(points, name, usual * factor)
+            setattr(places, name, usual * factor)
             found.append(_likelihood(cells, regression.TIME))
-        setattr(points, name, usual)
+        setattr(places, name, usual)
         yield name.lower(), usual, found
-    for field in dataclasses.fields(regression.Sigmas):
+    for field in dataclasses.fields(regression.Prior):
         usual = getattr(regression.TIME, field.name)
         others = [dataclasses.replace(regression.TIME, **{field.name: usual * factor}) for factor in FACTORS]
         yield field.name, usual, [_likelihood(cells, each) for each in others]
@@ -57,18 +58,18 @@ def _changed(cells: list[Cell]) -> Iterator[tuple[str, float, list[float]]]:
     yield "length", usual, found
 
 
-def _likelihood(cells: list[Cell], sigmas: regression.Sigmas) -> float:
+def _likelihood(cells: list[Cell], prior: regression.Prior) -> float:
     total = 0.0
     for cell in cells:
         index = _timed(cell)
         measured = [math.log(each.tokens_per_step / (each.tokens_per_s or 1.0)) for each in cell.choices]
-        known = points.make_points(cell.problem(0))
+        known = make_points(cell.problem(0))
         residuals = np.array(measured)[index] - known.log_step_s[index]
-        total += float(regression.learn(known, index, residuals, sigmas).process.log_marginal_likelihood_value_)
+        total += regression.learn(known, index, residuals, prior).likelihood
     return total
 
 
-def _timed(cell: Cell) -> points.Index:
+def _timed(cell: Cell) -> places.Index:
     return np.array([place for place, each in enumerate(cell.choices) if each.tokens_per_s], dtype=np.int64)
 
 

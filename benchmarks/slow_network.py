@@ -6,10 +6,13 @@ python -m benchmarks.slow_network --hosts 4 --mbit 100
 Network namespaces stand for hosts, each with two workers on a core of its own and a link held to `--mbit` by tbf; Ray
 runs across them and `platform.search` in the first. It searches on one host and on all, for each global batch: a larger
 one is reached by accumulating gradients. All points of `slow_network_space.py` are measured; nothing here knows what
-should win. `--set "point=ddp 8,hybrid 8"` picks some.
+should win. `--set "point=ddp 8,pipeline 8"` picks some. The table
+has what the cost model expects of the exchange alone.
 """
 
 import argparse
+import dataclasses
+import math
 import os
 import sys
 import tempfile
@@ -20,6 +23,9 @@ from benchmarks.hosts import HostsError, RayHosts, hosts
 from benchmarks.slow_network_space import WORKERS
 from platform.common.signals import interruptible
 from platform.common.text import figure
+from platform.cost_model.features import from_points
+from platform.cost_model.hardware import find_cluster
+from platform.cost_model.step_time import step_time
 from platform.study.study import names, read
 from trainers.values.measurement import Measurement, Outcome
 
@@ -40,16 +46,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     made.add_argument("--mbit", type=float, default=200.0, metavar="N", help="of each link (default: %(default)s)")
     made.add_argument("--batches", default="8,128", metavar="N,N", help="global batches (default: %(default)s)")
     made.add_argument("--set", action="append", default=[], metavar="AXIS=VALUE[,VALUE]", help="as in the search")
-    made.add_argument("--studies", type=Path, metavar="DIR", help="keep the studies there")
+    made.add_argument("--gpus", metavar="N,N", help="workers of each search (default: those of one host and all)")
+    made.add_argument("--studies", type=Path, metavar="DIR", help="keep the studies there; the table has all of them")
+    made.add_argument("--picture", type=Path, metavar="FILE.png", help="draw the table there too")
     options = made.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="slow") as scratch:
         folder = Path(scratch)
         studies = (options.studies or folder / "studies").absolute()
         space = folder / "slow_network.py"
         space.write_text(_SPACE.format(hosts=options.hosts, batches=[int(each) for each in options.batches.split(",")]))
-        counts = f"{WORKERS},{WORKERS * options.hosts}"
+        counts = options.gpus or f"{WORKERS},{WORKERS * options.hosts}"
         search = [sys.executable, "-m", "platform.search", str(space), "--gpus", counts, "--all"]
-        search += ["--searcher", "sweep", "--name", "slow", "--studies", str(studies)]
+        search += ["--searcher", "sweep", "--name", f"slow-{len(names(studies)) + 1}", "--studies", str(studies)]
         for change in options.set:
             search += ["--set", change]
         log = folder / "search.log"
@@ -64,28 +72,53 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"error: {error}", file=sys.stderr)
             return 2
         print(log.read_text(), file=sys.stderr)
-        print_table(studies, options.mbit)
+        measured = measured_in(studies)
+        print_table(measured, options.mbit)
+        if options.picture is not None:
+            draw(measured, options.mbit, options.picture)
     return code
 
 
-def print_table(studies: Path, mbit_per_s: float) -> None:
+def measured_in(studies: Path) -> list[Measurement]:
+    """What the studies in this folder ran."""
+    found = (each for name in names(studies) for each in read(studies / name)[0].measurements)
+    return [each for each in found if each.outcome is not Outcome.SKIPPED]
+
+
+def by_batch(measured: Sequence[Measurement]) -> dict[int, list[Measurement]]:
+    """Global batch -> its measurements, the fastest first."""
+    found: dict[int, list[Measurement]] = {}
+    for each in sorted(measured, key=lambda each: (each.recipe.global_batch, -(each.tokens_per_s or 0.0))):
+        found.setdefault(each.recipe.global_batch, []).append(each)
+    return found
+
+
+def print_table(measured: Sequence[Measurement], mbit_per_s: float) -> None:
     """A row for each measurement, the fastest of a global batch first and bold."""
-    measured = [
-        each
-        for name in names(studies)
-        for each in read(studies / name)[0].measurements
-        if each.outcome is not Outcome.SKIPPED
-    ]
-    print(f"| batch | hosts, links of {mbit_per_s:g} Mbit/s | layout | compression | MBS x GAS | step s | tokens/s |")
-    print("|---|---|---|---|---|---|---|")
-    for batch in sorted({each.recipe.global_batch for each in measured}):
-        rows = [each for each in measured if each.recipe.global_batch == batch]
-        rows.sort(key=lambda each: -(each.tokens_per_s or 0.0))
+    print(
+        f"| batch | hosts, links of {mbit_per_s:g} Mbit/s | layout | compression | MBS x GAS | exchange predicted s",
+        end="",
+    )
+    print(" | step s | tokens/s |\n|---|---|---|---|---|---|---|---|")
+    for rows in by_batch(measured).values():
         for place, each in enumerate(rows):
-            print(_row(each, won=not place))
+            print(_row(each, mbit_per_s, won=not place))
 
 
-def _row(each: Measurement, *, won: bool) -> str:
+def exchange_s(measurement: Measurement, mbit_per_s: float) -> float:
+    """Seconds of a step's exchange between ranks by the cost model, with these links and no compute to hide it.
+
+    The model knows no CPUs: a GPU's compute, next to nothing for so small a model, stands in its place.
+    """
+    num_hosts = max(1, measurement.num_devices // WORKERS)
+    cluster = dataclasses.replace(
+        find_cluster(f"{num_hosts}x{WORKERS}xH200"), inter_gb_per_s=mbit_per_s / 8e3, group_gb_per_s=math.inf
+    )
+    step = step_time(from_points([(measurement.recipe, measurement.layout, measurement.batch)], cluster))
+    return float((step.data_s + step.tensor_s + step.pipeline_s)[0])
+
+
+def _row(each: Measurement, mbit_per_s: float, *, won: bool) -> str:
     tilde = "~" if each.step_time_derived else ""
     speed = f"{figure(each.tokens_per_s)}{tilde}" if each.tokens_per_s else each.outcome.value
     step = f"{each.step_time_s:.3f}{tilde}" if each.step_time_s else ""
@@ -95,10 +128,48 @@ def _row(each: Measurement, *, won: bool) -> str:
         each.layout.label,
         each.recipe.compression,
         f"{each.batch.micro_batch} x {each.batch.grad_accum}",
+        f"{exchange_s(each, mbit_per_s):.3f}",
         step,
         f"**{speed}**" if won else speed,
     )
     return f"| {' | '.join(map(str, cells))} |"
+
+
+def draw(measured: Sequence[Measurement], mbit_per_s: float, path: Path) -> None:
+    """Writes a picture: a panel for each global batch, a bar for each measurement."""
+    # Here, since the table does without it.
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    panels = by_batch([each for each in measured if each.tokens_per_s])
+    heights = [len(rows) for rows in panels.values()]
+    figure_, axes = plt.subplots(
+        len(panels), 1, figsize=(9, 1.2 + 0.32 * sum(heights)), squeeze=False, height_ratios=heights, sharex=True
+    )
+    for (batch, rows), axis in zip(panels.items(), axes[:, 0], strict=True):
+        for place, each in enumerate(rows):
+            color = "#0f766e" if each.layout.pp > 1 else "#6b7280"
+            axis.barh(place, each.tokens_per_s or 0.0, color=color, alpha=1.0 if each.num_devices > WORKERS else 0.45)
+        hosts_of = (
+            "1 host" if each.num_devices <= WORKERS else f"{each.num_devices // WORKERS} hosts" for each in rows
+        )
+        words = (", ".join(_words(each)) for each in rows)
+        axis.set_yticks(range(len(rows)), [f"{where}: {what}" for where, what in zip(hosts_of, words, strict=True)])
+        axis.invert_yaxis()
+        axis.set_title(f"global batch {batch}", loc="left", fontsize=10)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[-1, 0].set_xlabel("tokens/s (pipelines with a stage on each host in green; one host paler)")
+    figure_.suptitle(f"GPT-2 of 1.8 M parameters, links of {mbit_per_s:g} Mbit/s between hosts", x=0.02, ha="left")
+    figure_.tight_layout()
+    figure_.savefig(path, dpi=110)
+
+
+def _words(each: Measurement) -> list[str]:
+    compression = each.recipe.compression
+    point = f"{each.batch.micro_batch} x {each.batch.grad_accum}"
+    return [each.layout.label, *([compression] if compression != "none" else []), point]
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ _FSDP = {"engine": "fsdp", "zero_stage": 3, "grad_sync": "every"}
 _SUMMED = {"engine": "fsdp", "zero_stage": 2, "grad_sync": "last"}
 _LAYOUTS: dict[str, dict[str, Any]] = {
     "ddp": {"engine": "ddp"},
+    "pipeline": {"engine": "ddp"},  # and a stage on each host
     "fsdp": _FSDP,
     "hybrid": {**_FSDP, "dp_shard": WORKERS},
     "fsdp summed": _SUMMED,
@@ -20,23 +21,28 @@ _LAYOUTS: dict[str, dict[str, Any]] = {
 }
 
 
-def _points(batches: Sequence[int]) -> Iterator[Point]:
+def _points(hosts: int, batches: Sequence[int]) -> Iterator[Point]:
     """Compression for the smallest batch, whose exchange weighs most; sums over micro-steps where there are some."""
     for batch in batches:
         for name, layout in _LAYOUTS.items():
             if batch > batches[0] or "summed" not in name:
-                yield Point(name=f"{name} {batch}", micro_batch=2, layout=layout, recipe={"global_batch": batch})
+                stages = {"pp": hosts} if name == "pipeline" else {}
+                whole, recipe = {**layout, **stages}, {"global_batch": batch}
+                yield Point(name=f"{name} {batch}", micro_batch=2, layout=whole, recipe=recipe)
     for compression in ("bf16", "powersgd_4"):
         recipe = {"global_batch": batches[0], "compression": compression}
         yield Point(name=f"ddp {batches[0]} {compression}", micro_batch=2, layout=_LAYOUTS["ddp"], recipe=recipe)
 
 
 def space(hosts: int, batches: Sequence[int]) -> Space:
-    """A GPT-2 of 2 layers, 1.8 million parameters, 7 MB of gradients, in each of these global batches."""
+    """A GPT-2 of 1.8 million parameters on 2 hosts, 7 MB of gradients, in each of these global batches.
+
+    It has 2 layers, or as many as there are hosts, for a pipeline with a stage on each.
+    """
     model = ModelSpec(
         name="slow-network",
         architecture="gpt2",
-        num_layers=2,
+        num_layers=max(2, hosts),
         hidden_size=256,
         num_heads=4,
         vocab_size=512,
@@ -48,7 +54,7 @@ def space(hosts: int, batches: Sequence[int]) -> Space:
         summary="a small GPT-2 over gloo: what to do where the link between hosts is slow",
         recipe=recipe,
         axes={},
-        points=tuple(_points(batches)),
+        points=tuple(_points(hosts, batches)),
         num_workers=WORKERS * hosts,
         repeats=0,
     )

@@ -14,7 +14,7 @@ import search_spaces
 from platform.cost_model.ordering import known_columns
 from platform.searchers.guided import Guided
 from platform.searchers.problem import Problem
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from trainers.values.cluster import Cluster
 from trainers.values.layout import Layout
 from trainers.values.measurement import Measurement, Outcome

@@ -1,19 +1,30 @@
-"""`python -m platform.export TRAINING --out FOLDER`: a training's newest checkpoint as a transformers folder.
+"""`python -m platform.export TRAINING|STUDY|layout.json --out FOLDER`: what was trained or found, for other programs.
 
-    python -m platform.export studies/gpt2-1/training --out model
-    AutoModelForCausalLM.from_pretrained("model")
+    python -m platform.export studies/gpt2-1/training --out model              # a transformers folder
+    python -m platform.export gpt2-1 --to torchrun --tokens 2e9 --out runs/first   # our trainer, without Ray
+    python -m platform.export gpt2-1 --to accelerate --tokens 2e9 --out hf --run 20
 
-Exit codes: 0, 2 bad input.
+Of a training's newest checkpoint it writes the model; of a training, a study's winner or a layout.json a folder whose
+launch.sh trains that layout in another program. What that program cannot carry is printed and stands in launch.sh.
+With --run both are trained some steps here, and their speeds stand beside each other.
+Exit codes: 0, 2 bad input, 3 the export's own run failed, 130 interrupted.
 """
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from platform.common.errors import InputError, Parser, one_line
+from platform.common.errors import ClusterError, InputError, Parser, one_line
 from platform.common.say import say
-from platform.common.signals import exit_with
+from platform.common.signals import INTERRUPTED, exit_with
+from platform.exporting.formats import FORMATS, Device, write_accelerate, write_deepspeed, write_torchrun
+from platform.exporting.speed import beside, beside_search, check_devices, run_ours, run_plain, run_torchrun
+from platform.study.folder import FOLDER_HELP, default_folder, user_path
 from platform.training.folder import TrainingFolder
+from platform.training.options import TrainOptions
+from platform.training.plan import make_plan
+from platform.training.target import read_target
+from trainers.values.training import Plan
 
 
 def parser() -> argparse.ArgumentParser:
@@ -22,9 +33,28 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m platform.export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = made.add_argument
-    add("training", metavar="TRAINING", type=Path, help="the folder of a training (platform.train's --out)")
+    add("target", metavar="TRAINING|STUDY|FILE", help="the folder of a training (platform.train's --out), a study whose"
+        " winner is exported, or a layout.json")  # fmt: skip
     add("--out", type=Path, required=True, metavar="FOLDER", help="the folder to write; it must not exist, or be empty")
-    add("--dtype", choices=("fp32", "bf16", "fp16"), default="fp32", help="of the weights (default: %(default)s)")
+    add(
+        "--to",
+        choices=FORMATS,
+        default="transformers",
+        help="what it is for (default: %(default)s, a training's model)",
+    )
+    add(
+        "--dtype",
+        choices=("fp32", "bf16", "fp16"),
+        default="fp32",
+        help="of the model's weights (default: %(default)s)",
+    )
+    add("--tokens", type=float, metavar="N", help="tokens to train on, for a study or a file, as in 2e9")
+    add("--data", metavar="PATH", help="token files that platform.prepare made (default: the recipe's data)")
+    add("--start-from", metavar="FOLDER", help="begin with the weights of a transformers folder")
+    add("--device", choices=("cuda", "cpu"), help="what it runs on (default: the study's devices, else cuda)")
+    add("--run", type=int, metavar="STEPS", help="run so many steps of it here, and print its speed beside this"
+        " project's")  # fmt: skip
+    add("--studies", default=default_folder(), metavar="DIR", help=FOLDER_HELP)
     return made
 
 
@@ -32,20 +62,74 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     try:
         options = parser().parse_args(argv)
-        folder, out = TrainingFolder(options.training.expanduser().absolute()), options.out.expanduser().absolute()
-        plan, newest = folder.plan(), folder.newest_checkpoint()
-        if plan is None or newest is None:
-            raise InputError(f"{folder.path} holds no checkpoint of a training: give platform.train's --out")
+        out = options.out.expanduser().absolute()
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InputError(f"{out} is there already: give --out a new folder")
-        from trainers.training.export import export  # imports torch
+        if options.to == "transformers":
+            _export_model(options, out)
+        else:
+            _export_layout(options, out)
+        return 0
+    except (InputError, ClusterError) as error:
+        say(f"{'error' if isinstance(error, InputError) else 'the run failed'}: {one_line(error)}")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
-        export(newest, plan.recipe, out, dtype=options.dtype)
-    except InputError as error:
-        say(f"error: {one_line(error)}")
-        return InputError.exit_code
+
+def _export_model(options: argparse.Namespace, out: Path) -> None:
+    folder = TrainingFolder(user_path(options.target).absolute())
+    plan, newest = folder.plan(), folder.newest_checkpoint()
+    if plan is None or newest is None:
+        raise InputError(f"{folder.path} holds no checkpoint of a training: give platform.train's --out")
+    from trainers.training.export import export  # imports torch
+
+    export(newest, plan.recipe, out, dtype=options.dtype)
     say(f"{out} holds the model of {newest.name}: AutoModelForCausalLM.from_pretrained({str(out)!r})")
-    return 0
+
+
+def _export_layout(options: argparse.Namespace, out: Path) -> None:
+    plan, promised, device = _plan(options)
+    if options.run is not None:
+        check_devices(plan, device, options.run)
+    match options.to:
+        case "torchrun":
+            limits = write_torchrun(plan, out)
+        case "accelerate":
+            limits = write_accelerate(plan, out, device)
+        case _:
+            limits = write_deepspeed(plan, out)
+    say(f"{out / 'launch.sh'} trains {plan.phases[0].layout.label} in {options.to}. It does not carry:")
+    for each in limits:
+        say(f"- {each}")
+    if options.run is None:
+        return
+    per_step = plan.tokens_per_step(plan.phases[0])
+    if options.to == "torchrun":
+        print(beside_search(run_torchrun(out, options.run, device), promised, tokens_per_step=per_step))
+    else:
+        ours = run_ours(plan, options.run, device)
+        print(beside(options.to, run_plain(out, options.run, device), ours, tokens_per_step=per_step))
+
+
+def _plan(options: argparse.Namespace) -> tuple[Plan, float | None, Device]:
+    """What is to be trained, the speed that a search measured of it, and the kind of device it is for."""
+    folder = TrainingFolder(user_path(options.target).absolute())
+    if (known := folder.plan()) is not None:
+        if options.tokens or options.data or options.start_from:
+            raise InputError(f"{folder.path} is a training with a plan of its own: leave --tokens, --data and"
+                             " --start-from out")  # fmt: skip
+        return known, None, options.device or "cuda"
+    if options.tokens is None or options.tokens < 1 or options.tokens != int(options.tokens):
+        raise InputError(f"--to {options.to} needs --tokens, a whole number to train on as in 2e9, for a study or file")
+    studies = user_path(options.studies).absolute()
+    target = read_target(options.target, studies, None)
+    asked = TrainOptions(
+        target=options.target, studies=studies, tokens=int(options.tokens), data=options.data,
+        start_from=options.start_from,
+    )  # fmt: skip
+    device: Device = options.device or ("cpu" if target.device_kind == "cpu" else "cuda")
+    return make_plan(asked, target, None), target.tokens_per_s, device
 
 
 if __name__ == "__main__":

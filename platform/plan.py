@@ -2,6 +2,8 @@
 
     python -m platform.plan bloom7b --cluster 8xH100
     python -m platform.plan bloom7b --cluster ray                             on the cluster that Ray has here
+    python -m platform.plan bloom7b --cluster 8xH100 --software megatron-core   as another software would run it
+    python -m platform.plan bloom7b --cluster 64x8xH100 --learn-from studies/NAME    projected from what was measured
     python -m platform.plan gpt_175b --cluster 128xdgx-a100 --gpus 64..3072 --png days.png
     python -m platform.plan gpt_175b --cluster jean-zay-v100 --min-nodes
     python -m platform.plan gpt2_xl --cluster p3.8xlarge --max-model --gpus 4,8,16 --micro-batch 16
@@ -25,12 +27,15 @@ import search_spaces
 from platform.cluster import connection as clusters
 from platform.common.errors import ClusterError, InputError, Parser, one_line
 from platform.common.signals import exit_with
-from platform.cost_model.hardware import ClusterSpec, find_cluster, word_on
+from platform.cost_model import stacks
+from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec, find_cluster, with_network, word_on
 from platform.cost_model.probed import found_cluster
 from platform.plans.answers import Question
 from platform.plans.options import PlanOptions
+from platform.plans.projection import Taught
 from platform.probing import store
 from platform.study.folder import default_folder, user_path
+from platform.subject.knowledge import read_old
 from search_spaces import reference
 from search_spaces.space import Space
 
@@ -61,6 +66,18 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--tokens", metavar="N", type=float, help="token budget (default: the space's)")
     made.add_argument(
         "--price-per-gpu-h", metavar="P", type=float, help="what a device costs an hour, in place of the catalogue's"
+    )
+    made.add_argument(
+        "--software",
+        metavar="NAME",
+        default=THIS_PROJECT,
+        help=f"whose trainers run the layouts: {', '.join(stacks.names())} (default: %(default)s, this project's)",
+    )
+    made.add_argument(
+        "--node-gbps", metavar="GBIT/S", type=float, help="network of a node, in place of the catalogue's"
+    )
+    made.add_argument(
+        "--learn-from", metavar="STUDY", type=Path, help="correct predictions by what a study of the model measured"
     )
     made.add_argument("--top", metavar="N", type=int, default=10, help="layouts to show (default 10)")
     made.add_argument("--device-memory-gib", metavar="GIB", type=float, help="memory cap of a device")
@@ -139,11 +156,23 @@ def run(options: PlanOptions, console: Console) -> int:
     """
     space = _space(options)
     options.check(space)
+    software = stacks.find_software(options.software)
     cluster = _cluster(options, console)
+    if options.node_gbps is not None:
+        cluster = with_network(cluster, options.node_gbps / 8)
+    if cluster.num_nodes > 1 and cluster.link_sigma:
+        console.print(_unknown_network(cluster), highlight=False)
+    cluster = stacks.with_software(cluster, software)
     if options.price_per_gpu_h is not None:
         cluster = dataclasses.replace(cluster, price_per_device_hour=options.price_per_gpu_h)
-    asked = Question(options=options, space=space, cluster=cluster, console=console)
-    shown: dict[str, Any] = {"space": space.name, "cluster": options.cluster or "ray", "tokens": asked.tokens}
+    taught = None
+    if options.learn_from is not None:
+        old = read_old(user_path(options.learn_from), space)
+        taught = Taught.of(old.header.name, old.header.cluster, old.measurements, software)
+    asked = Question(options=options, space=space, cluster=cluster, taught=taught, console=console)
+    shown: dict[str, Any] = {
+        "space": space.name, "cluster": options.cluster or "ray", "software": software, "tokens": asked.tokens
+    }  # fmt: skip
     if options.fixes_recipe:
         shown["recipe"] = space.recipe.label
         if space.further_recipes:
@@ -152,6 +181,14 @@ def run(options: PlanOptions, console: Console) -> int:
     if options.json:
         print(json.dumps(shown | answer, indent=2))
     return code
+
+
+def _unknown_network(cluster: ClusterSpec) -> str:
+    """The sentence for a cluster whose network nobody stated."""
+    return (
+        f"the catalogue has no network of {cluster.device.name} nodes: {8 * cluster.inter_peak_gb_per_s:g} Gbit/s a node"
+        " are taken, and intervals are as wide as networks differ; --node-gbps states it"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,10 +1,15 @@
-"""`python -m platform.report NAME`: the table, the winner and the files of a study, finished, cut short or running.
+"""`python -m platform.report STUDY...`: the table, the winner and the files of a study, finished, cut short or running.
 
-Made from the journal alone. Brings MLflow up to date where it was not reached. Exit codes: 0 there is a winner,
+    python -m platform.report bloom7b-1 --csv bloom7b.csv
+    python -m platform.report bloom7b-1gpu bloom7b-4gpu --html report.html
+    python -m platform.report --compare bloom7b-1:3f2a bloom7b-2
+
+Made from the journals alone. Brings MLflow up to date where it was not reached. Exit codes: 0 there is a winner,
 1 nothing fits, 2 bad input, 4 not resolved which layout is the fastest.
 """
 
 import argparse
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,15 +20,21 @@ from platform.common.signals import exit_with
 from platform.finals.result import Result
 from platform.mirror.mirror import Mirror
 from platform.mirror.uri import check_uri, report_uri
+from platform.reports.difference import chosen, difference, sentences
+from platform.reports.html.page import write_page
 from platform.reports.show import show
+from platform.reports.summary import as_json, finite, verdicts
 from platform.reports.table import to_rows, write_csv
 from platform.session import ending, scaling
 from platform.session.replanned import with_plan
 from platform.study.folder import FOLDER_HELP, default_folder, located, user_path
 from platform.study.journal import JOURNAL
-from platform.study.several import is_several
-from platform.study.study import find, is_held, read
+from platform.study.lock import is_held
+from platform.study.several import is_several, member, read_several
+from platform.study.study import find, is_study, read
 from platform.study.trust import not_written, other_owner
+from trainers.values.codec import to_json
+from trainers.values.measurement import Measurement
 
 _MIRROR_S = 120.0
 """Longest that catching MLflow up may take."""
@@ -35,9 +46,14 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m platform.report",
         description="Shows a study: its table, its winner and where its files are; brings MLflow up to date.",
         epilog="Exit codes: 0 there is a winner, 1 nothing fits, 2 bad input, 4 not resolved which layout is the"
-        " fastest. Example: python -m platform.report bloom7b-1 --csv bloom7b.csv",
+        " fastest. Examples: python -m platform.report bloom7b-1 --html report.html; python -m platform.report"
+        " --compare bloom7b-1:3f2a bloom7b-2",
     )
-    made.add_argument("name", metavar="NAME", help="the study's name, or the path of its folder")
+    made.add_argument("names", nargs="*", metavar="STUDY", help="a study's name, or the path of its folder; several"
+        " with --html")  # fmt: skip
+    made.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page on the studies there")
+    made.add_argument("--compare", nargs=2, metavar=("A", "B"), help="say what differs between two measurements and"
+        " what each difference makes: STUDY for its winner, STUDY:ID for the one whose id begins so")  # fmt: skip
     made.add_argument("--studies", type=Path, default=Path(default_folder()), metavar="DIR", help=FOLDER_HELP)
     made.add_argument("--json", action="store_true", help="print the result as JSON, alone on standard output")
     made.add_argument("--csv", type=Path, metavar="FILE", help="write the measurement table there too")
@@ -59,42 +75,107 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    studies, name = located(user_path(options.studies).absolute(), options.name)
-    if is_several(studies / name):
-        if options.csv is not None:
-            raise InputError(f"{name} is several studies: give one's name with --csv, or take its scaling.csv")
-        return scaling.report(studies, name, as_object=options.json, trusted=options.trust)
-    folder = find(studies, name)
-    running = is_held(folder)
-    read_history, remarks = read(folder, last=not running)
-    result = Result.of(with_plan(read_history))
-    header, history = result.header, result.history
-    owner = "" if options.trust else other_owner((folder, folder / JOURNAL))
+    if options.compare:
+        return _compare(options)
+    places = [located(user_path(options.studies).absolute(), name) for name in options.names]
+    if not places:
+        raise InputError("no study is named: give its name, or two measurements by --compare")
+    several = [is_several(studies / name) for studies, name in places]
+    if options.csv is not None and (len(places) > 1 or any(several)):
+        name = " and ".join(name for _, name in places)
+        raise InputError(f"{name} is several studies: give one's name with --csv, or take its scaling.csv")
+    if len(places) > 1 and options.html is None:
+        raise InputError(f"{len(places)} studies are named: give --html FILE for one page on them, or one name")
+    if several == [True] and options.html is None:
+        return scaling.report(*places[0], as_object=options.json, trusted=options.trust)
+    folders = [find(each.parent, each.name) for studies, name in places for each in _members(studies, name)]
     named = options.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or ""
     if named and not options.no_mlflow:
         check_uri(named)  # a mistake is said before anything is shown
-    for remark in remarks:
-        say(remark)
+    if len(folders) == 1:
+        return _report_one(folders[0], named, options)
+    return _report_together(folders, named, options)
+
+
+def _members(studies: Path, name: str) -> list[Path]:
+    """The study's folder; of a search on several numbers of devices those of its studies that have begun."""
+    if not is_several(studies / name):
+        return [studies / name]
+    counts = read_several(studies / name).counts
+    return [path for count in counts if is_study(path := studies / member(name, count))]
+
+
+def _report_one(folder: Path, named: str, options: argparse.Namespace) -> int:
+    result = _read(folder)
+    owner = "" if options.trust else other_owner((folder, folder / JOURNAL))
     if owner:
         say(not_written(owner))
     files: list[Path] = [] if owner else ending.written(folder, result)
     if options.csv is not None:
-        rows = to_rows(history.measurements, cluster=header.cluster, source=f"study {header.name}")
+        rows = to_rows(result.history.measurements, cluster=result.header.cluster, source=f"study {result.header.name}")
         write_csv(options.csv, rows)
         files.append(options.csv)
+    if options.html is not None:
+        files.append(write_page(options.html, [result], [folder]))
     show(result, files, as_object=options.json)
-    if not running and not options.json:
-        print(ending.how_it_ended(history.end, folder), ending.how_long(history), sep="\n")
-    if running:
-        say("The study is running: its search mirrors it to MLflow.")
-    elif not options.no_mlflow and not owner:
-        try:
-            mirror = Mirror(folder, report_uri(named, header.mlflow_uri, folder.parent)).start()
-            say(mirror.close(_MIRROR_S, result) or "MLflow is up to date.")
-            say(mirror.look)
-        except InputError as error:
-            say(one_line(error))
+    if not is_held(folder) and not options.json:
+        print(ending.how_it_ended(result.history.end, folder), ending.how_long(result.history), sep="\n")
+    if not options.no_mlflow and not owner:
+        _mirror(folder, result, named, options.html)
     return ending.shown_verdict(result)
+
+
+def _report_together(folders: Sequence[Path], named: str, options: argparse.Namespace) -> int:
+    """One page on several studies; the code is the best of theirs."""
+    results = [_read(folder) for folder in folders]
+    path = write_page(options.html, results, folders)
+    if options.json:
+        print(json.dumps([as_json(result) for result in results], allow_nan=False))
+    else:
+        for result in results:
+            print(f"{result.header.name}:", *verdicts(result), sep="\n  ")
+        print("Files:", path, sep="\n  ")
+    for folder, result in zip(folders, results, strict=True):
+        if not options.no_mlflow and (options.trust or not other_owner((folder, folder / JOURNAL))):
+            _mirror(folder, result, named, path)
+    return min(map(ending.shown_verdict, results))
+
+
+def _read(folder: Path) -> Result:
+    """What the study says so far, with remarks on what of its journal could not be used."""
+    read_history, remarks = read(folder, last=not is_held(folder))
+    for remark in remarks:
+        say(remark)
+    return Result.of(with_plan(read_history))
+
+
+def _mirror(folder: Path, result: Result, named: str, page: Path | None) -> None:
+    """Brings MLflow up to date, the page with the study's files."""
+    if is_held(folder):
+        say("The study is running: its search mirrors it to MLflow.")
+        return
+    try:
+        mirror = Mirror(folder, report_uri(named, result.header.mlflow_uri, folder.parent)).start()
+        say(mirror.close(_MIRROR_S, result, () if page is None else (page,)) or "MLflow is up to date.")
+        say(mirror.look)
+    except InputError as error:
+        say(one_line(error))
+
+
+def _compare(options: argparse.Namespace) -> int:
+    if options.names or options.html or options.csv:
+        raise InputError("--compare A B goes with neither further studies nor --html and --csv: leave these out")
+    results, sides = list[Result](), list[Measurement]()
+    for text in options.compare:
+        name, _, wanted = text.rpartition(":") if ":" in text else (text, "", "")
+        result = _read(find(*located(user_path(options.studies).absolute(), name)))
+        winner = next((best for _, best in result.winners), None)
+        sides.append(chosen(result.history.measurements, winner, wanted))
+        results.append(result)
+    known = [each for result in results for each in result.history.measurements]
+    found = difference(sides[0], sides[1], (results[0].header, results[1].header), known)
+    print(json.dumps(finite(to_json(found))) if options.json else "\n".join(sentences(found)))
+    return 0
 
 
 if __name__ == "__main__":

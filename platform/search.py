@@ -8,7 +8,7 @@ import argparse
 import contextlib
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 import search_spaces
@@ -28,7 +28,14 @@ def parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 found, 1 nothing fits, 2 bad input, 3 the cluster is at fault, 4 not resolved which"
         " layout is the fastest, 130 interrupted. Example: python -m platform.search bloom7b --set seq_len=1024",
     )
-    add = made.add_argument
+    _add_subject(made.add_argument_group("what is searched").add_argument)
+    _add_trials(made.add_argument_group("trials").add_argument)
+    _add_places(made.add_argument_group("cluster and study").add_argument)
+    return made
+
+
+def _add_subject(add: Callable[..., argparse.Action]) -> None:
+    """Adds what is searched, and what it is for."""
     add("space", nargs="?", help="name of a space (see --list), path of a space file or of a transformers config.json")
     add("--list", action="store_true", help="print the known spaces and end")
     add(
@@ -39,9 +46,19 @@ def parser() -> argparse.ArgumentParser:
         help="values of an axis (docs/search.md)",
     )
     add("--layout", metavar="FILE", help="measure the one layout of a layout.json")
+    add("--data", metavar="PATH", help="Parquet file or folder of token ids (default: the space's data)")
+    add("--tokens", type=_amount, metavar="N", help="token budget that days are counted for (default: the space's)")
+    price = "what one device costs an hour, in any currency: the cost of the token budget is told"
+    add("--price-per-gpu-h", type=_amount, metavar="P", help=price)
+
+
+def _add_trials(add: Callable[..., argparse.Action]) -> None:
+    """Adds how layouts are picked and measured, and for how long."""
     add("--searcher", default="guided", choices=searchers.NAMES, help="how layouts are picked (default: %(default)s)")
-    old = "begin with what an old study of the same model taught: its name, or the path of its folder"
-    add("--learn-from", metavar="STUDY", help=old)
+    old = (
+        "begin with what an old study of the same model taught: its name, the path of its folder, or of one of studies"
+    )
+    add("--learn-from", metavar="STUDY|FOLDER/", help=old)
     add("--seed", type=_seed, default=0, metavar="N", help="seed of the searcher (default: %(default)s)")
     repeats = "runs in fresh processes of the best three points after the search (default: the space's, mostly 3)"
     add("--repeats", type=_whole, metavar="N", help=repeats)
@@ -55,13 +72,13 @@ def parser() -> argparse.ArgumentParser:
     add("--max-trials", type=_count, metavar="N", help="search with at most N trials; the final runs come after")
     add("--time-budget-s", type=_amount, metavar="S", help="stop after S seconds")
     add("--gpu-s", type=_amount, metavar="S", help="stop after S device seconds")
-    add("--device-memory-gib", type=_amount, metavar="N", help="let each device have no more than N GiB")
+
+
+def _add_places(add: Callable[..., argparse.Action]) -> None:
+    """Adds where it runs, where its study lies and what is printed."""
     counts = "measure on N devices of the cluster, or (1,2,4) on each of these numbers and draw days against them"
     add("--gpus", type=_counts, default=(), metavar="N[,N]", help=counts)
-    add("--tokens", type=_amount, metavar="N", help="token budget that days are counted for (default: the space's)")
-    price = "what one device costs an hour, in any currency: the cost of the token budget is told"
-    add("--price-per-gpu-h", type=_amount, metavar="P", help=price)
-    add("--data", metavar="PATH", help="Parquet file or folder of token ids (default: the space's data)")
+    add("--device-memory-gib", type=_amount, metavar="N", help="let each device have no more than N GiB")
     where = 'Ray to run on, "local" for one of its own (default: RAY_ADDRESS, else the cluster whose head this is)'
     add("--address", metavar="HOST:PORT", help=where)
     wait = "what GPU nodes that the cluster is still starting may take to come (default: %(default)g)"
@@ -71,11 +88,14 @@ def parser() -> argparse.ArgumentParser:
     add("--studies", type=_folder, default=default_folder(), metavar="DIR", help=FOLDER_HELP)
     add("--name", help="name of the study (default: the space's, with a number)")
     add("--resume", metavar="NAME", help="go on with a study (or the path of its folder): run only what is missing")
+    auto = "with --name: go on with that study where it was begun, else begin it, so that one command does both"
+    add("--auto-resume", action="store_true", help=auto)
+    copied = "copy the journal there as it grows, and --resume from there: a folder, or as s3://BUCKET/PREFIX"
+    add("--copy-to", type=_folder, metavar="PLACE", help=copied)
     trust = "go on with a study of another user, whose space file is code that runs as you"
     add("--trust", action="store_true", help=trust)
     add("--dry-run", action="store_true", help="print what would run and what it would cost, and end")
     add("--json", action="store_true", help="print the result as JSON, alone on standard output")
-    return made
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -89,9 +109,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"{space.name:{width}}  {space.summary}")
             return 0
         # Takes a second that `--list` and `--help` need not pay.
-        from platform.session import scaling, session
+        from platform.session import opening, scaling, session
 
-        options = _options(given)
+        options = opening.taken_up(_options(given))
         return scaling.search(options) if scaling.is_asked(options) else session.search(options)
     except InputError as error:
         say(f"error: {one_line(error)}")

@@ -4,14 +4,14 @@ python -m scripts.degrees_table
 """
 
 import argparse
-import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from trainers import architectures, engines
+from trainers.mesh.stages import schedule_refusal
 from trainers.support import standing_refusal
 from trainers.values.axes import axes_of, choices_of, defaults_of
 from trainers.values.layout import Layout
@@ -20,13 +20,19 @@ from trainers.values.spec import ModelSpec
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "parallelism.md"
 BEGIN, END = "<!-- degrees: made by python -m scripts.degrees_table -->", "<!-- end of degrees -->"
-_DEGREES = ("tp", "pp", "cp")
-_SPLIT_BY = {"tp": {"tp": 2}, "pp": {"pp": 2}, "cp": {"cp": 2}}
-_NUMBERS = {"bucket_mib": 25, "prefetch": 1, "reshard": 2}
-"""Axis of numbers -> the value that stands for others. Degrees have columns, and data-parallel ones always go along."""
+SPLIT_BY = {"tp": {"tp": 2}, "pp": {"pp": 2}, "cp": {"cp": 2}}
+"""Degree that has its name in a cell -> what a layout has of it."""
+_NUMBERS = {"bucket_mib": 25, "prefetch": 1, "reshard": 2, "dp_replicate": 2, "dp_shard": 2}
+"""Axis of numbers -> the value that stands for others."""
 _USUAL = {"attention": "sdpa"}
 """What stands in place of a default that is there for comparisons alone."""
 _IN_RECIPE = ("optimizer", "compute_precision", "state_precision", "compression")
+_ACCUMULATION = "micro-batches a step"
+_ACCUMULATIONS = (1, 3)
+"""Rows of their own: the accumulation is no axis, it follows from the batch."""
+
+Refusals = dict[str, None]
+"""Sentences, each once, in their order."""
 
 
 @functools.cache
@@ -34,9 +40,11 @@ def table() -> str:
     """The table in Markdown: a row for each value that is not usual, a column an architecture; and why some fail."""
     names = architectures.names()
     lines = [f"| beside it | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
-    reasons: dict[str, None] = {}
-    for axis, value in _values():
-        cells = {name: [degree for degree in _DEGREES if _runs(name, degree, axis, value, reasons)] for name in names}
+    reasons: Refusals = {}
+    for axis, value in axis_values():
+        cells = {
+            name: [degree for degree in SPLIT_BY if runs_beside(name, degree, axis, value, reasons)] for name in names
+        }
         shown = " | ".join(", ".join(runs) or "none" for runs in cells.values())
         lines.append(f"| {f'`{axis}={value}`' if axis else 'sdpa and the defaults'} | {shown} |")
     return "\n".join([*lines, "", "What is missing is refused before anything starts:", "", *_listed(reasons)])
@@ -55,11 +63,11 @@ def written(page: str) -> str:
     return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
 
 
-def _listed(reasons: dict[str, None]) -> list[str]:
+def _listed(reasons: Refusals) -> list[str]:
     return [f"- {reason}" for reason in reasons] or ["- nothing"]
 
 
-def _values() -> Iterator[tuple[str, Any]]:
+def axis_values() -> Iterator[tuple[str, Any]]:
     """("", None) for the defaults alone, then other values of the axes; `every_4` stands for all of `every_K`."""
     yield "", None
     for kind in (Layout, Recipe):
@@ -71,54 +79,63 @@ def _values() -> Iterator[tuple[str, Any]]:
                 if value != _USUAL.get(axis, defaults_of(kind).get(axis)):
                     kinds.setdefault(value.partition("_")[0], value)
             yield from ((axis, value) for value in kinds.values())
-            if axis in _NUMBERS:
-                yield axis, _NUMBERS[axis]
+            if axis in _NUMBERS or axis in SPLIT_BY:
+                yield axis, _NUMBERS.get(axis, 2)
+    yield from ((_ACCUMULATION, accumulation) for accumulation in _ACCUMULATIONS)
 
 
-def _runs(architecture: str, degree: str, axis: str, value: Any, reasons: dict[str, None]) -> bool:
+def runs_beside(architecture: str, degree: str, axis: str, value: Any, reasons: Refusals) -> bool:
     """Whether some engine, at some stage, runs that value beside that degree; adds to `reasons` why one does not that
     runs it by itself.
     """
-    why: dict[str, None] = {}
-    for recipe, layout in _layouts(architecture, degree, axis, value):
-        if (sentence := standing_refusal(recipe, layout, layout.world_size)) is None:
-            return True
-        alone = layout.data_parallel_part
-        if standing_refusal(recipe, alone, alone.world_size) is None:
+    if axis == degree:
+        return False
+    why: Refusals = {}
+    recipe = _recipe(architecture, axis, value)
+    for alone in _layouts(axis, value):
+        if _refusal(recipe, alone, axis, value) is None:
+            if (sentence := _refusal(recipe, {**alone, **SPLIT_BY[degree]}, axis, value)) is None:
+                return True
             why[sentence] = None
     reasons |= why
     return False
 
 
-def _layouts(architecture: str, degree: str, axis: str, value: Any) -> Iterator[tuple[Recipe, Layout]]:
-    recipe = _recipe(architecture)
-    in_recipe = axis in axes_of(Recipe)
-    if in_recipe:
-        with_value = {"state_precision": {"compute_precision": "bf16"}}.get(axis, {})
-        recipe = dataclasses.replace(recipe, **{**with_value, axis: value})
+def _refusal(recipe: Recipe, values: Mapping[str, Any], axis: str, value: Any) -> str | None:
+    """Why these values of a layout do not run; None where they do."""
+    try:
+        layout = Layout(**values)
+    except ValueError as error:
+        return str(error)
+    accumulation = value if axis == _ACCUMULATION else layout.pp
+    return standing_refusal(recipe, layout, layout.world_size) or schedule_refusal(layout, accumulation) or None
+
+
+def _layouts(axis: str, value: Any) -> Iterator[dict[str, Any]]:
+    """The value beside what is usual, of each engine at each stage, on four data-parallel ranks or with its degree."""
     for rules in engines.registered():
-        if degree not in rules.model_parallel:
-            continue
         for stage in rules.stages:
-            values: dict[str, Any] = {
-                "engine": rules.name,
-                "zero_stage": stage,
-                **_USUAL,
-                **_SPLIT_BY[degree],
-            }
+            values: dict[str, Any] = {"engine": rules.name, "zero_stage": stage, **_USUAL}
+            values["grad_sync"] = rules.grad_syncs[stage][0]
             values["dp_shard" if stage else "dp_replicate"] = 4
-            if axis == "schedule":
-                values["virtual"] = 2
             if str(value).startswith("budget"):
                 values["compile"] = "block"
-            if axis and not in_recipe:
+            if axis == "schedule":
+                values |= {"pp": 2, "virtual": 2}
+            if axis in axes_of(Layout):
                 values[axis] = value
-            with contextlib.suppress(ValueError):  # the engine has not the value at this stage
-                yield recipe, Layout(**values)
+            yield values
+
+
+def _recipe(architecture: str, axis: str, value: Any) -> Recipe:
+    if axis not in _IN_RECIPE:
+        return _plain_recipe(architecture)
+    with_value = {"state_precision": {"compute_precision": "bf16"}}.get(axis, {})
+    return dataclasses.replace(_plain_recipe(architecture), **{**with_value, axis: value})
 
 
 @functools.cache
-def _recipe(architecture: str) -> Recipe:
+def _plain_recipe(architecture: str) -> Recipe:
     model = ModelSpec(
         name="model",
         architecture=architecture,

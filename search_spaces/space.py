@@ -1,14 +1,14 @@
-"""`Space`: what may be tried for one model, and `Candidate`: one (recipe, layout) of it with its ladder."""
+"""`Space`: what may be tried for one model."""
 
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from search_spaces.candidate import Candidate, Rejected, joined, ladder_of
 from search_spaces.changes import GRAD_ACCUM, MICRO_BATCH, Change, near, parse
 from search_spaces.checks import check_axes, check_fields, check_number, check_recipe
-from search_spaces.degrees import fewest_devices, fill, reason_against, splits_model
-from trainers.values.batch import BatchPoint
+from search_spaces.degrees import fewest_devices, fill, splits_model
 from trainers.values.codec import shortened
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
@@ -16,49 +16,6 @@ from trainers.values.recipe import Recipe
 _MANY_DEVICES = 128
 _ON_MANY: Mapping[str, tuple[Any, ...]] = {"pp": (16, 32), "virtual": (4, 8), "checkpointing": ("selective",)}
 """Values that a plan for so many devices adds to those that split the model."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
-    """One recipe on one layout, with the micro-batches its trial may climb, ascending."""
-
-    recipe: Recipe
-    layout: Layout
-    micro_batches: tuple[int, ...]
-    name: str = ""
-    """The names of the points it stands for, "" where the space is a product of axes."""
-    refine: bool = True
-    """Whether micro-batches between the last that fits and the first that does not may be tried too."""
-
-    @property
-    def key(self) -> str:
-        """What tells two candidates of a study apart."""
-        return f"{self.recipe.id}-{self.layout.id}"
-
-    @property
-    def axes(self) -> dict[str, Any]:
-        """Axis -> value: the layout's fields, and the recipe, of which a study may have several."""
-        fields = {field.name: getattr(self.layout, field.name) for field in dataclasses.fields(self.layout)}
-        return {"recipe": self.recipe.id, **fields}
-
-    @property
-    def tokens_per_step(self) -> int:
-        """Tokens of one optimizer step, over all ranks; see `Recipe` for those of a fixed accumulation."""
-        return self.recipe.tokens_per_step
-
-    def batch_points(self) -> tuple[BatchPoint, ...]:
-        """The ladder's rungs, upwards."""
-        return tuple(BatchPoint.of(self.recipe, self.layout, micro_batch) for micro_batch in self.micro_batches)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Rejected:
-    """A layout of the space that cannot run on this number of devices, with the reason as one sentence."""
-
-    recipe: Recipe
-    layout: Layout
-    reason: str
-    name: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,12 +161,12 @@ class Space:
             if key in seen and not self.points:
                 continue
             seen.add(key)
-            ladder, reason = _ladder(recipe, layout, micro_batches, wanted)
+            ladder, reason = ladder_of(recipe, layout, micro_batches, wanted)
             if reason is None:
                 fresh = Candidate(
                     recipe=recipe, layout=layout, micro_batches=ladder, name=name, refine=self.refine and not name
                 )
-                found[key] = _joined(found[key], fresh) if key in found else fresh
+                found[key] = joined(found[key], fresh) if key in found else fresh
             elif layout.model_parallel > 1 and not asks_to_split:
                 against.add(rejected=reason)
             else:
@@ -239,6 +196,13 @@ class Space:
             space = space._changed(change)
         space._check(asked)
         return space
+
+    def on_workers(self, num_workers: int) -> "Space":
+        """The space on so many devices; its budget of time grows with them, as CPU workers share the cores."""
+        budget_s = self.time_budget_s
+        if budget_s is not None and self.num_workers is not None:
+            budget_s *= max(1.0, num_workers / self.num_workers)
+        return dataclasses.replace(self, num_workers=num_workers, time_budget_s=budget_s)
 
     def widened(self, num_devices: int) -> "Space":
         """The space to plan for so many devices: on many, where no search tries them all, with longer pipelines, more
@@ -296,7 +260,7 @@ class Space:
                 own = [(c.axis, named.get(c.axis, getattr(recipe, c.axis, None))) for c in asked]
                 meaningless, reason = "", None
                 try:
-                    _, reason = _ladder(recipe, fill(values, num_devices), (micro_batch,), num_devices)
+                    _, reason = ladder_of(recipe, fill(values, num_devices), (micro_batch,), num_devices)
                 except ValueError as error:
                     meaningless = str(error)
                 if not meaningless and reason is None:
@@ -336,12 +300,6 @@ def _product(axes: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
         yield dict(zip(axes, values, strict=True))
 
 
-def _joined(one: Candidate, other: Candidate) -> Candidate:
-    """Two points that differ in their micro-batch alone: one layout, so one trial that climbs both."""
-    rungs = tuple(sorted({*one.micro_batches, *other.micro_batches}))
-    return dataclasses.replace(one, micro_batches=rungs, name=f"{one.name}, {other.name}")
-
-
 class _Reasons:
     """Why nothing can run: reasons of real layouts first, of combinations that mean nothing only without them."""
 
@@ -363,21 +321,3 @@ class _Reasons:
 
 def _fixed(point: Point) -> set[str]:
     return {*point.recipe, *point.layout}
-
-
-def _ladder(
-    recipe: Recipe, layout: Layout, micro_batches: Sequence[int], num_devices: int
-) -> tuple[tuple[int, ...], str | None]:
-    """The micro-batches that divide the global batch, ascending, and why the layout cannot run (None: it can)."""
-    reason = reason_against(recipe, layout, num_devices)
-    if reason is not None:
-        return (), reason
-    ladder: list[int] = []
-    for micro_batch in sorted(micro_batches, reverse=True):
-        try:
-            BatchPoint.of(recipe, layout, micro_batch)
-        except ValueError as error:
-            reason = str(error)
-        else:
-            ladder.insert(0, micro_batch)
-    return tuple(ladder), None if ladder else reason

@@ -22,7 +22,7 @@ from trainers.architectures import architecture_of
 from trainers.kernels.attention import SHARE, Share, layout_name, transformers_name
 from trainers.startup import lean
 from trainers.support import model_refusal
-from trainers.values.layout import Attention
+from trainers.values.layout_axes import Attention
 from trainers.values.spec import ModelSpec
 
 

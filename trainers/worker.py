@@ -81,28 +81,16 @@ class Worker:
 
     def run(self) -> bool:
         """Builds the engine and climbs; whether time ran out before the ladder's end."""
-        job, late = self.job, False
+        job = self.job
         self._stand("init", None, 2 * job.first_step_s)
         self.watchdog.beat("init", allowed_s=job.first_step_s)
         if not job.layout.steps_on_host:  # an optimizer that steps on the host has all of its cores
             prestart.ask(ray.train.get_context().get_local_world_size(), job.cpus_per_worker)
-        nodes = self.gather(ray.get_runtime_context().get_node_id())
-        if reason := placement_refusal(job.layout, nodes):
-            raise RungFailure(Outcome.FAILED, reason, phase="init", rank=self.rank)
-        if self.rank == 0:
-            self._call_recorder("place", job.trial_id, nodes)
+        self._check_place()
         if self.matmul_peak_tflops is None:
             self._measure_peaks()
         source = data.source(job.recipe)
-        loading_s = time.perf_counter()
-        engines.load(job.layout.engine)  # its imports are no part of the memory that the model takes
-        if job.engine_source and (source_here := engines.source_hash(job.layout.engine)) != job.engine_source:
-            reason = (
-                f"engine {job.layout.engine} has source {source_here} on rank {self.rank} and {job.engine_source} where"
-                " the search was started: give all nodes the same"
-            )
-            raise RungFailure(Outcome.FAILED, reason, phase="init", rank=self.rank)
-        import_s = time.perf_counter() - loading_s
+        import_s = self._import_engine()
         self.meter.start(job.cap_gib)
         engine = engines.create(job.recipe, job.layout, self.device)
         started = {"startup_s": time.perf_counter() - self.started_s, "import_s": import_s}
@@ -112,10 +100,46 @@ class Worker:
         if job.profile is not None:
             points = source.of_batch(job.profile.global_batch(job.layout))
             self._profile(context, engine, points, job.profile)
-        known, stop_at_s = list(job.known_memory), self._stop_at_s()
+        late = self._climb(context, engine, source, started)
+        self.watchdog.rest()
+        engine.close()
+        return late
+
+    def _check_place(self) -> None:
+        """Tells the recorder which nodes the ranks stand on.
+
+        Raises:
+            RungFailure: the layout's groups do not fit them.
+        """
+        nodes = self.gather(ray.get_runtime_context().get_node_id())
+        if reason := placement_refusal(self.job.layout, nodes):
+            raise RungFailure(Outcome.FAILED, reason, phase="init", rank=self.rank)
+        if self.rank == 0:
+            self._call_recorder("place", self.job.trial_id, nodes)
+
+    def _import_engine(self) -> float:
+        """Imports the engine, which is no part of the memory that the model takes; returns the seconds that it took.
+
+        Raises:
+            RungFailure: its source is another one here than where the search was started.
+        """
+        job, began_s = self.job, time.perf_counter()
+        engines.load(job.layout.engine)
+        if job.engine_source and (source_here := engines.source_hash(job.layout.engine)) != job.engine_source:
+            reason = (
+                f"engine {job.layout.engine} has source {source_here} on rank {self.rank} and {job.engine_source} where"
+                " the search was started: give all nodes the same"
+            )
+            raise RungFailure(Outcome.FAILED, reason, phase="init", rank=self.rank)
+        return time.perf_counter() - began_s
+
+    def _climb(self, context: Context, engine: Engine, source: data.Source, started: Mapping[str, float]) -> bool:
+        """Measures the ladder's batch points, upwards; whether time ran out before its end."""
+        job, known, stop_at_s = self.job, list(self.job.known_memory), self._stop_at_s()
         for number, batch in enumerate(job.rungs):
-            late = any(self.gather(time.monotonic() > stop_at_s))
-            if late or not self._fits(known, batch):
+            if any(self.gather(time.monotonic() > stop_at_s)):
+                return True
+            if not self._fits(known, batch):
                 break
             self.batch = batch
             self._stand("rung", batch, deadline_s(job, job.first_step_s, self.watchdog.allowance_s))
@@ -132,9 +156,7 @@ class Worker:
                     optimizer_gib=measured.peak_optimizer_gib,
                 )
             )
-        self.watchdog.rest()
-        engine.close()
-        return late
+        return False
 
     def _stop_at_s(self) -> float:
         """From when on no rung may start, by this node's monotonic clock; never but on rank 0 of a job with a stop."""

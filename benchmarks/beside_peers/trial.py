@@ -6,7 +6,8 @@ import time
 from collections.abc import Mapping
 
 import search_spaces
-from search_spaces.space import Candidate, Space
+from search_spaces.candidate import Candidate
+from search_spaces.space import Space
 from trainers.values.batch import BatchPoint
 
 WARM_UP_STEPS = 2

@@ -77,42 +77,19 @@ def connected(
         ClusterError: Ray could not be started, or the GPUs did not come in time.
     """
     os.environ.update({name: os.environ.get(name, value) for name, value in (_SETTINGS | _DRIVER_SETTINGS).items()})
-    found = address or os.environ.get("RAY_ADDRESS") or ""
-    if found in ("", "auto"):
-        found = _cluster_of_this_head() or found
-    if found and found != "local":
-        _check(found)
-    local = not found or found == "local"
-    if local:
-        os.environ |= _LOOPBACK
-    if local and "RAY_AUTH_MODE" not in os.environ:
-        # Other users of this machine reach its ports: only processes that inherit this token are let in.
-        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    found = _address(address)
+    if local := found == "local":
+        _close_ports()
     import ray  # after the settings above, which Ray reads at import
     from ray.exceptions import RayError
 
-    from trainers.startup import prestart
-
-    def start() -> None:
-        ray.init(
-            address="local" if local else found,
-            include_dashboard=False if local else None,
-            runtime_env={
-                "py_modules": [str(_ROOT / "trainers")],
-                "env_vars": {name: os.environ[name] for name in _SETTINGS},
-                "worker_process_setup_hook": prestart.preload,
-            },
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
-
     with ends_when_interrupted():
         try:
-            _patiently(start)
+            _patiently(lambda: _start(found))
         except Exception as error:
             raise ClusterError(f"Ray could not be {'started' if local else 'reached'}: {_first_line(error)}") from error
     try:
-        with ends_when_interrupted(), contextlib.nullcontext() if local else waiting.for_gpus(num_gpus, wait_s):
+        with ends_when_interrupted(), contextlib.nullcontext() if local else waiting.for_nodes(num_gpus, wait_s):
             place = place_of(ask(ray), cpu_workers=cpu_workers, driver_ip=ray.util.get_node_ip_address())
             context = ray.get_runtime_context()
             raylet = _raylet_of(context.get_node_id(), ray.nodes())
@@ -122,6 +99,47 @@ def connected(
         raise ClusterError(f"Ray failed with {type(error).__name__}: {said}") from error
     finally:
         ray.shutdown()
+
+
+def _address(address: str | None) -> str:
+    """Where to connect to, or "local" where there is no cluster.
+
+    Raises:
+        InputError: nothing answers there.
+    """
+    found = address or os.environ.get("RAY_ADDRESS") or ""
+    if found in ("", "auto"):
+        found = _cluster_of_this_head() or found
+    if found and found != "local":
+        _check(found)
+    return found or "local"
+
+
+def _close_ports() -> None:
+    """Closes a Ray of our own to others: those of other hosts, and those of this one without our token."""
+    os.environ |= _LOOPBACK
+    if "RAY_AUTH_MODE" not in os.environ:
+        # Other users of this machine reach its ports: only processes that inherit this token are let in.
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+
+def _start(address: str) -> None:
+    """Connects to the cluster at `address`, or starts one of our own for "local"."""
+    import ray
+
+    from trainers.startup import prestart
+
+    ray.init(
+        address=address,
+        include_dashboard=False if address == "local" else None,
+        runtime_env={
+            "py_modules": [str(_ROOT / "trainers")],
+            "env_vars": {name: os.environ[name] for name in _SETTINGS},
+            "worker_process_setup_hook": prestart.preload,
+        },
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
 
 
 def _raylet_of(node_id: str, nodes: Sequence[Mapping[str, Any]]) -> str:

@@ -1,5 +1,7 @@
 """Figures as people read them."""
 
+from collections.abc import Sequence
+
 from trainers.values.layout import Layout
 
 
@@ -42,6 +44,11 @@ def duration(seconds: float) -> str:
 def plural(number: int, word: str) -> str:
     """The number with its word, such as "1 layout" or "2 layouts"."""
     return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def stages(indices: Sequence[int]) -> str:
+    """Stages of a pipeline, such as "stages 1 and 5"; empty for none."""
+    return f"stage{'s' if len(indices) > 1 else ''} {' and '.join(map(str, indices))}" if indices else ""
 
 
 def options(layout: Layout) -> str:

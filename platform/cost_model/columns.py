@@ -6,11 +6,14 @@ the same for all is computed once.
 
 import dataclasses
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from trainers.values.axes import axes_of, choices_of
+from trainers.values.layout import Layout
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -51,7 +54,6 @@ class Columns:
     tp: Array
     pp: Array
     cp: Array
-    virtual_stages: Array
     largest_blocks: Array
     """Blocks of the pipeline rank that has most, 0 where the cut is not known; see `mesh.stages_of`."""
     first_blocks: Array
@@ -73,12 +75,8 @@ class Columns:
     parameters_on_host: Array
     """1 where the parameters lie there too."""
     bucket_bytes: Array
-    overlaps: Array
-    """1 where DeepSpeed's stages 1 and 2 communicate beside their computing."""
-    blocks_ahead: Array
-    """Blocks gathered ahead by wish; 0 for the engine's own choice."""
-    reshard: Array
-    """Ranks that hold a block between its two passes; `shard` where all of them do."""
+    axes: Mapping[str, Array]
+    """The values of `ENGINE_AXES` as the layouts have them; of words, the `code_of` each."""
     checkpoint_blocks: Array
     """Blocks that one full checkpoint spans: one input is kept for them, and they are recomputed together."""
     kept_checkpoints: Array
@@ -98,6 +96,8 @@ class Columns:
     """Reads and writes of the hidden width that norms of several kernels make beside a fused one's, forward."""
     unfused_norm_bytes: Array
     """Bytes a value of the hidden width that such norms save beside."""
+    rope_saved_bytes: Array
+    """Bytes of each value of queries and keys that a stack's rotation saves beside its output."""
     keeps_gathered: Array
     """1 where sequence parallelism saves what it gathered for column-parallel products, 0 where it gathers anew in the
     backward pass."""
@@ -145,7 +145,7 @@ class Columns:
     """Optimizer states a parameter: 2 for Adam, 0 for Adafactor's factored ones."""
     gradient_bytes: Array
     """Bytes an element of an exchanged gradient."""
-    prefetch: Array
+    hidden_gathers: Array
     """Share of ZeRO-3's communication that hides behind compute; see `features.PREFETCH`."""
     reduces_whole: Array
     """1 where DeepSpeed's stages 1 and 2 all-reduce whole buckets of gradients, 0 where they reduce them to owners."""
@@ -184,14 +184,26 @@ class Columns:
     inter_hop: Array
     """Of one step of a ring from node to node."""
     rounding: Array
-    """See `features.ROUNDING`."""
+    """See `stack_columns.ROUNDING`."""
     spread: Array
-    """Run-to-run deviation of the cluster, in log space."""
+    """Deviation of the cluster in log space: from run to run, and of a device on which no run was at hand."""
+    link_sigma: Array
+    """Log deviation of the time between nodes whose network is not known; 0 where it is, and within one node."""
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Array]) -> "Columns":
+        """The columns that are given by the names of `FIELDS`."""
+        axes = {name: arrays[name] for name in ENGINE_AXES}
+        return cls(**{name: arrays[name] for name in _OWN_FIELDS}, axes=axes)
+
+    def arrays(self) -> dict[str, Array]:
+        """Every array by its name of `FIELDS`."""
+        return {**{name: getattr(self, name) for name in _OWN_FIELDS}, **self.axes}
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The common shape of all fields."""
-        return np.broadcast_shapes(*(getattr(self, field.name).shape for field in dataclasses.fields(self)))
+        """The common shape of all arrays."""
+        return np.broadcast_shapes(*(value.shape for value in self.arrays().values()))
 
     @property
     def tokens_per_step(self) -> Array:
@@ -199,24 +211,16 @@ class Columns:
         return self.global_batch * self.seq_len
 
     def flat(self) -> "Columns":
-        """A grid as one row a point; fields that all points share stay as they are."""
+        """A grid as one row a point; arrays that all points share stay as they are."""
         shape = self.shape
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return Columns(
-            **{
-                name: value if value.ndim == 0 else np.broadcast_to(value, shape).reshape(-1)
-                for name, value in fields.items()
-            }
-        )
+        return self._each(lambda value: value if value.ndim == 0 else np.broadcast_to(value, shape).reshape(-1))
 
     def take(self, index: Any) -> "Columns":
         """The rows (the last axis) that `index`, a mask, a slice or positions, picks; what all share stays as it is."""
-        picked = {
-            field.name: value[..., index] if value.ndim == 1 or value.shape[-1:] > (1,) else value
-            for field in dataclasses.fields(self)
-            for value in (getattr(self, field.name),)
-        }
-        return Columns(**picked)
+        return self._each(lambda value: value[..., index] if value.ndim == 1 or value.shape[-1:] > (1,) else value)
+
+    def _each(self, change: Callable[[Array], Array]) -> "Columns":
+        return Columns.of({name: change(value) for name, value in self.arrays().items()})
 
 
 def checkpointed_share(c: Columns) -> Array:
@@ -224,11 +228,20 @@ def checkpointed_share(c: Columns) -> Array:
     return np.ceil(c.layers / c.checkpoint_every) / c.layers
 
 
-FIELDS = tuple(field.name for field in dataclasses.fields(Columns))
+ENGINE_AXES = tuple(name for name, declared in axes_of(Layout).items() if declared.of_some_engines)
+"""Axes that mean nothing but in engines whose rules name them: their costs read them here, by name."""
+_OWN_FIELDS = tuple(field.name for field in dataclasses.fields(Columns) if field.name != "axes")
+FIELDS = (*_OWN_FIELDS, *ENGINE_AXES)
+"""The names of all arrays."""
 _in_order = operator.itemgetter(*FIELDS)
+
+
+def code_of(axis: str, word: str) -> int:
+    """The number that stands in `Columns.axes` for `word`, a value of `axis`."""
+    return choices_of(Layout)[axis].index(word)
 
 
 def from_rows(rows: Sequence[Mapping[str, float]]) -> Columns:
     """Columns of rows that name every field."""
     values = np.array([_in_order(row) for row in rows], dtype=np.float64).reshape(len(rows), len(FIELDS))
-    return Columns(**dict(zip(FIELDS, np.ascontiguousarray(values.T), strict=True)))
+    return Columns.of(dict(zip(FIELDS, np.ascontiguousarray(values.T), strict=True)))

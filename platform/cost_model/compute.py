@@ -5,6 +5,8 @@ of memory traffic at the sustained bandwidth. Products are counted as in arXiv 2
 """
 
 import dataclasses
+import functools
+import operator
 
 import numpy as np
 
@@ -155,61 +157,65 @@ def _eager_traffic(c: Columns) -> tuple[tuple[Array, Array], tuple[Array, Array]
 def layer_seconds(columns: Columns) -> LayerSeconds:
     """Seconds of one block: products by roofline, attention, element-wise passes; the launch floor is the caller's."""
     tokens = columns.micro_batch * columns.seq_len / columns.cp
-    h, tp = columns.hidden, columns.tp
-    heads = columns.attention_width / tp
-    qkv = heads + 2 * columns.kv_width / tp
-    inner = columns.ffn / tp
-    up = inner * (1 + columns.gated)
     attention, attention_backward = _attention_seconds(columns, tokens)
+    products, products_backward = _product_seconds(columns, tokens)
+    passes, passes_backward = _pass_seconds(columns, tokens)
+    again, attention_again = _again_seconds(columns, tokens, attention, products, passes)
+    weights = _weight_traffic_s(columns, columns.layer_parameters / columns.tp)
+    return LayerSeconds(
+        forward=products + attention + passes,
+        backward=products_backward + attention_backward + passes_backward + weights,
+        again=again,
+        attention=attention + attention_backward + attention_again,
+    )
 
-    products = (
-        matmul_s(columns, tokens, qkv, h)
-        + matmul_s(columns, tokens, h, heads)
-        + matmul_s(columns, tokens, up, h)
-        + matmul_s(columns, tokens, h, inner)
-    )
-    products_backward = (
-        _backward_matmul_s(columns, tokens, qkv, h)
-        + _backward_matmul_s(columns, tokens, h, heads)
-        + _backward_matmul_s(columns, tokens, up, h)
-        + _backward_matmul_s(columns, tokens, h, inner)
-    )
-    replicated = FUSED_REPLICATED * h / np.where(columns.sequence_parallel > 0, tp, 1.0)
-    rotation = ROTARY_PASSES * columns.rotary * (heads + columns.kv_width / tp)
-    is_fused = columns.fused > 0
+
+def _product_seconds(c: Columns, tokens: Array) -> tuple[Array, Array]:
+    """Seconds (forward, backward) of a block's four products: into attention and out of it, up and down."""
+    h, heads, inner = c.hidden, c.attention_width, c.ffn / c.tp
+    shapes = (((heads + 2 * c.kv_width) / c.tp, h), (h, heads / c.tp), (inner * (1 + c.gated), h), (h, inner))
+    forward = (matmul_s(c, tokens, *shape) for shape in shapes)
+    backward = (_backward_matmul_s(c, tokens, *shape) for shape in shapes)
+    return functools.reduce(operator.add, forward), functools.reduce(operator.add, backward)
+
+
+def _pass_seconds(c: Columns, tokens: Array) -> tuple[Array, Array]:
+    """Seconds (forward, backward) of a block's element-wise passes."""
+    h, tp = c.hidden, c.tp
+    qkv, inner = (c.attention_width + 2 * c.kv_width) / tp, c.ffn / tp
+    replicated = FUSED_REPLICATED * h / np.where(c.sequence_parallel > 0, tp, 1.0)
+    rotation = ROTARY_PASSES * c.rotary * (c.attention_width + c.kv_width) / tp
+    is_fused = c.fused > 0
     wide = np.where(
-        costs_of(columns).autocasts(columns),
-        np.where(is_fused, AUTOCAST_FACTOR["fused"], AUTOCAST_FACTOR["eager"]),
-        1.0,
+        costs_of(c).autocasts(c), np.where(is_fused, AUTOCAST_FACTOR["fused"], AUTOCAST_FACTOR["eager"]), 1.0
     )
     values = (replicated * wide + FUSED_SHUFFLE * qkv + rotation) * np.where(is_fused, 1.0, EAGER_FACTOR)
-    values = values + columns.unfused_norm_passes * h / np.where(columns.sequence_parallel > 0, tp, 1.0)
-    per_value = tokens * columns.compute_bytes / (columns.bandwidth * BANDWIDTH_SHARE)
-    gelu, gelu_backward = (np.where(widens_gelu(columns), factor, 1.0) for factor in WIDE_GELU)
-    passes = (values + inner * columns.activation_forward * gelu) * per_value
-    passes_backward = (BACKWARD_FACTOR * values + inner * columns.activation_backward * gelu_backward) * per_value
+    values = values + c.unfused_norm_passes * h / np.where(c.sequence_parallel > 0, tp, 1.0)
+    per_value = tokens * c.compute_bytes / (c.bandwidth * BANDWIDTH_SHARE)
+    gelu, gelu_backward = (np.where(widens_gelu(c), factor, 1.0) for factor in WIDE_GELU)
+    return (
+        (values + inner * c.activation_forward * gelu) * per_value,
+        (BACKWARD_FACTOR * values + inner * c.activation_backward * gelu_backward) * per_value,
+    )
+
+
+def _again_seconds(c: Columns, tokens: Array, attention: Array, products: Array, passes: Array) -> tuple[Array, Array]:
+    """Seconds of what a block computes again in its backward pass, given those of its forward pass: all of it, and its
+    attention alone.
+    """
     forward = products + attention + passes
-    stops_early = costs_of(columns).stops_early(columns)
-    whole = forward - np.where(stops_early, matmul_s(columns, tokens, h, inner), 0.0)
+    last_product = np.where(costs_of(c).stops_early(c), matmul_s(c, tokens, c.hidden, c.ffn / c.tp), 0.0)
+    whole = (forward - last_product) * checkpointed_share(c)
     # Selective: Megatron-LM repeats the attention core (arXiv 2205.05198, section 5), as fused attention does anyway;
     # This project's engines keep what products and fused attention give, and repeat the rest (`engines/_kernels.py`).
-    core = np.where(columns.flash > 0, 0.0, attention)
-    selective = core + np.where(
-        columns.repeats_core_alone == 0, passes + (1 - columns.kept_checkpoints) * products, 0.0
-    )
-    whole, full = whole * checkpointed_share(columns), columns.full_checkpointing > 0
-    is_selective = columns.selective_checkpointing > 0
+    core = np.where(c.flash > 0, 0.0, attention)
+    repeated = np.where(c.repeats_core_alone == 0, passes + (1 - c.kept_checkpoints) * products, 0.0)
     # Under a budget the compiler makes the cheapest values again first: an estimate, not measured yet.
-    cheapest = (1 - columns.budget) ** 2 * forward
-    attention_again = np.where(full, attention * checkpointed_share(columns), np.where(is_selective, core, 0.0))
-    return LayerSeconds(
-        forward=forward,
-        backward=products_backward
-        + attention_backward
-        + passes_backward
-        + _weight_traffic_s(columns, columns.layer_parameters / tp),
-        again=np.where(full, whole, np.where(is_selective, selective, cheapest)),
-        attention=attention + attention_backward + attention_again,
+    cheapest = (1 - c.budget) ** 2 * forward
+    is_full, is_selective = c.full_checkpointing > 0, c.selective_checkpointing > 0
+    return (
+        np.where(is_full, whole, np.where(is_selective, core + repeated, cheapest)),
+        np.where(is_full, attention * checkpointed_share(c), np.where(is_selective, core, 0.0)),
     )
 
 

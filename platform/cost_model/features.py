@@ -4,6 +4,7 @@ Layouts stay beside the rows that they give; nothing decodes a row back into a l
 """
 
 import dataclasses
+import math
 import operator
 from collections.abc import Mapping, Sequence
 
@@ -29,63 +30,20 @@ from platform.cost_model.kernels import (
 from platform.cost_model.layout_arrays import AXES, LayoutArrays
 from platform.cost_model.mesh import blocks_of_ranks
 from platform.cost_model.offload import LINK_SHARE
-from platform.cost_model.stacks import fact
+from platform.cost_model.stack_columns import THIS_PROJECT_COLUMNS
 from trainers.architectures import architecture_of
 from trainers.architectures.architecture import Architecture
 from trainers.values.batch import BatchPoint
-from trainers.values.layout import Layout, activation_budget
+from trainers.values.layout import Layout
+from trainers.values.layout_axes import activation_budget
 from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
-
-ROUNDING = constants.words("features", "ROUNDING")
 
 PREFETCH = constants.words("features", "PREFETCH")
 UNFUSED_NORM_PASSES = constants.number("features", "UNFUSED_NORM_PASSES")
 UNFUSED_NORM_BYTES = constants.number("features", "UNFUSED_NORM_BYTES")
 FP8_SHARE = constants.number("features", "FP8_SHARE")
 FP8_CAST_BYTES = constants.number("features", "FP8_CAST_BYTES")
-TENSOR_OVERLAP = constants.number("features", "TENSOR_OVERLAP")
-
-THIS_PROJECT = {
-    "checkpoint_blocks": 1.0,
-    "kept_checkpoints": 1.0,
-    "repeats_core_alone": 0.0,
-    "reduces_whole": 1.0,
-    "metric_losses": 0.0,
-    "dropout": 0.0,
-    "blocking": 0.0,
-    "rounding": ROUNDING["expandable"],
-    "unfused_norm_passes": 0.0,
-    "unfused_norm_bytes": 0.0,
-    "keeps_gathered": 0.0,
-    "block_host": 0.0,
-    "block_host_backward": 0.0,
-    "host_skew": 0.0,
-    "host_pipe": 0.0,
-    "tensor_overlap": 0.0,
-    "cuts_by_cost": 0.0,
-    "stack_sigma": 0.0,
-}
-"""What this project's trainer does that no layout of it states otherwise: its stack."""
-
-STACK_HOST = ("block_host", "block_host_backward", "host_skew", "host_pipe")
-"""Columns of a stack's host time."""
-
-
-def stack_costs(software: str, tp_overlap: str = "") -> dict[str, float]:
-    """The columns that hold of every run of `software`; `tp_overlap` is what a row says of it, "" for nothing."""
-    overlap = float(fact(software, "tensor_overlap", 0.0)) if tp_overlap != "no" else 0.0
-    return {
-        "keeps_gathered": float(fact(software, "keeps_gathered", False)),
-        "block_host": float(fact(software, "host_forward_s", 0.0)),
-        "block_host_backward": float(fact(software, "host_backward_s", 0.0)),
-        "host_skew": float(fact(software, "host_skew_s", 0.0)),
-        "host_pipe": float(fact(software, "host_pipe_s", 0.0)),
-        "tensor_overlap": TENSOR_OVERLAP if tp_overlap == "yes" else overlap,
-        "cuts_by_cost": float(fact(software, "stages_by_cost", False)),
-        "metric_losses": float(fact(software, "metric_losses", 0.0)),
-        "stack_sigma": float(fact(software, "sigma", 0.0)),
-    }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,16 +97,17 @@ def features(
         **_of_model(work.model),
         **_of_work(work),
         **_of_cluster(cluster, work.precision),
+        **layouts.engine_axes(),
         **_of_engine(work, layouts),
         **_of_kernels(work, layouts),
         **blocks_of_ranks(work.model, work.seq_len, layouts),
         "micro_batch": micro_batch,
         "grad_accum": grad_accum,
         "global_batch": micro_batch * grad_accum * dp,
-        **THIS_PROJECT,
+        **THIS_PROJECT_COLUMNS,
         **(stack or {}),
     }
-    return Columns(**{name: np.asarray(values[name], dtype=np.float64) for name in FIELDS})
+    return Columns.of({name: np.asarray(values[name], dtype=np.float64) for name in FIELDS})
 
 
 def from_points(points: Sequence[tuple[Recipe, Layout, BatchPoint]], cluster: ClusterSpec) -> Columns:
@@ -167,7 +126,7 @@ def from_points(points: Sequence[tuple[Recipe, Layout, BatchPoint]], cluster: Cl
         for recipe, members in rows.items()
     ]
     if not parts:
-        return Columns(**{name: np.zeros(0) for name in FIELDS})
+        return Columns.of(dict.fromkeys(FIELDS, np.zeros(0)))
     return joined(parts).take(np.argsort(np.concatenate(list(rows.values())), kind="stable"))
 
 
@@ -176,12 +135,8 @@ _values_of = operator.attrgetter(*AXES)
 
 def joined(parts: Sequence[Columns]) -> Columns:
     """The rows of all `parts`, one after the other; every field has a value a row."""
-    return Columns(
-        **{
-            name: np.concatenate([np.broadcast_to(getattr(part, name), part.shape) for part in parts])
-            for name in FIELDS
-        }
-    )
+    rows = [{name: np.broadcast_to(value, part.shape) for name, value in part.arrays().items()} for part in parts]
+    return Columns.of({name: np.concatenate([row[name] for row in rows]) for name in FIELDS})
 
 
 def _of_work(work: Workload) -> dict[str, Array | float]:
@@ -200,7 +155,7 @@ def _of_work(work: Workload) -> dict[str, Array | float]:
 def _of_engine(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask | float]:
     """Degrees, and what engines do with parameters, gradients and states."""
     numbers, of_words = layouts.numbers, layouts.of_words
-    cp, shard, reshard, buckets = (numbers(axis) for axis in ("cp", "dp_shard", "reshard", "bucket_mib"))
+    cp, shard, buckets = (numbers(axis) for axis in ("cp", "dp_shard", "bucket_mib"))
 
     def bucket_bytes(engine: str) -> float:
         known = costs(engine)
@@ -213,18 +168,14 @@ def _of_engine(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask 
         "dp": numbers("dp_replicate") * shard,
         "tp": numbers("tp"),
         "pp": numbers("pp"),
-        "virtual_stages": numbers("virtual"),
         "cp": cp,
         "shard": shard * cp,
-        "reshard": np.where(reshard > 0, reshard, shard) * cp,
         "sequence_parallel": numbers("tp") > 1,
         "sync_every": of_words(lambda word: word == "every", "grad_sync"),
         "states_on_host": of_words(lambda word: word != "none", "offload"),
         "parameters_on_host": of_words(lambda word: word == "all", "offload"),
         "bucket_bytes": np.where(buckets > 0, buckets * 2.0**20, of_words(bucket_bytes, "engine")),
-        "overlaps": of_words(lambda word: word == "on", "overlap") * (numbers("zero_stage") < 3),
-        "prefetch": PREFETCH["current"] * of_words(lambda word: word != "off", "overlap"),
-        "blocks_ahead": numbers("prefetch"),
+        "hidden_gathers": PREFETCH["current"],
     }
 
 
@@ -314,5 +265,6 @@ def _of_cluster(cluster: ClusterSpec, precision: str) -> dict[str, Array | float
         "group_bandwidth": cluster.group_gb_per_s * 1e9,
         "inter_latency": cluster.inter_latency_s,
         "inter_hop": cluster.inter_hop_s,
-        "spread": cluster.spread,
+        "spread": math.hypot(cluster.spread, device.sigma),
+        "link_sigma": cluster.link_sigma if cluster.num_nodes > 1 else 0.0,
     }

@@ -24,6 +24,10 @@ from trainers.values.cluster import Cluster
 LABEL_SHARE = constants.number("hardware", "LABEL_SHARE")
 _NEAR = 0.2
 MOST_DEVICES = 1_000_000
+THIS_PROJECT = "layout-search"
+"""The stack of this project's own trainers."""
+UNKNOWN_LINK_GB_PER_S = constants.number("hardware", "UNKNOWN_LINK_GB_PER_S")
+UNKNOWN_LINK_SIGMA = constants.number("hardware", "UNKNOWN_LINK_SIGMA")
 PLAIN_SHARE = constants.number("hardware", "PLAIN_SHARE")
 BANDWIDTH_SHARE = constants.number("hardware", "BANDWIDTH_SHARE")
 _CPU = re.compile(r"\b(xeon|epyc|ryzen|neoverse|graviton|core\(tm\)|cpu|x86_64|aarch64)\b", re.IGNORECASE)
@@ -51,6 +55,8 @@ class Device:
     context_gib: float
     """Memory that a bare context takes."""
     source: str
+    sigma: float = 0.0
+    """Log deviation of its rates where no training run on it was at hand."""
     best_tflops: float | None = None
     """What the best bf16 product of a benchmark reaches, None where nobody published it (stas00/ml-engineering,
     compute/accelerator, "maximum achievable matmul FLOPS")."""
@@ -97,6 +103,10 @@ class ClusterSpec:
     """What one process group alone reaches of it, where NCCL was measured to use one of a node's ports for a group."""
     inter_hop_s: float = INTER_HOP_S
     """One step of a ring from node to node."""
+    software: str = THIS_PROJECT
+    """What trains there, by the name of its stack (`stacks.json`)."""
+    link_sigma: float = 0.0
+    """Log deviation of the time between nodes where the network is neither stated nor in the catalogue."""
     spread: float = 0.0
     """Standard deviation of the log of step times from run to run, where the network is known for it."""
 
@@ -230,7 +240,7 @@ def cluster_of(
     catalogue = _catalogue()
     link = catalogue["links"][catalogue["devices"][device.name]["link"]]
     entry = catalogue["nodes"].get(node or catalogue["defaults"].get(device.name, ""), {})
-    stated = inter_gb_per_s or entry.get("inter_gb_per_s", 25.0)
+    stated = inter_gb_per_s or entry.get("inter_gb_per_s", UNKNOWN_LINK_GB_PER_S)
     # Where one link spans several hosts, they are one node here.
     domain = entry.get("link_domain", 0)
     if domain > devices_per_node and num_nodes > 1:
@@ -252,7 +262,20 @@ def cluster_of(
         price_per_device_hour=entry.get("price_per_device_hour"),
         group_gb_per_s=_at_nodes(entry.get("group_gb_per_s", {}), num_nodes),
         inter_hop_s=entry["inter_hop_us"] * 1e-6 if "inter_hop_us" in entry else INTER_HOP_S,
+        link_sigma=0.0 if inter_gb_per_s or entry else UNKNOWN_LINK_SIGMA,
         spread=entry.get("spread", 0.0),
+    )
+
+
+def with_network(cluster: ClusterSpec, inter_gb_per_s: float) -> ClusterSpec:
+    """`cluster` with so much bandwidth of a node to the others, of which collectives reach the same share as before."""
+    share = cluster.inter_gb_per_s / cluster.inter_peak_gb_per_s
+    return dataclasses.replace(
+        cluster,
+        inter_gb_per_s=inter_gb_per_s * share,
+        inter_peak_gb_per_s=inter_gb_per_s,
+        group_gb_per_s=math.inf,
+        link_sigma=0.0,
     )
 
 

@@ -2,7 +2,7 @@
 
 from platform.cost_model import constants
 from trainers.architectures.architecture import StepwiseActivation
-from trainers.values.layout import activation_budget
+from trainers.values.layout_axes import activation_budget
 from trainers.values.spec import ModelSpec
 
 BIASED_FLASH = constants.number("kernels", "BIASED_FLASH")

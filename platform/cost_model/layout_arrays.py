@@ -1,12 +1,13 @@
 """Layouts as arrays, an axis at a time: what the features are made of."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from platform.cost_model.columns import Array
+from platform.cost_model.columns import ENGINE_AXES, Array, code_of
 from trainers.values.layout import Layout
 
 AXES = tuple(field.name for field in dataclasses.fields(Layout))
@@ -24,6 +25,15 @@ class LayoutArrays:
     def of(cls, layouts: Sequence[Mapping[str, str | float]]) -> "LayoutArrays":
         """One row a layout, each a mapping of all `AXES`."""
         return cls({axis: _column([layout[axis] for layout in layouts]) for axis in AXES})
+
+    def engine_axes(self) -> dict[str, Array]:
+        """The values of `ENGINE_AXES`, as `Columns.axes` has them."""
+        return {
+            axis: self.of_words(functools.partial(code_of, axis), axis)
+            if isinstance(values := self._values[axis], tuple)
+            else values
+            for axis in ENGINE_AXES
+        }
 
     def numbers(self, axis: str) -> Array:
         """The values of an axis of numbers."""

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from platform.cost_model import constants
-from platform.cost_model.columns import CHUNK_LOGITS, Array, Columns, checkpointed_share
+from platform.cost_model.columns import CHUNK_LOGITS, Array, Columns, Mask, checkpointed_share
 from platform.cost_model.compute import casts_softmax, widens_gelu
 from platform.cost_model.engines import costs_of
 from platform.cost_model.engines.base import NOTHING, Copies, PerParameter
 from platform.cost_model.lower_bound import GIB, LowerBound, lower_bound, lower_bound_gib
 from platform.cost_model.mesh import Stages, first_outside, rank_parameters, stages_of
+from platform.cost_model.step_time import host_runs_ahead
 
 __all__ = ["PHASES", "LowerBound", "PeakMemory", "lower_bound", "lower_bound_gib", "peak_memory"]
 
@@ -80,9 +81,10 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     # In fp32: the power's input, the tangent and one plus it; in two bytes half the input and the output.
     inner = np.where(widens_gelu(c), 8.0, c.inner_copies) * c.ffn
     a_value = 2 * residual + 2 * c.dropout + c.unfused_norm_bytes
-    gathered = 2 * c.compute_bytes / np.where(c.keeps_gathered > 0, 1.0, split)
+    gathered = 2 * c.compute_bytes / np.where(_holds_gathered(c), 1.0, split)
     replicated = (a_value / split + gathered) * c.hidden
-    sharded = c.compute_bytes * (2 * c.attention_width + 2 * c.kv_width + inner) / c.tp
+    turned = c.rope_saved_bytes * (c.attention_width + c.kv_width)
+    sharded = (c.compute_bytes * (2 * c.attention_width + 2 * c.kv_width + inner) + turned) / c.tp
     per_score = c.compute_bytes + c.dropout * (1 + c.compute_bytes)
     per_score = per_score + np.where(
         casts_softmax(c), np.where(c.fused > 0, (c.compiled_calls > 0) * c.compute_bytes, EAGER_SCORE_BYTES), 0.0
@@ -100,6 +102,14 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
         replicated + sharded + kept_scores,
     )
     return tokens * kept, tokens * residual * c.hidden / split, transient
+
+
+def _holds_gathered(c: Columns) -> Mask:
+    """Rows whose gathered inputs stand whole. A collective's memory is its stream's until the device has done it: where
+    the host waits for the device's work to end, blocks are free for the next one (`CUDACachingAllocator.cpp`).
+    """
+    keeps = c.keeps_gathered > 0
+    return keeps & host_runs_ahead(c) if np.any(keeps) else keeps
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,10 +171,10 @@ def _ranks(c: Columns, stages: Stages, owned: Array) -> tuple[_Rank, _Rank, _Ran
         divided by these (Megatron-LM, `schedules.py`: the warm-up of its interleaved schedule).
         """
         begun = c.pp - rank
-        chunks = 2 * (begun - 1) + (c.virtual_stages - 1) * c.pp + 1
+        chunks = 2 * (begun - 1) + (c.axes["virtual"] - 1) * c.pp + 1
         # Of published runs only the first rank's is taken: some begin fewer (arXiv 2407.21783, section 3.3.2).
-        interleaved = (c.virtual_stages > 1) & ((c.largest_blocks > 0) | (np.asarray(rank) == 0))
-        return np.minimum(np.where(interleaved, chunks / c.virtual_stages, begun), c.grad_accum)
+        interleaved = (c.axes["virtual"] > 1) & ((c.largest_blocks > 0) | (np.asarray(rank) == 0))
+        return np.minimum(np.where(interleaved, chunks / c.axes["virtual"], begun), c.grad_accum)
 
     head = np.where(c.tied > 0, c.embedding_parameters, c.table_parameters) / c.tp
     first = _Rank(

@@ -11,7 +11,7 @@ from platform.cost_model.engines import costs
 from platform.cost_model.features import from_points
 from platform.cost_model.predict import predict
 from platform.cost_model.probed import found_cluster
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from trainers.values.cluster import Cluster
 from trainers.values.probed import Probe
 

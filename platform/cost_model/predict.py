@@ -72,7 +72,13 @@ def zero_shot_sigma(columns: Columns, step: StepTime) -> Array:
     for part, sigma in SHARE_SIGMA.items():
         seconds = under_the_host_s(columns, step) if part == "host_s" else getattr(step, part)
         variance = variance + (sigma * seconds / step.total_s) ** 2
+    variance = variance + (columns.link_sigma * between_nodes_s(columns, step) / step.total_s) ** 2
     return np.sqrt(variance + costs_of(columns).sigma(columns) ** 2)
+
+
+def between_nodes_s(columns: Columns, step: StepTime) -> Array:
+    """Seconds of communication on a cluster of several nodes, tensor parallelism's only where it leaves a node."""
+    return step.data_s + step.pipeline_s + np.where(columns.tp > columns.devices_per_node, step.tensor_s, 0.0)
 
 
 def under_the_host_s(columns: Columns, step: StepTime) -> Array:
@@ -121,6 +127,11 @@ def predict(columns: Columns) -> Prediction:
             for name, values in _leaves(_predict_chunk(columns.take(place))):
                 whole[name][..., place] = values
     return _of_leaves({name: values.reshape(-1) for name, values in whole.items()})
+
+
+def take(prediction: Prediction, rows: slice) -> Prediction:
+    """Some rows of a prediction."""
+    return _of_leaves({name: values[rows] for name, values in _leaves(prediction)})
 
 
 def _names(kind: type[StepTime] | type[PeakMemory] | type[Prediction]) -> tuple[str, ...]:

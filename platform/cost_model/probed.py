@@ -48,7 +48,9 @@ def with_probe(spec: ClusterSpec, probe: Probe) -> ClusterSpec:
     if inside is not None:
         spec = dataclasses.replace(spec, intra_gb_per_s=inside[0], intra_latency_s=inside[1])
     if between is not None:
-        spec = dataclasses.replace(spec, inter_gb_per_s=between[0], group_gb_per_s=math.inf, inter_latency_s=between[1])
+        spec = dataclasses.replace(
+            spec, inter_gb_per_s=between[0], group_gb_per_s=math.inf, inter_latency_s=between[1], link_sigma=0.0
+        )
     return spec
 
 

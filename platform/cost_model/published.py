@@ -6,23 +6,16 @@ from collections.abc import Mapping
 from typing import get_args
 
 from platform.cost_model import constants
-from platform.cost_model.features import (
-    PREFETCH,
-    ROUNDING,
-    STACK_HOST,
-    UNFUSED_NORM_BYTES,
-    UNFUSED_NORM_PASSES,
-    Workload,
-    stack_costs,
-)
+from platform.cost_model.features import PREFETCH, UNFUSED_NORM_BYTES, UNFUSED_NORM_PASSES, Workload
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.kernels import activation_passes, inner_copies, logit_bytes, loss_kind, pads_vocabulary
 from platform.cost_model.rows import Row, number, words
+from platform.cost_model.stack_columns import ROUNDING, STACK_HOST, stack_costs
 from platform.cost_model.stacks import data_parallelism_of, fact, has, software_of
 from trainers import architectures
 from trainers.architectures import architecture_of
 from trainers.architectures.architecture import Architecture
-from trainers.values.layout import Offload
+from trainers.values.layout_axes import Offload
 from trainers.values.spec import FlopsConvention, ModelSpec
 
 FLASH_RATE = constants.words("published", "FLASH_RATE")
@@ -115,6 +108,7 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
     forward, backward = activation_passes(stepwise, gated=model.gated, fused=fused and "mlp" not in lacks)
     given = {
         **stack_costs(software, row.get("tp_overlap", "")),
+        **_host_costs(row, fused=fused),
         "vocab": model.vocab_size if own or is_eager(row) else padded(model.vocab_size, tp),
         "sequence_parallel": float(splits_sequence(row, tp)),
         "checkpoint_blocks": float(spans[1]) if (spans := _SPANS.search(text)) else 1.0,
@@ -131,17 +125,12 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
         "logit_bytes": _logit_bytes(row, loss, work.compute_bytes, tp),
         "pads_vocabulary": float(pads_vocabulary(loss) or row.get("loss") == "chunked"),
         "rounding": ROUNDING["expandable" if searched else "blocks"],
-        "prefetch": PREFETCH["current" if own or flash else "2021"],
+        "hidden_gathers": PREFETCH["current" if own or flash else "2021"],
         "reduces_whole": float(own or flash),
         "dropout": float(not own and not flash),
         "blocking": float(launches_block(text, cluster)),
         "gradient_bytes": state_bytes if whole_sums else max(low_gradient_bytes, work.compute_bytes),
     }
-    if not fused or own:
-        given |= dict.fromkeys(STACK_HOST, 0.0)
-    elif given["block_host"] and row.get("attention_kernel") == "eager":
-        # Where the stack's fused softmax refuses a shape its passes move as many bytes, but are several modules.
-        given |= {name: given[name] + EAGER_SOFTMAX_S for name in ("block_host", "block_host_backward")}
     if not row.get("attention"):
         # A stack with a ratio of its own has it of its own kernel.
         rate = 1.0 if fact(software, "flash_ratio", {}) else FLASH_RATE.get(row.get("attention_kernel", ""), 1.0)
@@ -149,6 +138,17 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
     if "hf trainer" in text:  # the Hugging Face Trainer's "auto" bucket holds hidden_size^2 elements
         given["bucket_bytes"] = model.hidden_size**2 * 2.0
     return given
+
+
+def _host_costs(row: Row, *, fused: bool) -> dict[str, float]:
+    """The columns of `STACK_HOST` where they are not the stack's: none where launches are counted."""
+    if not fused or row.get("engine"):
+        return dict.fromkeys(STACK_HOST, 0.0)
+    costs = stack_costs(software_of(row))
+    if not costs["block_host"] or row.get("attention_kernel") != "eager":
+        return {}
+    # Where the stack's fused softmax refuses a shape its passes move as many bytes, but are several modules.
+    return {name: costs[name] + EAGER_SOFTMAX_S for name in ("block_host", "block_host_backward")}
 
 
 def _logit_bytes(row: Row, loss: str, compute_bytes: float, tp: float) -> float:

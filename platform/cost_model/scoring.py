@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from platform.cost_model.calibration import calibrate
-from platform.cost_model.columns import Array, Columns, Mask, from_rows
+from platform.cost_model.calibration import calibrate, places_of_rows
+from platform.cost_model.columns import Array, Mask, from_rows
 from platform.cost_model.predict import Prediction, expected_s, predict
-from platform.cost_model.table import Run
+from platform.cost_model.table import Run, axes_of
 
 NEAR_BEST = 1.5
 """Times the best of a cell within which a row is taken for undisturbed."""
@@ -98,23 +98,54 @@ def model_flops(run: Run) -> float:
 
 def score_table(runs: Sequence[Run], *, num_calibrate: int = 0) -> Scored:
     """Predicts merged `runs`, each cell calibrated by `num_calibrate` of its own configurations."""
-    columns = from_rows([run.values for run in runs])
-    prediction = predict(columns)
-    measured = np.array([run.step_time_s or np.nan for run in runs])
+    prediction = predict(from_rows([run.values for run in runs]))
+    measured = _measured_s(runs)
     used = np.zeros(len(runs), dtype=bool)
     total, low, high = (np.array(a) for a in (prediction.step.total_s, prediction.low_s, prediction.high_s))
     if num_calibrate:
         for rows in cells_of(runs).values():
             index = np.array(rows)
-            part = columns.take(index)
-            chosen, corrected = _search(part, predict(part), measured[index], num_calibrate)
+            chosen, corrected = _search([runs[row] for row in rows], measured[index], num_calibrate)
             used[index[chosen]] = True
             total[index], low[index], high[index] = corrected.step.total_s, corrected.low_s, corrected.high_s
+    return _scored(runs, prediction, (total, low, high), used)
+
+
+def score_by_others(runs: Sequence[Run], teaching: Sequence[Run]) -> Scored:
+    """Predicts merged `runs` with what `teaching`, none of them, measured of other cells."""
+    prediction = predict(from_rows([run.values for run in runs]))
+    taught = [run for run in teaching if run.step_time_s is not None]
+    both = [*taught, *runs]
+    columns = from_rows([run.values for run in both])
+    every = predict(columns)
+    places = places_of_rows([axes_of(run) for run in both], columns, every)
+    corrected = calibrate(places, every, np.arange(len(taught)), _measured_s(taught)).corrected
+    times = tuple(
+        np.asarray(each)[len(taught) :] for each in (corrected.step.total_s, corrected.low_s, corrected.high_s)
+    )
+    return _scored(runs, prediction, times, np.zeros(len(runs), dtype=bool))
+
+
+def join(parts: Sequence[Scored]) -> Scored:
+    """All rows of several, one after the other."""
+    arrays = [field.name for field in dataclasses.fields(Scored) if field.name != "runs"]
+    return Scored(
+        runs=[run for part in parts for run in part.runs],
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in arrays},
+    )
+
+
+def _measured_s(runs: Sequence[Run]) -> Array:
+    return np.array([run.step_time_s or np.nan for run in runs])
+
+
+def _scored(runs: Sequence[Run], prediction: Prediction, times: Sequence[Array], used: Mask) -> Scored:
+    total, low, high = times
     memory = prediction.memory
     is_allocated = np.array([run.peak_is_allocated for run in runs])
     return Scored(
         runs=runs,
-        measured_s=measured,
+        measured_s=_measured_s(runs),
         measured_gib=np.array([run.peak_memory_gib or np.nan for run in runs]),
         out_of_memory=np.array([run.out_of_memory for run in runs]),
         predicted_s=total,
@@ -136,11 +167,14 @@ def cells_of(runs: Sequence[Run]) -> dict[tuple[str, ...], list[int]]:
     return cells
 
 
-def _search(part: Columns, prediction: Prediction, measured: Array, budget: int) -> tuple[list[int], Prediction]:
-    """Measures `budget` rows as a search does: always the unmeasured row that could be fastest (lowest 80 % end).
+def _search(runs: Sequence[Run], measured: Array, budget: int) -> tuple[list[int], Prediction]:
+    """Measures `budget` of the runs as a search does: always the unmeasured one that could be fastest (lowest 80 % end).
 
-    Rows without a time (out of memory) are tried by nobody here: they have nothing to teach about time.
+    Runs without a time (out of memory) are tried by nobody here: they have nothing to teach about time.
     """
+    columns = from_rows([run.values for run in runs])
+    prediction = predict(columns)
+    places = places_of_rows([axes_of(run) for run in runs], columns, prediction)
     chosen: list[int] = []
     corrected = prediction
     candidates = np.flatnonzero(np.isfinite(measured))
@@ -148,8 +182,7 @@ def _search(part: Columns, prediction: Prediction, measured: Array, budget: int)
         rest = [row for row in candidates if row not in chosen]
         chosen.append(int(min(rest, key=lambda row: corrected.low_s[row])))
         rows = np.array(chosen)
-        taken = part.take(rows)
-        corrected = calibrate(taken, predict(taken), measured[rows]).apply(part, prediction)
+        corrected = calibrate(places, prediction, rows, measured[rows]).corrected
     return chosen, corrected
 
 

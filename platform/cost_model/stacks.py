@@ -1,26 +1,29 @@
 """Stacks: what a published run's software does that its rows do not state, by the software's name (`stacks.json`).
 
-One software is one stack whatever its degrees. Every fact is data with its source. A row names its software in the
+One software is one stack whatever its degrees. Every fact is data with its source, and with the tables that were in view when it was set. A row names its software in the
 column of that name; where it is blank the words of source and notes tell it.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
 import pathlib
 import re
-from collections.abc import Mapping
+import statistics
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from platform.common.errors import InputError
 from platform.cost_model.engines import ENGINES, costs
-from platform.cost_model.hardware import ClusterSpec
+from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec
 from platform.cost_model.rows import Row, words
 from trainers.engines import is_path
 
 _FILE = pathlib.Path(__file__).with_name("stacks.json")
-THIS_PROJECT = "layout-search"
-STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp")
+STAGES: Mapping[str, int] = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}
+"""Strategy -> sharding stage."""
+STRATEGIES = tuple(STAGES)
 ARCHITECTURES: Mapping[str, str] = {"A": "Ampere", "H": "Hopper", "G": "Hopper", "B": "Blackwell", "V": "Volta"}
 """By the first letter of a device's name."""
 
@@ -63,12 +66,38 @@ def has(engine: str, fact: str) -> bool:
     return fact in table()["engines"].get(engine, {})
 
 
+_left_out: list[str] = []
+"""Tables whose evidence is held back; see `without`."""
+
+
+@contextlib.contextmanager
+def without(name: str) -> Iterator[None]:
+    """Within it no fact counts that was set with the table of that name in view: a stack has the one of the stack that
+    it is like, else, of a number, the mean of the other stacks that have it."""
+    _left_out.append(name)
+    _facts.cache_clear()
+    try:
+        yield
+    finally:
+        _left_out.remove(name)
+        _facts.cache_clear()
+
+
 @functools.cache
 def _facts(software: str) -> dict[str, Any]:
     """The facts of one stack by name, those of the one that it is like included."""
     own = table()["stacks"][software]
-    like = _facts(own["like"]) if "like" in own else {}
-    return {**like, **{name: entry["value"] for name, entry in own.items() if name != "like"}}
+    known = dict(_facts(own["like"])) if "like" in own else {}
+    for name, entry in own.items():
+        if name == "like":
+            continue
+        if not set(entry.get("tables", ())) & set(_left_out):
+            known[name] = entry["value"]
+        elif name not in known and isinstance(entry["value"], float):
+            others = [each[name] for each in table()["stacks"].values() if name in each and each is not own]
+            values = [each["value"] for each in others if not set(each.get("tables", ())) & set(_left_out)]
+            known |= {name: statistics.fmean(values)} if values else {}
+    return known
 
 
 def fact(software: str, name: str, default: Any) -> Any:
@@ -131,10 +160,11 @@ def data_parallelism_of(row: Row) -> str:
 
 
 def with_software(cluster: ClusterSpec, software: str) -> ClusterSpec:
-    """`cluster` at the rates that `software` sustains on its devices."""
+    """`cluster` run by `software`, at the rates that it sustains on the devices."""
     device = cluster.device
     return dataclasses.replace(
         cluster,
+        software=software,
         device=dataclasses.replace(
             device,
             matmul_share=device.matmul_share * ratio(software, "matmul_ratio", device.name),

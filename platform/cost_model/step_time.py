@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from platform.cost_model import constants
-from platform.cost_model.columns import Array, Columns, checkpointed_share
+from platform.cost_model.columns import Array, Columns, Mask, checkpointed_share
 from platform.cost_model.compute import LayerSeconds, head_s, layer_seconds, optimizer_s
 from platform.cost_model.engines import costs_of
 from platform.cost_model.engines.base import Load
@@ -82,7 +82,14 @@ class _Block:
         return self.busy + self.waits + self.tensor
 
 
-def _block(c: Columns, head: Array) -> _Block:
+def host_runs_ahead(c: Columns) -> Mask:
+    """Rows whose device has more work in a block than its host: launched kernels wait, and what they use is held."""
+    device, launch = _block_work(c, sum(head_s(c)))[1:3]
+    return device > launch
+
+
+def _block_work(c: Columns, head: Array) -> tuple[LayerSeconds, Array, Array, Array, Array]:
+    """(parts of a block, seconds of the device, of the host, of the device but for tensor parallelism, of that)."""
     layer = layer_seconds(c)
     full = c.full_checkpointing > 0
     tokens = c.micro_batch * c.seq_len / c.cp
@@ -96,6 +103,11 @@ def _block(c: Columns, head: Array) -> _Block:
     launch = forward + backward + np.where(full, again * checkpointed_share(c), 0.0)
     # While the device is at the head, the host runs ahead into the backward pass.
     device = busy + tensor + np.where(c.pp > 1, 0.0, head / c.layers)
+    return layer, device, launch, busy, tensor
+
+
+def _block(c: Columns, head: Array) -> _Block:
+    layer, device, launch, busy, tensor = _block_work(c, head)
     waits = _waits_s(c, launch, device)
     # The host reaches the optimizer's step after its last micro-step: what the device is behind by hides it.
     stepping = _waits_s(c, launch + costs_of(c).step_block_host_s(c), device) - waits
@@ -121,11 +133,11 @@ def _slot(c: Columns, stages: Stages, block: _Block, head: Array) -> tuple[Array
 def _pipeline_s(c: Columns, block: _Block, slot: Array, head: Array) -> tuple[Array, Array]:
     """Seconds (of transfers, of the bubble). A micro-batch and virtual stage have two exchanges, of activations and of
     gradients."""
-    transfers = 2 * send_s(c, _boundary(c)) * c.virtual_stages + costs_of(c).instructions_s(c)
+    transfers = 2 * send_s(c, _boundary(c)) * c.axes["virtual"] + costs_of(c).instructions_s(c)
     through = c.layers * block.total + head
     return (
         np.where(c.pp > 1, (c.grad_accum + c.pp - 1) * transfers, 0.0),
-        np.where(c.pp > 1, (through - slot) / c.virtual_stages, 0.0),
+        np.where(c.pp > 1, (through - slot) / c.axes["virtual"], 0.0),
     )
 
 

@@ -12,7 +12,7 @@ from typing import get_args
 
 import numpy as np
 
-from platform.cost_model.columns import FIELDS, Columns, from_rows
+from platform.cost_model.columns import Columns, from_rows
 from platform.cost_model.features import Workload, features
 from platform.cost_model.hardware import ClusterSpec, cluster_of, find_device_by_memory, find_node
 from platform.cost_model.layout_arrays import LayoutArrays
@@ -31,9 +31,10 @@ from platform.cost_model.published import (
     stack_features,
 )
 from platform.cost_model.rows import Row, number, wanted, whole_number, words
-from platform.cost_model.stacks import data_parallelism_of, fact, has, software_of, with_software
+from platform.cost_model.stacks import STAGES, data_parallelism_of, fact, has, software_of, with_software
 from trainers.values.axes import defaults_of
-from trainers.values.layout import Checkpointing, Layout
+from trainers.values.layout import Layout
+from trainers.values.layout_axes import Checkpointing
 from trainers.values.measurement import TIMED
 from trainers.values.spec import ModelSpec
 
@@ -41,6 +42,17 @@ GUESSED = "software not stated, taken for {} by the words of source and notes"
 UNSTATED_CHECKPOINTING = "activation_ckpt not stated, taken for the least with which the run fits"
 CELL = ("model", "gpu", "gpus", "seq_len", "global_batch", "recipe")
 """Columns that are equal in all runs of a cell: those compete. Published tables state no recipe."""
+
+AXES = {
+    "words": ("engine", "checkpointing", "offload", "grad_sync"),
+    "numbers": ("zero_stage", "tp", "pp", "cp", "virtual", "dp_shard", "dp_replicate"),
+    "values": ("checkpoint_blocks", "micro_batch"),
+    "texts": (
+        "attention", "flash_attention", "attention_kernel", "fused", "loss", "compile", "optimizer", "state_precision",
+        "seq_parallel", "tp_overlap", "zero_group",
+    ),
+}  # fmt: skip
+"""What of a run is an axis: words and numbers of its layout, values that its stack has, texts as the row has them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,7 +196,7 @@ def _layout(row: Row, model: ModelSpec, cluster: ClusterSpec) -> dict[str, str |
         raise ValueError(
             f"activation_ckpt {checkpointing!r} is not known" if checkpointing else "activation_ckpt not stated"
         )
-    stage = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}[strategy]
+    stage = STAGES[strategy]
     shard = dp if stage or has(engine, "shards_at_stage_0") else 1.0
     virtual = _virtual_stages(row, model, pp)
     if strategy == "hsdp":  # ranks of context parallelism hold the same parameters, so shards are cut over them too
@@ -279,7 +291,7 @@ def _interpret(row: Row, *, measured: bool) -> Run:
     cluster = _cluster(row)
     layout = _layout(row, model, cluster)
     columns = _columns(row, model, cluster, layout)
-    values = {name: getattr(columns, name).item() for name in FIELDS}
+    values = {name: value.item() for name, value in columns.arrays().items()}
     cap = number(row, "cap_gib")
     if cap is not None:
         # The cap is the allocator's: context and communicators lie outside of it.
@@ -307,3 +319,14 @@ def _interpret(row: Row, *, measured: bool) -> Run:
         peak_is_allocated=own or bool(fact(software_of(row), "memory_is_allocated", False)),
         out_of_memory=oom,
     )
+
+
+def axes_of(run: Run) -> dict[str, str | int]:
+    """Axis -> value of one run, the same axes for all runs."""
+    return {
+        **{name: str(run.layout[name]) for name in AXES["words"]},
+        **{name: int(run.layout[name]) for name in AXES["numbers"]},
+        **{name: int(run.values[name]) for name in AXES["values"]},
+        "precision": run.precision,
+        **{name: run.row.get(name, "") for name in AXES["texts"]},
+    }

@@ -8,7 +8,7 @@ from platform.finals.ranking import by_speed, ranked, winner
 from platform.finals.schedule import Tried, last_run
 from platform.finals.trial import FinalTrial, Rules
 from platform.study.history import History
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from trainers.values.layout import Layout
 from trainers.values.measurement import Measurement
 from trainers.values.recipe import Recipe

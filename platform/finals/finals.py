@@ -14,7 +14,7 @@ from platform.finals.ranking import points, winner
 from platform.finals.schedule import Run, contenders_run, repeats_left
 from platform.finals.trial import FinalTrial, Rules
 from platform.study.history import History
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from trainers.values.measurement import Measurement, Outcome
 from trainers.values.recipe import Recipe
 

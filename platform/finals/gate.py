@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from trainers.values.axes import axes_of
 from trainers.values.journal import GateCurves
 from trainers.values.layout import Layout

@@ -10,7 +10,7 @@ from platform.cost_model.predict import predict
 from platform.finals.ranking import winner
 from platform.finals.trial import FinalTrial, Rules
 from platform.study.history import History
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from trainers.measuring.ladder import misfits, with_headroom_gib
 from trainers.values.batch import BatchPoint, divides
 from trainers.values.cluster import Cluster

@@ -18,7 +18,7 @@ from platform.loop.search import Search
 from platform.searchers import Searcher
 from platform.study.history import History
 from platform.study.study import Study
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from trainers.values.batch import BatchPoint
 from trainers.values.job import Job
 from trainers.values.journal import TrialEnd, TrialStart, TrialState

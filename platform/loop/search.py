@@ -8,7 +8,7 @@ from platform.loop.jobs import Settings, make_job, misfits_of_layout
 from platform.loop.log import Log
 from platform.searchers import RungSearcher, Searcher
 from platform.study.history import key_of
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from trainers.values.batch import BatchPoint
 from trainers.values.measurement import Measurement, Outcome
 

@@ -64,6 +64,7 @@ class Mirror:
         self._troubled = False
         self._once: Callable[[], object] = lambda: True
         self._result: Result | None = None
+        self._also: Sequence[Path] = ()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="mlflow-mirror", daemon=True)
 
@@ -76,13 +77,13 @@ class Mirror:
         self._thread.start()
         return self
 
-    def close(self, timeout_s: float, result: Result | None = None) -> str:
-        """Mirror what is left, the study's end and its files, for at most `timeout_s` seconds.
+    def close(self, timeout_s: float, result: Result | None = None, also: Sequence[Path] = ()) -> str:
+        """Mirror what is left, the study's end, its files and those of `also`, for at most `timeout_s` seconds.
 
         Call it after the journal's last line and the files are written, with the `result` that the command shows (None:
         computed from the journal). Returns a sentence on what MLflow lacks, "" for nothing.
         """
-        self._result = result
+        self._result, self._also = result, also
         if self._runs is None and self._troubled:
             # It does not answer: one more question, and no waiting for the network to give up.
             timeout_s = min(timeout_s, _LAST_TRY_S)
@@ -210,7 +211,7 @@ class Mirror:
         runs.describe("\n\n".join(verdicts(result)))
         for name, rows in tables(result).items():
             runs.table(name, rows)
-        runs.attach(sorted(path for pattern in _FILES for path in self.folder.glob(pattern)))
+        runs.attach([*sorted(path for pattern in _FILES for path in self.folder.glob(pattern)), *self._also])
         runs.ended(result, self.folder, status=status, at=at)
         self._complete = True
 

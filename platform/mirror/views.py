@@ -23,6 +23,13 @@ LAYOUT_METRICS = (
 )
 STUDY_METRICS = ("gpus", "tokens_per_s", "days", "gpu_days", "cost", "efficiency_pct")
 STUDY_TAGS = ("winner_gate", *(f"winner_{name}" for name in LAYOUT_PARAMS[1:]))
+CONVERGENCE_PARAMS = (
+    *("optimizer", "learning_rate", "global_batch", "grad_accum", "compression", "precision", "layout", "seed", "data"),
+)
+CONVERGENCE_METRICS = (
+    *("val_loss", "train_loss", "tokens_to_loss", "hours_to_loss", "loss_at_equal_tokens", "loss_at_equal_hours"),
+    *("loss_spread_over_seeds", "tokens_per_s"),
+)
 AXES = ("engine", "sharding", "tp", "pp", "micro_batch", "grad_accum", "checkpointing")
 """Of the parallel coordinates, in order; memory and speed follow."""
 
@@ -78,6 +85,24 @@ def studies_view(space: str) -> View:
     charts = [_scatter(("METRIC", "gpus"), ("METRIC", "days")), _bars("tokens_per_s")]
     state = _state("tags.role = 'study'", columns, charts, section=f"Studies of {space}")
     return View(key="studies", name="studies", state=state, at_ms=0)
+
+
+def convergence_view(name: str, comparison_id: str) -> View:
+    """The trainings of a comparison: held-out and training loss against tokens and against hours, seeds grouped."""
+    columns = [_tag("strategy"), *(_metric(each) for each in CONVERGENCE_METRICS)]
+    columns += [_param(each) for each in CONVERGENCE_PARAMS]
+    charts = [_curves(loss, against) for loss in ("val_loss", "train_loss") for against in ("tokens", "train_hours")]
+    runs = f"tags.comparison = '{comparison_id}' and tags.role = 'training'"
+    state = _state(runs, columns, charts, section=f"Convergence: {name}")
+    grouped = {"aggregateFunction": "average", "groupByKeys": [{"mode": "tag", "groupByData": "strategy"}]}
+    state |= {"orderByKey": _metric("val_loss"), "orderByAsc": True, "groupBy": grouped}
+    return View(key=f"convergence-{comparison_id}", name=f"{name}: convergence", state=state, at_ms=0)
+
+
+def convergence_address(server: str, experiment_id: str, comparison_id: str) -> str:
+    """Where the view of a comparison is, its charts in sight."""
+    page = f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs"
+    return f"{page}?viewStateShareKey=convergence-{comparison_id}&compareRunsMode=CHART"
 
 
 def addresses(server: str, experiment_id: str, study_id: str) -> dict[str, str]:
@@ -158,7 +183,9 @@ def _parallel(params: Sequence[str], metrics: Sequence[str]) -> dict[str, Any]:
     return {"type": "PARALLEL", "runsCountToCompare": _MOST_RUNS, "showAllRuns": False, **chosen}
 
 
-def _curves(metric: str) -> dict[str, Any]:
-    axes = {"xAxisKey": "step", "useGlobalXaxisKey": False, "scaleType": "linear", "lineSmoothness": 0}
+def _curves(metric: str, against: str = "") -> dict[str, Any]:
+    """Curves of a metric, by step or `against` another metric."""
+    axes = {"xAxisKey": "metric" if against else "step", "useGlobalXaxisKey": False, "scaleType": "linear"}
+    axes |= {"lineSmoothness": 0, **({"selectedXAxisMetricKey": against} if against else {})}
     chosen = {"metricKey": metric, "selectedMetricKeys": [metric]}
     return {"type": "LINE", "runsCountToCompare": _MOST_BARS, **chosen, **axes}

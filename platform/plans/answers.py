@@ -13,6 +13,7 @@ from platform.plans.named import named_json, named_points, of_space, show_named
 from platform.plans.options import PlanOptions
 from platform.plans.picture import draw_sizes
 from platform.plans.points import recipes_of
+from platform.plans.projection import Taught
 from platform.plans.scaling import (
     AtSize,
     against_devices,
@@ -43,6 +44,8 @@ class Question:
     options: PlanOptions
     space: Space
     cluster: ClusterSpec
+    taught: Taught | None = None
+    """What `--learn-from` names."""
     console: Console
 
     @property
@@ -109,7 +112,8 @@ def _phases(asked: Question, written: str) -> Answer:
 
 def _sizes(asked: Question, written: str) -> Answer:
     space, cluster, console, png = asked.space, asked.cluster, asked.console, asked.options.png
-    sizes = against_devices(space, space.recipe, cluster, parse_counts(written), asked.options.device_memory_gib)
+    cap = asked.options.device_memory_gib
+    sizes = against_devices(space, space.recipe, cluster, parse_counts(written), cap, asked.taught)
     console.print(f"{space.recipe.label}, {asked.tokens:.3g} tokens", highlight=False)
     show_sizes(sizes, cluster, asked.tokens, console)
     if png is not None:
@@ -138,8 +142,8 @@ def _layouts(asked: Question) -> Answer:
     without: dict[str, InputError] = {}
     for recipe in recipes_of(space):
         try:
-            plan = best_plan(space, recipe, cluster, top=options.top, memory_cap_gib=options.device_memory_gib)
-            plans.append(plan)
+            cap = options.device_memory_gib
+            plans.append(best_plan(space, recipe, cluster, top=options.top, memory_cap_gib=cap, taught=asked.taught))
         except InputError as error:
             without[recipe.label] = error
     if not plans:
@@ -168,6 +172,7 @@ def _plan_json(plan: Plan, asked: Question) -> dict[str, Any]:
         "nearest": "" if plan.best else plan.nearest,
         "num_points": plan.num_points,
         "skipped": dict(plan.skipped),
+        "learned": plan.learned,
     }
 
 

@@ -8,10 +8,12 @@ import numpy.typing as npt
 
 from platform.common.errors import InputError
 from platform.cost_model.columns import Array, Columns, Mask
-from platform.cost_model.hardware import ClusterSpec
+from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec
 from platform.cost_model.memory import PHASES, peak_parts
 from platform.cost_model.predict import Prediction, predict
+from platform.cost_model.software import distinct
 from platform.plans.points import UNDIVIDED, Points, points_of
+from platform.plans.projection import Taught
 from search_spaces.space import Space
 from trainers.values.batch import BatchPoint
 from trainers.values.layout import Layout
@@ -52,6 +54,8 @@ class Planned:
     """Share of the step by `PARTS`."""
     loses_by: str
     """What costs it most against the best one; "" for the best."""
+    measured: bool = False
+    """Whether the step time was measured on as many of these devices, and not predicted."""
 
     def days(self, tokens: float) -> float:
         """Days to train on `tokens`."""
@@ -76,6 +80,8 @@ class Plan:
     """(reason, points)."""
     nearest: str
     """What came nearest to fitting, as a clause; of use where nothing fits."""
+    learned: str = ""
+    """What a study taught, as a sentence; "" where none was asked."""
 
 
 def with_whole_batch(recipe: Recipe, num_devices: int) -> Recipe:
@@ -98,8 +104,11 @@ def best_plan(
     *,
     top: int = 10,
     memory_cap_gib: float | None = None,
+    taught: Taught | None = None,
 ) -> Plan:
     """Predicts every point of the space and keeps the `top` layouts, each at its fastest micro-batch that fits.
+
+    Step times are corrected by what the study of `taught` measured; points that it measured have the measured time.
 
     Raises:
         InputError: no layout of the space can stand on the cluster.
@@ -115,6 +124,10 @@ def best_plan(
     if memory_cap_gib is not None:
         columns = dataclasses.replace(columns, capacity_gib=np.minimum(columns.capacity_gib, memory_cap_gib))
     prediction = predict(columns)
+    projection = None
+    if taught is not None:
+        projection = taught.project(points.of_recipe, columns, prediction, cluster)
+        prediction = projection.prediction
     runs = prediction.fits
     fits = runs & (prediction.ok_probability > 0.5)
     skipped = [*points.skipped]
@@ -124,11 +137,18 @@ def best_plan(
         skipped.append(("predicted to thrash: the allocator's pools exceed the device", int((runs & ~fits).sum())))
     tokens = columns.tokens_per_step
     rows = _fastest_rows(points.layouts, prediction.expected_s / tokens, fits)
+    if cluster.software != THIS_PROJECT:
+        rows = np.array(distinct(columns, rows.tolist()), dtype=np.int64)
     return Plan(
         recipe=recipe,
         cluster=cluster,
         best=tuple(
-            planned_at(recipe, points.layouts[row], points.batches[row], cluster, prediction, int(row), int(rows[0]))
+            dataclasses.replace(
+                planned_at(
+                    recipe, points.layouts[row], points.batches[row], cluster, prediction, int(row), int(rows[0])
+                ),
+                measured=projection is not None and bool(projection.measured[row]),
+            )
             for row in rows[:top]
         ),
         num_layouts=len(rows),
@@ -137,6 +157,7 @@ def best_plan(
         num_points=points.num_points,
         skipped=tuple(skipped),
         nearest=_nearest(points, columns, prediction),
+        learned="" if projection is None else projection.sentence,
     )
 
 

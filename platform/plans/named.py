@@ -8,9 +8,9 @@ import numpy as np
 from rich.console import Console
 
 from platform.common.errors import InputError
-from platform.cost_model.features import from_points
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.predict import predict
+from platform.cost_model.software import planned_columns
 from platform.plans.layouts import Planned, planned_at
 from platform.plans.show import batch_of, cluster_label, figure, planned_json, table_of
 from search_spaces.degrees import fill, reason_against
@@ -61,7 +61,7 @@ def named_points(space: Space, cluster: ClusterSpec, memory_cap_gib: float | Non
     if not rows:
         told = "; ".join(dict.fromkeys(where for _, _, where in found if isinstance(where, str)))
         raise InputError(f"no point of {space.name} stands on {cluster.num_devices} x {cluster.device.name}: {told}")
-    columns = from_points(rows, cluster)
+    columns = planned_columns(rows, cluster)
     if memory_cap_gib is not None:
         columns = dataclasses.replace(columns, capacity_gib=np.minimum(columns.capacity_gib, memory_cap_gib))
     prediction = predict(columns)
@@ -103,7 +103,9 @@ def _lacks(columns: Any, prediction: Any, row: int) -> str:
 
 def show_named(points: Sequence[NamedPoint], cluster: ClusterSpec, tokens: float, console: Console) -> None:
     """The points as a table."""
-    console.print(f"on {cluster_label(cluster)}, predicted, nothing measured", highlight=False)
+    console.print(
+        f"on {cluster_label(cluster)}, run by {cluster.software}, predicted, nothing measured", highlight=False
+    )
     wide = console.width >= _WIDE
     names = ("point", "batch", "GiB", "step s", "80 %", "tok/s", "MFU", "days", "fits")
     table = table_of(*names, *(("layout",) if wide else ()))

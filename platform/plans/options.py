@@ -4,11 +4,19 @@ import dataclasses
 from pathlib import Path
 
 from platform.common.errors import InputError
+from platform.cost_model.hardware import THIS_PROJECT
 from platform.plans.picture import check_path
 from search_spaces.space import Space
 from trainers.values.codec import shortened
 
-_LARGEST = {"top": 1e6, "micro_batch": 1e6, "tokens": 1e18, "device_memory_gib": 1e6, "price_per_gpu_h": 1e6}
+_LARGEST = {
+    "top": 1e6,
+    "micro_batch": 1e6,
+    "tokens": 1e18,
+    "device_memory_gib": 1e6,
+    "price_per_gpu_h": 1e6,
+    "node_gbps": 1e6,
+}
 """By option: a number must be above 0 and no larger, so that nothing overflows; what is no number is refused too."""
 _QUESTIONS = ("max_model", "min_nodes", "batch_rampup")
 _BY_AXES = ("gpus", "min_nodes", "batch_rampup")
@@ -29,6 +37,10 @@ class PlanOptions:
     price_per_gpu_h: float | None = None
     top: int = 10
     device_memory_gib: float | None = None
+    software: str = THIS_PROJECT
+    node_gbps: float | None = None
+    learn_from: Path | None = None
+    """The folder of a study."""
     gpus: str | None = None
     png: Path | None = None
     max_model: bool = False
@@ -53,6 +65,9 @@ class PlanOptions:
             if value is not None and not 0 < value <= most:
                 raise InputError(f"{_option(name)} must be above 0 and at most {most:g}, got {shortened(value)}")
         asked = [_option(name) for name in _QUESTIONS if getattr(self, name)]
+        if self.learn_from and (asked or space.points):
+            what = asked[0] if asked else f"the named points of {space.name}"
+            raise InputError(f"--learn-from corrects plans of layouts by axes, got {what}: leave one of the two out")
         if len(asked) > 1:
             raise InputError(f"{' and '.join(asked)} are different questions: ask one at a time")
         if self.gpus and asked and not self.max_model:

@@ -8,9 +8,9 @@ from typing import Any
 
 from platform.cost_model.columns import Columns
 from platform.cost_model.engines import costs
-from platform.cost_model.features import from_points
 from platform.cost_model.hardware import ClusterSpec
 from platform.cost_model.placement import misplaced
+from platform.cost_model.software import planned_columns
 from search_spaces.degrees import fill
 from search_spaces.space import Space
 from trainers.support import standing_refusal
@@ -39,9 +39,12 @@ class Points:
 
     def columns(self, cluster: ClusterSpec) -> Columns:
         """What the cost model predicts from, a row a point."""
-        return from_points(
-            [(self.recipe, layout, batch) for layout, batch in zip(self.layouts, self.batches, strict=True)], cluster
-        )
+        return planned_columns(self.of_recipe, cluster)
+
+    @property
+    def of_recipe(self) -> list[tuple[Recipe, Layout, BatchPoint]]:
+        """(recipe, layout, batch point) of each row."""
+        return [(self.recipe, layout, batch) for layout, batch in zip(self.layouts, self.batches, strict=True)]
 
 
 def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec) -> Points:

@@ -13,6 +13,7 @@ from platform.cost_model.placement import fullest_rank
 from platform.cost_model.predict import predict
 from platform.plans.layouts import Planned, best_plan, with_whole_batch
 from platform.plans.points import points_of
+from platform.plans.projection import Taught
 from search_spaces.space import Space
 from trainers.values.recipe import Recipe
 
@@ -89,10 +90,12 @@ def parse_counts(text: str) -> tuple[int, ...]:
     raise InputError(f"device counts are written 2..3072 or 4,8,16, up to {MOST_DEVICES:,}, got {text!r}")
 
 
-def at_size(space: Space, recipe: Recipe, cluster: ClusterSpec, memory_cap_gib: float | None) -> AtSize:
+def at_size(
+    space: Space, recipe: Recipe, cluster: ClusterSpec, memory_cap_gib: float | None, taught: Taught | None = None
+) -> AtSize:
     """The best layout on exactly this cluster."""
     try:
-        plan = best_plan(space, recipe, cluster, top=1, memory_cap_gib=memory_cap_gib)
+        plan = best_plan(space, recipe, cluster, top=1, memory_cap_gib=memory_cap_gib, taught=taught)
     except InputError as error:
         return AtSize(num_devices=cluster.num_devices, planned=None, reason=str(error).partition(": ")[2])
     if not plan.best:
@@ -101,7 +104,12 @@ def at_size(space: Space, recipe: Recipe, cluster: ClusterSpec, memory_cap_gib: 
 
 
 def against_devices(
-    space: Space, recipe: Recipe, cluster: ClusterSpec, counts: Sequence[int], memory_cap_gib: float | None = None
+    space: Space,
+    recipe: Recipe,
+    cluster: ClusterSpec,
+    counts: Sequence[int],
+    memory_cap_gib: float | None = None,
+    taught: Taught | None = None,
 ) -> tuple[AtSize, ...]:
     """The best layout on each count of the cluster's devices."""
     found: list[AtSize] = []
@@ -111,7 +119,7 @@ def against_devices(
         except InputError as error:
             found.append(AtSize(num_devices=count, planned=None, reason=str(error)))
         else:
-            found.append(at_size(space, recipe, part, memory_cap_gib))
+            found.append(at_size(space, recipe, part, memory_cap_gib, taught))
     return tuple(found)
 
 

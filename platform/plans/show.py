@@ -58,7 +58,8 @@ def batch_of(planned: Planned) -> str:
 def show_plan(plan: Plan, tokens: float, console: Console) -> None:
     """The best layouts of one recipe."""
     recipe, cluster = plan.recipe, plan.cluster
-    console.print(f"{recipe.label}\non {cluster_label(cluster)}, predicted, nothing measured", highlight=False)
+    basis = plan.learned or "predicted, nothing measured"
+    console.print(f"{recipe.label}\non {cluster_label(cluster)}, run by {cluster.software}, {basis}", highlight=False)
     peaks = cluster.device.tflops
     if recipe.compute_precision == "bf16" and peaks["bf16"] < peaks["fp16"]:
         console.print(
@@ -100,7 +101,7 @@ def _show_best(best: Sequence[Planned], cluster: ClusterSpec, tokens: float, con
             f"{100 * planned.mfu:.0f} %",
             figure(days),
             price(cluster, days, cluster.num_devices),
-            planned.loses_by or "best",
+            (planned.loses_by or "best") + (", measured" if planned.measured else ""),
         )
     console.print(table, highlight=False)
     for number, planned in enumerate(best if numbered else (), 1):
@@ -254,4 +255,6 @@ def planned_json(planned: Planned, cluster: ClusterSpec, tokens: float) -> dict[
         "cost": None if hourly is None else hourly * planned.layout.world_size * 24 * planned.days(tokens),
         "shares": dict(planned.shares),
         "loses_by": planned.loses_by,
+        "software": cluster.software,
+        "measured": planned.measured,
     }

@@ -10,7 +10,7 @@ import numpy as np
 from platform.cost_model.columns import from_rows
 from platform.cost_model.predict import predict
 from platform.cost_model.scoring import cells_of
-from platform.cost_model.table import Run
+from platform.cost_model.table import Run, axes_of
 from platform.searchers.problem import Costs, Problem
 from trainers.values.batch import BatchPoint
 from trainers.values.measurement import TIMED, Outcome
@@ -20,11 +20,6 @@ START_S = 20.0
 STEPS = 10
 NEAR = 0.98
 """Share of the best throughput that counts as found: within 2 %."""
-TEXTS = (
-    "attention", "flash_attention", "attention_kernel", "fused", "loss", "compile", "optimizer", "state_precision",
-    "seq_parallel", "tp_overlap", "zero_group",
-)  # fmt: skip
-"""Columns that are axes as they stand in the table; kernels among them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,7 +105,7 @@ def _choice(key: str, run: Run) -> Recorded:
     num_devices = run.cluster.num_devices
     return Recorded(
         key=key,
-        axes=_axes(run),
+        axes=axes_of(run),
         batch=BatchPoint(micro_batch=int(values["micro_batch"]), grad_accum=int(values["grad_accum"])),
         tokens_per_step=tokens,
         outcome=outcome,
@@ -118,16 +113,3 @@ def _choice(key: str, run: Run) -> Recorded:
         peak_allocated_gib=run.peak_memory_gib if run.peak_is_allocated else None,
         gpu_s=(START_S + STEPS * (step_s or 0.0)) * num_devices,
     )
-
-
-def _axes(run: Run) -> dict[str, Any]:
-    words = ("engine", "checkpointing", "offload", "grad_sync")
-    numbers = ("zero_stage", "tp", "pp", "cp", "virtual", "dp_shard", "dp_replicate")
-    of_the_stack = ("checkpoint_blocks", "micro_batch")
-    return {
-        **{name: run.layout[name] for name in words},
-        **{name: int(run.layout[name]) for name in numbers},
-        **{name: int(run.values[name]) for name in of_the_stack},
-        "precision": run.precision,
-        **{name: run.row.get(name, "") for name in TEXTS},
-    }

@@ -26,37 +26,29 @@ class Column:
 
 
 def columns_of(
-    cluster: Cluster, tokens: float | None, price_per_gpu_h: float | None, runs: Mapping[str, PointRuns]
+    cluster: Cluster,
+    tokens: float | None,
+    price_per_gpu_h: float | None,
+    runs: Mapping[str, PointRuns],
+    *,
+    pipelines: bool = False,
 ) -> list[Column]:
     """All columns; none of days and cost where there is no budget of `tokens`. `runs` are the points that were run
-    again, by the id of the run that stands for each.
+    again, by the id of the run that stands for each. With `pipelines` some rows have stages.
     """
+    return [
+        *_of_point(cluster.device_word),
+        *_of_speed(cluster.device_word),
+        *_of_runs(runs),
+        *_of_use(cluster.device_word),
+        *([Column(title="fullest\nstage", cell=_fullest_stage, drop=9)] if pipelines else []),
+        *_of_budget(tokens, price_per_gpu_h),
+        Column(title="outcome", cell=outcome, left=True),
+    ]
 
-    def percent(share: float | None) -> str:
-        return "" if share is None else f"{100 * share:.1f}"
 
-    def tilde(each: Measurement) -> str:
-        return "~" if each.step_time_derived else ""
-
-    def derived(value: float | None, each: Measurement) -> str:
-        return "" if value is None else text.figure(value) + tilde(each)
-
-    def std(each: Measurement) -> str:
-        point = runs.get(each.id)
-        if point is None or point.std_tokens_per_s is None:
-            return ""
-        return f"{100 * point.std_tokens_per_s / (point.median_tokens_per_s or 1.0):.1f}"
-
-    run_columns = [Column(title="runs", cell=lambda m: str(len(runs[m.id].runs)) if m.id in runs else "", drop=12)]
-    if any(point.std_tokens_per_s is not None for point in runs.values()):
-        run_columns.append(Column(title="std\n%", cell=std, drop=12))
-    budget: list[Column] = []
-    if tokens is not None:
-        title = f"days for\n{text.count(tokens)}"
-        budget.append(Column(title=title, cell=lambda m: derived(days_of(m, tokens), m), drop=11))
-    if tokens is not None and price_per_gpu_h is not None:
-        budget.append(Column(title="cost", cell=lambda m: derived(cost_of(m, tokens, price_per_gpu_h), m), drop=11))
-    device = cluster.device_word
+def _of_point(device: str) -> list[Column]:
+    """What was run."""
     return [
         Column(title=f"{device}s", cell=lambda m: str(m.num_devices), drop=4, point=True),
         Column(title="engine", cell=lambda m: m.layout.engine, point=True, left=True),
@@ -69,18 +61,73 @@ def columns_of(
         Column(title="MBS", cell=lambda m: str(m.batch.micro_batch), point=True),
         Column(title="GAS", cell=lambda m: str(m.batch.grad_accum), drop=7, point=True),
         Column(title=GLOBAL_BATCH, cell=lambda m: str(m.global_batch), drop=1, point=True),
-        Column(title="step\ns", cell=lambda m: text.figure(m.step_time_s) + tilde(m), drop=6),
-        Column(title="tokens\n/s", cell=lambda m: text.figure(m.tokens_per_s) + tilde(m)),
-        Column(title=f"tokens/s\n/{device}", cell=lambda m: text.figure(m.tokens_per_s_per_gpu) + tilde(m), drop=8),
+    ]
+
+
+def _of_speed(device: str) -> list[Column]:
+    """How fast a step was."""
+    return [
+        Column(title="step\ns", cell=lambda m: _marked(m.step_time_s, m), drop=6),
+        Column(title="tokens\n/s", cell=lambda m: _marked(m.tokens_per_s, m)),
+        Column(title=f"tokens/s\n/{device}", cell=lambda m: _marked(m.tokens_per_s_per_gpu, m), drop=8),
         Column(title="±%", cell=_spread, drop=5),
-        *(run_columns if runs else []),
-        Column(title=f"TFLOP/s\n/{device}", cell=lambda m: text.figure(m.model_tflops_per_gpu) + tilde(m), drop=10),
+    ]
+
+
+def _of_runs(runs: Mapping[str, PointRuns]) -> list[Column]:
+    """How often a point was run, and how far its runs differ, where any was run again."""
+
+    def deviation(each: Measurement) -> str:
+        point = runs.get(each.id)
+        if point is None or point.std_tokens_per_s is None:
+            return ""
+        return f"{100 * point.std_tokens_per_s / (point.median_tokens_per_s or 1.0):.1f}"
+
+    if not runs:
+        return []
+    columns = [Column(title="runs", cell=lambda m: str(len(runs[m.id].runs)) if m.id in runs else "", drop=12)]
+    if any(point.std_tokens_per_s is not None for point in runs.values()):
+        columns.append(Column(title="std\n%", cell=deviation, drop=12))
+    return columns
+
+
+def _of_use(device: str) -> list[Column]:
+    """How well the device was used."""
+
+    def percent(share: float | None) -> str:
+        return "" if share is None else f"{100 * share:.1f}"
+
+    return [
+        Column(title=f"TFLOP/s\n/{device}", cell=lambda m: _marked(m.model_tflops_per_gpu, m), drop=10),
         Column(title="% of\npeak", cell=lambda m: percent(m.share_of_matmul_peak), drop=3),
         Column(title="util.\n%", cell=lambda m: text.figure(m.utilization_pct), drop=2),
         Column(title="GiB", cell=lambda m: text.figure(m.peak_allocated_gib)),
-        *budget,
-        Column(title="outcome", cell=outcome, left=True),
     ]
+
+
+def _of_budget(tokens: float | None, price_per_gpu_h: float | None) -> list[Column]:
+    """Days and cost of a budget of `tokens`, as far as it and the price are known."""
+
+    def derived(value: float | None, each: Measurement) -> str:
+        return "" if value is None else _marked(value, each)
+
+    if tokens is None:
+        return []
+    title = f"days for\n{text.count(tokens)}"
+    columns = [Column(title=title, cell=lambda m: derived(days_of(m, tokens), m), drop=11)]
+    if price_per_gpu_h is not None:
+        columns.append(Column(title="cost", cell=lambda m: derived(cost_of(m, tokens, price_per_gpu_h), m), drop=11))
+    return columns
+
+
+def _marked(value: float | None, each: Measurement) -> str:
+    """A figure, with a tilde where it follows from the parts of a shorter step."""
+    return text.figure(value) + ("~" if each.step_time_derived else "")
+
+
+def _fullest_stage(measurement: Measurement) -> str:
+    """The stages of the rank with most memory, as in "1, 5"; empty without a pipeline."""
+    return ", ".join(map(str, measurement.memory_stages))
 
 
 def narrow(columns: Sequence[Column]) -> list[Column]:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from platform.common.text import figure
-from platform.cost_model.calibration import calibrate
+from platform.cost_model.calibration import calibrate, places_of_rows
 from platform.cost_model.ordering import known_columns
 from platform.cost_model.predict import Prediction, predict
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from trainers.values.cluster import Cluster
 from trainers.values.journal import StudyHeader
 from trainers.values.measurement import TIMED, Measurement
@@ -59,11 +59,14 @@ class Forecaster:
         """The median error of the step times, as predicted and with what the others of them taught; "" before any."""
         timed = [each for each in measured if each.outcome in TIMED and each.step_time_s and not each.repeat]
         timed = timed[-MOST_JUDGED:]
-        columns = known_columns([_point(each) for each in timed], self.cluster, self.cap_gib)
+        points = [_point(each) for each in timed]
+        columns = known_columns(points, self.cluster, self.cap_gib)
         if columns is None:
             return ""
+        prediction = predict(columns)
+        places = places_of_rows([each.axes for each in points], columns, prediction)
         steps = np.array([each.step_time_s or 0.0 for each in timed])
-        learned = calibrate(columns, predict(columns), steps)
+        learned = calibrate(places, prediction, np.arange(len(steps)), steps)
         return f"{learned.error_before:.1%}, {learned.error_after:.1%} corrected"
 
 

@@ -11,6 +11,8 @@ from trainers.values.codec import to_json
 from trainers.values.journal import Profile, StudyHeader
 from trainers.values.measurement import Measurement
 
+EXPOSED = "communication, exposed"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
@@ -20,8 +22,8 @@ class Part:
     measured_s: float
     predicted_s: float | None = None
     """By the cost model; None where it has no such part, or does not know the device."""
-    inside: bool = False
-    """Whether it is a part of the line above that is not itself inside."""
+    of: str = ""
+    """The line above that it is a part of; "" for a part of the step."""
     beside: bool = False
     """Whether it runs beside the other parts, and does not count in their sum."""
 
@@ -33,20 +35,32 @@ def parts_of(profile: Profile, predicted: StepTime | None = None) -> list[Part]:
     def model(*names: str) -> float | None:
         return None if predicted is None else sum(float(getattr(predicted, name)[0]) for name in names)
 
+    by_axis = (
+        Part(name="tensor parallelism", measured_s=sums.exposed_tp_s, predicted_s=model("tensor_s"), of=EXPOSED),
+        Part(name="context parallelism", measured_s=sums.exposed_cp_s, of=EXPOSED),
+        Part(
+            name="pipeline, its bubble included",
+            measured_s=sums.exposed_pp_s,
+            predicted_s=model("pipeline_s", "bubble_s"),
+            of=EXPOSED,
+        ),
+        Part(name="data parallelism", measured_s=sums.exposed_dp_s, predicted_s=model("data_s"), of=EXPOSED),
+    )
     idle = "idle" if profile.device_kind == "cuda" else "idle (Python, waiting)"
     return [
         Part(name="compute", measured_s=sums.compute_s, predicted_s=model("compute_s", "attention_s")),
-        Part(name="matmul", measured_s=sums.matmul_s, inside=True),
-        Part(name="attention", measured_s=sums.attention_s, inside=True),
-        Part(name="loss, with the head", measured_s=sums.loss_s, inside=True),
-        Part(name="other (norms, activations, copies)", measured_s=sums.other_s, inside=True),
+        Part(name="matmul", measured_s=sums.matmul_s, of="compute"),
+        Part(name="attention", measured_s=sums.attention_s, of="compute"),
+        Part(name="loss, with the head", measured_s=sums.loss_s, of="compute"),
+        Part(name="other (norms, activations, copies)", measured_s=sums.other_s, of="compute"),
         Part(name="optimizer", measured_s=sums.optimizer_s, predicted_s=model("optimizer_s")),
         Part(
-            name="communication, exposed",
+            name=EXPOSED,
             measured_s=sums.communication_exposed_s,
-            predicted_s=model("tensor_s", "pipeline_s", "data_s"),
+            predicted_s=model("tensor_s", "pipeline_s", "bubble_s", "data_s"),
         ),
-        Part(name=idle, measured_s=sums.idle_s, predicted_s=model("host_s", "bubble_s")),
+        *(each for each in by_axis if each.measured_s),
+        Part(name=idle, measured_s=sums.idle_s, predicted_s=model("host_s")),
         Part(name="a step", measured_s=sums.wall_s, predicted_s=model("total_s")),
         Part(name="communication, hidden", measured_s=sums.communication_hidden_s, beside=True),
     ]
@@ -70,7 +84,7 @@ def profile_rows(result: Result) -> list[Mapping[str, Any]]:
     return [
         {
             "part": part.name,
-            "of": "compute" if part.inside else "",
+            "of": part.of,
             "ms": 1e3 * part.measured_s,
             "share": part.measured_s / max(profile.sums.wall_s, 1e-12),
             "predicted_ms": None if part.predicted_s is None else 1e3 * part.predicted_s,

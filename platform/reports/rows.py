@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from platform.common.text import options
+from platform.common.text import options, stages
 from platform.finals.ranking import PointRuns
 from platform.finals.result import Result
 from platform.reports.accumulations import accumulation_rows
@@ -122,6 +122,8 @@ def _measured(measurement: Measurement, tokens: float) -> dict[str, Any]:
         "model_tflops_per_gpu": measurement.model_tflops_per_gpu,
         "share_of_matmul_peak": measurement.share_of_matmul_peak,
         "peak_allocated_gib": measurement.peak_allocated_gib,
+        "fullest_rank": measurement.memory_rank,
+        "fullest_stage": stages(measurement.memory_stages),
         "utilization_pct": measurement.utilization_pct,
         "days": days_of(measurement, tokens),
         **point,

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from platform.common.text import count, figure
+from platform.common.text import count, figure, stages
 from platform.finals.coverage import Coverage
 from platform.finals.ranking import PointRuns, speed_of
 from platform.finals.result import RecipeResult, Result
@@ -82,8 +82,8 @@ def pipeline_words(measurement: Measurement) -> str:
     """Of a pipeline: on which stage most memory is, and the bubble as measured and as equal stages have it; else
     empty.
     """
-    stages, bubble = measurement.memory_stages, measurement.pipeline_bubble
-    where = f" on stage{'s' if len(stages) > 1 else ''} {' and '.join(map(str, stages))}" if stages else ""
+    bubble, where = measurement.pipeline_bubble, stages(measurement.memory_stages)
+    where = f" on {where}" if where else ""
     formula = f"{measurement.pipeline_bubble_by_formula:.1%} by (p - 1) / (v m + p - 1)"
     return where + ("" if bubble is None else f", a bubble of {bubble:.1%} beside {formula}")
 
@@ -112,7 +112,7 @@ def nearest_sentence(recipe: Recipe, measurements: Sequence[Measurement], cluste
     """What to say where a recipe has no winner."""
     near = nearest(measurements, cluster)
     if near is None:
-        return f"Nothing was measured for {recipe.label}: a larger budget lets a trial end, and --resume goes on."
+        return f"Nothing was measured for {recipe.label}: --resume goes on, where a budget ended it with a larger one."
     why = near.reason or near.outcome.value
     missing = shortfall_gib(near, cluster) if near.outcome is Outcome.OOM else None
     lacked = f", {figure(missing)} GiB too many" if missing else ""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from platform.common.errors import InputError
+from platform.common.text import stages
 from platform.study.replace import replacing
 from trainers.values.axes import axes_of
 from trainers.values.cluster import Cluster
@@ -205,6 +206,8 @@ def _notes(measurement: Measurement) -> Iterable[str]:
         yield f"{layout.dp_replicate} replicas of {layout.dp_shard} shards"
     if note := layout.rules.note(layout):
         yield note
+    if where := stages(measurement.memory_stages):
+        yield f"most memory on {where}"
     for name, declared in axes_of(Layout).items():
         if declared.note and layout.is_set(name):
             yield declared.note.format(getattr(layout, name))

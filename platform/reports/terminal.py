@@ -16,7 +16,9 @@ from platform.reports.columns import GLOBAL_BATCH, Column, columns_of, flat, nar
 from platform.reports.coverage import not_tried_lines
 from platform.reports.summary import shortfall_gib
 from trainers.values.cluster import Cluster
+from trainers.values.journal import StudyHeader
 from trainers.values.measurement import TIMED, Measurement, Outcome
+from trainers.values.recipe import Recipe
 
 STYLES = {
     Outcome.OK: "",
@@ -34,15 +36,19 @@ _MOST_SKIPPED = 6
 
 
 def render(result: Result, *, width: int, color: bool = False) -> str:
-    """One table for each recipe that was measured, at most `width` columns wide. Days are those of the study's tokens,
-    with its price their cost too, but for a miniature.
+    """One table for each recipe that was measured, at most `width` columns wide, and the planned layouts of each that
+    was not. Days are those of the study's tokens, with its price their cost too, but for a miniature.
     """
     screen, stream = console(width=width, color=color)
     header = result.header
-    for each in result.measured:
+    for each in result.by_id.values():
+        if not each.measurements:
+            _render_plan(screen, each, header)
+            continue
         runs = {point.typical.id: point for point in each.points if point.runs}
         tokens = None if each.measurements[0].miniature else header.tokens
-        columns = columns_of(header.cluster, tokens, header.price_per_gpu_h, runs)
+        pipelines = any(point.typical.memory_stages for point in each.points)
+        columns = columns_of(header.cluster, tokens, header.price_per_gpu_h, runs, pipelines=pipelines)
         if each.recipe.grad_accum:  # its rows differ in what they train: the column stays at any width
             columns = [dataclasses.replace(one, drop=0) if one.title == GLOBAL_BATCH else one for one in columns]
         _render_recipe(screen, each, header.cluster, columns)
@@ -70,6 +76,21 @@ def as_text(stream: io.StringIO) -> str:
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
+def _render_plan(console: Console, result: RecipeResult, header: StudyHeader) -> None:
+    """The layouts of a recipe that nothing was measured of; nothing where the journal does not say what was planned."""
+    if not (lines := not_tried_lines(result.coverage)):
+        return
+    _print_title(console, result.recipe, header.cluster, header.cap_gib)
+    for line in (*lines, ""):
+        console.print(line)
+
+
+def _print_title(console: Console, recipe: Recipe, cluster: Cluster, cap_gib: float | None) -> None:
+    if original := recipe.model.miniature_of:
+        console.print(f"MINIATURE of {original}, its speed says nothing of the model itself", style="bold")
+    console.print(f"{recipe.label}, on {cluster.label_under(cap_gib)}", style="bold")
+
+
 def _render_recipe(console: Console, result: RecipeResult, cluster: Cluster, columns: list[Column]) -> None:
     best = result.winning_point and result.winning_point.typical
     group = [point.typical for point in result.points]
@@ -82,11 +103,7 @@ def _render_recipe(console: Console, result: RecipeResult, cluster: Cluster, col
     ran, failed = ran[:_MOST_ROWS], failed[:_MOST_ROWS]
 
     recipe = result.recipe
-    if group[0].miniature:
-        console.print(
-            f"MINIATURE of {recipe.model.miniature_of}, its speed says nothing of the model itself", style="bold"
-        )
-    console.print(f"{recipe.label}, on {cluster.label_under(group[0].cap_gib)}", style="bold")
+    _print_title(console, recipe, cluster, group[0].cap_gib)
     columns, same, gone = _fit(console, columns, [*ran, *failed], ran, best)
     if same:
         console.print(f"In every row: {', '.join(same)}")

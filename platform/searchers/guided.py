@@ -18,16 +18,19 @@ import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
 from platform.cost_model.columns import Array
+from platform.cost_model.places import Index
+from platform.cost_model.regression import TIME, Learned, Prior, learn, teachers
 from platform.searchers.guidance.fitting import Fitting
-from platform.searchers.guidance.points import Index, make_points
+from platform.searchers.guidance.points import make_points
 from platform.searchers.guidance.pruning import Pruning
-from platform.searchers.guidance.regression import TIME, UNPREDICTED, Learned, learn, teachers
 from platform.searchers.guidance.worth import expected_saving, rungs_worth_it
 from platform.searchers.problem import TRIED, C, Problem, Result
 from trainers.values.measurement import ENDS_LADDER, TIMED, Outcome
 
 FRONT = 2048
 """Points whose exact posterior is taken: the foremost of the whole space by the posterior's linear part."""
+UNPREDICTED = Prior(common=10.0, effects=1.0, smooth=0.2, noise=0.03)
+"""Of a log step time that nothing predicts."""
 UNKNOWN_LEAD = math.log(2.0)
 """Before a recipe has an incumbent, the best prediction counts as this far ahead of it."""
 
@@ -248,8 +251,8 @@ class Guided(Generic[C]):
         taught = teachers(measured - best[points.group[index]])
         index, measured = index[taught], measured[taught]
         waited = np.array([self._waited[int(each)] for each in index])
-        sigmas = TIME if points.predicted else UNPREDICTED
-        return learn(points, index, measured - points.log_step_s[index], sigmas, waited)
+        prior = TIME if points.predicted else UNPREDICTED
+        return learn(points, index, measured - points.log_step_s[index], prior, waited)
 
     def _reference(self, group: int, speed: Array) -> float:
         """Log speed of the group's incumbent; where it has none, somewhat below the best of `speed`, its points'."""

@@ -55,8 +55,6 @@ C = TypeVar("C", bound=Choice)
 TRIED = "every layout of the space was tried"
 RECIPE = "recipe"
 """The axis that tells what competes: points of one value."""
-MICRO_BATCH = "micro_batch"
-"""The axis, where a problem has it, that tells recorded results of one rung apart."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,6 +12,7 @@ from platform.finals.result import Result
 from platform.mirror.mirror import Mirror
 from platform.reports.files import write_results
 from platform.reports.show import show
+from platform.study.copies import Copy
 from platform.study.folder import default_folder
 from platform.study.history import History
 from platform.study.journal import JOURNAL, Tail
@@ -31,11 +32,18 @@ class Ending:
     """The end of a session: its study's result, computed once, by which it ends and which it shows."""
 
     def __init__(
-        self, study: Study, mirror: Mirror | None = None, *, as_object: bool | None = None, profile: bool = False
+        self,
+        study: Study,
+        mirror: Mirror | None = None,
+        *,
+        as_object: bool | None = None,
+        profile: bool = False,
+        copy: Copy | None = None,
     ) -> None:
         """The result is shown as a table, as one JSON object, or (None) not at all; with `profile` also why a winner
-        has none.
+        has none. Before it is shown the journal is in its `copy`, since the process may end right after.
         """
+        self._copy = copy
         self._study, self._mirror, self._as_object, self._profile = study, mirror, as_object, profile
         self._computing, self._showing = threading.Lock(), threading.Lock()
         self._tail: Tail | None = None
@@ -57,6 +65,8 @@ class Ending:
         result = self.result
         assert self._tail is not None
         result.history.extend(self._tail.read())  # how the session ended
+        if self._copy is not None:
+            self._copy.take(self._study.journal, last=True)
         files = written(self._study.path, result)
         if self._mirror is not None and (sentence := self._mirror.close(MIRROR_CLOSE_S, result)):
             say(sentence)

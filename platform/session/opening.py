@@ -2,14 +2,16 @@
 
 import dataclasses
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from platform.cluster import leftovers
 from platform.common.errors import InputError
 from platform.common.say import say
 from platform.session.first_line import check_engines
+from platform.study.copies import Copy
 from platform.study.history import History
-from platform.study.study import Study, check_name, fresh_name
+from platform.study.several import is_several
+from platform.study.study import Study, check_name, fresh_name, is_study
 from platform.study.trust import check_owner
 from platform.subject.options import SearchOptions, options_of
 from platform.subject.request import Request, read_request, resumed
@@ -28,11 +30,36 @@ class Opened:
     """What earlier sessions recorded."""
     left: leftovers.Note | None = None
     """What a driver that was killed has left on the cluster."""
+    copy: Copy | None = None
+    """The second place of the study's journal."""
 
     @property
     def is_resumed(self) -> bool:
         """Whether an earlier session began the study."""
         return self.history.header is not None
+
+    def copying(self) -> AbstractContextManager[None]:
+        """Copies the journal for as long as the context lasts, where there is a second place for it."""
+        return self.copy.following(self.study.journal) if self.copy and self.study else nullcontext()
+
+
+def taken_up(options: SearchOptions) -> SearchOptions:
+    """`options`, with the study of `--name` resumed where `--auto-resume` asks for it and a study was begun.
+
+    Raises:
+        InputError: there is no name to look for.
+    """
+    name = options.name
+    if not options.auto_resume or options.resume is not None:
+        return options
+    if name is None:
+        raise InputError("--auto-resume goes on with the study of a name: give --name")
+    check_name(name)
+    folder = options.studies / name
+    is_begun = is_study(folder) or is_several(folder)
+    if not is_begun and options.copy_to is not None:
+        is_begun = Copy(options.copy_to, name).is_begun
+    return dataclasses.replace(options, resume=name) if is_begun else options
 
 
 @contextmanager
@@ -54,15 +81,23 @@ def _new(options: SearchOptions) -> Opened:
     if options.name is not None:
         check_name(options.name)
     request = read_request(options)
-    study = None
-    if not options.dry_run:
-        study = Study.create(options.studies, options.name or fresh_name(options.studies, request.space.name))
-    return Opened(options=options, request=request, study=study)
+    if options.dry_run:
+        return Opened(options=options, request=request, study=None)
+    name = options.name or fresh_name(options.studies, request.space.name)
+    copy = None if options.copy_to is None else Copy(options.copy_to, name)
+    if copy is not None and copy.is_begun:
+        raise InputError(
+            f"a study {name!r} exists already in {copy.place}: continue it with --resume {name}, or choose another name"
+        )
+    return Opened(options=options, request=request, study=Study.create(options.studies, name), copy=copy)
 
 
 def _resumed(options: SearchOptions, name: str) -> Opened:
     if options.name is not None and options.name != name:
         raise InputError(f"--resume {name} goes on under its own name: leave out --name")
+    copy = None if options.copy_to is None else Copy(options.copy_to, name)
+    if copy is not None and (remark := copy.fetch(options.studies)):
+        say(remark)
     study, history, remark = Study.resume(options.studies, name, trusted=options.trust)
     try:
         if remark:
@@ -77,7 +112,8 @@ def _resumed(options: SearchOptions, name: str) -> Opened:
         check_owner(begun_with.files(), trusted=options.trust)
         if begun_with.learn_from is not None and options.study.learn_from is None:
             say("The study that it learned from is gone: it goes on with what it measured itself.")
-        return Opened(options=options, request=read_request(options), study=study, history=history, left=left)
+        request = read_request(options)
+        return Opened(options=options, request=request, study=study, history=history, left=left, copy=copy)
     except BaseException:
         study.close()
         raise

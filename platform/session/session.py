@@ -48,7 +48,7 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
     began_s = time.monotonic()
     gc.set_threshold(50_000, 20, 20)  # by default a large study's values, which stay, are looked through all the time
     uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(options.studies))
-    with opened(options) as opening:
+    with opened(options) as opening, opening.copying():
         study, request, options = opening.study, opening.request, opening.options
         if study and place is None and not opening.left and (why := finished.why_over(study, request)):
             return _show_finished(opening, study, uri, why, shown=shown)
@@ -64,13 +64,10 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
             if study is None or options.dry_run:
                 print_dry_run(subject, budget, opening.history)
                 return 0
-            if opening.is_resumed:
-                study.record(Resume(argv=tuple(sys.argv[1:]), commit=checkout.commit(), study=opening.history.header))
-            else:
-                study.record(header_of(study.name, subject, searcher=request.searcher, uri=uri))
+            _record_beginning(study, opening, subject, uri)
             if not finished.why_over(study, request):
                 _start_workers(subject, place)
-            mirror, end = _ending(study, uri, options, shown=shown)
+            mirror, end = _ending(opening, study, uri, options, shown=shown)
             code, fault = Run(
                 study,
                 subject,
@@ -89,12 +86,20 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
         return code
 
 
+def _record_beginning(study: Study, opening: Opened, subject: Subject, uri: str) -> None:
+    """Writes the session's first line into the journal."""
+    if opening.is_resumed:
+        study.record(Resume(argv=tuple(sys.argv[1:]), commit=checkout.commit(), study=opening.history.header))
+    else:
+        study.record(header_of(study.name, subject, searcher=opening.request.searcher, uri=uri))
+
+
 def _show_finished(opening: Opened, study: Study, uri: str, why: str, *, shown: bool) -> int:
     """Shows the result of a study of which nothing is left to run; the exit code."""
     say(f"{_reused(opening.history)} nothing is left to run {why}.")
     if opening.options.dry_run:
         return 0
-    mirror, end = _ending(study, uri, opening.options, shown=shown)
+    mirror, end = _ending(opening, study, uri, opening.options, shown=shown)
     mirror.start()
     end.show()
     return ending.verdict(end.result)[0]
@@ -169,11 +174,13 @@ def _reused(history: History) -> str:
     return f"Kept {plural(measured, 'measurement')} that the journal has;"
 
 
-def _ending(study: Study, uri: str, options: SearchOptions, *, shown: bool) -> tuple[Mirror, ending.Ending]:
+def _ending(
+    opening: Opened, study: Study, uri: str, options: SearchOptions, *, shown: bool
+) -> tuple[Mirror, ending.Ending]:
     """The study's mirror, which is not started yet, and what shows the result at the end."""
     mirror = Mirror(study.path, uri, study.from_start())
     as_object = options.json if shown else None
-    return mirror, ending.Ending(study, mirror, as_object=as_object, profile=options.profile)
+    return mirror, ending.Ending(study, mirror, as_object=as_object, profile=options.profile, copy=opening.copy)
 
 
 def _budget(options: SearchOptions, space: Space) -> Budget:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from platform.common.errors import NOT_RESOLVED
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from trainers.values.batch import divides
 from trainers.values.journal import (
     End,
@@ -79,6 +79,7 @@ class History:
             self._add(entry)
 
     def _add(self, entry: Line) -> None:
+        """Takes in one entry."""
         at = datetime.datetime.fromisoformat(entry.at)
         if isinstance(entry, (StudyHeader, Resume)) or not self.sessions:  # its first line may be damaged
             if self.sessions and self.end is None:
@@ -107,23 +108,9 @@ class History:
                 if start is not None:
                     self._rungs[_key(start), entry.batch.micro_batch] += 1
             case Measured(measurement=measurement):
-                # The first durable one stays: a second one of the same id can only be a repetition. A point that was
-                # skipped may be run after all, by a session with another memory cap.
-                own = measurement.id
-                known = self._measurements.get(own)
-                if known is None or known.outcome is Outcome.SKIPPED:
-                    self._measurements[own] = self._of[key_of(measurement)][own] = measurement
-                    if measurement.tokens_per_s is not None:
-                        rung_s = sum(measurement.step_times_s)
-                        all_s, longest_s = self._steps_s.get(measurement.trial_id, (0.0, 0.0))
-                        self._steps_s[measurement.trial_id] = all_s + rung_s, max(longest_s, rung_s)
-                self._count(measurement.trial_id)
+                self._add_measurement(measurement)
             case TrialEnd():
-                before = self._ends.get(entry.trial_id)
-                self._ended_gpu_s += entry.gpu_s - (before.gpu_s if before else 0.0)
-                self._ends[entry.trial_id] = entry
-                self._open.pop(entry.trial_id, None)
-                self._count(entry.trial_id)
+                self._add_trial_end(entry)
             case End():
                 self._close_session(entry.wall_s)
                 self.end = entry
@@ -132,6 +119,27 @@ class History:
                     self.left_out = entry.left_out
             case Resume():
                 self.header = self.header or entry.study
+
+    def _add_measurement(self, measurement: Measurement) -> None:
+        """Takes in a measurement, unless one of its id is there: the first durable one stays, and a second one can only
+        be a repetition. A point that was skipped may be run after all, by a session with another memory cap.
+        """
+        known = self._measurements.get(measurement.id)
+        if known is None or known.outcome is Outcome.SKIPPED:
+            self._measurements[measurement.id] = self._of[key_of(measurement)][measurement.id] = measurement
+            if measurement.tokens_per_s is not None:
+                rung_s = sum(measurement.step_times_s)
+                all_s, longest_s = self._steps_s.get(measurement.trial_id, (0.0, 0.0))
+                self._steps_s[measurement.trial_id] = all_s + rung_s, max(longest_s, rung_s)
+        self._count(measurement.trial_id)
+
+    def _add_trial_end(self, end: TrialEnd) -> None:
+        """Takes in a trial's end; the last one of a trial counts."""
+        before = self._ends.get(end.trial_id)
+        self._ended_gpu_s += end.gpu_s - (before.gpu_s if before else 0.0)
+        self._ends[end.trial_id] = end
+        self._open.pop(end.trial_id, None)
+        self._count(end.trial_id)
 
     def _count(self, trial_id: str) -> None:
         if trial_id[1:].isdecimal():

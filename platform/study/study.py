@@ -1,13 +1,8 @@
 """A study's folder: created once, held by one driver at a time, found by name."""
 
-import contextlib
 import difflib
-import errno
-import fcntl
-import json
 import os
 import re
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -16,15 +11,15 @@ from typing import Self
 from platform.common.errors import ClusterError, InputError
 from platform.study.history import History
 from platform.study.journal import JOURNAL, Tail, describe_newer, describe_rejected, set_aside
-from platform.study.plain_files import open_plain, refuse_links
+from platform.study.lock import LOCK, acquire
+from platform.study.plain_files import refuse_links
 from platform.study.replace import FULL
 from platform.study.several import SCALING, is_several
 from platform.study.trust import check_owner
 from trainers.startup.lean import no_collector
 from trainers.values.journal import Line
-from trainers.values.journal_lines import now, record
+from trainers.values.journal_lines import record
 
-LOCK = "lock"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _RESERVED = ("mlflow.db", "mlflow-artifacts")
 """What the MLflow mirror keeps beside the studies."""
@@ -57,7 +52,7 @@ class Study:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"the folder {path} cannot be made: {error.strerror}") from error
-        lock = _acquire(path)
+        lock = acquire(path)
         try:
             _refuse_taken(path)
         except InputError:
@@ -87,7 +82,7 @@ class Study:
         path = find(studies, name)
         refuse_links(path)
         check_owner((path, path / JOURNAL), trusted=trusted)
-        study = cls(path, _acquire(path))
+        study = cls(path, acquire(path))
         try:
             with no_collector():  # all that a journal of 50 MiB becomes has no cycles
                 study._lines = study._tail.read(last=True)
@@ -215,23 +210,6 @@ def find(studies: Path, name: str) -> Path:
     raise InputError(f"no study {name!r} in {studies.absolute()}: {hint}")
 
 
-def is_held(path: Path) -> bool:
-    """Whether a driver is running the study in folder `path` now."""
-    try:
-        file = open_plain(path / LOCK)  # to read: a reader of another user's study may not write
-    except (FileNotFoundError, InputError):
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(file)
-    return False
-
-
 def read(path: Path, *, last: bool = False) -> tuple[History, list[str]]:
     """What the journal of the study in folder `path` says, and sentences on the lines that could not be used.
 
@@ -263,34 +241,3 @@ def _refuse_taken(path: Path) -> None:
             f"a study {path.name!r} exists already in {path.parent.absolute()}:"
             f" continue it with --resume {path.name}, or choose another name"
         )
-
-
-def _acquire(path: Path) -> int:
-    """The file descriptor that holds the study's lock; the system frees it when the process ends, however it ends."""
-    try:
-        file = open_plain(path / LOCK, os.O_RDWR | os.O_CREAT)
-    except FileNotFoundError as error:
-        raise InputError(f"the folder {path} is gone") from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.read(file, 4096)
-        os.close(file)
-        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-            raise InputError(
-                f"the folder {path} is on a file system without locks ({error.strerror}): choose another by --studies"
-            ) from error
-        raise InputError(f"the study {path.name!r} is being run {_holder(holder)}: wait for it to end") from error
-    holder = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now()}).encode()
-    with contextlib.suppress(OSError):  # on a full disk the lock holds all the same, without a name
-        os.ftruncate(file, 0)
-        os.write(file, holder)
-    return file
-
-
-def _holder(text: bytes) -> str:
-    try:
-        found = json.loads(text)
-        return f"by process {found['pid']} on {found['host']} since {found['since']}"
-    except (ValueError, KeyError, TypeError):
-        return "by another process"

@@ -1,4 +1,4 @@
-"""`--learn-from`: what an old study's journal teaches a new one, and what of it no longer holds."""
+"""`--learn-from`: what journals of old studies teach a new one, and what of them no longer holds."""
 
 import dataclasses
 from collections import Counter
@@ -8,11 +8,14 @@ from pathlib import Path
 from platform.common.errors import InputError
 from platform.common.text import plural
 from platform.searchers.problem import Earlier
+from platform.study.folder import is_path, located
 from platform.study.history import History, key_of
 from platform.study.journal import JOURNAL, Tail, describe_newer
 from platform.study.plain_files import refuse_links
+from platform.study.study import find, is_study, names
 from platform.subject.planning import same_devices
-from search_spaces.space import Candidate, Space
+from search_spaces.candidate import Candidate
+from search_spaces.space import Space
 from trainers.values.cluster import Cluster
 from trainers.values.codec import identity
 from trainers.values.journal import StudyHeader
@@ -37,13 +40,58 @@ class Old:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class OldStudies:
+    """One old study or several, the oldest first."""
+
+    studies: tuple[Old, ...]
+    unusable: tuple[str, ...] = ()
+    """A clause for each study of a folder that teaches nothing here, with its reason."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Knowledge:
-    """What of an old study holds here."""
+    """What of old studies holds here."""
 
     earlier: tuple[Earlier[Candidate], ...] = ()
-    """Each layout of it with the rungs that were measured, in the journal's order."""
+    """Each layout of them with the rungs that were measured, in the journals' order."""
     sentences: tuple[str, ...] = ()
     """What holds and what does not, for the user."""
+
+
+def folders_of(studies: Path, text: str) -> list[Path]:
+    """The folders of the studies that `text` names: one by its name or path, or all in a folder of studies.
+
+    Raises:
+        InputError: there is none.
+    """
+    folder = located(studies, text)
+    path = folder[0] / folder[1]
+    if is_path(text) and path.is_dir() and not is_study(path) and (known := names(path)):
+        return [path / name for name in known]
+    return [find(*folder)]
+
+
+def read_old_studies(folders: Sequence[Path], space: Space) -> OldStudies:
+    """What the studies in these folders teach a search of `space`; of several, some may teach nothing.
+
+    Raises:
+        InputError: none of them can be used; of one study, why.
+    """
+    usable: list[Old] = []
+    unusable: list[str] = []
+    for path in folders:
+        try:
+            usable.append(read_old(path, space))
+        except InputError as error:
+            if len(folders) == 1:
+                raise
+            unusable.append(f"{path.name}: {error}")
+    if not usable:
+        raise InputError(
+            f"none of the {len(folders)} studies in {folders[0].parent} teaches a search of {space.name}, for one"
+            f" {unusable[0]}"
+        )
+    return OldStudies(studies=tuple(sorted(usable, key=lambda old: old.header.at)), unusable=tuple(unusable))
 
 
 def read_old(path: Path, space: Space) -> Old:
@@ -69,6 +117,33 @@ def read_old(path: Path, space: Space) -> Old:
         )
     teaching = tuple(each for each in history.measurements if each.outcome in TEACH and not each.repeat)
     return Old(header=header, measurements=teaching, num_unread=len(tail.rejected) + len(tail.newer))
+
+
+def what_all_hold(
+    old: OldStudies,
+    *,
+    recipes: Sequence[Recipe],
+    cluster: Cluster,
+    cap_gib: float | None,
+    versions: Mapping[str, str],
+    commit: str,
+) -> Knowledge:
+    """What of all studies holds, as `what_holds` says it of each; a point of several counts as the newest has it."""
+    each = [
+        what_holds(one, recipes=recipes, cluster=cluster, cap_gib=cap_gib, versions=versions, commit=commit)
+        for one in old.studies
+    ]
+    points: dict[str, dict[int, Measurement]] = {}
+    for knowledge in each:
+        for earlier in knowledge.earlier:
+            rungs = {result.batch.micro_batch: result for result in earlier.results}
+            points.setdefault(earlier.candidate.key, {}).update(rungs)
+    sentences = [sentence for knowledge in each for sentence in knowledge.sentences]
+    if old.unusable:
+        sentences.append(f"Nothing is learned from {len(old.unusable)} of the studies: {'; '.join(old.unusable)}.")
+    return Knowledge(
+        earlier=tuple(_earlier([*rungs.values()]) for rungs in points.values()), sentences=tuple(sentences)
+    )
 
 
 def what_holds(

@@ -78,6 +78,10 @@ class SearchOptions:
     name: str | None = None
     resume: str | None = None
     """The study in `studies` to go on with."""
+    auto_resume: bool = False
+    """Whether to go on with the study `name` where one was begun."""
+    copy_to: str | None = None
+    """A folder or an address that finished lines of the journal are copied to."""
     dry_run: bool = False
     json: bool = False
 

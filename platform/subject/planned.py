@@ -7,7 +7,7 @@ import numpy as np
 from platform.cost_model.columns import Columns
 from platform.cost_model.predict import Prediction, predict
 from platform.subject.planning import Plan
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from trainers.values.journal import Planned, PlannedLayout
 
 

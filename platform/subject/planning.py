@@ -8,7 +8,7 @@ from platform.cost_model.columns import Columns
 from platform.cost_model.memory import lower_bound
 from platform.cost_model.ordering import likely_best_first
 from platform.finals.trial import Rules
-from search_spaces.space import Candidate, Rejected
+from search_spaces.candidate import Candidate, Rejected
 from trainers.failures import size
 from trainers.support import refusal
 from trainers.values.batch import BatchPoint

@@ -8,12 +8,11 @@ import search_spaces
 import search_spaces.changes as changes
 from platform.common.errors import InputError
 from platform.reports.files import LayoutFile, read_layout
-from platform.study.folder import located
-from platform.study.study import find
 from platform.subject import knowledge
 from platform.subject.options import SearchOptions, StudyOptions
+from search_spaces.candidate import Candidate, Rejected
 from search_spaces.degrees import refilled
-from search_spaces.space import Candidate, Rejected, Space
+from search_spaces.space import Space
 from trainers import data
 from trainers.support import standing_refusal
 from trainers.values.batch import BatchPoint, divides
@@ -34,8 +33,8 @@ class Request:
     """What `--set` asked for; `space` has it, its miniature not yet."""
     fixed: LayoutFile | None
     """The one layout to measure, from `--layout`."""
-    old: knowledge.Old | None
-    """The study to learn from, from `--learn-from`."""
+    old: knowledge.OldStudies | None
+    """The studies to learn from, from `--learn-from`."""
     searcher: str
     seed: int
     cap_gib: float | None
@@ -186,14 +185,14 @@ def resumed(options: SearchOptions, kept: StudyOptions) -> SearchOptions:
         raise InputError(f"a resumed study keeps {', '.join(changed)}: leave it out, or start a new study")
     if kept.learn_from is not None:
         try:
-            find(*located(options.studies, kept.learn_from))
+            knowledge.folders_of(options.studies, kept.learn_from)
         except InputError:
             kept = dataclasses.replace(kept, learn_from=None)
     return dataclasses.replace(options, study=kept)
 
 
-def _old(options: SearchOptions, space: Space) -> knowledge.Old | None:
-    """The study of `--learn-from`.
+def _old(options: SearchOptions, space: Space) -> knowledge.OldStudies | None:
+    """The studies of `--learn-from`, without the one that goes on.
 
     Raises:
         InputError: it cannot be used, or the searcher learns nothing from it.
@@ -207,7 +206,10 @@ def _old(options: SearchOptions, space: Space) -> knowledge.Old | None:
         )
     if study.all:
         raise InputError("--learn-from tells which points to leave out, and --all leaves out none: give one of them")
-    return knowledge.read_old(find(*located(options.studies, study.learn_from)), space)
+    folders = knowledge.folders_of(options.studies, study.learn_from)
+    itself = Path(options.resume).name if options.resume else None
+    others = [path for path in folders if path.name != itself]
+    return knowledge.read_old_studies(others, space) if others else None
 
 
 def _check_changes(fixed: LayoutFile, options: StudyOptions) -> None:

@@ -10,10 +10,11 @@ from platform.cost_model.ordering import known_columns
 from platform.finals.schedule import FINALISTS
 from platform.finals.trial import Rules
 from platform.searchers.problem import Costs, Problem
-from platform.subject.knowledge import Knowledge, what_holds
+from platform.subject.knowledge import Knowledge, what_all_hold
 from platform.subject.planning import TRIAL_S, Plan, make_plan, part_of
 from platform.subject.request import Request
-from search_spaces.space import Candidate, Space
+from search_spaces.candidate import Candidate
+from search_spaces.space import Space
 from trainers.values.cluster import Cluster
 from trainers.values.job import GateSize, Timing
 from trainers.values.probed import Probe
@@ -107,7 +108,7 @@ def subject_of(request: Request, place: Place, probe: Probe | None) -> Subject:
         except ValueError as error:
             raise InputError(str(error)) from error
     if request.num_devices is not None:
-        space = dataclasses.replace(space, num_workers=request.num_devices)
+        space = space.on_workers(request.num_devices)
     wanted = dataclasses.replace(request, space=space).wanted_devices
     try:
         cluster = part_of(place.cluster, wanted or place.cluster.num_devices)
@@ -125,7 +126,7 @@ def subject_of(request: Request, place: Place, probe: Probe | None) -> Subject:
     )
     if request.old is None:
         return subject
-    knowledge = what_holds(
+    knowledge = what_all_hold(
         request.old,
         recipes=subject.recipes,
         cluster=cluster,

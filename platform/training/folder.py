@@ -12,10 +12,8 @@ from platform.common.errors import InputError
 from platform.study.replace import replacing
 from trainers.values.codec import from_json, to_json
 from trainers.values.training import FORMAT, Plan, Record, Steps
-from trainers.values.training_files import ATTEMPT, CHECKPOINTS, MANIFEST, RECORDS, STOP
+from trainers.values.training_files import ATTEMPT, CHECKPOINTS, LOCK, MANIFEST, PLAN, RECORDS, STOP
 from trainers.values.training_lines import Reader, without_redone
-
-PLAN = "training.json"
 
 
 class TrainingFolder:
@@ -33,7 +31,7 @@ class TrainingFolder:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            file = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            file = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise InputError(f"the folder {self.path} cannot be made: {error.strerror}") from error
         try:

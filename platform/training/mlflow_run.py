@@ -4,7 +4,9 @@ import contextlib
 import importlib
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from platform.common.say import say
@@ -25,9 +27,18 @@ _MOST_METRICS = 1000
 class TrainingRun:
     """Brings a training's run in MLflow up to date, in a thread, until it is closed. Its trouble never ends it."""
 
-    def __init__(self, plan: Plan, *, uri: str, name: str, training_id: str, records: Path) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        uri: str,
+        name: str,
+        training_id: str,
+        records: Path,
+        tags: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._plan, self._uri, self._name, self._id = plan, uri, name, training_id
-        self._records = records
+        self._records, self._tags = records, tags
         self._over = threading.Event()
         self._state = "RUNNING"
         self._is_warned = False
@@ -56,7 +67,7 @@ class TrainingRun:
                     return
 
     def _keep_up_to_date(self) -> None:
-        run = _Run(self._plan, uri=self._uri, name=self._name, training_id=self._id)
+        run = _Run(self._plan, uri=self._uri, name=self._name, training_id=self._id, tags=self._tags)
         reader = Reader(self._records)
         # What a later attempt took back is left out where that is known by now.
         run.log(without_redone(reader.read()))
@@ -69,15 +80,15 @@ class TrainingRun:
 class _Run:
     """The run on a server, found by the training's id or made."""
 
-    def __init__(self, plan: Plan, *, uri: str, name: str, training_id: str) -> None:
+    def __init__(self, plan: Plan, *, uri: str, name: str, training_id: str, tags: Mapping[str, str]) -> None:
         self._plan = plan
         self._client, experiment = connected(uri, plan.recipe.model.name)
         runs = self._client.search_runs([experiment.experiment_id], f"tags.training_id = '{training_id}'")
         if runs:
             run = runs[0]
         else:
-            tags = {"training_id": training_id, "role": "training"}
-            run = self._client.create_run(experiment.experiment_id, tags=tags, run_name=name)
+            known = {"training_id": training_id, "role": "training", **tags}
+            run = self._client.create_run(experiment.experiment_id, tags=known, run_name=name)
         self._id: str = run.info.run_id
         missing = {key: value for key, value in parameters(plan).items() if key not in run.data.params}
         param: Any = importlib.import_module("mlflow.entities").Param

@@ -27,26 +27,26 @@ class TrainOptions:
     studies: Path
     """Absolute."""
     tokens: int
-    out: Path | None
+    out: Path | None = None
     """None for the default beside the target."""
-    data: str | None
-    data_order: DataOrder | None
-    recipe: str | None
+    data: str | None = None
+    data_order: DataOrder | None = None
+    recipe: str | None = None
     """The recipe's id, where a study has several."""
-    learning_rate: float | None
-    lr_schedule: ScheduleKind
-    warmup_tokens: int | None
-    decay_tokens: int | None
-    final_share: float | None
-    val_tokens: int | None
-    val_every: int | None
-    val_data: str | None
-    phases: tuple[PhaseOption, ...]
+    learning_rate: float | None = None
+    lr_schedule: ScheduleKind = "cosine"
+    warmup_tokens: int | None = None
+    decay_tokens: int | None = None
+    final_share: float | None = None
+    val_tokens: int | None = None
+    val_every: int | None = None
+    val_data: str | None = None
+    phases: tuple[PhaseOption, ...] = ()
     """Before the last one, which has the recipe's global batch."""
-    start_from: str | None
-    seed: int | None
-    checkpoint_s: float
-    checkpoint_steps: int | None
-    keep: int
-    address: str | None
-    json: bool
+    start_from: str | None = None
+    seed: int | None = None
+    checkpoint_s: float = 600.0
+    checkpoint_steps: int | None = None
+    keep: int = 2
+    address: str | None = None
+    json: bool = False

@@ -46,10 +46,6 @@ def make_plan(options: TrainOptions, target: Target, before: Plan | None, tokens
         phases = tuple(_phases(options, target, recipe, {end: over[end] for end in over if end <= tokens_done}))
         data.source(recipe, held_out=0 if validation.data else validation.sequences)  # refuses what is too small
         for phase in phases:
-            if phase.layout.model_parallel > 1:  # the canonical form of their parts is not made yet
-                raise InputError(
-                    f"the layout {phase.layout.label} splits the model itself: train on one with tp, pp and cp 1"
-                )
             if why := standing_refusal(recipe, phase.layout, phase.layout.world_size):
                 raise InputError(why)
         plan = Plan(

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 
 from platform.cluster.connection import connected
 from platform.cluster.nodes import Place
@@ -79,8 +79,9 @@ def opened(options: TrainOptions) -> Generator[Opened]:
         yield Opened(folder=folder, plan=plan, settings=settings, mlflow_uri=uri)
 
 
-def train_on(place: Place, training: Opened) -> int:
-    """Trains on the cluster that this process is connected to; the exit code.
+def train_on(place: Place, training: Opened, *, name: str = "", tags: Mapping[str, str] | None = None) -> int:
+    """Trains on the cluster that this process is connected to; the exit code. `name` and `tags` are those of the run in
+    MLflow, whose name is otherwise the folder's.
 
     Raises:
         InputError: a layout cannot run there.
@@ -91,7 +92,8 @@ def train_on(place: Place, training: Opened) -> int:
     mirror = TrainingRun(
         training.plan,
         uri=training.mlflow_uri,
-        name=folder.path.name,
+        name=name or folder.path.name,
+        tags=tags or {},
         training_id=folder.identity(),
         records=folder.records,
     )

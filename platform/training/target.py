@@ -28,6 +28,8 @@ class Target:
     """What the search promised."""
     matmul_peak_tflops: float | None = None
     """What the devices did when the search measured."""
+    device_kind: str | None = None
+    """Of the devices that it was measured on."""
 
 
 def read_target(text: str, studies: Path, recipe_id: str | None) -> Target:
@@ -63,6 +65,7 @@ def _of_study(folder: Path, recipe_id: str | None) -> Target:
         batch=winner.batch,
         tokens_per_s=winner.tokens_per_s,
         matmul_peak_tflops=winner.matmul_peak_tflops,
+        device_kind=results.header.cluster.device_kind,
     )
 
 
@@ -80,7 +83,9 @@ def _of_file(path: Path) -> Target:
 
 
 def _with_promise(target: Target, history: History) -> Target:
-    """The target with the speed that the study around its file measured for it."""
+    """The target with the speed and the devices by which the study around its file measured it."""
+    if history.header is not None:
+        target = dataclasses.replace(target, device_kind=history.header.cluster.device_kind)
     for each in history.measurements:
         same = each.layout == target.layout and each.batch == target.batch and each.tokens_per_s
         if same and target.recipe is not None and each.trained_recipe.id == target.recipe.id:

@@ -75,22 +75,8 @@ def validate(rows: Sequence[Row], *, num_calibrate: int = 0, min_cell: int = 1) 
     Raises:
         InputError: none can, or no cell is so large.
     """
-    runs: list[Run] = []
-    reasons: collections.Counter[str] = collections.Counter()
-    left_out_cells: collections.Counter[tuple[str, ...]] = collections.Counter()
-    unmeasured: list[Run] = []
-    for row in rows:
-        try:
-            runs.append(interpret(row))
-        except ValueError as error:
-            reasons[str(error)] += 1
-            left_out_cells[tuple(row.get(name, "") for name in CELL)] += 1
-            with contextlib.suppress(ValueError):
-                unmeasured.append(interpret(row, measured=False))
-    if not runs:
-        commonest = "; ".join(f"{reason} ({count} rows)" for reason, count in reasons.most_common(3))
-        raise InputError(f"none of {len(rows)} rows can be scored: {commonest or 'the table is empty'}")
-    every = merged(runs)
+    read = _interpreted(rows)
+    every = merged(read.runs)
     sizes = collections.Counter(run.cell for run in every)
     kept = [run for run in every if sizes[run.cell] >= min_cell]
     if not kept:
@@ -106,26 +92,59 @@ def validate(rows: Sequence[Row], *, num_calibrate: int = 0, min_cell: int = 1) 
     def both(positions: Sequence[int], left_out: int) -> tuple[Scores, Scores]:
         return scores(ours, positions, left_out), _without_memory(scores(baseline, positions, left_out))
 
-    of_name = collections.Counter(cell[:-1] for cell in cells_of(kept))
+    positions_of = cells_of(kept)
+    of_name = collections.Counter(cell[:-1] for cell in positions_of)
     cells = [
         CellReport(cell=cell, ours=mine, baseline=other, alone=of_name[cell[:-1]] == 1)
-        for cell, positions in cells_of(kept).items()
-        for mine, other in (both(positions, left_out_cells[cell]),)
+        for cell, positions in positions_of.items()
+        for mine, other in (both(positions, read.left_out_cells[cell]),)
     ]
     cells.sort(key=lambda report: (-report.ours.rows_scored, report.cell))
-    overall, overall_baseline = both(range(len(kept)), sum(reasons.values()))
+    overall, overall_baseline = both(range(len(kept)), read.reasons.total())
     return Report(
         overall=overall,
         baseline=overall_baseline,
         cells=tuple(cells),
-        left_out=tuple(reasons.most_common()),
+        left_out=tuple(read.reasons.most_common()),
         num_small=len(every) - len(kept),
         assumed=tuple(collections.Counter(each for run in kept for each in run.assumed).most_common()),
         num_rows=len(rows),
-        num_merged_away=len(runs) - len(every),
+        num_merged_away=len(read.runs) - len(every),
         scored=ours,
-        unmeasured=score_table(unmeasured) if unmeasured else None,
+        unmeasured=score_table(read.unmeasured) if read.unmeasured else None,
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Interpreted:
+    """The rows of a table as runs, and why some are none."""
+
+    runs: list[Run]
+    unmeasured: list[Run]
+    """Runs of which nothing was measured."""
+    reasons: collections.Counter[str]
+    left_out_cells: collections.Counter[tuple[str, ...]]
+
+
+def _interpreted(rows: Sequence[Row]) -> _Interpreted:
+    """All rows, interpreted as far as they can be.
+
+    Raises:
+        InputError: none can.
+    """
+    read = _Interpreted(runs=[], unmeasured=[], reasons=collections.Counter(), left_out_cells=collections.Counter())
+    for row in rows:
+        try:
+            read.runs.append(interpret(row))
+        except ValueError as error:
+            read.reasons[str(error)] += 1
+            read.left_out_cells[tuple(row.get(name, "") for name in CELL)] += 1
+            with contextlib.suppress(ValueError):
+                read.unmeasured.append(interpret(row, measured=False))
+    if not read.runs:
+        commonest = "; ".join(f"{reason} ({count} rows)" for reason, count in read.reasons.most_common(3))
+        raise InputError(f"none of {len(rows)} rows can be scored: {commonest or 'the table is empty'}")
+    return read
 
 
 def _without_memory(baseline: Scores) -> Scores:

@@ -1,13 +1,14 @@
 """A validation as people read it: tables in the terminal."""
 
 import itertools
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 
 from platform.cost_model.scoring import Scored
 from platform.cost_model.table import Run
-from platform.validating.report import Report
+from platform.validating.report import CellReport, Report
 
 _WIDE = 72
 """Columns of a terminal below which the tables leave out what is beside: constant MFU by cell, a row's interval."""
@@ -135,20 +136,33 @@ def show(report: Report, console: Console, *, num_calibrate: int) -> None:
         f" first choice of {overall.oom_first_choices} cells",
         highlight=False,
     )
+    _show_cells(report.cells, console)
+    if report.assumed:
+        console.print("\nTaken for granted", highlight=False)
+        for what, count in report.assumed:
+            console.print(f"  {count:4d}  {what}", highlight=False, markup=False)
+    if report.left_out:
+        console.print("\nLeft out", highlight=False)
+        for reason, count in report.left_out:
+            console.print(f"  {count:4d}  {reason}", highlight=False, markup=False)
+
+
+def _show_cells(cells: Sequence[CellReport], console: Console) -> None:
+    """Prints a row a cell."""
     wide = console.width >= _WIDE
-    told = " (constant MFU in brackets; it knows neither memory nor intervals)" if wide else ""
-    console.print(f"\nBy cell{told}", highlight=False)
-    cells = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    cells.add_column("cell", ratio=1, min_width=12, overflow="fold")
+    brackets = " (constant MFU in brackets; it knows neither memory nor intervals)" if wide else ""
+    console.print(f"\nBy cell{brackets}", highlight=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("cell", ratio=1, min_width=12, overflow="fold")
     beside = ("time error", "rank", "regret") if wide else ()
     for name in ("rows", "time error", "mem.", "rank", "regret", "OOM p/r", "80 %"):
-        cells.add_column(name, justify="right", no_wrap=name not in beside)
-    for cell in report.cells:
+        table.add_column(name, justify="right", no_wrap=name not in beside)
+    for cell in cells:
         ours, base = cell.ours, cell.baseline
         oom = "-"
         if ours.oom_precision is not None or ours.oom_recall is not None:
             oom = f"{_number(ours.oom_precision)[:3]}/{_number(ours.oom_recall)[:3]}"
-        cells.add_row(
+        table.add_row(
             cell.label,
             str(ours.rows_scored),
             _beside(_percent(ours.step_time_ape_median), _percent(base.step_time_ape_median, 0), wide=wide),
@@ -158,12 +172,4 @@ def show(report: Report, console: Console, *, num_calibrate: int) -> None:
             oom,
             _percent(ours.interval_coverage, 0),
         )
-    console.print(cells)
-    if report.assumed:
-        console.print("\nTaken for granted", highlight=False)
-        for what, count in report.assumed:
-            console.print(f"  {count:4d}  {what}", highlight=False, markup=False)
-    if report.left_out:
-        console.print("\nLeft out", highlight=False)
-        for reason, count in report.left_out:
-            console.print(f"  {count:4d}  {reason}", highlight=False, markup=False)
+    console.print(table)

@@ -12,6 +12,8 @@ import pytest
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
+from platform.cluster.providers import Autoscaler
+
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "cluster.yaml").read_text()
 # A commented node type is a name at the depth of the others and, below it, lines that are deeper.
@@ -46,7 +48,7 @@ def test_ray_accepts_each_commented_node_type(name: str, instance: str, monkeypa
     assert {each for each, _ in COMMENTED} == {"p5e", "g5", "p3"}
     made = _prepared(_cluster(name), monkeypatch)["available_node_types"][name]
     assert made["node_config"]["InstanceType"] == instance
-    assert made["min_workers"] == made["max_workers"] >= 1
+    assert made["min_workers"] == 0 < made["max_workers"]
     if name == "p3":
         assert all("constraints-v100.txt" in each for each in made["worker_setup_commands"])
 
@@ -58,7 +60,7 @@ def test_ray_accepts_each_commented_node_type(name: str, instance: str, monkeypa
         (("docker",), "run_option", [], "'run_option' was unexpected"),
         (("available_node_types", "p4d"), "min_worker", 1, "'min_worker' was unexpected"),
         ((), "head_node_type", "heads", "head_node_type"),
-        ((), "max_workers", 0, "max_workers"),
+        (("available_node_types", "p4d"), "min_workers", 3, "max_workers"),
     ],
 )
 def test_ray_refuses_what_is_wrong(
@@ -102,11 +104,31 @@ def test_every_node_has_the_token_and_asks_for_it() -> None:
     assert cluster["file_mounts"]["/home/ray/.ray/auth_token"] == "~/.ray/auth_token"
 
 
-def test_images_hold_the_pinned_ray_and_our_python() -> None:
+def test_the_image_holds_the_pinned_ray_our_python_and_no_cuda_of_its_own() -> None:
     docker = _cluster()["docker"]
-    for image in (docker["image"], docker["head_image"]):
-        assert image.startswith(f"rayproject/ray:{_pins()['ray']}-py311-")
-        assert f"{image}  # CHANGE: @sha256:" in TEXT, "a tag may move"
+    assert not [name for name in docker if name.endswith("_image")]
+    assert docker["image"] == f"rayproject/ray:{_pins()['ray']}-py311-cpu"  # the -gpu image has a cuDNN beside torch's
+    assert f"{docker['image']}  # CHANGE: @sha256:" in TEXT, "a tag may move"
+    assert "--env NVIDIA_VISIBLE_DEVICES=all" in docker["run_options"]
+
+
+def test_no_gpu_node_bills_before_a_search_asks_for_it_and_all_are_asked_for_without_gpus() -> None:
+    cluster = _cluster()
+    for node_type in cluster["available_node_types"].values():
+        assert node_type.get("min_workers", 0) == 0
+    cluster["available_node_types"]["p4d"]["resources"] = {"CPU": 96, "GPU": 8}  # as Ray fills it in from the type
+    target = Autoscaler(cluster).awaited(None)
+    assert target is not None
+    assert (target.num_nodes, target.num_gpus) == (2, 16)
+    assert "the head bills until `ray down`" in Autoscaler(cluster).bill()
+
+
+def test_every_node_is_in_the_group_that_is_prepared_since_ray_s_own_opens_port_22_to_all() -> None:
+    for commented in ("", "p5e", "g5", "p3"):
+        for name, node_type in _cluster(commented)["available_node_types"].items():
+            node = node_type["node_config"]
+            groups = [node.get("SecurityGroupIds")] + [each["Groups"] for each in node.get("NetworkInterfaces", ())]
+            assert [each for each in groups if each] == [["sg-00000000000000001"]] * max(1, len(groups) - 1), name
 
 
 def test_the_efa_installer_is_unpacked_only_where_it_has_the_pinned_hash(tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 import dataclasses
 
 from trainers.values.batch import BatchPoint
-from trainers.values.layout import GradSync, Layout
+from trainers.values.layout import Layout
+from trainers.values.layout_axes import GradSync
 from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
 
-GLOBAL_BATCH, SEQ_LEN, STEPS = 8, 24, 12
+GLOBAL_BATCH, SEQ_LEN, STEPS = 8, 24, 6
 
 # A new engine is one line here: its name, its stages, and when it may exchange gradients at each of them.
 ENGINES: dict[str, dict[int, tuple[GradSync, ...]]] = {
@@ -66,9 +67,9 @@ class Case:
 
     def batch_at(self, step: int) -> BatchPoint:
         """How the global batch is cut in step `step`."""
-        if not self.climbs or step < 4:
+        if not self.climbs or step < 2:
             return self.batch
-        grad_accum = 4 if step < 8 else 2
+        grad_accum = 4 if step < 4 else 2
         micro_batch = GLOBAL_BATCH // (self.layout.data_parallel * grad_accum)
         return BatchPoint.of(self.recipe, self.layout, micro_batch)
 

@@ -76,6 +76,7 @@ def run_group(work: Callable[[Any], Any], argument: Any, world_size: int, *, dea
 
 def _work(rank: int, work: Callable[[Any], Any], argument: Any, world_size: int, folder: str) -> None:
     torch.set_num_threads(1)
+    gc.freeze()  # what the server imported stays: looking through it after each case takes as long as the case
     if world_size > 1:
         compiled.BACKEND = "aot_eager"  # a compiler takes a minute of two cores for what one rank shows too
     head.CHUNK_LOGITS = 97 * 10  # several chunks of the tiny vocabulary a micro-batch

@@ -19,14 +19,16 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 from tests.contract.cases import GLOBAL_BATCH
 from tests.contract.mesh_cases import MeshCase
 from trainers import data, engines
-from trainers.engines._torch import plain_name
+from trainers import weights as made_weights
+from trainers.engines._settings import plain_name
 from trainers.engines.step import Unmarked
 from trainers.kernels import attention, head
 from trainers.measuring.steps import losses_of
 from trainers.mesh import collectives, context, tensor
 from trainers.values.batch import BatchPoint
 
-STEPS = 3
+STEPS = 2
+"""The first shows gradients, the second what the optimizer and the engine made of them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,9 +70,10 @@ def _run(case: MeshCase) -> dict[str, Any]:
         loss = engine.loss(tokens)
     same_loss = torch.allclose(loss, head.causal_lm_loss(logits, tokens[:, 1:]), rtol=1e-2, atol=0.0)
     gradients = _note_gradients(engine)
-    grad_accum = GLOBAL_BATCH // layout.data_parallel if layout.data_parallel < 4 else 2
+    grad_accum = 2 * layout.pp  # micro-steps without and with an exchange of gradients; a pipeline filled twice
     batch = BatchPoint.of(recipe, layout, GLOBAL_BATCH // (layout.data_parallel * grad_accum))
     losses, norms = [], []
+    # Every step does the same operations.
     watched = _Widths(recipe.model.vocab_size) if layout.compile == "none" else contextlib.nullcontext()
     for step in range(STEPS):
         indices = [
@@ -83,7 +86,7 @@ def _run(case: MeshCase) -> dict[str, Any]:
             for micro_step in range(batch.grad_accum)
         ]
         source = data.source(recipe)
-        with watched:
+        with contextlib.nullcontext() if step else watched:
             result = engine.step([torch.from_numpy(source.sequences(step, each)) for each in indices], Unmarked())
         losses += losses_of([result], _gather)
         norms.append(result.grad_norm.item())
@@ -170,6 +173,7 @@ def planted(fault: str) -> Generator[None, None, None]:
         "window one token longer": _longer_window,
         "norms of queries and keys left out": lambda: _change(Qwen3RMSNorm, "forward", _without_norm_of_heads),
         "ALiBi by place": lambda: _change(context.ContextParallel, "__init__", _with_keys_in_order),
+        "tie lost when weights are made": lambda: _change(made_weights, "materialise", _without_ties),
     }
     with make[fault]() if fault else contextlib.nullcontext():
         yield
@@ -206,6 +210,21 @@ def _without_norm_of_heads(normed: Any) -> Any:
 
 def _biased_rows(self: Any, x: torch.Tensor) -> torch.Tensor:
     return collectives.reduce_scatter(x @ self.weight + self.bias, 1, self.group)
+
+
+def _without_ties(made: Any) -> Any:
+    """Each module gets parameters of its own, as `to_empty` leaves a model on the meta device."""
+
+    def apart(module: torch.nn.Module, **how: Any) -> None:
+        made(module, **how)
+        seen: set[torch.nn.Parameter] = set()
+        for child in module.modules():
+            for name, parameter in list(child.named_parameters(recurse=False, remove_duplicate=False)):
+                if parameter in seen:
+                    setattr(child, name, torch.nn.Parameter(parameter.detach().clone()))
+                seen.add(parameter)
+
+    return apart
 
 
 def _own_part(part: torch.Tensor, dim: int, group: Any) -> torch.Tensor:

@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch import nn
 
 from trainers import weights
-from trainers.engines._torch import TorchEngine, dtype_name, half_dtype, matmul_precision, state_dtype
+from trainers.engines._settings import dtype_name, half_dtype, matmul_precision, state_dtype
+from trainers.engines._torch import TorchEngine
 from trainers.engines.rules import Rules
 from trainers.models import Model
 

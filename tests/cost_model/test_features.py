@@ -11,7 +11,7 @@ import pytest
 import search_spaces
 from benchmarks.cost_model_speed import Axes, make_grid
 from platform.cost_model import engines
-from platform.cost_model.columns import FIELDS, Columns
+from platform.cost_model.columns import Columns
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import ClusterSpec, find_cluster
 from platform.cost_model.kernels import BIASED_FLASH
@@ -24,7 +24,8 @@ from platform.plan import main
 from platform.plans.layouts import best_plan
 from platform.plans.points import points_of, recipes_of
 from platform.subject.planning import make_plan
-from search_spaces.space import Candidate, Space
+from search_spaces.candidate import Candidate
+from search_spaces.space import Space
 from tests.cost_model.points import BLOOM_7B1, GPT2, GPT_39B, point
 from trainers.engines import names, rules_of
 from trainers.support import standing_refusal
@@ -67,7 +68,7 @@ def random_layouts(count: int) -> list[Layout]:
 
 
 def values_of(columns: Columns, row: int) -> list[float]:
-    return [float(np.broadcast_to(getattr(columns, name), columns.shape)[row]) for name in FIELDS]
+    return [float(np.broadcast_to(value, columns.shape)[row]) for value in columns.arrays().values()]
 
 
 def test_every_random_layout_survives_the_way_into_the_plan() -> None:

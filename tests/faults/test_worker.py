@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from search_spaces import load
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from tests.faults import leaks
 from tests.faults.memory_group import MemoryGroup
 from tests.search.session import Session

@@ -8,7 +8,7 @@ from platform.finals.costs import Costs
 from platform.finals.finals import Finals
 from platform.finals.trial import FinalTrial, Rules
 from platform.study.history import History
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from tests.samples import RECIPE, header, layout, measurement
 from trainers.values.job import GateSize, Timing
 from trainers.values.journal import GateCurves, Measured

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from platform.finals.gate import compare, references, verdict_on
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from tests.samples import RECIPE, layout, measurement, oom
 from trainers.values.journal import GateCurves
 from trainers.values.layout import Layout

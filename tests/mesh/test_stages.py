@@ -81,11 +81,6 @@ def test_blocks_that_no_stages_share_evenly_are_refused_with_the_numbers() -> No
         ({"grad_sync": "every"}, "none", "reduces gradients once"),
         ({}, "powersgd_4", "two stages of a pipeline"),
         ({"compile": "model"}, "none", "compile model with pp 2"),
-        (
-            {"engine": "fsdp", "zero_stage": 3, "dp_replicate": 1, "dp_shard": 4, "reshard": 2},
-            "none",
-            "got reshard 2 with pp 2",
-        ),
     ],
 )
 def test_what_no_pipeline_can_do_is_refused(fields: dict[str, Any], compression: str, reason: str) -> None:

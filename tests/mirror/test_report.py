@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 import platform.report as report
 from platform.mirror.mirror import Mirror, default_uri
 from platform.study.study import Study
-from tests.mirror.studies import POINTS, write
+from tests.mirror.studies import POINTS, runs_of, write
 from tests.samples import header, measurement, oom
 from trainers.values.journal import End, Measured
 
@@ -30,8 +30,11 @@ def test_a_copy_of_a_study_is_mirrored_beside_itself(studies: Path, tmp_path: Pa
         study.record(dataclasses.replace(header("fetched"), mlflow_uri=f"sqlite:///{there}"))
         study.record(Measured(measurement=measurement()))
         study.record(End(exit_code=0, wall_s=10, gpu_s=40))
-    assert report.main(["fetched", "--studies", str(studies)]) == 0
+    page = tmp_path / "page.html"
+    assert report.main(["fetched", "--studies", str(studies), "--html", str(page)]) == 0
     assert (studies / "mlflow.db").exists() and not there.parent.exists()
+    client, parent, _ = runs_of(default_uri(studies), "fetched")
+    assert "page.html" in {each.path for each in client.list_artifacts(parent.info.run_id)}
 
 
 def test_what_was_not_mirrored_is_caught_up(studies: Path, closed_port: int) -> None:

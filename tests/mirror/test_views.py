@@ -9,12 +9,14 @@ import pytest
 from mlflow import MlflowClient
 
 from platform.common.checkout import ROOT
+from platform.converging.mlflow_runs import log_comparison
 from platform.finals.result import Result
 from platform.mirror import views
 from platform.mirror.mirror import Mirror, default_uri
 from platform.reports.files import write_results
 from platform.study.several import Several, write_several
 from platform.study.study import Study, read
+from tests.converging.made_up import mirrored
 from tests.mirror import pages
 from tests.mirror.browser import chromium, page
 from tests.samples import CLUSTER, header, layout, measurement, oom, profile, skipped
@@ -83,8 +85,11 @@ def test_each_printed_page_has_its_columns_rows_and_charts(
     found = client.search_experiments(filter_string="name = 'bloom7b'")
     (parent,) = client.search_runs([found[0].experiment_id], "tags.study = 'seen-4gpu' and tags.role = 'study'")
 
+    compared = log_comparison(*mirrored(tmp_path / "compared", mirror.uri), studies)
+    look = f"{mirror.look}\n{compared.splitlines()[-1]}"
+
     with (
-        pages.served(mirror.look, tmp_path) as addresses,
+        pages.served(look, tmp_path) as addresses,
         page(browser, tmp_path / "profile", width=pages.WIDTH, height=pages.HEIGHT) as shown,
     ):
         pages.opened(shown, addresses["layouts"])
@@ -117,6 +122,13 @@ def test_each_printed_page_has_its_columns_rows_and_charts(
         assert pages.rows(shown) == ["seen-4gpu", "first"]  # the store has another study of the space, without a winner
         pages.opened(shown, addresses["scaling"])
         assert "gpus vs. days" in pages.charts(shown, 2)
+
+        # A comparison of trainings: both losses against tokens and hours, a curve a strategy, its seeds grouped.
+        pages.opened(shown, addresses["losses"])
+        pages.charts(shown, 4)
+        assert "Convergence: compared" in shown.text()
+        assert [len(each) for each in pages.curves(shown)] == [2] * 4
+        shown.picture(tmp_path / "convergence.png")
 
         # The study page: the tables are tables there, the pictures pictures.
         run = f"{addresses['layouts'].partition('/runs')[0]}/runs/{parent.info.run_id}"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainers.profiling.kinds import ATTENTION, LOSS, MICRO_STEP, OPTIMIZER_STEP, computes, kind_of
+from trainers.profiling.kinds import ATTENTION, EXCHANGE, LOSS, MICRO_STEP, OPTIMIZER_STEP, axis_of, computes, kind_of
 from trainers.profiling.sums import Kind
 
 BACKWARD = "autograd::engine::evaluate_function: "
@@ -59,6 +59,34 @@ def test_where_it_was_launched_counts_before_its_name(around: tuple[str, ...], k
 def test_a_collective_is_one_wherever_it_was_launched() -> None:
     assert kind_of("ncclDevKernel_AllReduce_Sum_f32_RING_LL", (OPTIMIZER_STEP, "c10d::allreduce_")) == "communication"
     assert kind_of("aten::div_", ("gloo:all_reduce", "aten::div_")) == "communication"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "around", "description", "axis"),
+    [
+        ("ncclDevKernel_AllGather_RING_LL", (MICRO_STEP,), "tp", "tp"),
+        ("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", (MICRO_STEP,), "dp_shard+cp", "dp"),
+        ("ncclDevKernel_AllGather_RING_LL", (MICRO_STEP, f"{EXCHANGE}tp"), "cp", "cp"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", (OPTIMIZER_STEP,), "pp+tp", "dp"),
+        ("ncclDevKernel_SendRecv", (MICRO_STEP,), "pp", "pp"),
+        ("gloo:recv", (MICRO_STEP, "gloo:recv"), "", "pp"),
+        ("gloo:all_gather", (MICRO_STEP, f"{EXCHANGE}cp", "gloo:all_gather"), "", "cp"),
+        ("gloo:all_reduce", (MICRO_STEP, "gloo:all_reduce"), "", "dp"),
+        ("gloo:all_reduce", (f"{EXCHANGE}default_pg", "gloo:all_reduce"), "", "tp"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", (MICRO_STEP,), "default_pg", "tp"),
+    ],
+)
+def test_communication_goes_along_the_axis_of_its_process_group(
+    kernel: str, around: tuple[str, ...], description: str, axis: str
+) -> None:
+    """The group of all ranks goes along the axes that the layout has, here tensor parallelism alone."""
+    assert axis_of(kernel, around, description, default="tp") == axis
+
+
+def test_gradients_and_attention_share_the_group_of_all_ranks_where_only_sequences_are_cut() -> None:
+    reduced = axis_of("ncclDevKernel_AllReduce_Sum_f32_RING_LL", (MICRO_STEP,), "default_pg", default="cp")
+    gathered = axis_of("ncclDevKernel_AllGather", (f"{EXCHANGE}default_pg",), "default_pg", default="cp")
+    assert (reduced, gathered) == ("dp", "cp")
 
 
 def test_a_backward_pass_is_of_the_kind_of_its_forward_one() -> None:

@@ -135,11 +135,14 @@ class Device:
             {"ph": "X", "cat": cat, "name": name, "pid": 7, "tid": tid, "ts": start, "dur": end - start, "args": args}
         )
 
-    def kernel(self, name: str, launched: float, start: float, end: float, stream: int = 7) -> None:
+    def kernel(
+        self, name: str, launched: float, start: float, end: float, stream: int = 7, description: str = ""
+    ) -> None:
         number = len(self.events)
         self.host("cudaLaunchKernel", launched, launched + 0.1, "cuda_runtime", tid=self.thread, correlation=number)
         event = {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": start, "dur": end - start}
-        self.events.append({**event, "args": {"correlation": number, "stream": stream, "device": 0}})
+        group = {"Process Group Description": description} if description else {}
+        self.events.append({**event, "args": {"correlation": number, "stream": stream, "device": 0, **group}})
 
     thread = 1
 
@@ -167,7 +170,7 @@ def step_on(device: Device, at: float) -> None:
     device.thread = 1
     device.host(OPTIMIZER_STEP, at + 40, at + 60, "user_annotation")
     device.kernel("elementwise", at + 45, at + 75, at + 100)
-    device.kernel("ncclDevKernel_AllGather", at + 50, at + 100, at + 105, stream=20)
+    device.kernel("ncclDevKernel_AllGather", at + 50, at + 100, at + 105, stream=20, description="tp")
 
 
 def test_a_device_s_time_line() -> None:
@@ -189,7 +192,9 @@ def test_a_device_s_time_line() -> None:
         communication_exposed_s=15e-6,
         communication_hidden_s=12e-6,
         idle_s=12.5e-6,
+        exposed_tp_s=5e-6,
+        exposed_dp_s=10e-6,
     )
-    for name in NAMES:
+    for name in (*NAMES, "exposed_tp", "exposed_dp"):
         assert getattr(step, f"{name}_s") == pytest.approx(getattr(expected, f"{name}_s"), abs=1e-9), name
     assert step.wall_s == pytest.approx((100e-6 + 85e-6) / 2)

@@ -7,7 +7,7 @@ from platform.finals.trial import Rules
 from platform.loop.loop import Loop
 from platform.study.history import History
 from platform.study.study import Study, read
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from tests.samples import SMALL, layout, measurement
 from trainers.profiling.sums import Sums
 from trainers.values.batch import BatchPoint

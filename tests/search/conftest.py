@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,7 +13,7 @@ from platform.loop.jobs import Settings
 from platform.loop.loop import Loop
 from platform.searchers.problem import Problem
 from platform.study.study import Study
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from tests.samples import header
 from tests.search.backend import (
     CLUSTER,
@@ -23,7 +24,11 @@ from tests.search.backend import (
     Make,
     candidates,
 )
+from tests.search.session import write_space
 from trainers.values.job import Timing
+
+if TYPE_CHECKING:
+    from tests.search.played import Played
 
 
 @pytest.fixture
@@ -75,3 +80,17 @@ def make(study: Study, clock: Clock) -> Make:
         )
 
     return made
+
+
+@pytest.fixture
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Played":
+    from tests.search.played import play_sessions  # imports Ray, which takes seconds
+
+    return play_sessions(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> str:
+    """A space file of two layouts of one rung, for a global batch that one and two devices share evenly."""
+    axes = {"checkpointing": ("none", "full"), "engine": ("ddp",)}
+    return str(write_space(tmp_path / "pair.py", axes=axes, micro_batches=(1,)))

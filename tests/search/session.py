@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -193,13 +193,8 @@ class Session:
             time.sleep(0.02)
 
     def listening(self) -> frozenset[tuple[str, str]]:
-        """The sockets on which its processes listen for connections, as (process, address without the port)."""
-        found: set[tuple[str, str]] = set()
-        for each in [psutil.Process(self.process.pid), *self.family()]:
-            with contextlib.suppress(psutil.Error):
-                sockets = [one for one in each.net_connections("inet") if one.status == psutil.CONN_LISTEN]
-                found |= {(each.name(), one.laddr.ip.removeprefix("::ffff:")) for one in sockets}
-        return frozenset(found)
+        """The sockets on which its processes listen for connections: see `listening`."""
+        return listening([psutil.Process(self.process.pid), *self.family()])
 
     def interrupt(self) -> None:
         """Ctrl-C, which a terminal sends to the whole process group."""
@@ -227,6 +222,24 @@ class Session:
     def text(self, stream: str) -> str:
         """What it printed so far."""
         return (self.log / stream).read_text()
+
+
+LOOPBACK = frozenset({"127.0.0.1", "::1"})
+
+
+def listening(processes: Iterable[psutil.Process]) -> frozenset[tuple[str, str]]:
+    """The sockets on which the processes listen for connections, as (process, address without the port)."""
+    found: set[tuple[str, str]] = set()
+    for each in processes:
+        with contextlib.suppress(psutil.Error):
+            sockets = [one for one in each.net_connections("inet") if one.status == psutil.CONN_LISTEN]
+            found |= {(each.name(), one.laddr.ip.removeprefix("::ffff:")) for one in sockets}
+    return frozenset(found)
+
+
+def beyond_loopback(found: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Those of the sockets that other machines can reach."""
+    return sorted(each for each in found if each[1] not in LOOPBACK)
 
 
 def _name(process: psutil.Process) -> str:

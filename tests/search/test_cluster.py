@@ -91,7 +91,7 @@ def test_an_autoscaler_starts_what_is_awaited_keeps_it_and_takes_it_down_after(
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment)
         try:
             assert _gpus() == 0
-            with waiting.for_gpus(4, 900):
+            with waiting.for_nodes(4, 900):
                 assert _gpus() == 4
                 time.sleep(2 * IDLE_S)
                 assert _gpus() == 4
@@ -102,8 +102,8 @@ def test_an_autoscaler_starts_what_is_awaited_keeps_it_and_takes_it_down_after(
         finally:
             ray.shutdown()
     said = capsys.readouterr().err
-    assert "Waiting for 2 nodes of type gpu: 0 of 4 GPUs are there" in said
-    assert "launching" in said and "4 GPUs came after" in said
+    assert "Waiting for 2 nodes of type gpu, 2 GPUs each: 0 of 4 GPUs are there" in " ".join(said.split())
+    assert "launching" in said and "4 GPUs came after" in said and "the head bills until" in " ".join(said.split())
 
 
 @pytest.mark.heavy

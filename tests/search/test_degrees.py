@@ -1,13 +1,18 @@
 """Searches over tensor, pipeline and context parallelism, whole, on CPU workers: one model, whatever splits it."""
 
+import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.search.session import write_space
+from tests.search.session import Session, beyond_loopback, write_space
 from tests.search.studies import FOUND, RAN, Run, start
 from trainers.measuring.ladder import SHORT_ACCUM
+from trainers.values.journal import RungStart, TrialStart
+from trainers.values.layout import Layout
 from trainers.values.measurement import Measurement
 
 pytestmark = [pytest.mark.ray, pytest.mark.search]
@@ -17,6 +22,31 @@ def _searched(folder: Path, name: str, *argv: str) -> Run:
     with start(folder, name, 1, *argv, "--name", name) as session:
         ended = session.end()
     return Run(path=folder / "studies" / name, sessions=(ended,))
+
+
+def _listening_by_layout(session: Session, num_trials: int) -> dict[Layout, frozenset[tuple[str, str]]]:
+    """Of each of the first trials the sockets on which its search listens during a rung, by the trial's layout.
+
+    The trial's workers stand still while its sockets are read: a rung of a small model is soon over.
+    """
+    found: dict[Layout, frozenset[tuple[str, str]]] = {}
+    for number in range(num_trials):
+        rungs = session.wait_for(
+            "a further trial's rung",
+            lambda lines, number=number: list(dict.fromkeys(e.trial_id for e in lines if isinstance(e, RungStart)))[
+                number:
+            ],
+        )
+        layouts = {each.trial_id: each.layout for each in session.lines() if isinstance(each, TrialStart)}
+        workers = session.workers()
+        for each in workers:
+            with contextlib.suppress(psutil.Error):
+                each.suspend()
+        found[layouts[rungs[0]]] = session.listening()
+        for each in workers:
+            with contextlib.suppress(psutil.Error):  # one that was about to end
+                each.resume()
+    return found
 
 
 def _first_losses(run: Run) -> Iterator[tuple[Measurement, list[float]]]:
@@ -34,29 +64,66 @@ def test_every_degree_trains_the_same_model(tmp_path: Path) -> None:
         micro_batches=(1,),
         global_batch=2,
     )
-    run = _searched(tmp_path, "split", str(space), "--steps", "4", "--searcher", "sweep")
+    argv = (str(space), "--name", "split", "--steps", "4", "--searcher", "sweep")
+    with start(tmp_path, "split", 1, *argv) as session:
+        listening = _listening_by_layout(session, 4)
+        run = Run(path=tmp_path / "studies" / "split", sessions=(session.end(),))
     assert run.sessions[0].code in FOUND, run.sessions[0].err
     found = {(each.layout.tp, each.layout.pp, each.layout.cp): losses for each, losses in _first_losses(run)}
     assert found.keys() == {(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)}
     for degrees, losses in found.items():
         assert losses == pytest.approx(found[1, 1, 1], rel=1e-4), degrees
 
+    assert len(listening) == 4 and {each for found in listening.values() for each in beyond_loopback(found)} == set()
+    seen = [layout for layout, found in listening.items() if any("RayTrainWorker" in name for name, _ in found)]
+    assert any(max(layout.tp, layout.pp, layout.cp) > 1 for layout in seen), "no worker's sockets were seen"
+
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", ["tr3m_1b3", "llama3_8b"])
-def test_the_miniature_on_four_workers_is_searched_to_a_winner_that_passes_the_gate(name: str, tmp_path: Path) -> None:
-    changes = ("--set", "micro_batch=1", "--set", "virtual=1,2", "--set", "global_batch=4")
+def test_the_miniature_on_four_workers_is_searched_unaided(name: str, tmp_path: Path) -> None:
+    """In the space's own budget: which layouts it tries is the search's choice."""
+    run = _searched(tmp_path, name, name, "--gpus", "4")
+    assert run.sessions[0].code in FOUND, run.sessions[0].err
+    assert {each.layout.world_size for each in run.measured} == {4}
+    _passes_the_gate(run)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["tr3m_1b3", "llama3_8b"])
+def test_every_degree_of_the_miniature_on_four_workers_trains_the_same_model(name: str, tmp_path: Path) -> None:
+    changes = ("engine=ddp", "checkpointing=none", "micro_batch=1", "global_batch=4")
+    sets = [word for change in changes for word in ("--set", change)]
     argv = (name, "--gpus", "4", "--steps", "4", "--repeats", "0", "--searcher", "sweep", "--time-budget-s", "1500")
-    run = _searched(tmp_path, name, *argv, *changes)
+    run = _searched(tmp_path, name, *argv, *sets)
     assert run.sessions[0].code in FOUND, run.sessions[0].err
     layouts = [each.layout for each in run.measured if not each.repeat and each.outcome in RAN]
-    degrees = ("dp_shard", "dp_replicate", "tp", "pp") + (("cp",) if name == "llama3_8b" else ())
+    degrees = ("dp_replicate", "tp", "pp", "virtual") + (("cp",) if name == "llama3_8b" else ())
     assert all(max(getattr(layout, degree) for layout in layouts) > 1 for degree in degrees)
     assert any(layout.tp == layout.pp == 2 for layout in layouts)
     losses = list(_first_losses(run))
     assert len({each.layout for each, _ in losses}) > 2
     for each, first in losses:
         assert first == pytest.approx(losses[0][1], rel=1e-3), each.layout.label
-    gates = run.history.gates
-    assert [gate.is_reference for gate in gates].count(False) >= 1
+    _passes_the_gate(run)
+
+
+@pytest.mark.heavy
+def test_a_configuration_on_eight_workers_is_searched_unaided(tmp_path: Path) -> None:
+    """Whatever the search chose to try: that it tried both kinds of layouts, and all of them train one model."""
+    sizes = {"num_hidden_layers": 8, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 8}
+    words = {"vocab_size": 256, "max_position_embeddings": 64, "intermediate_size": 128}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "llama", **sizes, **words}))
+    argv = (str(config), "--gpus", "8", "--set", "global_batch=16", "--time-budget-s", "900")
+    run = _searched(tmp_path, "eight", *argv, "--steps", "4", "--repeats", "0")
+    assert run.sessions[0].code in FOUND, run.sessions[0].err
+    layouts = [each.layout for each in run.measured if not each.repeat and each.outcome in RAN]
+    assert {layout.world_size for layout in layouts} == {8}
+    assert {layout.model_parallel > 1 for layout in layouts} == {False, True}
+    _passes_the_gate(run)
+
+
+def _passes_the_gate(run: Run) -> None:
+    assert [gate.is_reference for gate in run.history.gates].count(False) >= 1
     assert not [each for each in run.history.measurements if each.phase == "gate"], "a winner failed its gate"

@@ -8,7 +8,7 @@ from platform.finals.gate import verdict_on
 from platform.finals.ranking import winner
 from platform.finals.trial import Rules
 from platform.study.study import Study
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from tests.samples import layout
 from tests.search.backend import (
     CONFIRM,

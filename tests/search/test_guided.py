@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from platform.cost_model import regression  # pyright takes `from platform import` otherwise
 from platform.cost_model.ordering import known_columns, likely_best_first
+from platform.cost_model.regression import TIME, learn
 from platform.replay import read_cells
-from platform.searchers.guidance import regression  # pyright takes `from platform import` otherwise
 from platform.searchers.guidance.points import make_points
 from platform.searchers.guidance.pruning import Pruning
-from platform.searchers.guidance.regression import TIME, learn
 from platform.searchers.guidance.worth import expected_saving, rungs_worth_it
 from platform.searchers.guided import Guided, _short
 from platform.searchers.problem import Costs, Earlier, Problem
 from search_spaces import load
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from tests.samples import layout, measurement, oom
 from tests.search.backend import RECIPE, candidates
 from trainers.values.cluster import Cluster

@@ -17,7 +17,7 @@ from platform.searchers.problem import Result
 from platform.searchers.sweep import Sweep
 from platform.study.journal import Tail
 from platform.study.study import Study
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from tests.samples import header
 from tests.search.backend import (
     CLUSTER,

@@ -20,9 +20,9 @@ from trainers.measuring import matmul_peak
 ROOT = Path(__file__).parents[2]
 
 SEARCH = """
-    --address --all --data --device-memory-gib --dry-run --exclude-slow --gpu-s --gpus --json --layout --learn-from
-    --list --max-trials --name --price-per-gpu-h --profile --repeats --resume --searcher --seed --set --steps --studies
-    --time-budget-s --tokens --trust --wait-for-gpus
+    --address --all --auto-resume --copy-to --data --device-memory-gib --dry-run --exclude-slow --gpu-s --gpus --json
+    --layout --learn-from --list --max-trials --name --price-per-gpu-h --profile --repeats --resume --searcher --seed
+    --set --steps --studies --time-budget-s --tokens --trust --wait-for-gpus
 """
 REPORT = "--csv --json --mlflow --no-mlflow --studies --trust"
 

@@ -13,7 +13,7 @@ from platform.loop.search import Search
 from platform.searchers.problem import Problem
 from platform.searchers.sweep import Sweep
 from platform.study.study import Study
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from tests.samples import skipped
 from tests.search.backend import (
     LAYOUTS,

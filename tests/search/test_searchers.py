@@ -15,7 +15,7 @@ from platform.searchers import Searcher
 from platform.searchers.optuna import OptunaSearcher
 from platform.searchers.problem import Problem
 from platform.searchers.sweep import Shuffle, Sweep
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from tests.samples import layout, measurement, oom
 from tests.search.backend import OTHER, RECIPE, candidates
 from trainers.values.cluster import Cluster

@@ -17,7 +17,7 @@ from trainers.architectures.architecture import Architecture
 from trainers.architectures.llama import ARCHITECTURE as LLAMA
 from trainers.models import build
 from trainers.values.batch import BatchPoint
-from trainers.values.layout import Attention
+from trainers.values.layout_axes import Attention
 from trainers.values.spec import ModelSpec
 
 STARCODER2 = Architecture(

@@ -156,9 +156,15 @@ def test_a_bad_command_ends_with_code_2_and_no_folder(tmp_path: Path, capsys: py
     assert not (tmp_path / "training").exists()
 
 
-def test_a_layout_that_splits_the_model_is_refused(make: Make, tmp_path: Path):
-    target = write_layout(tmp_path / "tp.json", Layout(engine="fsdp", zero_stage=3, dp_shard=2, tp=2))
-    with pytest.raises(InputError, match="splits the model itself: train on one with tp, pp and cp 1"):
+def test_a_layout_that_splits_the_model_is_planned(make: Make, tmp_path: Path):
+    layout = Layout(engine="fsdp", zero_stage=3, dp_shard=2, tp=2)
+    made = make(target=write_layout(tmp_path / "tp.json", layout))
+    assert made.phases[0].layout == layout and made.phases[0].global_batch == RECIPE.global_batch
+
+
+def test_a_split_that_does_not_divide_is_refused(make: Make, tmp_path: Path):
+    target = write_layout(tmp_path / "tp.json", Layout(engine="fsdp", zero_stage=3, dp_shard=2, tp=4))
+    with pytest.raises(InputError, match="tp 4"):
         make(target=target)
 
 

@@ -10,6 +10,7 @@ import mlflow
 import pytest
 
 from platform.training.folder import TrainingFolder, steps_of
+from tests.search.session import beyond_loopback
 from tests.training.environment import ENVIRONMENT
 from tests.training.trainings import STEPS
 from tests.training.values import STEP
@@ -76,6 +77,12 @@ def test_a_lost_worker_leaves_no_trace_in_mlflow(ended: dict[str, Any], folder: 
 
 def test_the_same_command_on_a_complete_training_does_nothing(ended: dict[str, Any]):
     assert ended["whole again"] == ended["whole"]
+
+
+def test_nothing_listens_beyond_this_machine_during_a_training(ended: dict[str, Any]):
+    names = {name for name, _ in ended["listening"]}
+    assert {"gcs_server", "raylet"} <= names and any("RayTrainWorker" in name for name in names), names
+    assert beyond_loopback((name, address) for name, address in ended["listening"]) == []
 
 
 def test_a_lost_worker_is_replaced_and_the_losses_are_the_undisturbed_ones(ended: dict[str, Any], folder: Path):

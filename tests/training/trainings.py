@@ -17,6 +17,7 @@ from platform.cluster.nodes import Place
 from platform.training.ending import summary
 from platform.training.folder import TrainingFolder
 from platform.training.session import opened, train_on
+from tests.search.session import listening
 from tests.training.layout_file import write_layout
 from tests.training.values import DDP, FSDP, STEP
 from trainers.values.layout import Layout
@@ -30,7 +31,9 @@ def main(folder: Path) -> None:
     """Plays the trainings one after the other."""
     ended: dict[str, Any] = {}
     with connected("local", cpu_workers=2) as place:
-        ended["whole"] = run(place, folder, "whole")
+        sockets: list[tuple[str, str]] = []
+        ended["whole"] = beside(listen_after, (folder / "whole", sockets), place, folder, "whole")
+        ended["listening"] = sockets
         ended["whole again"] = run(place, folder, "whole")
         killed: list[int] = []
         ended["killed"] = beside(kill_worker_after, (folder / "killed", killed), place, folder, "killed")
@@ -57,6 +60,13 @@ def run(place: Place, folder: Path, name: str, layout: Layout = DDP) -> tuple[in
     with opened(options) as training:
         code = 0 if training.is_complete else train_on(place, training)
         return code, summary(training.folder, training.plan)
+
+
+def listen_after(folder: Path, sockets: list[tuple[str, str]]) -> None:
+    """Notes the sockets on which this process and its Ray listen, once step 40 is recorded."""
+    _wait_for(folder)
+    this = psutil.Process()
+    sockets += sorted(listening([this, *this.children(recursive=True)]))
 
 
 def kill_worker_after(folder: Path, killed: list[int]) -> None:

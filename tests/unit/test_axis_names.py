@@ -21,7 +21,10 @@ EVERY = frozenset(axes_of(Layout))
 
 AXES: Mapping[str, frozenset[str]] = {
     # The declarations.
-    "trainers/values/layout.py": EVERY,
+    "trainers/values/layout_axes.py": EVERY,
+    # What a layout is called and how its degrees number ranks.
+    "trainers/values/layout.py": EVERY
+    - {"attention", "bucket_mib", "compile", "loss", "overlap", "prefetch", "reshard"},
     # Engines and kernels that implement axes.
     "trainers/engines/": EVERY,
     "trainers/kernels/": EVERY,
@@ -36,8 +39,12 @@ AXES: Mapping[str, frozenset[str]] = {
     "platform/subject/request.py": frozenset({"engine"}),
     # Readers and writers of tables.
     "platform/replaying/recorded.py": EVERY,
+    "platform/plans/projection.py": frozenset({"engine"}),
     "platform/validating/show.py": EVERY,
     "platform/reports/table.py": frozenset({"attention", "dp_replicate", "dp_shard", "tp"}),  # published tables' words
+    # Files of other programs, and what these cannot carry.
+    "platform/exporting/": frozenset({"attention", "bucket_mib", "checkpointing", "compile", "engine", "grad_sync",
+                                      "loss", "offload", "overlap", "prefetch", "reshard", "zero_stage"}),
     # Definitions of views: names of columns.
     "platform/mirror/views.py": EVERY,
     "platform/mirror/content.py": frozenset({"checkpointing"}),
@@ -49,9 +56,14 @@ AXES: Mapping[str, frozenset[str]] = {
     "platform/reports/lessons.py": frozenset({"attention"}),
     "platform/reports/profile.py": frozenset({"attention"}),
     "platform/training/": frozenset({"loss"}),
+    "platform/reports/html/training.py": frozenset({"loss"}),
+    "platform/converging/": frozenset({"loss"}),
+    # Another engine keeps the first one's kernels, not its own stages.
+    "platform/converging/strategies.py": frozenset({"engine", "grad_sync", "zero_stage"}),
     # Its workers load the engine, and an export is of the plain model.
     "trainers/training/": frozenset({"attention", "engine", "loss"}),
-    "trainers/profiling/": frozenset({"attention", "compile", "loss"}),
+    # Exposed communication is told apart by mesh axis.
+    "trainers/profiling/": frozenset({"attention", "compile", "cp", "loss", "pp", "tp"}),
 }
 """File, or folder with a slash -> the axes that it names."""
 
@@ -62,6 +74,7 @@ ENGINES = (
     "platform/cost_model/published.py",
     "platform/cost_model/stacks.py",
     "platform/cost_model/table.py",
+    "platform/exporting/",  # the programs that exports are for
     "search_spaces/",
 )
 """Files, and folders with a slash, that name engines of this project."""

@@ -1,6 +1,6 @@
 """The table of docs/parallelism.md is what the engines' rules accept today."""
 
-from scripts.degrees_table import BEGIN, END, PAGE, table, written
+from scripts.degrees_table import BEGIN, END, PAGE, SPLIT_BY, Refusals, axis_values, runs_beside, table, written
 from trainers import architectures
 
 
@@ -19,7 +19,23 @@ def test_the_page_is_what_rules_accept() -> None:
 def test_there_is_a_column_an_architecture_and_a_sentence_for_what_is_missing() -> None:
     rows = _rows()
     assert tuple(rows["beside it"]) == architectures.names()
-    assert set(rows["schedule=interleaved"]) == {"pp"}
+    assert set(rows["schedule=interleaved"]) == {"tp, pp, cp"}
+    assert set(rows["pp=2"]) == {"tp, cp"} and set(rows["micro-batches a step=1"]) == {"tp, cp"}
     assert "got grad_sync every: choose last" in table()
     assert "cp" not in rows["attention=eager"][0].split(", ")
     assert "got cp 2: choose attention flex or sdpa" in table()
+
+
+def test_every_degree_that_is_missing_has_a_reason() -> None:
+    """But in a degree's row its name, which would say nothing."""
+    for axis, value in axis_values():
+        for degree in SPLIT_BY:
+            reasons: Refusals = {}
+            ran = runs_beside("llama", degree, axis, value, reasons)
+            assert ran or reasons or axis == degree, f"{degree} beside {axis}={value}"
+
+
+def test_kernels_compile_checkpointing_precision_offload_and_accumulation_have_rows() -> None:
+    shown = {name.partition("=")[0] for name in _rows()}
+    wanted = {"attention", "loss", "compile", "checkpointing", "compute_precision", "state_precision", "offload"}
+    assert wanted | {"micro-batches a step", "compression", "schedule", "dp_shard", "dp_replicate"} <= shown

@@ -1,5 +1,6 @@
 """Which exceptions of a device are out of memory: by what it has left, never by the words alone."""
 
+import os
 import resource
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import torch
 
 from trainers.failures import GIB
 from trainers.measuring.device import CpuMeter, CudaMeter
+from trainers.measuring.tensor_bytes import Change, of_first_thread
+from trainers.process_group import LOOPBACK
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = (
@@ -117,3 +120,68 @@ def test_the_cap_of_a_cpu_worker_counts_the_same_bytes_whatever_the_heap_held_be
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [row] * 3
     assert "USDT" not in done.stderr, "each reading would write a line of the profiler"
+
+
+GLOO = """
+import tempfile
+
+import torch
+import torch.distributed as dist
+
+from trainers.measuring.device import CpuMeter
+
+MIB = 2**20
+dist.init_process_group("gloo", init_method=f"file://{tempfile.mkdtemp()}/store", rank=0, world_size=1)
+meter = CpuMeter(4.0)
+meter.start(None)
+part = torch.ones(30 * MIB, dtype=torch.uint8)
+meter.reset_peak()
+whole = torch.empty_like(part)
+work = dist.all_gather_into_tensor(whole, part, async_op=True)
+torch.empty(40 * MIB, dtype=torch.uint8)
+while not work.is_completed():
+    torch.empty(40 * MIB, dtype=torch.uint8)
+work.wait()
+print(meter.peak_allocated_gib() * 1024)
+dist.destroy_process_group()
+"""
+
+
+def test_what_a_thread_of_gloo_copies_does_not_count() -> None:
+    """It holds a gathered tensor a second time while this thread allocates: the peak was 130 MiB, or 100 by chance."""
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": LOOPBACK}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", GLOO], capture_output=True, text=True, cwd=ROOT, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["100.0"]
+
+
+OURS, GLOO_S = 1, 2
+"""Threads of recorded changes."""
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_tensor_that_a_thread_of_gloo_lets_go_of_late_counts_up_to_its_collective_s_end(is_late: bool) -> None:
+    """As recorded of an all-reduce that ended at 50: its tensor was freed, without a report, before the allocation at
+    60 or after it.
+    """
+    changes = [
+        Change(at_ns=10, thread=OURS, address=1, size=4, held=104),
+        Change(at_ns=60, thread=OURS, address=2, size=5, held=109 if is_late else 105),
+        Change(at_ns=70, thread=OURS, address=2, size=-5, held=100),
+        Change(at_ns=80, thread=OURS, address=3, size=1, held=101),
+    ]
+    assert [each.held for each in of_first_thread(changes, ends_ns=[5, 50])] == [104, 105, 101]
+
+
+def test_changes_whose_times_were_noted_late_are_put_in_their_order() -> None:
+    """A copy that a thread of gloo held while this one allocated, and whose time is later than that allocation's."""
+    changes = [
+        Change(at_ns=10, thread=OURS, address=1, size=1, held=101),
+        Change(at_ns=20, thread=OURS, address=2, size=2, held=133),
+        Change(at_ns=21, thread=GLOO_S, address=3, size=30, held=131),
+        Change(at_ns=30, thread=GLOO_S, address=3, size=-30, held=103),
+        Change(at_ns=40, thread=OURS, address=4, size=4, held=107),
+    ]
+    assert [each.held for each in of_first_thread(changes, ends_ns=[])] == [101, 103, 107]

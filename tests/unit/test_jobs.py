@@ -8,7 +8,7 @@ import pytest
 import search_spaces
 from platform.loop.jobs import Settings, foreseen_gib, gate_micro_batch_of
 from platform.study.history import History
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from tests.samples import measurement
 from trainers.values.cluster import Cluster
 from trainers.values.job import GateSize, Job, Timing, gate_batch

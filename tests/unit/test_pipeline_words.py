@@ -2,6 +2,8 @@
 
 from platform.reports.progress import measurement_line
 from platform.reports.summary import pipeline_words
+from platform.reports.table import to_rows
+from tests.samples import CLUSTER
 from tests.unit.test_pipeline_timing import INTERLEAVED, measurement
 from trainers.values.layout import Layout
 
@@ -16,3 +18,9 @@ def test_a_pipeline_s_line_says_its_stage_and_its_bubble_beside_the_formula() ->
 def test_nothing_is_said_of_other_layouts_and_no_bubble_where_none_was_measured() -> None:
     assert pipeline_words(measurement(Layout(engine="ddp"), 8, memory_rank=0)) == ""
     assert pipeline_words(measurement(Layout(engine="ddp", pp=2), 4, memory_rank=1)) == " on stage 1"
+
+
+def test_the_table_of_runs_notes_the_stage_with_most_memory() -> None:
+    piped, plain = (measurement(each, 8, memory_rank=1) for each in (INTERLEAVED, Layout(engine="ddp", dp_replicate=2)))
+    rows = to_rows([piped, plain], cluster=CLUSTER, source="test")
+    assert ["most memory on stages 1 and 5" in (row.notes or "") for row in rows] == [True, False]

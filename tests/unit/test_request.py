@@ -1,4 +1,4 @@
-"""What `--layout` makes of a file, with and without a space beside it."""
+"""What a request means on a cluster: `--layout` with and without a space beside it, a `config.json`, an old study."""
 
 # pyright: reportPrivateUsage=false
 
@@ -13,13 +13,16 @@ import search_spaces
 from platform.cluster.nodes import Place
 from platform.common import checkout
 from platform.common.errors import InputError
+from platform.loop.budget import Budget
 from platform.search import parse
+from platform.session.dry_run import print_dry_run
 from platform.session.first_line import check_same, header_of
 from platform.study.history import History
 from platform.study.study import Study
 from platform.subject.options import StudyOptions
 from platform.subject.request import read_request, resumed
 from platform.subject.subject import Subject, subject_of
+from search_spaces.miniature import TIME_BUDGET_S
 from search_spaces.space import Space
 from tests.samples import header, measurement
 from trainers.values.batch import BatchPoint
@@ -107,6 +110,56 @@ def test_a_study_goes_on_only_with_the_recipe_and_the_layout_that_its_file_began
         check_same(history, _subject(tmp_path, GPU, recipe, on=other))
 
 
+class TestAConfigurationOnEightDevices:
+    """`platform.search path/to/config.json --gpus 8` without any `--set`."""
+
+    @pytest.fixture
+    def config(self, tmp_path: Path) -> Path:
+        """A Llama of 8 B parameters."""
+        sizes = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8}
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps({"model_type": "llama", **sizes, "intermediate_size": 14336, "vocab_size": 128256}))
+        return path
+
+    def _subject(self, config: Path, cluster: Cluster) -> Subject:
+        request = read_request(parse([str(config), "--gpus", "8"]))
+        return subject_of(request, Place(cluster=cluster, cpus_per_worker=1.0, driver_ip="127.0.0.1"), None)
+
+    def test_every_degree_is_planned_alone_and_together_with_the_kernels(
+        self, config: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        h200 = dataclasses.replace(GPU, device="NVIDIA H200", devices_per_node=8)
+        subject = self._subject(config, h200)
+        planned = [each.layout for each in subject.plan.candidates]
+        assert {each.world_size for each in planned} == {8}
+        degrees = {(each.data_parallel, each.cp, each.tp, each.pp) for each in planned}
+        assert {
+            (8, 1, 1, 1),
+            (4, 2, 1, 1),
+            (4, 1, 2, 1),
+            (4, 1, 1, 2),
+            (1, 2, 2, 2),
+            (1, 1, 8, 1),
+            (1, 1, 1, 8),
+        } <= degrees
+        assert {each.virtual for each in planned if each.pp == 2} == {1, 2}
+        plain = [each for each in planned if each.model_parallel == 1]
+        for axis, values in (("attention", 2), ("compile", 2), ("loss", 2), ("checkpointing", 2), ("engine", 3)):
+            assert len({getattr(each, axis) for each in plain}) == values, axis
+        print_dry_run(subject, Budget(), History())
+        said = capsys.readouterr().out
+        assert f"{len(planned)} trials with up to" in said
+        assert all(f"  would run  {each.label}, micro-batch" in said for each in planned)
+
+    def test_its_miniature_splits_over_eight_workers_in_a_longer_budget(self, config: Path) -> None:
+        on_eight = dataclasses.replace(CPU, device_memory_gib=1.0, devices_per_node=8)
+        subject = self._subject(config, on_eight)
+        layouts = [each.layout for each in subject.plan.candidates]
+        degrees = {(each.data_parallel, each.cp, each.tp, each.pp) for each in layouts}
+        assert subject.miniature and {(8, 1, 1, 1), (1, 2, 2, 2), (2, 1, 2, 2), (2, 4, 1, 1)} <= degrees
+        assert subject.space.time_budget_s == 4 * TIME_BUDGET_S
+
+
 class TestLearning:
     """`--learn-from`, from the option to the searcher's problem, on the miniature."""
 
@@ -136,6 +189,36 @@ class TestLearning:
             assert kept.learn_from == keeps
             again = resumed(parse(["--resume", "new", "--studies", str(studies)]), kept)
             assert again.study == kept
+
+    def test_all_studies_of_a_folder_teach_what_of_them_holds(self, studies: Path) -> None:
+        mini = _miniature()
+        for name, at, recipe, speed in (
+            ("newer-1", "2026-12-01T00:00:00+00:00", mini.recipe, 5e4),
+            ("other-1", "2026-12-02T00:00:00+00:00", search_spaces.load("gpt2").recipe, 1e3),
+        ):
+            versions = checkout.versions()
+            first = header(name, recipes=(recipe,), cluster=CPU, miniature=True, versions=versions, at=at)
+            with Study.create(studies, name) as study:
+                study.record(first)
+                cap = mini.device_memory_gib
+                for size in (1, 2):
+                    one = measurement(
+                        recipe=recipe, on=ON_TWO, conditions=None, cap_gib=cap, micro_batch=size, tokens_per_s=speed
+                    )
+                    study.record(Measured(measurement=one))
+        options = parse(["bloom7b", "--studies", str(studies), "--learn-from", f"{studies}/"])
+        subject = subject_of(read_request(options), Place(cluster=CPU, cpus_per_worker=1.0, driver_ip="::1"), None)
+        (earlier,) = subject.problem.earlier
+        assert earlier.candidate.micro_batches == (1, 2) and {each.tokens_per_s for each in earlier.results} == {5e4}
+        *of_each, unusable = subject.knowledge.sentences
+        learned = [each.split(" (")[0] for each in of_each if each.startswith("Learns from")]
+        assert learned == ["Learns from old-1", "Learns from newer-1"]
+        assert unusable.startswith("Nothing is learned from 1 of the studies: other-1: space bloom7b trains")
+
+    def test_a_folder_of_studies_of_other_models_alone_is_refused(self, studies: Path) -> None:
+        options = parse(["gpt2", "--studies", str(studies), "--learn-from", f"{studies}/"])
+        with pytest.raises(InputError, match="got --learn-from a study of another model"):
+            read_request(options)
 
     def test_a_resumed_study_goes_on_without_what_is_gone(self, studies: Path) -> None:
         options = parse(["--resume", "new", "--studies", str(studies)])

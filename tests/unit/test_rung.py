@@ -362,7 +362,7 @@ def test_a_fixed_accumulation_is_gated_by_the_gate_s_own_batch(monkeypatch: Any)
         def curves(self, rates: Sequence[float]) -> tuple[list[float], ...]:
             return [1.0] * len(rates), [2.0] * len(rates), [0.5] * len(rates)
 
-    monkeypatch.setattr(gate, "Rung", Curves)
+    monkeypatch.setattr(gate, "StepRunner", Curves)
     fixed = dataclasses.replace(RECIPE, global_batch=0, grad_accum=16)
     asked: Any = SimpleNamespace(recipe=fixed, layout=layout(), trial_id="t1", is_winner_run=True)
     engine: Any = SimpleNamespace(set_learning_rate=seen.append)

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from trainers.kernels.attention import Share
-    from trainers.values.layout import Attention
+    from trainers.values.layout_axes import Attention
     from trainers.values.spec import ModelSpec
 
 Position = Literal["alibi", "learned", "rotary"]

@@ -26,7 +26,8 @@ from trainers.kernels.compiled import (
 )
 from trainers.kernels.head import loss_in_effect, use_loss_head
 from trainers.models import Model, attention_in_effect
-from trainers.values.layout import Checkpointing, Layout
+from trainers.values.layout import Layout
+from trainers.values.layout_axes import Checkpointing
 
 _OPS: Any = torch.ops
 _SAVED = {

@@ -1,227 +1,36 @@
-"""What engines share: matrix-product precision, optimizers, steps that accumulate; and what the torch engines do."""
+"""`TorchEngine`: what the engines that are torch alone share, whole models and stages of a pipeline alike."""
 
 import abc
 import contextlib
 import functools
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainers.engines._kernels import kernels_in_effect, prepare
+from trainers.engines._accumulating import AccumulatingEngine
+from trainers.engines._kernels import kernels_in_effect
+from trainers.engines._settings import (
+    make_optimizer,
+    optimizer_in_effect,
+    plain_name,
+    product_sums,
+    scaler_counters,
+    set_scaler,
+    state_dtype,
+)
 from trainers.engines.state import Counters, StateTensor, named, optimizer_state, set_steps_taken, steps_taken, whole
 from trainers.engines.step import Marks, Phase, StepResult
 from trainers.kernels.head import loss_of
-from trainers.mesh.context import ContextParallel
-from trainers.mesh.groups import Mesh
 from trainers.mesh.norm import global_norm
 from trainers.mesh.pipeline import Hooks, Pipeline
 from trainers.mesh.stage_model import cut
 from trainers.mesh.stages import stages_of_rank
-from trainers.mesh.tensor import TensorParallel
 from trainers.models import Model, build
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
-
-_HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# A fixed learning rate, no first moment, and updates clipped at a root mean square of 1.
-_ADAFACTOR: dict[str, Any] = {
-    "scale_parameter": False,
-    "relative_step": False,
-    "warmup_init": False,
-    "beta1": None,
-    "clip_threshold": 1.0,
-}
-_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-
-
-def half_dtype(recipe: Recipe) -> torch.dtype | None:
-    """The 16-bit type of the recipe's matrix products, None for fp32 and tf32."""
-    return _HALF.get(recipe.compute_precision)
-
-
-def state_dtype(recipe: Recipe) -> torch.dtype:
-    """The type of master weights, of summed gradients and of AdamW's states."""
-    return torch.bfloat16 if recipe.state_precision == "bf16" else torch.float32
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """ "fp32", "bf16" or "fp16"; any other type by torch's name."""
-    return _NAMES.get(dtype, str(dtype))
-
-
-def set_matmul_precision(recipe: Recipe) -> None:
-    """TF32 on for the "tf32" recipe and off for every other one, whatever library or environment set before.
-
-    A product of 16-bit matrices is summed in fp32 to its end. By torch's default cuBLAS may cut a long sum in pieces
-    and add these in 16 bits, which it does for few rows: at micro-batch 1 the gradient behind GPT-2's head was 15 % off
-    on an H200, at micro-batch 16 under 1 % (docs/measurements.md). Micro-batches are to change the speed alone.
-    """
-    tf32 = recipe.compute_precision == "tf32"
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = tf32
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-
-
-def matmul_precision() -> str:
-    """ "tf32" or "fp32": how products of fp32 matrices are done now."""
-    return "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-
-
-def product_sums() -> str:
-    """ "fp32", or what the sums of 16-bit products may be rounded to on their way."""
-    cut = torch.backends.cuda.matmul
-    may = {"bf16": cut.allow_bf16_reduced_precision_reduction, "fp16": cut.allow_fp16_reduced_precision_reduction}
-    return " and ".join(name for name, allowed in may.items() if allowed) or "fp32"
-
-
-def set_host_threads(layout: Layout, device: torch.device) -> None:
-    """Gives a rank whose optimizer steps on the host its share of the node's cores; Ray's workers have one thread."""
-    if layout.offload != "none" and device.type == "cuda":
-        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
-
-
-def make_optimizer(parameters: Iterable[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
-    """The recipe's optimizer over one group: every parameter decays, biases and norms too.
-
-    AdamW is torch's fused one. Adafactor is that of transformers, its states always fp32.
-    """
-    if recipe.optimizer == "adafactor":
-        from transformers.optimization import Adafactor
-
-        return Adafactor(list(parameters), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, **_ADAFACTOR)
-    return torch.optim.AdamW(
-        list(parameters),
-        lr=recipe.learning_rate,
-        betas=(recipe.beta1, recipe.beta2),
-        eps=recipe.epsilon,
-        weight_decay=recipe.weight_decay,
-        fused=True,
-    )
-
-
-def optimizer_in_effect(optimizer: torch.optim.Optimizer, masters: Iterable[torch.Tensor] = ()) -> dict[str, Any]:
-    """What an optimizer runs, under the names of Recipe; states count once a step has made them.
-
-    `masters` are the weights that it steps where a library swaps them in and out of its group.
-    """
-    (group,) = optimizer.param_groups
-    weights = list(masters) or group["params"]
-    dtypes = {tensor.dtype for tensor in weights}
-    for state in optimizer.state.values():
-        dtypes |= {value.dtype for key, value in state.items() if key.startswith("exp_avg")}
-    found = {
-        "optimizer": type(optimizer).__name__.lower(),
-        "state_precision": "+".join(sorted(map(dtype_name, dtypes))),
-        "learning_rate": group["lr"],
-        "weight_decay": group["weight_decay"],
-        "fused": bool(group.get("fused")),
-    }
-    if "betas" in group:
-        found |= {"beta1": group["betas"][0], "beta2": group["betas"][1], "epsilon": group["eps"]}
-    if found["optimizer"] == "adafactor":
-        changed = [f"{key} {group[key]}" for key, value in _ADAFACTOR.items() if group[key] != value]
-        # Only matrices are factored: over flat shards it is another algorithm.
-        changed += [] if any(tensor.dim() > 1 for tensor in weights) else ["nothing factored"]
-        found["optimizer"] = ", ".join(["adafactor", *changed])
-    return found
-
-
-def plain_name(name: str) -> str:
-    """A parameter's name in the plain transformers model."""
-    return name.replace("_checkpoint_wrapped_module.", "").removeprefix("module.")
-
-
-def scaler_counters(scaler: torch.amp.GradScaler | None) -> dict[str, Any]:
-    """The fields of `Counters` that torch's scaler has; none without a scaler."""
-    if scaler is None:
-        return {}
-    state = scaler.state_dict()
-    return {"loss_scale": state["scale"], "loss_scale_steps": state["_growth_tracker"]}
-
-
-def set_scaler(scaler: torch.amp.GradScaler | None, counters: Counters) -> None:
-    """Has torch's scaler go on from `counters`, where both have a loss scale."""
-    if scaler is not None and counters.loss_scale is not None:
-        numbers = {"scale": counters.loss_scale, "_growth_tracker": counters.loss_scale_steps}
-        scaler.load_state_dict({**scaler.state_dict(), **numbers})
-
-
-class AccumulatingEngine(abc.ABC):
-    """Steps of micro-steps one after another, whose gradients are summed. See `trainers.engines.Engine`."""
-
-    _grad_accum = 1
-    _skipped: torch.Tensor
-
-    def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
-        set_matmul_precision(recipe)
-        set_host_threads(layout, device)
-        self._recipe, self._layout, self._device = recipe, layout, device
-        self._mesh = Mesh(layout, device.type)
-        models = self._build()
-        self._tensor = TensorParallel(models, self._mesh)
-        self._context = ContextParallel(models, self._mesh, self._tensor.heads, seq_len=recipe.seq_len, device=device)
-        self._models = tuple(prepare(model, layout) for model in models)
-        self._tensor.enter(self._models)
-        self._skipped = torch.zeros((), dtype=torch.int64, device=device)
-
-    @abc.abstractmethod
-    def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
-        """Adds the gradient of the mean loss divided by `_grad_accum`; returns the mean loss, detached, fp32."""
-
-    @abc.abstractmethod
-    def _optimizer_step(self) -> torch.Tensor:
-        """Clips, steps, clears gradients; returns the global gradient norm before clipping, 0-dim fp32."""
-
-    def _build(self) -> tuple[Model, ...]:
-        """The models that this rank runs, on the meta device: the whole one, or its stages of a pipeline."""
-        return (build(self._recipe.model, attention=self._layout.attention),)
-
-    @property
-    def models(self) -> tuple[Model, ...]:
-        return self._models
-
-    @property
-    def marks_micro_steps(self) -> bool:
-        return True
-
-    def _set_grad_accum(self, grad_accum: int) -> None:
-        """Takes the number of micro-steps of the coming steps; called where it changes."""
-        self._grad_accum = grad_accum
-
-    def step(self, micro_batches: Sequence[torch.Tensor], marks: Marks) -> StepResult:
-        if len(micro_batches) != self._grad_accum:
-            self._set_grad_accum(len(micro_batches))
-        losses: list[torch.Tensor] = []
-        for k, tokens in enumerate(micro_batches):
-            marks.begin(Phase.MICRO_STEP)
-            losses.append(self._micro_step(tokens, last=k == len(micro_batches) - 1))
-        marks.begin(Phase.OPTIMIZER_STEP)
-        norm = self._optimizer_step()
-        return self._result(losses, micro_batches, norm, tuple(Phase.MICRO_STEP for _ in losses))
-
-    def _result(
-        self,
-        losses: Sequence[torch.Tensor],
-        micro_batches: Sequence[torch.Tensor],
-        norm: torch.Tensor,
-        phases: tuple[Phase, ...],
-    ) -> StepResult:
-        """Of a step's mean losses, none where this rank computes none, and its phases before the optimizer step."""
-        # Micro-batches are of one size: the sum of their means is all that the step computes for its result.
-        sequences, length = micro_batches[0].shape
-        each = sequences * (length - 1) // self._context.size
-        return StepResult(
-            loss_sum=torch.stack(list(losses)).sum() * each if losses else torch.zeros((), device=norm.device),
-            num_tokens=torch.full((), each * len(losses), dtype=torch.int64, device=norm.device),
-            grad_norm=norm,
-            phases=(*phases, Phase.OPTIMIZER_STEP),
-        )
 
 
 class TorchEngine(AccumulatingEngine):

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from trainers.values.axes import axes_of
 
 if TYPE_CHECKING:
-    from trainers.values.layout import GradSync, Layout
+    from trainers.values.layout import Layout
+    from trainers.values.layout_axes import GradSync
     from trainers.values.recipe import Recipe
 
 

@@ -28,7 +28,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from trainers.architectures.architecture import Position
 from trainers.kernels.compiled import static
 from trainers.mesh.collectives import gather
-from trainers.values.layout import Attention
+from trainers.values.layout_axes import Attention
 
 ScoreMod = Callable[..., torch.Tensor]
 

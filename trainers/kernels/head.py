@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainers.kernels.compiled import static
-from trainers.mesh.collectives import gather
+from trainers.mesh.collectives import gather, reduce_in_place
 from trainers.profiling.kinds import LOSS
 from trainers.profiling.ranges import named
-from trainers.values.layout import Loss
+from trainers.values.layout_axes import Loss
 
 Inputs = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]]
 
@@ -203,31 +203,40 @@ def _split_part(
     # Padding is no label's: those of the next ranks would fall on it.
     labels = torch.where((labels >= rows.start) & (labels < rows.stop), labels - rows.start, -1)
     largest = logits.amax(dim=-1).float()
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
+    reduce_in_place(largest, group, dist.ReduceOp.MAX)
     sums = sums_of(logits, labels, largest)
-    dist.all_reduce(sums, group=group)
+    reduce_in_place(sums, group)
     return (sums[0].log() - sums[1]).sum(), gradient_of(logits, labels, largest, sums[0])
 
 
 def _split_sums(logits: torch.Tensor, labels: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
     """[2, rows]: sums of exponentials, and the logits at the labels; 0 where a label is -1, another rank's."""
-    wide = logits.float() - largest[:, None]
+    wide = logits - largest[:, None]  # in fp32, as the largest is
     here = labels >= 0
     at_label = wide.gather(1, torch.where(here, labels, 0)[:, None]).squeeze(-1)
-    return torch.stack((wide.exp().sum(dim=-1), torch.where(here, at_label, 0.0)))
+    return torch.stack((wide.exp_().sum(dim=-1), torch.where(here, at_label, 0.0)))
 
 
 def _split_gradient(
     logits: torch.Tensor, labels: torch.Tensor, largest: torch.Tensor, sums: torch.Tensor
 ) -> torch.Tensor:
-    wide = logits.float() - largest[:, None]
+    wide = (logits - largest[:, None]).exp_().div_(sums[:, None])
+    here = labels >= 0
+    wide.scatter_add_(1, torch.where(here, labels, 0)[:, None], -here[:, None].to(wide.dtype))
+    return wide.to(logits.dtype)
+
+
+def _fused_split_gradient(
+    logits: torch.Tensor, labels: torch.Tensor, largest: torch.Tensor, sums: torch.Tensor
+) -> torch.Tensor:
+    """`_split_gradient` without a scatter: a compiler makes one pass of it."""
     at_label = torch.arange(logits.shape[-1], device=logits.device) == labels[:, None]
-    return (wide.exp() / sums[:, None] - at_label.float()).to(logits.dtype)
+    return ((logits - largest[:, None]).exp() / sums[:, None] - at_label.float()).to(logits.dtype)
 
 
 @functools.cache
 def _compiled_split() -> Any:
-    return static(_split_sums), static(_split_gradient)
+    return static(_split_sums), static(_fused_split_gradient)
 
 
 class _SplitCrossEntropy(torch.autograd.Function):

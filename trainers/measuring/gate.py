@@ -5,7 +5,7 @@ import dataclasses
 from trainers import data
 from trainers.engines import Engine
 from trainers.measuring.context import Context
-from trainers.measuring.rung import Rung
+from trainers.measuring.runner import StepRunner
 from trainers.values.batch import BatchPoint
 from trainers.values.job import GateSize
 from trainers.values.journal import GateCurves
@@ -19,7 +19,7 @@ def curves_of(context: Context, engine: Engine, gate: GateSize, batch: BatchPoin
     job = context.job
     recipe = dataclasses.replace(job.recipe.of_batch(gate.sequences), data=data.STREAM)
     rates = [recipe.learning_rate * gate.rate * (step + 1) / gate.steps for step in range(gate.steps)]
-    losses, norms, times_s = Rung(context, engine, data.source(recipe), batch).curves(rates)
+    losses, norms, times_s = StepRunner(context, engine, data.source(recipe), batch).curves(rates)
     engine.set_learning_rate(recipe.learning_rate)
     return GateCurves(
         trial_id=job.trial_id,

@@ -1,30 +1,24 @@
 """One rung: warm-up, then timed windows by device events. Nothing is reported inside a window."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from trainers import engines
-from trainers.data import Source, sample_indices
 from trainers.engines import Engine
-from trainers.engines.step import StepResult
 from trainers.failures import RungFailure
 from trainers.kernels.compiled import num_compilations
 from trainers.kernels.sdpa import kernel_of
-from trainers.measuring.context import Context
 from trainers.measuring.figures import Shorter, Timed, Window, device_fields, judge, memory_fields, speed_fields
-from trainers.measuring.host import HostSampled, host_fields
+from trainers.measuring.host import host_fields
 from trainers.measuring.ladder import (
     SHORT_ACCUM,
     extrapolated,
     largest_accumulation,
     upper_bound_tokens_per_s,
 )
-from trainers.measuring.marks import StepMarks
-from trainers.measuring.sampling import Sampled
-from trainers.measuring.steps import Steps, losses_of, timed_steps
+from trainers.measuring.runner import StepRunner
+from trainers.measuring.steps import Steps
 from trainers.mesh.stages import timed_accumulations
 from trainers.values.batch import BatchPoint
 from trainers.values.layout import Layout
@@ -40,23 +34,11 @@ def timed_accums(engine: Engine, layout: Layout, batch: BatchPoint) -> tuple[int
     return timed_accumulations(layout, batch.grad_accum)
 
 
-class Rung:
+class Rung(StepRunner):
     """Measures one batch point on one rank; every rank builds the same measurement."""
 
-    def __init__(self, context: Context, engine: Engine, source: Source, batch: BatchPoint) -> None:
-        self._c = context
-        self._engine = engine
-        self._source = source
-        self._batch = batch
-        self._step = 0
-        self._peaks = {"forward_backward": 0.0, "optimizer": 0.0, "reserved": 0.0}
-        self._losses: list[float] = []
-        self._norms: list[float] = []
-        self._times_s: list[float] = []
-        self._shorter_peaks: tuple[int, dict[str, float]] | None = None
-        """Of a pipeline: micro-steps of the shorter steps, and their peaks."""
-        self._micro_s = 0.0
-        """Seconds of the last steps a micro-step, their optimizer steps included."""
+    _shorter_peaks: tuple[int, dict[str, float]] | None = None
+    """Of a pipeline: micro-steps of the shorter steps, and their peaks."""
 
     def measure(self, started: Mapping[str, float]) -> Measurement:
         """Warms up, times, gathers over ranks. `started` are the measurement's fields on the trial's start."""
@@ -77,22 +59,7 @@ class Rung:
         # After a step, since some of what is in effect (gradient exchange, state types) shows only then.
         if wrong := engines.mismatches(self._engine.in_effect(), c.job.recipe, c.job.layout, grad_accum=accum):
             raise RungFailure(Outcome.FAILED, "; ".join(wrong), phase="init", rank=c.rank)
-        longer = accum
-        if c.job.is_winner_run and warm.last_micro_s is not None:
-            assert warm.middle_micro_s is not None
-            micro_s = self._slowest(max(warm.middle_micro_s, warm.last_micro_s))
-            longer = largest_accumulation(
-                self._batch.grad_accum, micro_s, self._slowest(warm.optimizer_s), timing.longest_step_s
-            )
-        elif c.job.is_winner_run and shorter:
-            fitting = largest_accumulation(
-                self._batch.grad_accum,
-                self._slowest(warm.schedule_s) / accum,
-                self._slowest(warm.optimizer_s),
-                timing.longest_step_s,
-            )
-            # A schedule runs multiples of its shorter accumulation, and the whole one.
-            longer = fitting if fitting == self._batch.grad_accum else fitting // shorter[0] * shorter[0]
+        longer = self._longest(warm, accum, shorter[0] if shorter else None) if c.job.is_winner_run else accum
         if longer > accum:
             accum = longer
             warm = self._run(1, accum, phases=True)
@@ -108,17 +75,19 @@ class Rung:
             **started,
         )
 
-    def curves(self, learning_rates: Sequence[float]) -> tuple[list[float], list[float], list[float]]:
-        """Mean loss over ranks, gradient norm and seconds of an optimizer step at each of the learning rates."""
-        accum = self._batch.grad_accum
-        for step, rate in enumerate(learning_rates):
-            self._engine.set_learning_rate(rate)
-            self._run(1, accum, watch_s=None if step else self._c.job.first_step_s)
-        return self._losses, self._norms, self._times_s
-
-    def window(self, steps: int) -> None:
-        """Runs `steps` optimizer steps in a row, as a timed window does."""
-        self._run(steps, self._batch.grad_accum)
+    def _longest(self, warm: Steps, accum: int, shorter: int | None) -> int:
+        """The most micro-steps that the winner's timed steps may have, by the `warm` ones of `accum`."""
+        whole, longest_s = self._batch.grad_accum, self._c.job.timing.longest_step_s
+        if warm.last_micro_s is not None:
+            assert warm.middle_micro_s is not None
+            micro_s = self._slowest(max(warm.middle_micro_s, warm.last_micro_s))
+            return largest_accumulation(whole, micro_s, self._slowest(warm.optimizer_s), longest_s)
+        if shorter is None:
+            return accum
+        micro_s = self._slowest(warm.schedule_s) / accum
+        fitting = largest_accumulation(whole, micro_s, self._slowest(warm.optimizer_s), longest_s)
+        # A schedule runs multiples of its shorter accumulation, and the whole one.
+        return fitting if fitting == whole else fitting // shorter * shorter
 
     def _steps_per_window(self, step_s: float) -> int:
         timing = self._c.job.timing
@@ -203,84 +172,6 @@ class Rung:
         if bound >= best:
             return ""
         return f"stopped after {len(windows)} windows: {bound:,.0f} tokens/s at most, the best so far has {best:,.0f}"
-
-    def _run(
-        self,
-        steps: int,
-        accum: int,
-        *,
-        watch_s: float | None = None,
-        phases: bool = False,
-        sampled: list[Sampled | HostSampled | None] | None = None,
-    ) -> Steps:
-        """Runs steps between two device events; tokens are on the device before the first.
-
-        `sampled` takes the state of the device and of its node in just these steps: between windows a device waits for
-        its tokens.
-        """
-        c = self._c
-        allowed_s = watch_s
-        if not self._engine.marks_micro_steps:  # the one mark of a schedule stands for all of its micro-steps
-            allowed_s = max(c.watchdog.allowance_s, 10 * accum * self._micro_s) if watch_s is None else accum * watch_s
-        c.promise(steps * accum * self._micro_s if watch_s is None else watch_s)
-        batches = [[self._tokens(self._step + s, k) for k in range(accum)] for s in range(steps)]
-        results: list[StepResult] = []
-        clock = c.clock()
-        c.gather(None)  # ranks start a window together, so that none is charged for another's report
-        if phases:
-            c.meter.reset_peak()
-        if sampled is not None:
-            c.sampler.start()
-            c.host.start()
-        marks = StepMarks(
-            c,
-            clock,
-            first_step=self._step,
-            allowed_s=allowed_s,
-            on_optimizer=(lambda: self._note_peak("forward_backward")) if phases else None,
-        )
-        for number, batch in enumerate(batches, start=1):
-            results.append(self._engine.step(batch, marks))
-            marks.end_step()
-            if phases:
-                # On a CPU counting goes on until the peak is read: a timed window is free of it.
-                self._note_peak("optimizer", reset=number < steps)
-        marks.end()
-        spans = clock.finish()
-        if sampled is not None:
-            sampled += [c.sampler.stop(), c.host.stop()]
-        if not phases:
-            # A window's peak is not told apart by phase; it can only have been in the one that was the larger before.
-            larger = max(("forward_backward", "optimizer"), key=self._peaks.__getitem__)
-            self._note_peak(larger, reset=False)
-        c.enter("forward_backward")
-        self._step += steps
-        done = timed_steps(spans, [result.phases for result in results])
-        c.watchdog.saw(done.longest_beat_s)
-        self._micro_s = done.total_s / (steps * accum)
-        self._losses += losses_of(results, c.gather)
-        self._norms += [float(result.grad_norm) for result in results]
-        self._times_s += done.steps_s
-        return done
-
-    def _tokens(self, step: int, micro_step: int) -> torch.Tensor:
-        c = self._c
-        indices = sample_indices(
-            self._batch,
-            data_parallel=c.job.layout.data_parallel,
-            rank=c.job.layout.data_parallel_rank(c.rank),
-            micro_step=micro_step,
-        )
-        host = torch.from_numpy(self._source.sequences(step, indices))
-        return host.pin_memory().to(c.device, non_blocking=True) if c.device.type == "cuda" else host
-
-    def _note_peak(self, phase: str, *, reset: bool = True) -> None:
-        meter = self._c.meter
-        self._peaks[phase] = max(self._peaks[phase], meter.peak_allocated_gib())
-        self._peaks["reserved"] = max(self._peaks["reserved"], meter.peak_reserved_gib())
-        meter.enforce_cap()
-        if reset:
-            meter.reset_peak()
 
     def _slowest(self, seconds: float) -> float:
         return max(self._c.gather(seconds))

@@ -1,9 +1,12 @@
 """Bytes that this process's CPU tensors hold, counted by torch's own allocator: the same in every run."""
 
 # pyright: reportPrivateUsage=false
+import bisect
 import ctypes
 import dataclasses
 import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,8 +24,12 @@ _SWITCH = "FLAGS_caffe2_report_cpu_memory_usage"
 """Of c10: the allocator counts what is held, over all threads. About 1 microsecond for an allocation and its end."""
 _CONFIG = ProfilerConfig(ProfilerState.KINETO, False, True, False, False, False, _ExperimentalConfig())
 _ACTIVITIES = {ProfilerActivity.CPU}
-_NO_OPERATORS = {RecordScope.STATIC_RUNTIME_OP}
-"""The profiler then records allocations alone, which costs a step about 0.1 %."""
+_MARK = 1
+"""Bytes of the tensor with which counting begins."""
+_SCOPES = {RecordScope.USER_SCOPE}
+"""The profiler then records allocations and collectives, but no operators, whose events would be many times as many."""
+_COLLECTIVE = "gloo:"
+"""Names of gloo's collectives begin so."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,8 +43,10 @@ class Allocation:
 class TensorBytes:
     """Counts from the moment it is made: what was allocated before is left out, then and when it is freed.
 
-    torch's profiler reports each allocation between `begin` and `end`, with the allocator's sum. A thread of gloo that
-    frees a tensor is in the sum, too.
+    torch's profiler reports each allocation between `begin` and `end`, with the allocator's sum. Two things that
+    threads of gloo do are left out, since they last as long as the machine lets them, and no GPU's collective does
+    them: what such a thread allocates (a gathered tensor a second time, while the network works), and that it lets go
+    of a tensor some time after its collective has ended.
     """
 
     def __init__(self) -> None:
@@ -51,21 +60,101 @@ class TensorBytes:
             self.end()
         autograd._prepare_profiler(_CONFIG, _ACTIVITIES)
         enable: Any = autograd._enable_profiler  # its stub lacks the scopes
-        enable(_CONFIG, _ACTIVITIES, _NO_OPERATORS)
+        enable(_CONFIG, _ACTIVITIES, _SCOPES)
         self.is_counting = True
+        torch.empty(_MARK, dtype=torch.uint8)  # the first event is this thread's
 
     def end(self) -> list[Allocation]:
         """What this thread allocated since `begin`, in order. A process that ends without this crashes."""
         self.is_counting = False
-        events: list[Any] = autograd._disable_profiler().experimental_event_tree()
-        return [
-            Allocation(asked=fields.alloc_size, held=fields.total_allocated)
-            for fields in (event.extra_fields for event in events if event.tag == _EventType.Allocation)
-            if fields.alloc_size > 0
-        ]
+        events = list(_with_children(autograd._disable_profiler().experimental_event_tree()))
+        changes = [_change(each) for each in events if each.tag == _EventType.Allocation]
+        ends_ns = sorted(each.end_time_ns for each in events if each.name.startswith(_COLLECTIVE))
+        return of_first_thread(sorted(changes, key=lambda change: change.at_ns), ends_ns)
 
     def now(self) -> int:
         """Bytes held by all tensors."""
         self.begin()
-        torch.empty(1, dtype=torch.uint8)
-        return self.end()[-1].held - 1
+        (mark,) = self.end()
+        return mark.held - _MARK
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """An allocation, or the end of one."""
+
+    at_ns: int
+    thread: int
+    address: int
+    size: int
+    """Bytes, negative where they are freed."""
+    held: int
+    """What all tensors held after it."""
+
+
+def _change(event: Any) -> Change:
+    fields = event.extra_fields
+    return Change(
+        at_ns=event.start_time_ns,
+        thread=event.start_tid,
+        address=fields.ptr,
+        size=fields.alloc_size,
+        held=fields.total_allocated,
+    )
+
+
+def _with_children(events: Iterable[Any]) -> Iterator[Any]:
+    for each in events:
+        yield each
+        yield from _with_children(each.children)
+
+
+def of_first_thread(changes: Sequence[Change], ends_ns: Sequence[int]) -> list[Allocation]:
+    """The allocations of the first change's thread, each without what other threads hold of their own, and without
+    what they freed after it, of a collective that had ended before it. `ends_ns` are the ends of collectives.
+    """
+    found: list[tuple[int, Allocation]] = []
+    of_others: dict[int, int] = {}
+    """Bytes by address."""
+    held = changes[0].held - changes[0].size
+    for each in _in_order(changes):
+        if (freed := held + each.size - each.held) > 0:  # by a thread whose changes are not reported
+            number = bisect.bisect_right(ends_ns, each.at_ns)
+            _free_since(ends_ns[number - 1] if number else each.at_ns, freed, found)
+        held = each.held
+        if each.thread == changes[0].thread:
+            if each.size > 0:
+                allocation = Allocation(asked=each.size, held=held - sum(of_others.values()))
+                found.append((each.at_ns, allocation))
+        elif each.size > 0:
+            of_others[each.address] = each.size
+        else:
+            of_others.pop(each.address, None)
+    return [allocation for _, allocation in found]
+
+
+def _free_since(moment_ns: int, freed: int, found: list[tuple[int, Allocation]]) -> None:
+    """Takes the bytes that were freed after the moment from all allocations since."""
+    for number in reversed(range(len(found))):
+        at_ns, allocation = found[number]
+        if at_ns < moment_ns:
+            return
+        found[number] = at_ns, dataclasses.replace(allocation, held=allocation.held - freed)
+
+
+def _in_order(changes: Sequence[Change]) -> Iterator[Change]:
+    """The changes in the order in which they took place: their times are noted a moment later, and a thread may be
+    interrupted in between. What follows a change holds as much more than it as it says.
+    """
+    by_thread: dict[int, deque[Change]] = {}
+    for each in changes:
+        by_thread.setdefault(each.thread, deque()).append(each)
+    held = changes[0].held - changes[0].size
+    while by_thread:
+        heads = sorted((queue[0] for queue in by_thread.values()), key=lambda change: change.at_ns)
+        follows = next((each for each in heads if held + each.size == each.held), heads[0])
+        yield follows
+        held = follows.held
+        by_thread[follows.thread].popleft()
+        if not by_thread[follows.thread]:
+            del by_thread[follows.thread]

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from trainers.profiling.ranges import exchanging
+
 
 def _first_of(*names: str) -> Any:
     """Torch's function of the first of these names that this version has."""
@@ -42,6 +44,12 @@ def all_reduce(tensor: torch.Tensor, group: Any) -> torch.Tensor:
     """The ranks' sum, of which every rank computes the same gradient: that is each one's own."""
     apply: Any = _AllReduce.apply
     return apply(tensor, group)
+
+
+def reduce_in_place(tensor: torch.Tensor, group: Any, op: Any = dist.ReduceOp.SUM) -> None:
+    """Reduces the ranks' tensors to their sum, or by another `op`, without gradient."""
+    with exchanging(group):
+        dist.all_reduce(tensor, op=op, group=group)
 
 
 def take_part(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
@@ -88,7 +96,7 @@ class _AllReduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, group: Any) -> torch.Tensor:
         total = tensor.clone()
-        dist.all_reduce(total, group=group)
+        reduce_in_place(total, group)
         return total
 
     @staticmethod
@@ -111,7 +119,8 @@ class _TakePart(torch.autograd.Function):
 def _gathered(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
     size = dist.get_world_size(group)
     whole = tensor.new_empty((size * tensor.shape[0], *tensor.shape[1:]))
-    _all_gather(whole, tensor.contiguous(), group=group)
+    with exchanging(group):
+        _all_gather(whole, tensor.contiguous(), group=group)
     return torch.cat(whole.chunk(size), dim) if dim else whole
 
 
@@ -119,5 +128,6 @@ def _reduce_scattered(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tenso
     size = dist.get_world_size(group)
     stacked = torch.cat(tensor.chunk(size, dim)) if dim else tensor.contiguous()
     part = stacked.new_empty((stacked.shape[0] // size, *stacked.shape[1:]))
-    _reduce_scatter(part, stacked, group=group)
+    with exchanging(group):
+        _reduce_scatter(part, stacked, group=group)
     return part

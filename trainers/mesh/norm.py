@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
+
+from trainers.mesh.collectives import reduce_in_place
 
 
 def global_norm(gradients: Iterable[tuple[torch.Tensor, int]], group: Any, device: torch.device) -> torch.Tensor:
@@ -20,5 +21,5 @@ def global_norm(gradients: Iterable[tuple[torch.Tensor, int]], group: Any, devic
     for copies, alike in by_copies.items():
         squares += nn.utils.get_total_norm(alike).float().square().to(device) / copies
     if group is not None:
-        dist.all_reduce(squares, group=group)
+        reduce_in_place(squares, group)
     return squares.sqrt()

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from trainers.architectures import architecture_of
+from trainers.mesh.collectives import reduce_in_place
 from trainers.mesh.context import ContextParallel
 from trainers.mesh.schedule import Schedule, ScheduledStage
 from trainers.mesh.stage_model import run_stage
@@ -119,7 +120,7 @@ class Pipeline:
     def sum_tied(self, gradient: torch.Tensor) -> None:
         """Adds the gradients of both copies of a tied table, in place, so that both stay one."""
         moved = gradient.to(self._device)
-        dist.all_reduce(moved, group=self._ends)
+        reduce_in_place(moved, self._ends)
         if moved is not gradient:
             gradient.copy_(moved)
 
@@ -234,5 +235,6 @@ def _ends_group(layout: Layout, group: Any) -> Any:
     for rank in range(dist.get_world_size()):
         at = layout.coordinates(rank)
         pipelines.setdefault(tuple(at[axis] for axis in at if axis != "pp"), []).append(rank)
-    mine, _ = dist.new_subgroups_by_enumeration([[ranks[0], ranks[-1]] for ranks in pipelines.values()])
+    ends = [[ranks[0], ranks[-1]] for ranks in pipelines.values()]
+    mine, _ = dist.new_subgroups_by_enumeration(ends, group_desc="pp")
     return mine

@@ -20,11 +20,6 @@ def mesh_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             f"a model compiled whole has no collectives between its blocks, got tp {layout.tp} and cp {layout.cp}:"
             " choose compile block or none"
         )
-    if layout.tp * layout.cp > 1 and layout.reshard:
-        yield (
-            f"FSDP2 makes the groups of reshard out of all ranks in a row, got tp {layout.tp} and cp {layout.cp}:"
-            " set reshard to 0"
-        )
 
 
 def _of_tensor_parallel(recipe: Recipe, layout: Layout) -> Iterator[str]:

@@ -135,11 +135,6 @@ def pipeline_refusals(recipe: "Recipe", layout: "Layout") -> Iterator[str]:
             "a tied embedding has its gradient on two stages of a pipeline, and PowerSGD would approximate each apart,"
             f" which is another recipe, got compression {recipe.compression} with pp {layout.pp}: choose bf16 or none"
         )
-    if layout.reshard:
-        yield (
-            f"FSDP2 makes the groups of reshard out of all ranks in a row, got reshard {layout.reshard} with pp"
-            f" {layout.pp}: set reshard to 0"
-        )
     if layout.compile == "model":
         yield f"a pipeline cuts the model between blocks, got compile model with pp {layout.pp}: choose block or none"
 

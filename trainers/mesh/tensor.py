@@ -23,7 +23,7 @@ from transformers.pytorch_utils import Conv1D
 from trainers.architectures import architecture_of
 from trainers.engines.state import Part, StateTensor
 from trainers.kernels.head import split_head
-from trainers.mesh.collectives import all_reduce, gather, gather_alike, reduce_scatter, take_part
+from trainers.mesh.collectives import all_reduce, gather, gather_alike, reduce_in_place, reduce_scatter, take_part
 from trainers.mesh.groups import Mesh
 from trainers.models import Model, PassThrough
 
@@ -129,7 +129,7 @@ class TensorParallel:
             return
         chosen = [gradient for name, gradient in gradients if name in self._replicated and gradient is not None]
         flat = torch.cat([each.flatten() for each in chosen]).to(device)
-        dist.all_reduce(flat, group=self._group)
+        reduce_in_place(flat, self._group)
         for gradient, total in zip(chosen, flat.split([each.numel() for each in chosen]), strict=True):
             gradient.copy_(total.view_as(gradient))
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 from trainers.engines.step import Phase
-from trainers.profiling.sums import Kind
+from trainers.profiling.sums import AXES, Axis, Kind
 
 
 def range_of(phase: Phase) -> str:
@@ -21,10 +21,17 @@ MICRO_STEP, SCHEDULE, OPTIMIZER_STEP = (range_of(phase) for phase in Phase)
 LOSS, ATTENTION = "layout: loss", "layout: attention"
 """Ranges of modules, where these are not compiled: compiled code knows no ranges."""
 
+EXCHANGE = "layout: exchange over "
+"""Begins the name of the range around a collective outside compiled code; its process group's description follows."""
+
+_ALL_RANKS = "default_pg"
+"""Torch's description of the default process group."""
+
 COMPILED = "## Call CompiledFxGraph"
 """Begins the name of the range around a compiled graph. On a CPU its fused loops have no names of their own."""
 
 _TALKS = re.compile(r"nccl|rccl|^gloo:|_shot_all_reduce|multimem", re.IGNORECASE)
+_SENDS = re.compile(r"send_?recv|^gloo:(send|recv)", re.IGNORECASE)
 _OPTIMIZES = re.compile(r"^Optimizer\.|multi_tensor_apply.*adam|_fused_adam", re.IGNORECASE)
 _LOSES = re.compile(r"cross_?entropy|nll_?loss|log_?softmax|logsumexp", re.IGNORECASE)
 _ATTENDS = re.compile(r"scaled_?dot_?product|flash|fmha|sdpa|flex_attention|softmax", re.IGNORECASE)
@@ -64,6 +71,23 @@ def kind_of(kernel: str, around: Sequence[str], *, forward: Sequence[str] = (), 
     if "attention" in told:
         return "attention"
     return "matmul" if _PRODUCT_KERNEL.search(kernel) else "other"
+
+
+def axis_of(kernel: str, around: Sequence[str], description: str, default: str) -> Axis:
+    """The mesh axis along which a piece of communication goes.
+
+    `description` is that of its process group as the trace has it, "" where it has none: then the innermost range that
+    names an exchange says it. `default` describes the default process group, of all ranks; where that is "cp", it has
+    gradients and shards too, and only a range tells the exchange of attention apart. Transfers between two ranks are a
+    pipeline's. Everything else is data parallelism's: gradients, shards, norms over several axes.
+    """
+    named = next((name.removeprefix(EXCHANGE) for name in reversed(around) if name.startswith(EXCHANGE)), "")
+    group = named if description in ("", _ALL_RANKS) and named else description
+    if group == _ALL_RANKS:
+        group = default if named or default != "cp" else "dp"
+    if _SENDS.search(kernel) or any(_SENDS.search(name) for name in around):
+        return "pp"
+    return next((axis for axis in AXES if axis == group), "dp")
 
 
 @functools.cache  # a trace has few names, each of them a thousand times

@@ -8,8 +8,11 @@ from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
+import torch
 from torch import nn
 from torch.profiler import record_function
+
+from trainers.profiling.kinds import EXCHANGE
 
 _NOTHING = contextlib.nullcontext()
 _named = False
@@ -18,6 +21,15 @@ _named = False
 def named(name: str) -> AbstractContextManager[Any]:
     """A context that stands in the trace under `name`; nothing outside `naming`."""
     return record_function(name) if _named else _NOTHING
+
+
+def exchanging(group: Any) -> AbstractContextManager[Any]:
+    """A context that names the collectives of a process group in the trace; nothing outside `naming`, and in compiled
+    code.
+    """
+    if torch.compiler.is_compiling():
+        return contextlib.nullcontext()  # the compiler knows this one, and is not to guard on `_named`
+    return record_function(f"{EXCHANGE}{group.group_desc}") if _named else _NOTHING
 
 
 @contextlib.contextmanager

@@ -17,12 +17,13 @@ from trainers.engines import Engine
 from trainers.failures import RungFailure
 from trainers.measuring.context import Context
 from trainers.measuring.ladder import SHORT_ACCUM
-from trainers.measuring.rung import Rung
+from trainers.measuring.runner import StepRunner
 from trainers.profiling.kinds import ATTENTION, LOSS
 from trainers.profiling.ranges import naming
 from trainers.profiling.trace import has_kernels, step_sums
 from trainers.values.batch import BatchPoint
 from trainers.values.journal import Profile
+from trainers.values.layout import AXES, Layout
 from trainers.values.measurement import Outcome
 from trainers.values.recipe import Recipe
 
@@ -43,7 +44,7 @@ def run(context: Context, engine: Engine, source: Source, batch: BatchPoint) -> 
     """
     job = context.job
     accum = min(batch.grad_accum, SHORT_ACCUM) if engine.marks_micro_steps else batch.grad_accum
-    rung = Rung(context, engine, source, BatchPoint(micro_batch=batch.micro_batch, grad_accum=accum))
+    rung = StepRunner(context, engine, source, BatchPoint(micro_batch=batch.micro_batch, grad_accum=accum))
     rates = [job.recipe.learning_rate] * WARMUP_STEPS
     rung.curves(rates)
     context.meter.release()  # the point has fitted before; the profiler's own memory is no part of it
@@ -77,7 +78,7 @@ def run(context: Context, engine: Engine, source: Source, batch: BatchPoint) -> 
         device_kind=job.cluster.device_kind,
         num_steps=STEPS - 1,
         measured_grad_accum=accum,
-        sums=step_sums(trace, grad_accum=batch.grad_accum, head_widths=widths),
+        sums=step_sums(trace, grad_accum=batch.grad_accum, head_widths=widths, default_group=default_group(layout)),
         trace_mib=len(packed) / 2**20,
     )
     return found, packed if found.trace_mib <= MOST_TRACE_MIB else b""
@@ -93,6 +94,11 @@ def _modules(engine: Engine, compiled: str) -> Iterator[tuple[str, nn.Module]]:
                 # The name of every architecture's, and of what is put in its place.
                 if type(module).__name__.endswith("Attention"):
                     yield ATTENTION, module
+
+
+def default_group(layout: Layout) -> str:
+    """The axes along which the process group of all ranks goes, as `Mesh` describes groups."""
+    return "+".join(axis for axis in AXES if getattr(layout, axis) > 1)
 
 
 def _head_widths(recipe: Recipe, batch: BatchPoint) -> frozenset[int]:

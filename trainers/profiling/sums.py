@@ -6,6 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 Kind = Literal["matmul", "attention", "loss", "optimizer", "other", "communication"]
+Axis = Literal["tp", "cp", "pp", "dp"]
+"""Of the mesh, along which ranks communicate; "dp" stands for all kinds of data parallelism."""
+
+AXES: tuple[Axis, ...] = ("tp", "cp", "pp", "dp")
+"""Where nothing runs but communication along several of them, the time is the first one's."""
 
 COMPUTE: tuple[Kind, ...] = ("matmul", "attention", "loss", "optimizer", "other")
 """Where several of them run at once, on different streams, the time is the first one's."""
@@ -18,11 +23,13 @@ class Busy:
     start_s: float
     end_s: float
     kind: Kind
+    axis: Axis = "dp"
+    """Of communication."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Sums:
-    """Seconds by kind. All but `communication_hidden_s` add up to `wall_s`."""
+    """Seconds by kind. All but `communication_hidden_s` and the parts of exposed communication add up to `wall_s`."""
 
     matmul_s: float = 0.0
     """Products with weights, the head's excepted."""
@@ -40,6 +47,14 @@ class Sums:
     """Nothing ran at all."""
     communication_hidden_s: float = 0.0
     """Communication beside the compute above."""
+    exposed_tp_s: float = 0.0
+    """Of the exposed communication, that of tensor-parallel groups."""
+    exposed_cp_s: float = 0.0
+    """Likewise of context-parallel groups."""
+    exposed_pp_s: float = 0.0
+    """Likewise between stages of a pipeline: a stage that waits for another one, in the bubble too, is receiving."""
+    exposed_dp_s: float = 0.0
+    """The rest of it: gradients, shards of parameters, norms."""
 
     @property
     def wall_s(self) -> float:
@@ -64,27 +79,33 @@ FIELDS = tuple(field.name for field in dataclasses.fields(Sums))
 
 def sum_between(busy: Iterable[Busy], start_s: float, end_s: float) -> Sums:
     """The sums of what ran from `start_s` to `end_s`; pieces are cut at both."""
-    marks: list[tuple[float, int, Kind]] = []
+    marks: list[tuple[float, int, Busy]] = []
     for each in busy:
         first, last = max(each.start_s, start_s), min(each.end_s, end_s)
         if last > first:
-            marks.append((first, 1, each.kind))
-            marks.append((last, -1, each.kind))
+            marks.append((first, 1, each))
+            marks.append((last, -1, each))
     marks.sort(key=lambda mark: mark[0])
     found: dict[str, float] = dict.fromkeys(FIELDS, 0.0)
-    running = Counter[Kind]()
+    running, talking = Counter[Kind](), Counter[Axis]()
     before_s = start_s
-    for at_s, change, kind in marks:
+    for at_s, change, each in marks:
         span_s = at_s - before_s
         if span_s > 0:
             compute = next((each for each in COMPUTE if running[each]), None)
-            talks = running["communication"] > 0
+            axis = next((name for name in AXES if talking[name]), None)
             if compute is not None:
                 found[f"{compute}_s"] += span_s
-                found["communication_hidden_s"] += span_s if talks else 0.0
+                found["communication_hidden_s"] += span_s if axis is not None else 0.0
+            elif axis is not None:
+                found["communication_exposed_s"] += span_s
+                found[f"exposed_{axis}_s"] += span_s
             else:
-                found["communication_exposed_s" if talks else "idle_s"] += span_s
-        running[kind] += change
+                found["idle_s"] += span_s
+        if each.kind == "communication":
+            talking[each.axis] += change
+        else:
+            running[each.kind] += change
         before_s = at_s
     found["idle_s"] += max(0.0, end_s - before_s)
     return Sums(**found)

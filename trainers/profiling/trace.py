@@ -11,8 +11,8 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trainers.profiling.kinds import MICRO_STEP, OPTIMIZER_STEP, SCHEDULE, computes, is_product, kind_of
-from trainers.profiling.sums import Busy, Kind, Sums, mean, sum_between, whole_step
+from trainers.profiling.kinds import MICRO_STEP, OPTIMIZER_STEP, SCHEDULE, axis_of, computes, is_product, kind_of
+from trainers.profiling.sums import Axis, Busy, Kind, Sums, mean, sum_between, whole_step
 
 _HOST = frozenset({"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver"})
 _DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
@@ -31,12 +31,15 @@ class _Span:
     """The forward operation of which this is the backward node."""
 
 
-def step_sums(trace: Mapping[str, Any], *, grad_accum: int, head_widths: frozenset[int] = frozenset()) -> Sums:
+def step_sums(
+    trace: Mapping[str, Any], *, grad_accum: int, head_widths: frozenset[int] = frozenset(), default_group: str = ""
+) -> Sums:
     """Where one step of `grad_accum` micro-steps goes: the mean over the trace's steps, the first one left out.
 
     The first one began on an idle device and under a profiler that was only starting. A schedule is a whole step's, and
     its sums stand as they are. Products with an operand of a
-    size in `head_widths` are the head's; that is for code whose head no range can name.
+    size in `head_widths` are the head's; that is for code whose head no range can name. `default_group` names the mesh
+    axes above 1, joined by "+": the process group of all ranks goes along them.
 
     Raises:
         ValueError: the trace holds fewer than two whole steps.
@@ -49,9 +52,9 @@ def step_sums(trace: Mapping[str, Any], *, grad_accum: int, head_widths: frozens
     ranges = sorted((span for span in spans if span.name in parts), key=lambda span: span.start_s)
     on_device = [event for event in events if event.get("ph") == "X" and event.get("cat") in _DEVICE]
     if on_device and ranges:
-        busy, edges = _of_device(on_device, spans, ranges, head_widths)
+        busy, edges = _of_device(on_device, spans, ranges, head_widths, default_group)
     else:
-        busy = [piece for thread in threads for piece in _of_thread(thread, head_widths)]
+        busy = [piece for thread in threads for piece in _of_thread(thread, head_widths, default_group)]
         edges = [span.start_s for span in ranges]
         edges += [span.end_s for span in ranges[-1:]]
     steps: list[Sums] = []
@@ -128,12 +131,22 @@ def _kind(kernel: str, span: _Span | None, head_widths: frozenset[int]) -> Kind:
     )
 
 
+def _axis(kernel: str, event: Mapping[str, Any], span: _Span | None, default_group: str) -> Axis:
+    """The mesh axis of communication; NCCL's kernels and operations carry their process group's description."""
+    around = _around(span)
+    told = (
+        each.get("args", {}).get("Process Group Description", "") for each in (event, *(one.event for one in around))
+    )
+    description = next(filter(None, told), "")
+    return axis_of(kernel, [each.name for each in around], description, default_group)
+
+
 def _has_width(span: _Span, widths: frozenset[int]) -> bool:
     shapes: Any = span.event.get("args", {}).get("Input Dims", ())
     return bool(widths) and any(size in widths for shape in shapes for size in shape if isinstance(size, int))
 
 
-def _of_thread(thread: Sequence[_Span], head_widths: frozenset[int]) -> Iterator[Busy]:
+def _of_thread(thread: Sequence[_Span], head_widths: frozenset[int], default_group: str) -> Iterator[Busy]:
     """What a CPU's thread did: each moment is that of the innermost span."""
     pieces: list[tuple[float, float, _Span]] = []
     stack: list[_Span] = []
@@ -156,14 +169,15 @@ def _of_thread(thread: Sequence[_Span], head_widths: frozenset[int]) -> Iterator
         stack.pop()
 
     @functools.cache
-    def kind(span: _Span) -> Kind | None:
+    def kind(span: _Span) -> tuple[Kind, Axis] | None:
         found = _kind(span.name, span, head_widths)
-        return found if computes(span.name) or found == "communication" else None
+        if found == "communication":
+            return found, _axis(span.name, span.event, span, default_group)
+        return (found, "dp") if computes(span.name) else None
 
     for start_s, end_s, span in pieces:
-        found = kind(span)
-        if found is not None:
-            yield Busy(start_s=start_s, end_s=end_s, kind=found)
+        if (found := kind(span)) is not None:
+            yield Busy(start_s=start_s, end_s=end_s, kind=found[0], axis=found[1])
 
 
 def _of_device(
@@ -171,6 +185,7 @@ def _of_device(
     spans: Sequence[_Span],
     ranges: Sequence[_Span],
     head_widths: frozenset[int],
+    default_group: str,
 ) -> tuple[list[Busy], list[float]]:
     """What the device did, and where each range began on it, the end of the last one besides.
 
@@ -188,7 +203,8 @@ def _of_device(
         launch = launches.get(event.get("args", {}).get("correlation"))
         kind = _kind(event["name"], launch, head_widths)
         start_s, end_s = event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6
-        busy.append(Busy(start_s=start_s, end_s=end_s, kind=kind))
+        axis = _axis(event["name"], event, launch, default_group) if kind == "communication" else "dp"
+        busy.append(Busy(start_s=start_s, end_s=end_s, kind=kind, axis=axis))
         if launch is None or launch.start_s <= ranges[-1].end_s:
             last_s = max(last_s, end_s)
         if launch is not None and kind != "communication":

@@ -12,7 +12,7 @@ from trainers.failures import classify, one_line
 from trainers.memory_kills import MemoryKills
 from trainers.process_group import process_group
 from trainers.startup import prestart
-from trainers.training import worker
+from trainers.training import ray_rank
 from trainers.trial import COLLECTIVE_TIMEOUT_S, UNUSED_CALLBACKS, by_rank, host_memory
 from trainers.values.codec import to_json
 from trainers.values.training import TrainingJob
@@ -57,7 +57,7 @@ class _Trainer(TorchTrainer):
 def _trainer(job: TrainingJob, storage: Path, nodes: tuple[str, ...]) -> TorchTrainer:
     on_cuda = job.cluster.device_kind == "cuda"
     return _Trainer(
-        worker.train,
+        ray_rank.train,
         train_loop_config=to_json(job),
         torch_config=process_group(on_cuda=on_cuda, timeout_s=COLLECTIVE_TIMEOUT_S, folder=str(storage)),
         scaling_config=ray.train.ScalingConfig(

@@ -9,6 +9,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as read_sharded
 from trainers import models
 from trainers.engines.state import WEIGHT
 from trainers.values.recipe import Recipe
+from trainers.values.spec import ModelSpec
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -31,3 +32,8 @@ def export(checkpoint: Path, recipe: Recipe, out: Path, *, dtype: str = "fp32") 
     module.config.dtype = DTYPES[dtype]
     module.config.use_cache = True
     module.save_pretrained(out)
+
+
+def write_config(spec: ModelSpec, out: Path) -> None:
+    """Writes the `config.json` of the model, without dropout, into the folder `out`."""
+    models.build(spec, attention="eager").module.config.save_pretrained(out)

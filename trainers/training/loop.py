@@ -82,21 +82,24 @@ class Loop:
             )
         )
         self._clock_s = self._saved_s = time.perf_counter()
-        if self._saved_step < 0:  # what may fail later does so now: a held-out loss, a checkpoint
+        last = math.inf if self._job.max_steps is None else self._step + self._job.max_steps
+        keeps = self._job.max_steps is None
+        if self._saved_step < 0 and keeps:  # what may fail later does so now: a held-out loss, a checkpoint
             if self._validator.is_on:
                 self._validate()
             self._save()
         pending, stopped = _Pending(began_s=time.perf_counter()), False
-        while (phase := self._phase()) is not None and not stopped:
+        while (phase := self._phase()) is not None and not stopped and self._step < last:
             self._one_step(phase, pending)
             over = (following := self._phase()) is None or following.batch != phase.batch
-            due = self._validation_due(phase)
+            over = over or self._step >= last
+            due = keeps and self._validation_due(phase)
             saves = self._job.checkpoint_steps is not None and self._step % self._job.checkpoint_steps == 0
             if len(pending.results) >= self._report_every or over or due or saves:
                 late, stopped = self._report(phase, pending)
                 if due:
                     self._validate()
-                if saves or late or stopped or over:
+                if keeps and (saves or late or stopped or over):
                     self._save()
                 pending = _Pending(began_s=time.perf_counter())
         self._finish()

@@ -1,12 +1,10 @@
-"""The train function of one rank of a training: from the newest checkpoint to the end of the attempt's last phase."""
+"""One rank of a training: from the newest checkpoint to the end of the attempt's last phase. Without Ray."""
 
 import socket
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-import ray.train
 import torch
 import torch.distributed as dist
 
@@ -14,32 +12,13 @@ from trainers import engines
 from trainers.failures import RungFailure, one_line, size
 from trainers.measuring import matmul_peak
 from trainers.measuring.device import CpuMeter, CudaMeter, Meter
-from trainers.startup import prestart
+from trainers.mesh.placement import placement_refusal
 from trainers.training import checkpoint, initial_weights
 from trainers.training.loop import Loop
-from trainers.values.codec import from_json
 from trainers.values.measurement import Outcome
 from trainers.values.training import TrainingJob
 from trainers.values.training_files import ATTEMPT, CHECKPOINTS
 from trainers.watchdog import Watchdog
-
-
-def train(config: Mapping[str, Any]) -> str:
-    """Ray Train's train function; `config` is a `TrainingJob` as JSON. Returns why it ended.
-
-    Raises:
-        RungFailure: what went wrong on this rank, with its cause.
-    """
-    started_s = time.perf_counter()
-    prestart.keep_to_share()
-    job = from_json(TrainingJob, config)
-    worker = Worker(job, started_s)
-    try:
-        if not job.layout.steps_on_host:  # an optimizer that steps on the host has all of its cores
-            prestart.ask(ray.train.get_context().get_local_world_size(), job.cpus_per_worker)
-        return worker.run()
-    except Exception as error:
-        worker.fail(error)
 
 
 class Worker:
@@ -69,6 +48,8 @@ class Worker:
         self.watchdog.beat("init", allowed_s=job.first_step_s)
         self._check_folder()
         self.nodes = tuple(self.gather(socket.gethostname()))
+        if reason := placement_refusal(job.layout, self.nodes):
+            raise RungFailure(Outcome.FAILED, reason, phase="init", rank=dist.get_rank())
         measured = matmul_peak.measure_tflops(self.device, job.plan.recipe.compute_precision, job.peak_s)
         self.matmul_tflops = tuple(self.gather(measured))  # all at once, as they train: they share power and air
         if self.device.type == "cuda":

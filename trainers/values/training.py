@@ -160,6 +160,8 @@ class TrainingJob:
     """Optimizer steps between checkpoints, in place of seconds."""
     keep: int = 2
     """Checkpoints that stay."""
+    max_steps: int | None = None
+    """Optimizer steps after which the attempt ends, without held-out losses and checkpoints: for measuring alone."""
     peak_s: float = 0.5
     """Seconds of matrix products by which slow devices are known."""
     report_s: float = 2.0

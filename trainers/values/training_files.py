@@ -1,5 +1,9 @@
 """Names of the files in a training's folder; driver and workers agree on them, without torch."""
 
+PLAN = "training.json"
+"""The plan, with its format and the training's identity."""
+LOCK = "lock"
+"""Held by the one process that starts the training's attempts."""
 RECORDS = "training.jsonl"
 CHECKPOINTS = "checkpoints"
 MANIFEST = "manifest.json"

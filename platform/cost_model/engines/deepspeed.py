@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from platform.cost_model import constants
-from platform.cost_model.columns import Array, Columns, Mask, checkpointed_share
+from platform.cost_model.columns import Array, Columns, Mask, checkpointed_share, code_of
 from platform.cost_model.engines.autocast import autocast_cache, autocast_certain, cast_traffic
 from platform.cost_model.engines.base import Certain, Copies, EngineCosts, Hooks, Load, PerParameter, Sizes
 from platform.cost_model.engines.exchange import OVERLAP_SLOWDOWN, Buckets, syncs, units_s
@@ -21,6 +21,7 @@ LIVE_PARAMETERS = constants.number("deepspeed", "LIVE_PARAMETERS")
 SUB_GROUP = constants.number("deepspeed", "SUB_GROUP")
 ZERO_3_GATHERS = constants.number("deepspeed", "ZERO_3_GATHERS")
 ZERO_3_SIGMA = constants.number("deepspeed", "ZERO_3_SIGMA")
+_ON, _OFF = (code_of("overlap", word) for word in ("on", "off"))
 
 
 class DeepSpeed(EngineCosts):
@@ -104,6 +105,7 @@ class DeepSpeed(EngineCosts):
         """
         cb, block = c.compute_bytes, c.layer_parameters / c.tp
         whole = c.layers * block / c.pp
+        ahead = c.axes["prefetch"]
         autocasts = self.autocasts(c)
         cached = autocast_cache(c, autocasts)
         leaves = (c.full_checkpointing > 0) & (cached > 0)
@@ -112,8 +114,8 @@ class DeepSpeed(EngineCosts):
         largest = c.ffn * c.hidden / c.tp * cb
         for root, logits in ranks:
             live = np.minimum(np.minimum(LIVE_PARAMETERS, whole + root), np.maximum(2 * block, root)) * cb
-            wished = np.minimum((1 + c.blocks_ahead) * block + root, whole + root) * cb
-            live = np.where(c.blocks_ahead > 0, wished, live)
+            wished = np.minimum((1 + ahead) * block + root, whole + root) * cb
+            live = np.where(ahead > 0, wished, live)
             before_loss = np.maximum(cached - logits * (1 - cb / c.logit_bytes), 0.0) + root * cb
             yield Copies(
                 at_loss=np.where(gathers, live, np.where(leaves, before_loss, cached)),
@@ -136,7 +138,7 @@ class DeepSpeed(EngineCosts):
         whatever the model and the ranks; on a CPU, pages that nobody writes take no memory.
         """
         bucket = np.minimum(c.bucket_bytes / np.maximum(c.gradient_bytes, 1.0), owned) * c.gradient_bytes
-        count = np.where((c.zero_stage > 1) | (c.overlaps > 0), 2.0, 1.0)
+        count = np.where((c.zero_stage > 1) | _overlaps(c), 2.0, 1.0)
         reduced = np.where(c.dp > 1, bucket * count, 0.0)
         return np.where(c.zero_stage == 3, np.where(c.units > 1, c.bucket_bytes, bucket), reduced)
 
@@ -158,7 +160,7 @@ class DeepSpeed(EngineCosts):
         reduced = buckets.reduced_s
         each = np.where((c.reduces_whole > 0) | whole_sums, reduced, buckets.scattered_s)
         beside = np.minimum(each * (1 - 1 / buckets.count), load.backward) * (1 - OVERLAP_SLOWDOWN)
-        hidden = np.where((c.overlaps > 0) & ~whole_sums, beside, 0.0)
+        hidden = np.where(_overlaps(c) & ~whole_sums, beside, 0.0)
         times = np.where(c.zero_stage >= 2, c.grad_accum, syncs(c))
         return times * (each - hidden) + buckets.ring.gather_s(load.owned * c.compute_bytes)
 
@@ -173,8 +175,9 @@ class DeepSpeed(EngineCosts):
             collectives=ZERO_3_GATHERS,
             gathers=1.0 + again,
             gathers_again=one,
+            near=c.shard,
             reductions=one,
-            hidden=c.prefetch,
+            hidden=np.where(c.axes["overlap"] == _OFF, 0.0, c.hidden_gathers),
             stored_bytes=c.compute_bytes,
         )
 
@@ -236,6 +239,11 @@ class DeepSpeed(EngineCosts):
             final_gradients=final,
             gathers_blocks=stage == 3 and layout.dp_shard > 1,
         )
+
+
+def _overlaps(c: Columns) -> Mask:
+    """Rows of stages 1 and 2 that communicate beside their computing."""
+    return (c.axes["overlap"] == _ON) & (c.zero_stage < 3)
 
 
 def _sums_whole(c: Columns) -> Mask:

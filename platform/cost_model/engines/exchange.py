@@ -59,6 +59,7 @@ def units_s(
     collectives: float,
     gathers: Array,
     gathers_again: Array,
+    near: Array,
     reductions: Array,
     hidden: Array,
     stored_bytes: Array,
@@ -67,8 +68,8 @@ def units_s(
     compute of the neighbouring block (arXiv 2304.11277, section 3.3).
 
     Each takes so many `collectives`. `gathers` a micro-step are over all ranks that share the parameters, and
-    `gathers_again` over those that hold them between the passes; there are so many `reductions`. Of all that a share of
-    `hidden` lies behind the compute. Parameters on the host are `stored_bytes` each.
+    `gathers_again` over the `near` ones that hold them between the passes; there are so many `reductions`. Of all that
+    a share of `hidden` lies behind the compute. Parameters on the host are `stored_bytes` each.
     """
     whole = data_ring(c)
     unit = Ring.of(c, c.shard, np.minimum(whole.in_node, c.shard))
@@ -76,9 +77,8 @@ def units_s(
     gather = collectives * unit.gather_s(per_layer * c.compute_bytes / collectives)
     gather = gather + offload.parameters_s(c, per_layer / c.shard, stored_bytes)  # what lies on the host comes up first
     # The second gathering may stay in a smaller group of neighbours.
-    few = np.minimum(c.reshard, c.shard)
-    near = Ring.of(c, few, np.minimum(whole.in_node, few)).gather_s(per_layer * c.compute_bytes)
-    second = np.where(few < c.shard, near, gather)
+    among_few = Ring.of(c, near, np.minimum(whole.in_node, near)).gather_s(per_layer * c.compute_bytes)
+    second = np.where(near < c.shard, among_few, gather)
     scatter = collectives * unit.gather_s(per_layer * c.gradient_bytes / collectives)
     replicas = whole.ranks / c.shard
     across = Ring.of(c, replicas, np.clip(np.floor(whole.in_node / c.shard), 1.0, replicas))

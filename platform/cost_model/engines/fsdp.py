@@ -58,8 +58,9 @@ class Fsdp(EngineCosts):
         block = c.layer_parameters / c.tp
         whole = c.layers * block / c.pp
         # Between the passes each rank of a smaller group has its part of every block.
-        keeps = np.where(c.zero_stage == 2, whole, np.where(c.reshard < c.shard, whole / c.reshard, 0.0))
-        ahead = np.maximum(c.blocks_ahead, 1.0)
+        few = _between_passes(c)
+        keeps = np.where(c.zero_stage == 2, whole, np.where(few < c.shard, whole / few, 0.0))
+        ahead = np.maximum(c.axes["prefetch"], 1.0)
         unit = np.where(c.zero_stage == 2, whole, (1 + ahead) * block + keeps) * cb + block * (cb + sb)
         later = np.where(c.shard > 1, 2 * cb, cb) + sb
         gathers = (c.shard > 1) | (cb != sb)
@@ -93,6 +94,7 @@ class Fsdp(EngineCosts):
             collectives=1.0,
             gathers=np.where(c.zero_stage == 3, 1.0, once),
             gathers_again=np.where(c.zero_stage == 3, 1.0, 0.0),
+            near=_between_passes(c),
             reductions=np.where(c.sync_every > 0, 1.0, once),
             hidden=np.asarray(1 - OVERLAP_SLOWDOWN),
             stored_bytes=c.state_bytes,
@@ -135,6 +137,12 @@ class Fsdp(EngineCosts):
             block_copies=sizes.compute if layout.zero_stage == 2 and gathers else 0.0,
             gathers_blocks=layout.zero_stage == 3 and layout.dp_shard > 1,
         )
+
+
+def _between_passes(c: Columns) -> Array:
+    """Ranks that hold a block between its two passes: all that share it, or the neighbours of `reshard`."""
+    reshard = c.axes["reshard"]
+    return np.where(reshard > 0, np.minimum(reshard * c.cp, c.shard), c.shard)
 
 
 COSTS = Fsdp()

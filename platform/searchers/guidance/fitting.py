@@ -6,12 +6,15 @@ import numpy as np
 import numpy.typing as npt
 
 from platform.cost_model.columns import Array
+from platform.cost_model.places import Index
 from platform.cost_model.predict import normal_cdf
-from platform.searchers.guidance.points import Index, Points
-from platform.searchers.guidance.regression import MEMORY, Learned, learn, teachers
+from platform.cost_model.regression import Learned, Prior, learn, teachers
+from platform.searchers.guidance.points import Points
 from platform.searchers.problem import Result
 from trainers.values.measurement import Outcome
 
+MEMORY = Prior(common=0.04, effects=0.25, smooth=0.03, noise=0.02)
+"""Of predicted peaks."""
 NOISE = 0.03
 """Log deviation of a peak that no measurement of others can tell: rounding and fragmentation."""
 MARGIN = 0.02

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from platform.searchers.guidance.points import Index, Points
-from platform.searchers.problem import MICRO_BATCH, Choice
+from platform.cost_model.places import MICRO_BATCH, Index
+from platform.searchers.guidance.points import Points
+from platform.searchers.problem import Choice
 from trainers.values.axes import axes_of
 from trainers.values.layout import Layout
 

@@ -1,5 +1,6 @@
 """How much of what was planned was tried, in sentence, table and JSON."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,35 @@ def test_the_table_lists_what_was_not_tried_apart_from_what_is_known_not_to_run(
     said = capsys.readouterr().out
     assert f"Not tried: 1 of 3 layouts.\n  {LEFT.label}, MBS 2: predicted 24,100 tokens/s, 43.0 GiB\n" in said
     assert "Skipped: 3 batch points of 2 layouts." in said
+
+
+@pytest.mark.parametrize(
+    "ends", [(), (End(at=AT, exit_code=1, wall_s=1, gpu_s=0),), (End(at=AT, exit_code=130, wall_s=1, gpu_s=0),)]
+)
+def test_a_study_without_a_measurement_shows_its_plan(
+    ends: tuple[Line, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A search that runs, one whose budget was over before the first measurement, and one that Ctrl-C cut."""
+    result = Result.of(History([header(at=AT, cap_gib=40.0), _planned(), *ends]))
+    show(result, [], as_object=False)
+    said = capsys.readouterr().out
+    assert said.startswith(f"{RECIPE.label}, on 4 x Made-up GPU (80.0 GiB, held to 40)\nNot tried: 4 of 4 layouts.\n")
+    for each in (TRIED, HALF, LEFT, HOPELESS):
+        assert f"  {each.label}, MBS 2: predicted 24,100 tokens/s, 43.0 GiB\n" in said
+    assert "Nothing was measured for bloom-7b1" in " ".join(said.split())
+    assert len(as_json(result)["not_tried"]) == len(tables(result)["not_tried.json"]) == 4
+
+
+def test_of_two_recipes_the_one_that_was_not_measured_shows_its_plan_too(capsys: pytest.CaptureFixture[str]) -> None:
+    other = dataclasses.replace(RECIPE, seq_len=1024)
+    plan = _planned()
+    both = dataclasses.replace(
+        plan, layouts=(*plan.layouts, PlannedLayout(recipe=other.id, layout=LEFT, micro_batches=(1,)))
+    )
+    found = Measured(at=AT, measurement=measurement(on=TRIED))
+    show(Result.of(History([header(at=AT, recipes=(RECIPE, other)), both, found])), [], as_object=False)
+    said = capsys.readouterr().out
+    assert said.index("Not tried: 3 of 4 layouts") < said.index(other.label) < said.index("Not tried: 1 of 1 layout (")
 
 
 def test_on_cpus_there_is_no_prediction() -> None:

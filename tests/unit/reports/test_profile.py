@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from platform.finals.result import Result
-from platform.reports.profile import parts_of, profile_json, profile_rows
+from platform.reports.profile import EXPOSED, parts_of, profile_json, profile_rows
 from platform.reports.profile_table import render_profiles
 from platform.study.history import History
 from tests.samples import CLUSTER, header, layout, measurement, profile
@@ -26,10 +26,22 @@ def result(*profiles: Profile, cluster: Cluster = CLUSTER) -> Result:
 
 def test_the_parts_add_up_and_each_line_is_there() -> None:
     parts = {each.name: each for each in parts_of(profile())}
-    counted = [each for each in parts.values() if not each.inside and not each.beside and each.name != "a step"]
+    counted = [each for each in parts.values() if not each.of and not each.beside and each.name != "a step"]
     assert sum(each.measured_s for each in counted) == pytest.approx(parts["a step"].measured_s) == pytest.approx(0.1)
-    assert sum(each.measured_s for each in parts.values() if each.inside) == pytest.approx(parts["compute"].measured_s)
+    assert sum(each.measured_s for each in parts.values() if each.of == "compute") == pytest.approx(
+        parts["compute"].measured_s
+    )
     assert parts["communication, hidden"].beside and parts["communication, hidden"].measured_s == 0.02
+
+
+def test_exposed_communication_is_shown_by_the_mesh_axes_that_have_some() -> None:
+    sums = dataclasses.replace(profile().sums, exposed_tp_s=0.004, exposed_pp_s=0.005, exposed_dp_s=0.001)
+    parts = [each for each in parts_of(profile(sums=sums)) if each.of == EXPOSED]
+    assert [each.name for each in parts] == ["tensor parallelism", "pipeline, its bubble included", "data parallelism"]
+    assert sum(each.measured_s for each in parts) == pytest.approx(sums.communication_exposed_s)
+    table = render_profiles(result(profile(sums=sums)), width=120)
+    place = table.index(EXPOSED)
+    assert place < table.index("tensor parallelism") < table.index("idle")
 
 
 def test_the_table_shows_shares_beside_those_predicted() -> None:

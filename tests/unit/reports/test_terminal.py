@@ -166,3 +166,14 @@ def test_rows_that_were_stopped_as_slow_have_one_note_together() -> None:
     flat = " ".join(_render(*MANY, *slow, width=160).split())
     assert "slow (20 rows): stopped early" in flat and "stopped after 3" not in flat
     assert "Not counted: DDP" in flat, "what thrashed still says why"
+
+
+def test_the_fullest_stage_has_a_column_where_there_are_pipelines() -> None:
+    pipeline = Layout(engine="ddp", pp=2, schedule="interleaved", virtual=2)
+    split = measurement(on=pipeline, memory_rank=1, peak_allocated_gib=3.25, tokens_per_s=5000.0)
+    lines = _render(split, measurement(memory_rank=0), width=200).splitlines()
+    row = next(line for line in lines if " 3.25" in line)
+    assert "1, 3" in row.split(" 3.25")[1]
+    title = re.compile("fullest(?! device)")
+    assert any(map(title.search, lines))
+    assert not title.search(_render(measurement(memory_rank=0), width=200))

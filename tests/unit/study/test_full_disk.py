@@ -12,7 +12,8 @@ import pytest
 
 import platform.report as report  # pyright takes `from platform import` for the standard module
 from platform.common.errors import ClusterError, InputError
-from platform.study.study import Study, is_held
+from platform.study.lock import is_held
+from platform.study.study import Study
 from tests.disks import small_disk
 from tests.samples import header, measurement
 from trainers.values.journal import Measured, Resume

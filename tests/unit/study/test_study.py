@@ -13,7 +13,7 @@ from platform.study import journal
 from platform.study.folder import located
 from platform.study.history import History
 from platform.study.study import Study, check_name, find, fresh_name, names, read
-from search_spaces.space import Candidate
+from search_spaces.candidate import Candidate
 from tests.samples import RECIPE, header, layout, measurement, oom, skipped
 from trainers.values.batch import BatchPoint
 from trainers.values.journal import End, Line, Measured, Peak, Resume, RungStart, TrialEnd, TrialStart

@@ -14,13 +14,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.nn.parallel import DistributedDataParallel
 
 from trainers import weights
-from trainers.engines._torch import (
-    TorchEngine,
-    dtype_name,
-    half_dtype,
-    matmul_precision,
-    state_dtype,
-)
+from trainers.engines._settings import dtype_name, half_dtype, matmul_precision, state_dtype
+from trainers.engines._torch import TorchEngine
 from trainers.engines.state import Counters
 from trainers.models import Model
 from trainers.values.recipe import Recipe
@@ -96,14 +91,17 @@ class DdpEngine(TorchEngine):
             self._views = True
 
     def adopt(self, counters: Counters) -> None:
-        """Runs a micro-step whose gradients are thrown away: gradients are views and buckets are in order from then on,
-        as they were where the state was saved, and the sums of the next step have the same bits.
+        """Runs a backward pass whose gradients are thrown away: gradients are views and buckets are in order from then
+        on, as they were where the state was saved, and the sums of the next step have the same bits.
         """
         super().adopt(counters)
         if not counters.optimizer_step:
             return  # nor had the first step this
         tokens = torch.zeros((1, self._recipe.seq_len + 1), dtype=torch.int64, device=self._device)
-        self._micro_step(tokens, last=True)
+        if self._pipeline is None:
+            self._micro_step(tokens, last=True)
+        else:
+            self._pipeline.run([tokens] * self._layout.pp)
         self._clear_gradients()
 
     def in_effect(self) -> Mapping[str, Any]:

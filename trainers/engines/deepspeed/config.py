@@ -74,6 +74,15 @@ def engine_config(recipe: Recipe, layout: Layout) -> dict[str, Any]:
     return config | {"timers": {"throughput": {"enabled": False}}, "steps_per_print": sys.maxsize}
 
 
+def zero_in_effect(engine: Any, recipe: Recipe, compute: str) -> dict[str, Any]:
+    """The axes that `_zero` sets as numbers, read back from DeepSpeed's engine; its products are in `compute`."""
+    return {
+        "bucket_mib": engine.zero_reduce_bucket_size() * (4 if compute == "fp32" else 2) // 2**20,
+        "overlap": "on" if engine.zero_overlap_comm() else "off",
+        "prefetch": engine.zero_prefetch_bucket_size() // recipe.model.parameters_per_layer,
+    }
+
+
 def _zero(recipe: Recipe, layout: Layout) -> dict[str, Any]:
     # DeepSpeed's own bound is 500 million elements, and stage 3 allocates that at once: no more than the model has.
     elements = min(500_000_000, recipe.model.num_parameters)

@@ -39,9 +39,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainers import weights
+from trainers.engines._accumulating import AccumulatingEngine
 from trainers.engines._kernels import kernels_in_effect
-from trainers.engines._torch import (
-    AccumulatingEngine,
+from trainers.engines._settings import (
     dtype_name,
     half_dtype,
     make_optimizer,
@@ -53,7 +53,7 @@ from trainers.engines._torch import (
     set_scaler,
     state_dtype,
 )
-from trainers.engines.deepspeed.config import engine_config
+from trainers.engines.deepspeed.config import engine_config, zero_in_effect
 from trainers.engines.state import (
     Counters,
     StateTensor,
@@ -261,9 +261,7 @@ class DeepSpeedEngine(AccumulatingEngine):
             "product_sums": product_sums(),
             **kernels_in_effect(self._models, self._layout),
             "compute_precision": matmul_precision() if compute == "fp32" else compute,
-            "bucket_mib": engine.zero_reduce_bucket_size() * (4 if compute == "fp32" else 2) // 2**20,
-            "overlap": "on" if engine.zero_overlap_comm() else "off",
-            "prefetch": engine.zero_prefetch_bucket_size() // self._recipe.model.parameters_per_layer,
+            **zero_in_effect(engine, self._recipe, compute),
             "reduce_precision": dtype_name(engine.communication_data_type),
             "accumulation_precision": dtype_name(engine.get_data_types()[1]),
             "wrapper": type(wrapper).__name__,

@@ -32,6 +32,11 @@ class _Fsdp(Rules):
     def keeps_on_device(self, layout: "Layout") -> str:
         return ""
 
+    def contradictions(self, layout: "Layout") -> Iterator[str]:
+        yield from super().contradictions(layout)
+        if layout.reshard == 1:
+            yield "reshard is a number of ranks, 2 or more, got 1: zero_stage 2 keeps parameters whole"
+
     def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
         if recipe.optimizer == "adafactor":
             yield (
@@ -52,6 +57,11 @@ class _Fsdp(Rules):
             yield (
                 f"reshard must divide dp_shard and be less, got reshard {layout.reshard} with dp_shard"
                 f" {layout.dp_shard}: choose another, or 0"
+            )
+        if layout.reshard and layout.model_parallel > 1:
+            yield (
+                f"FSDP2 makes the groups of reshard out of all ranks in a row, got reshard {layout.reshard} with"
+                f" {' '.join(layout.words('degrees').values())}: set reshard to 0"
             )
         if layout.compile == "model":
             yield "FSDP2 gathers each block's parameters between blocks, got compile model: choose block"

@@ -15,14 +15,8 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from trainers import weights
-from trainers.engines._torch import (
-    ShardedScaler,
-    TorchEngine,
-    dtype_name,
-    half_dtype,
-    matmul_precision,
-    state_dtype,
-)
+from trainers.engines._settings import dtype_name, half_dtype, matmul_precision, state_dtype
+from trainers.engines._torch import ShardedScaler, TorchEngine
 from trainers.engines.state import Part, StateTensor
 from trainers.models import Model
 

@@ -1,0 +1,45 @@
+"""How long the page of a study takes: from the journal to the file, and the whole command. From the checkout:
+
+python -m benchmarks.report_speed
+
+The journal is that of `benchmarks.large_study`, made up, with 1,000 measured batch points, without what was skipped.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.large_study import NAME, write_study
+from platform.finals.result import Result
+from platform.reports.html.page import write_page
+from platform.study.study import read
+
+
+def main() -> None:
+    """Prints both times and the page's size."""
+    made = argparse.ArgumentParser(prog="python -m benchmarks.report_speed", description=__doc__)
+    made.add_argument("--size", type=int, default=1000, help="measured batch points (default: %(default)s)")
+    options = made.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        studies = Path(folder)
+        write_study(studies, options.size)
+        journal = studies / NAME / "journal.jsonl"
+        lines = journal.read_text().splitlines(keepends=True)
+        journal.write_text("".join(line for line in lines if '"outcome": "skipped"' not in line))
+        page = studies / "report.html"
+        began_s, began_cpu_s = time.perf_counter(), time.process_time()
+        write_page(page, [Result.of(read(studies / NAME)[0])], [studies / NAME])
+        page_s, page_cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
+        command = [sys.executable, "-m", "platform.report", NAME, "--studies", folder, "--html", str(page)]
+        began_s = time.perf_counter()
+        subprocess.run([*command, "--no-mlflow"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        command_s, mib = time.perf_counter() - began_s, page.stat().st_size / 2**20
+    print(f"{options.size:,} measurements: the page {page_s:.1f} s ({page_cpu_s:.1f} s of processor), {mib:.2f} MiB")
+    print(f"the command with its table, pictures and files {command_s:.1f} s")
+
+
+if __name__ == "__main__":
+    main()

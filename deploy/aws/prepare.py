@@ -1,0 +1,184 @@
+"""`python -m deploy.aws.prepare cluster.yaml --ssh-from 203.0.113.7/32`: what `ray up` needs beforehand on AWS.
+
+Makes, once, what is missing: the cluster's token, and a security group that lets in its own nodes, and one network to
+port 22. Writes the group's id, and those of the subnets that are given, into the file in place of what stands there.
+Launches nothing and costs nothing.
+"""
+
+import argparse
+import ipaddress
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from platform.common.errors import InputError, Parser, one_line
+from platform.common.signals import exit_with
+
+GROUP = "layout-search"
+"""Name of the security group."""
+TOKEN = Path("~/.ray/auth_token")
+_WIDEST = 16
+"""Bits of the widest network that may reach port 22."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    made = Parser(prog="python -m deploy.aws.prepare", description="Makes what `ray up` needs beforehand on AWS.")
+    made.add_argument("file", type=Path, help="the cluster file")
+    ssh = "the network that may reach port 22 of the nodes, such as your own address with /32"
+    made.add_argument("--ssh-from", required=True, metavar="CIDR", help=ssh)
+    public = "a subnet whose nodes get a public address, for the head"
+    made.add_argument("--subnet", metavar="ID", help=public)
+    private = "a subnet of the same VPC with a NAT gateway, for nodes with several network cards"
+    made.add_argument("--private-subnet", metavar="ID", help=private)
+    return made
+
+
+def main(argv: Sequence[str] | None = None, client: Callable[[str], Any] | None = None) -> int:
+    """Runs the command; returns its exit code. `client` makes EC2's client of a region."""
+    try:
+        options = parser().parse_args(argv)
+        text, config = _file(options.file)
+        network = ssh_network(options.ssh_from)
+        make_token()
+        ec2 = (client or _client)(config["provider"]["region"])
+        subnets = [each for each in (options.subnet, options.private_subnet) if each]
+        try:
+            group = security_group(ec2, vpc_of(ec2, subnets), network)
+        except Exception as error:  # boto3's errors, of which it makes classes as it goes
+            if not type(error).__module__.startswith("botocore"):
+                raise
+            raise InputError(f"AWS refused in {config['provider']['region']}: {one_line(error)}") from error
+        changed = with_ids(text, group=group, subnet=options.subnet, private_subnet=options.private_subnet)
+        options.file.write_text(changed, encoding="utf-8")
+    except InputError as error:
+        print(f"error: {one_line(error)}", file=sys.stderr)
+        return InputError.exit_code
+    print(f"{options.file}: security group {group} (port 22 from {network}). Next: ray up {options.file}")
+    if left := re.findall(r"subnet-0{8,}\d+", changed.split("# Other GPU nodes")[0]):
+        print(f"Still to change in it: {' and '.join(sorted(set(left)))} (--subnet, --private-subnet).")
+    return 0
+
+
+def _file(path: Path) -> tuple[str, Mapping[str, Any]]:
+    """The text of a cluster file and what it says.
+
+    Raises:
+        InputError: it cannot be read, or is none for AWS.
+    """
+    import yaml
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        config: Any = yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"the cluster file {path} cannot be read: {one_line(error)}") from error
+    provider: Any = config.get("provider") if isinstance(config, dict) else None
+    if not isinstance(provider, dict) or provider.get("type") != "aws" or not provider.get("region"):
+        raise InputError(f"the cluster file {path} must have a provider of type aws with a region")
+    return text, config
+
+
+def ssh_network(text: str) -> str:
+    """The network that may reach port 22.
+
+    Raises:
+        InputError: it is none, or nearly everybody.
+    """
+    try:
+        network = ipaddress.IPv4Network(text, strict=False)
+    except ValueError as error:
+        raise InputError(f"--ssh-from must be an IPv4 network such as 203.0.113.7/32, got {text!r}") from error
+    if network.prefixlen < _WIDEST:
+        raise InputError(
+            f"--ssh-from {network} opens port 22 to {network.num_addresses:,} addresses: name your own, /32"
+        )
+    return str(network)
+
+
+def make_token() -> None:
+    """Makes the token that every node asks for, where there is none.
+
+    Raises:
+        InputError: it cannot be made.
+    """
+    path = TOKEN.expanduser()
+    if path.is_file() and path.read_text().strip():
+        path.chmod(0o600)
+        return
+    ray = Path(sys.executable).with_name("ray")
+    done = subprocess.run([str(ray), "get-auth-token", "--generate"], capture_output=True, text=True, check=False)
+    if done.returncode or not path.is_file():
+        raise InputError(f"`ray get-auth-token --generate` made no {path}: {one_line(done.stderr)[-300:]}")
+    path.chmod(0o600)  # Ray leaves it readable for all users of the machine
+
+
+def vpc_of(ec2: Any, subnets: Sequence[str]) -> str:
+    """The VPC of the subnets, else the account's default one.
+
+    Raises:
+        InputError: there is none, or they are of two.
+    """
+    if subnets:
+        vpcs = {each["VpcId"] for each in ec2.describe_subnets(SubnetIds=list(subnets))["Subnets"]}
+        if len(vpcs) != 1:
+            raise InputError(
+                f"the subnets {' and '.join(subnets)} must be of one VPC, got {' and '.join(sorted(vpcs))}"
+            )
+        return vpcs.pop()
+    default = ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
+    if not default:
+        raise InputError("the account has no default VPC in this region: give --subnet")
+    return default[0]["VpcId"]
+
+
+def security_group(ec2: Any, vpc: str, network: str) -> str:
+    """The id of the group in the VPC, made where it is missing, with its rules and no other way in."""
+    by_name = [{"Name": "group-name", "Values": [GROUP]}, {"Name": "vpc-id", "Values": [vpc]}]
+    groups = ec2.describe_security_groups(Filters=by_name)["SecurityGroups"]
+    if not groups:
+        made = ec2.create_security_group(
+            GroupName=GROUP, VpcId=vpc, Description="Nodes of layout searches: each other, and ssh from one network"
+        )
+        groups = ec2.describe_security_groups(GroupIds=[made["GroupId"]])["SecurityGroups"]
+    (group,) = groups
+    group_id = group["GroupId"]
+    itself = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group_id}]}
+    ssh = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": network}]}
+    if group["IpPermissions"]:  # what an earlier address was let in by goes
+        ec2.revoke_security_group_ingress(GroupId=group_id, IpPermissions=group["IpPermissions"])
+    ec2.authorize_security_group_ingress(GroupId=group_id, IpPermissions=[itself, ssh])
+    # EFA wants a rule outwards to the group itself, beside the one to everywhere that every group has.
+    outwards = [pair["GroupId"] for each in group["IpPermissionsEgress"] for pair in each.get("UserIdGroupPairs", ())]
+    if group_id not in outwards:
+        ec2.authorize_security_group_egress(GroupId=group_id, IpPermissions=[itself])
+    return group_id
+
+
+def with_ids(text: str, *, group: str, subnet: str | None, private_subnet: str | None) -> str:
+    """The cluster file with these ids: the group's wherever one stands, subnets in place of the file's examples.
+
+    Raises:
+        InputError: the file names no security group.
+    """
+    changed, count = re.subn(r"(SecurityGroupIds: (?:&\w+ )?\[)sg-\w+(\])", rf"\g<1>{group}\g<2>", text)
+    if not count:
+        raise InputError("the cluster file must have `SecurityGroupIds: [sg-...]`: without it Ray opens port 22 to all")
+    for example, given in (("subnet-00000000000000001", subnet), ("subnet-00000000000000002", private_subnet)):
+        changed = changed.replace(example, given or example)
+    return changed
+
+
+def _client(region: str) -> Any:
+    try:
+        import boto3
+    except ImportError as error:
+        raise InputError("boto3 is missing: pip install --constraint constraints.txt boto3") from error
+    return boto3.client("ec2", region_name=region)
+
+
+if __name__ == "__main__":
+    exit_with(main)

@@ -1,0 +1,288 @@
+"""Where a cluster's nodes come from: an autoscaler starts them, or a scheduler or a person states their number.
+
+`ray up` leaves a file that its autoscaler reads. SLURM and Kubernetes start nodes by themselves, so the files in
+`deploy/` state in `LAYOUT_SEARCH_NODES` how many there will be. A cluster with neither has the nodes that it has.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from platform.common.errors import InputError
+from platform.common.text import plural
+
+STATED = "LAYOUT_SEARCH_NODES"
+"""Environment variable of the driver: nodes of the cluster, as 4, or nodes x GPUs of each, as 4x8."""
+_STATED = re.compile(r"([1-9]\d{0,4})(?:x([1-9]\d{0,2}))?")
+_HEAD = "node:__internal_head__"
+"""The resource that only a cluster's head has."""
+_FREE = ("local", "readonly", "fake_multinode", "fake_multinode_docker", "")
+"""Ray's node providers whose nodes nobody bills."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Awaited:
+    """GPUs, or nodes where it is not known what GPUs they have, that must be there before anything runs."""
+
+    num_nodes: int
+    gpus_per_node: int = 0
+    """0 where only nodes are counted."""
+    num_gpus: int = 0
+    what: str
+    """Which nodes they are, as "of type p4d"."""
+    look: str
+    """Where it stands what keeps them."""
+
+    @property
+    def count(self) -> int:
+        """What must be there, in GPUs, or in nodes where only these are counted."""
+        return self.num_gpus or self.num_nodes
+
+    @property
+    def unit(self) -> str:
+        """What is counted."""
+        return "GPU" if self.num_gpus else "node"
+
+    @property
+    def bundles(self) -> list[dict[str, float]]:
+        """Whole nodes, as Ray's autoscaler is asked for them; none where nodes come without being asked for."""
+        return [{"GPU": self.gpus_per_node}] * self.num_nodes if self.num_gpus else []
+
+
+class NodeProvider(Protocol):
+    """Where a cluster's nodes come from."""
+
+    def awaited(self, wanted: int | None) -> Awaited | None:
+        """What to wait for: nodes for `wanted` GPUs, else all that may come; None where nothing is known to come.
+
+        Raises:
+            InputError: the nodes have unlike GPUs, or never so many.
+        """
+        ...
+
+    def state(self) -> str:
+        """What is starting or has failed to, in a few words; "" where that is not known."""
+        ...
+
+    def bill(self) -> str:
+        """A sentence on what goes on costing money after a search; "" for nothing."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class NodeType:
+    """A node type with GPUs that a cluster's autoscaler knows."""
+
+    name: str
+    num_gpus: int
+    """Of one node."""
+    min_nodes: int
+    """Nodes that are started without being asked for; 1 for the head's own type."""
+    max_nodes: int
+    accelerators: tuple[str, ...] = ()
+    """Ray's resources that name the GPU, such as "accelerator_type:A100"."""
+
+
+def gpu_types(config: Mapping[str, Any]) -> tuple[NodeType, ...]:
+    """The node types of a cluster file that have GPUs and may have nodes."""
+    most = int(config.get("max_workers", 2))  # 2 is Ray's own default
+    found: list[NodeType] = []
+    for name, each in config.get("available_node_types", {}).items():
+        resources: Mapping[str, float] = each.get("resources") or {}
+        is_head = name == config.get("head_node_type")
+        nodes = min(int(each.get("max_workers", 0 if is_head else most)), most) + is_head
+        if resources.get("GPU", 0) >= 1 and nodes:
+            found.append(
+                NodeType(
+                    name=name,
+                    num_gpus=int(resources["GPU"]),
+                    min_nodes=int(each.get("min_workers", 0)) + is_head,
+                    max_nodes=nodes,
+                    accelerators=tuple(sorted(key for key in resources if key.startswith("accelerator_type:"))),
+                )
+            )
+    return tuple(found)
+
+
+class Autoscaler:
+    """The autoscaler that `ray up` starts on the head, by the cluster file that it reads."""
+
+    def __init__(self, config: Mapping[str, Any], ray: Any = None) -> None:
+        self._config = config
+        self._ray = ray
+
+    def awaited(self, wanted: int | None) -> Awaited | None:
+        """Nodes for `wanted` GPUs, else as many as the file allows: nothing is started before a search asks for it."""
+        types = gpu_types(self._config)
+        used = [each for each in types if each.min_nodes] or list(types)
+        if not used:
+            return self._hosts()
+        names = " and ".join(each.name for each in used)
+        if len({(each.num_gpus, each.accelerators) for each in used}) > 1:
+            raise InputError(
+                f"the node types {names} of the cluster have unlike GPUs: one study measures one type, so give all but"
+                " one min_workers: 0 and max_workers: 0 in the cluster file"
+            )
+        per_node = used[0].num_gpus
+        most = per_node * sum(each.max_nodes for each in used)
+        if wanted is not None and wanted > most:
+            raise InputError(
+                f"{wanted} devices are asked for, the cluster file allows {most} GPUs at most: raise max_workers of"
+                f" {names}"
+            )
+        num_gpus = wanted or most
+        return Awaited(
+            num_nodes=math.ceil(num_gpus / per_node),
+            gpus_per_node=per_node,
+            num_gpus=num_gpus,
+            what=f"of type {names}, {plural(per_node, 'GPU')} each",
+            look="`ray status` and the monitor's log",
+        )
+
+    def _hosts(self) -> Awaited | None:
+        """The hosts that a file with Ray's local provider lists: what GPUs they have, they say when they are there."""
+        provider: Mapping[str, Any] = self._config.get("provider") or {}
+        if provider.get("type") != "local":
+            return None
+        num_workers = sum(int(each.get("min_workers", 0)) for each in self._config["available_node_types"].values())
+        return Awaited(num_nodes=num_workers + 1, what="of the cluster file's list", look="the monitor's log")
+
+    def state(self) -> str:
+        """What Ray's autoscaler says: `ray up` starts version 2 of it, `ray start --autoscaling-config` version 1."""
+        return _autoscaler_state(self._ray)
+
+    def bill(self) -> str:
+        """What a cloud bills after a search."""
+        provider: Mapping[str, Any] = self._config.get("provider") or {}
+        if provider.get("type", "") in _FREE:
+            return ""
+        idle_min = self._config.get("idle_timeout_minutes", 5)
+        return (
+            f"GPU nodes that nothing uses leave after {idle_min} min; the head bills until `ray down`, which ends"
+            " everything."
+        )
+
+
+class Stated:
+    """Nodes that SLURM, Kubernetes or a person starts, in a number that LAYOUT_SEARCH_NODES states."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """Reads the number of nodes and, where it is there, of GPUs of each.
+
+        Raises:
+            InputError: the variable says something else.
+        """
+        text = environment[STATED]
+        match = _STATED.fullmatch(text.strip())
+        if match is None:
+            raise InputError(f"{STATED} must be nodes, as 4, or nodes x GPUs of each, as 4x8, got {text!r}")
+        self._num_nodes, self._gpus_per_node = int(match[1]), int(match[2] or 0)
+        self._what, self._look = _who_starts(environment)
+
+    def awaited(self, wanted: int | None) -> Awaited | None:
+        """Nodes for `wanted` GPUs where it is known how many each has, else all."""
+        num_nodes, per_node = self._num_nodes, self._gpus_per_node
+        if per_node and wanted is not None:
+            if wanted > num_nodes * per_node:
+                raise InputError(
+                    f"{wanted} devices are asked for, {STATED}={num_nodes}x{per_node} states"
+                    f" {num_nodes * per_node} GPUs: give more nodes, or a smaller --gpus"
+                )
+            num_nodes = math.ceil(wanted / per_node)
+        return Awaited(
+            num_nodes=num_nodes,
+            gpus_per_node=per_node,
+            num_gpus=min(wanted or num_nodes * per_node, num_nodes * per_node),
+            what=self._what,
+            look=self._look,
+        )
+
+    def state(self) -> str:
+        """Nothing: who starts the nodes says it elsewhere."""
+        return ""
+
+    def bill(self) -> str:
+        """Nothing: who starts the nodes ends them."""
+        return ""
+
+
+class Present:
+    """The nodes that are there: nothing says that more will come."""
+
+    def awaited(self, wanted: int | None) -> Awaited | None:
+        """Nothing."""
+        return None
+
+    def state(self) -> str:
+        """Nothing."""
+        return ""
+
+    def bill(self) -> str:
+        """Nothing."""
+        return ""
+
+
+def provider_of(ray: Any, environment: Mapping[str, str] = os.environ) -> NodeProvider:
+    """Where the nodes of the connected cluster come from. A stated number comes before an autoscaler's file.
+
+    Raises:
+        InputError: LAYOUT_SEARCH_NODES is no number of nodes.
+    """
+    if environment.get(STATED, "").strip():
+        return Stated(environment)
+    config = _autoscaler_config(ray)
+    return Autoscaler(config, ray) if config else Present()
+
+
+def _who_starts(environment: Mapping[str, str]) -> tuple[str, str]:
+    """Which nodes are stated, and where to look when they do not come."""
+    if job := environment.get("SLURM_JOB_ID"):
+        return f"of SLURM job {job}", f"`scontrol show job {job}` and the job's output"
+    if cluster := environment.get("RAY_CLUSTER_NAME"):  # KubeRay's operator sets it
+        return f"of the RayCluster {cluster}", f"`kubectl get pods -l ray.io/cluster={cluster}`"
+    return f"that {STATED} states", "each node's `ray start`"
+
+
+def _autoscaler_config(ray: Any) -> Mapping[str, Any]:
+    """The cluster file that the autoscaler on the head reads, empty where there is none."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from trainers import node
+
+    nodes: Sequence[Mapping[str, Any]] = ray.nodes()
+    head = next((each for each in nodes if each["Alive"] and _HEAD in each["Resources"]), None)
+    if head is None:
+        return {}
+    there = NodeAffinitySchedulingStrategy(head["NodeID"], soft=False)
+    asked = ray.remote(node.autoscaling).options(num_cpus=0, scheduling_strategy=there)
+    return ray.get(asked.remote(ray.get_runtime_context().gcs_address), timeout=120) or {}
+
+
+def _autoscaler_state(ray: Any) -> str:
+    from ray.autoscaler.v2.utils import is_autoscaler_v2
+    from ray.experimental.internal_kv import _internal_kv_get  # pyright: ignore[reportPrivateUsage]
+
+    starting: Counter[str] = Counter()
+    failed: list[str] = []
+    with contextlib.suppress(Exception):  # words for people: without them the waiting goes on
+        if is_autoscaler_v2():
+            from ray.autoscaler.v2.sdk import get_cluster_status
+
+            status = get_cluster_status(ray.get_runtime_context().gcs_address)
+            for launch in status.pending_launches:
+                starting["launching"] += launch.count
+            starting.update((each.details or "starting").lower() for each in status.pending_nodes)
+            failed = [each.details or "a launch failed" for each in status.failed_launches]
+        else:
+            report = json.loads(_internal_kv_get("__autoscaling_status") or "{}").get("autoscaler_report", {})
+            starting["launching"] = sum(report.get("pending_launches", {}).values())
+            starting.update(each[2].lower() for each in report.get("pending_nodes", ()))
+            failed = [f"{each[1]} failed" for each in report.get("failed_nodes", ())]
+    words = [f"{count} {state}" for state, count in starting.items() if count]
+    return ", ".join([*words, *(each.splitlines()[0][:160] for each in failed[-1:])])

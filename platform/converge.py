@@ -1,0 +1,91 @@
+"""`python -m platform.converge STUDY|LAYOUT|CHANGES...`: trains strategies on the same tokens and compares their loss.
+
+    python -m platform.converge gpt2-1 optimizer=adafactor grad_accum=256 --data tokens --steps 2000 --seeds 3
+    python -m platform.converge fsdp.json engine=deepspeed,zero_stage=2 engine=ddp,optimizer=adafactor grad_accum=256 \\
+        --data tokens --steps 5000
+
+CHANGES are axes with values, as `--set` of a search takes them, to the first study or layout file. Each strategy has a
+learning rate of its own, searched by short trainings. The same command goes on where it was ended.
+Exit codes: 0 compared, 2 bad input, 3 the cluster is at fault, 130 interrupted.
+"""
+
+import argparse
+import contextlib
+from collections.abc import Callable, Sequence
+
+from platform.common.errors import ClusterError, InputError, Parser, one_line
+from platform.common.say import say
+from platform.common.signals import INTERRUPTED, exit_with, interruptible
+from platform.converging.options import ConvergeOptions
+from platform.study.folder import FOLDER_HELP, default_folder, user_path
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    made = Parser(
+        prog="python -m platform.converge", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = made.add_argument
+    add("targets", nargs="+", metavar="STUDY|FILE|CHANGES", help="a study whose winner is trained, a layout.json, or"
+        " changes to the first of these, as in optimizer=adafactor,learning_rate=1e-3")  # fmt: skip
+    add("--steps", type=_at_least(1), required=True, metavar="N", help="optimizer steps of the first strategy; the"
+        " others train on as many tokens")  # fmt: skip
+    add("--data", metavar="PATH", help="token files that platform.prepare made (default: the recipe's data)")
+    add("--seeds", type=_at_least(1), default=1, metavar="K", help="trainings of each strategy (default: %(default)s);"
+        " intervals take 2 at the least")  # fmt: skip
+    add("--rates", type=_at_least(0), default=5, metavar="N", help="learning rates tried for each recipe by short"
+        " trainings at most; 0 takes the first's by the square root of the batch (default: %(default)s)")  # fmt: skip
+    add("--val-tokens", type=_at_least(1), metavar="N", help="tokens at the end of the data that are held out (default:"
+        " 5 %%, at most a million)")  # fmt: skip
+    add("--out", metavar="FOLDER", help="the comparison's folder (default: `convergence` beside the first layout)")
+    add("--studies", default=default_folder(), metavar="DIR", help=FOLDER_HELP)
+    add("--address", metavar="HOST:PORT", help='Ray to run on, "local" for one of its own')
+    add("--json", action="store_true", help="print the comparison as JSON, alone on standard output")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    try:
+        options = parse(argv)
+        from platform.converging import session  # what `--help` need not wait for
+
+        with interruptible():
+            return session.converge(options)
+    except InputError as error:
+        say(f"error: {one_line(error)}")
+        return InputError.exit_code
+    except ClusterError as error:
+        say(f"cluster fault: {one_line(error)}")
+        return ClusterError.exit_code
+    except KeyboardInterrupt:
+        say("Interrupted: the same command goes on.")
+        return INTERRUPTED
+
+
+def parse(argv: Sequence[str] | None = None) -> ConvergeOptions:
+    """The options that these arguments mean.
+
+    Raises:
+        InputError: an argument is unknown, or a value is not one.
+    """
+    values = vars(parser().parse_args(argv))
+    values["targets"] = tuple(values["targets"])
+    values["studies"] = user_path(values["studies"]).absolute()
+    values["out"] = values["out"] and user_path(values["out"]).absolute()
+    return ConvergeOptions(**values)
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        with contextlib.suppress(ValueError, OverflowError):
+            value = float(text)
+            if value == int(value) and least <= value <= 2**62:
+                return int(value)
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
+
+    return number
+
+
+if __name__ == "__main__":
+    exit_with(main)

@@ -1,0 +1,91 @@
+"""What the trainings of a comparison came to: the answer, the picture, the figures as JSON, MLflow."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from platform.common.say import say
+from platform.common.text import count, plural
+from platform.converging.curves import Curves, read_curves
+from platform.converging.mlflow_runs import Comparison, log_comparison
+from platform.converging.picture import draw
+from platform.converging.rates import Rate
+from platform.converging.strategies import Strategy
+from platform.converging.verdict import Verdict, best_by_time, compare, sentences
+from platform.study.replace import replacing
+
+RESULT, PICTURE = "convergence.json", "convergence.png"
+
+
+def conclude(
+    out: Path,
+    strategies: Sequence[Strategy],
+    rates: Mapping[str, Rate],
+    *,
+    tokens: int,
+    seeds: int,
+    comparison_id: str,
+    studies: Path,
+    as_object: bool,
+) -> None:
+    """Compares the trainings in `out`, writes picture and figures there, brings MLflow up to date and prints.
+
+    Raises:
+        InputError: a file cannot be written.
+    """
+    trainings: dict[str, dict[int, Curves]] = {
+        each.name: {seed: read_curves(out / each.folder / f"seed-{seed}") for seed in range(seeds)}
+        for each in strategies
+    }
+    verdict = compare(trainings, tokens)
+    lines = answer(verdict, rates)
+    model = strategies[0].recipe.model.name
+    picture = draw(trainings, out / PICTURE, title=f"{model}, {count(tokens)} tokens, {plural(seeds, 'seed')}")
+    result = to_object(verdict, rates, lines)
+    with replacing(out / RESULT) as part:
+        part.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
+    compared = Comparison(
+        id=comparison_id,
+        name=strategies[0].name,
+        model=model,
+        target_loss=verdict.target_loss,
+        lines=tuple(lines),
+        files=(picture, out / RESULT),
+    )
+    look = log_comparison(compared, verdict, studies)
+    if as_object:
+        print(json.dumps(result, allow_nan=False))
+    else:
+        print(*lines, "Files:", f"  {picture}", f"  {out / RESULT}", sep="\n")
+    say(look)
+
+
+def answer(verdict: Verdict, rates: Mapping[str, Rate]) -> list[str]:
+    """The sentences: which strategy is the soonest, each beside the first, and where its learning rate is from."""
+    lines = sentences(verdict)
+    best = best_by_time(verdict)
+    if best is not None and verdict.target_loss is not None:
+        lines.insert(0, f"Soonest at loss {verdict.target_loss:.3f}: {best}.")
+    return [*lines, *(f"{name}: learning rate {rate.value:.3g}, {rate.source}." for name, rate in rates.items())]
+
+
+def to_object(verdict: Verdict, rates: Mapping[str, Rate], lines: Sequence[str]) -> dict[str, Any]:
+    """What `--json` prints and the file of figures holds."""
+    return {
+        "target_loss": verdict.target_loss,
+        "equal_tokens": verdict.equal_tokens,
+        "equal_hours": verdict.equal_hours,
+        "strategies": {
+            name: {
+                "learning_rate": rates[name].value,
+                "learning_rate_source": rates[name].source,
+                "spread": verdict.spread(name),
+                "seeds": {str(seed): dataclasses.asdict(each) for seed, each in of.items()},
+            }
+            for name, of in verdict.marks.items()
+        },
+        "left_out": dict(verdict.left_out),
+        "answer": list(lines),
+    }

@@ -1,0 +1,86 @@
+"""The comparison in MLflow: figures on each training's run, a run of its own with picture and answer, a saved view."""
+
+import dataclasses
+import importlib
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from platform.converging.verdict import Marks, Verdict
+from platform.mirror.client import connected
+from platform.mirror.content import rounded
+from platform.mirror.look import how_to_look, page_server
+from platform.mirror.uri import check_uri, default_uri, shown_uri, without_secrets
+from platform.mirror.views import convergence_address, convergence_view
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """What MLflow is given beside the verdict."""
+
+    id: str
+    name: str
+    model: str
+    """The experiment's name."""
+    target_loss: float | None
+    lines: tuple[str, ...]
+    """The answer."""
+    files: tuple[Path, ...]
+
+
+def log_comparison(compared: Comparison, verdict: Verdict, studies: Path) -> str:
+    """Brings MLflow up to date; what to type and open to look at it, or why it is left behind."""
+    uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(studies))
+    try:
+        return how_to_look(uri, {"losses": _log(compared, verdict, uri)})
+    except Exception as error:  # whatever MLflow raises where the server does not answer or refuses
+        why = without_secrets(" ".join(str(error).split())[:200], uri)
+        return f"MLflow at {shown_uri(uri)} lacks the comparison ({why}): the same command brings it up to date."
+
+
+def _log(compared: Comparison, verdict: Verdict, uri: str) -> str:
+    """Logs everything; the view's address."""
+    client, experiment = connected(uri, compared.model)
+    place = experiment.experiment_id
+    found = client.search_runs([place], f"tags.comparison = '{compared.id}'", max_results=1000)
+    for run in found:
+        tags = run.data.tags
+        if tags.get("role") != "training" or tags.get("strategy") not in verdict.marks:
+            continue
+        of = verdict.marks[tags["strategy"]]
+        marks = of.get(int(run.data.params.get("seed", -1)))
+        if marks is not None:
+            _log_scalars(client, run.info.run_id, _scalars(marks) | _spread(verdict, tags["strategy"]))
+    own = next((run for run in found if run.data.tags.get("role") == "comparison"), None)
+    if own is None:
+        tags = {"comparison": compared.id, "role": "comparison"}
+        own = client.create_run(place, tags=tags, run_name=compared.name)
+    run_id = own.info.run_id
+    client.set_tag(run_id, "mlflow.note.content", "\n\n".join(compared.lines)[:5000])
+    if compared.target_loss is not None:
+        _log_scalars(client, run_id, {"target_loss": compared.target_loss})
+    for path in compared.files:
+        client.log_artifact(run_id, str(path))
+    client.set_terminated(run_id, "FINISHED")
+    view = convergence_view(compared.name, compared.id)
+    client.set_experiment_tag(place, *view.tag)
+    return convergence_address(page_server(uri), place, compared.id)
+
+
+def _scalars(marks: Marks) -> dict[str, float]:
+    return {
+        name: value for name, value in dataclasses.asdict(marks).items() if value is not None and name != "tokens_per_s"
+    }
+
+
+def _spread(verdict: Verdict, strategy: str) -> dict[str, float]:
+    spread = verdict.spread(strategy)
+    return {} if spread is None else {"loss_spread_over_seeds": spread}
+
+
+def _log_scalars(client: Any, run_id: str, values: Mapping[str, float]) -> None:
+    metric: Any = importlib.import_module("mlflow.entities").Metric
+    now_ms = round(time.time() * 1000)
+    client.log_batch(run_id, metrics=[metric(name, rounded(value), now_ms, 0) for name, value in values.items()])

@@ -1,0 +1,178 @@
+"""A comparison from its options to the answer: learning rates, trainings seed by seed, then what they came to."""
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+from platform.cluster.connection import connected
+from platform.cluster.nodes import Place
+from platform.common.errors import InputError
+from platform.common.say import say
+from platform.converging.conclusion import conclude
+from platform.converging.options import ConvergeOptions
+from platform.converging.rates import Rate, Rates, rate_of, short_tokens, try_rates
+from platform.converging.strategies import Strategy, folder_of, read_strategies
+from platform.study.replace import replacing
+from platform.training.options import TrainOptions
+from platform.training.plan import make_plan
+from platform.training.run import check_layouts
+from platform.training.session import opened, train_on
+from platform.training.target import Target
+from trainers.values.codec import identity, to_json
+from trainers.values.training import Plan
+
+
+def converge(options: ConvergeOptions) -> int:
+    """Trains and compares; the exit code.
+
+    Raises:
+        InputError: a mistake of the user's, before any device is touched.
+        ClusterError: the cluster is at fault.
+    """
+    strategies = read_strategies(options)
+    session = Session(options, strategies, folder_of(options))
+    session.check()
+    with session.on_a_cluster():
+        rates = {each.name: session.rate(each) for each in strategies}
+        if code := session.train(rates):
+            return code
+    conclude(
+        session.out,
+        strategies,
+        rates,
+        tokens=session.tokens,
+        seeds=options.seeds,
+        comparison_id=session.comparison_id,
+        studies=options.studies,
+        as_object=options.json,
+    )
+    return 0
+
+
+class Session:
+    """What one call of the command trains."""
+
+    def __init__(self, options: ConvergeOptions, strategies: Sequence[Strategy], out: Path) -> None:
+        self._options, self._strategies, self.out = options, strategies, out
+        self.tokens = options.steps * strategies[0].recipe.tokens_per_step
+        self.comparison_id = identity(str(out))
+        """What the comparison's runs in MLflow are found by."""
+        self._clusters = contextlib.ExitStack()
+        self._place: Place | None = None
+
+    def check(self) -> None:
+        """Refuses what cannot be trained, and makes the folder.
+
+        Raises:
+            InputError: the first such thing.
+        """
+        for each in self._strategies:
+            self._plan(each, each.recipe.learning_rate, self.tokens)
+            if each.recipe.tokens_per_step > self.tokens:
+                raise InputError(
+                    f"{each.name} takes {each.recipe.tokens_per_step:,} tokens a step, the whole comparison has"
+                    f" {self.tokens:,}: give more --steps"
+                )
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"the folder {self.out} cannot be made: {error.strerror}") from error
+
+    @contextlib.contextmanager
+    def on_a_cluster(self) -> Generator[None]:
+        """Within it `rate` and `train` connect to a cluster, once something is left to run."""
+        with self._clusters:
+            yield
+
+    def _connected(self) -> Place:
+        if self._place is None:
+            most = max(each.layout.world_size for each in self._strategies)
+            self._place = self._clusters.enter_context(connected(self._options.address, cpu_workers=most))
+            for each in self._strategies:
+                check_layouts(self._plan(each, each.recipe.learning_rate, self.tokens), self._place.cluster)
+        return self._place
+
+    def rate(self, strategy: Strategy) -> Rate:
+        """The strategy's learning rate: what was decided before, else by trials or the rule."""
+        rates = Rates(self.out / "rates.json")
+        if (known := rates.known(strategy)) is not None:
+            return known
+
+        def losses_of(tried: Sequence[float]) -> list[float]:
+            short = short_tokens(strategy, self.tokens)
+            assert short is not None
+            plans = {rate: self._plan(strategy, rate, short) for rate in tried}
+            return try_rates(self._connected(), plans, self.out / "rates" / strategy.folder)
+
+        first, most = self._strategies[0], self._options.rates
+        rate = rate_of(first, strategy, tokens=self.tokens, most=most, losses_of=losses_of)
+        rates.decide(strategy, rate)
+        say(f"{strategy.name}: learning rate {rate.value:.3g}, {rate.source}.")
+        return rate
+
+    def train(self, rates: dict[str, Rate]) -> int:
+        """Every strategy with one seed, then with the next, as far as that is not done; the exit code."""
+        for seed in range(self._options.seeds):
+            for each in self._strategies:
+                with opened(self._train_options(each, rates[each.name].value, seed)) as training:
+                    if training.is_complete:
+                        continue
+                    name = f"{each.name}, seed {seed}"
+                    say(f"{name}:")
+                    tags = {"comparison": self.comparison_id, "strategy": each.name}
+                    if code := train_on(self._connected(), training, name=name, tags=tags):
+                        return code
+        return 0
+
+    def _train_options(self, strategy: Strategy, rate: float, seed: int) -> TrainOptions:
+        folder = self.out / strategy.folder
+        file = folder / "layout.json"
+        folder.mkdir(parents=True, exist_ok=True)
+        parts = {"recipe": strategy.recipe, "layout": strategy.layout, "batch": strategy.batch}
+        with replacing(file) as part:
+            part.write_text(json.dumps({name: to_json(value) for name, value in parts.items()}, indent=2) + "\n")
+        options = self._common(str(file), rate, self.tokens)
+        return dataclasses.replace(options, out=folder / f"seed-{seed}", seed=seed)
+
+    def _plan(self, strategy: Strategy, rate: float, tokens: int) -> Plan:
+        """The plan of a training with seed 0, checked without a device.
+
+        Raises:
+            InputError: it cannot be trained so.
+        """
+        target = Target(
+            name=strategy.name,
+            folder=self.out,
+            layout=strategy.layout,
+            recipe=strategy.recipe,
+            batch=strategy.batch,
+        )
+        return make_plan(self._common(strategy.name, rate, tokens), target, None)
+
+    def _common(self, target: str, rate: float, tokens: int) -> TrainOptions:
+        """What all trainings share: data, schedule, held-out loss."""
+        options = self._options
+        unset: dict[str, Any] = dict.fromkeys(
+            ("data_order", "recipe", "warmup_tokens", "decay_tokens", "final_share", "val_every", "val_data",
+             "start_from", "checkpoint_steps")
+        )  # fmt: skip
+        return TrainOptions(
+            target=target,
+            studies=options.studies,
+            tokens=tokens,
+            out=self.out,
+            data=options.data,
+            learning_rate=rate,
+            lr_schedule="cosine",
+            val_tokens=options.val_tokens,
+            phases=(),
+            seed=0,
+            checkpoint_s=600.0,
+            keep=1,
+            address=options.address,
+            json=False,
+            **unset,
+        )

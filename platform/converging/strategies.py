@@ -1,0 +1,129 @@
+"""What is compared: layouts with their recipes and batch points, from studies, files and changes to the first."""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from platform.common.errors import InputError
+from platform.converging.options import ConvergeOptions
+from platform.training.target import Target, read_target
+from search_spaces.space import Space
+from trainers.support import standing_refusal
+from trainers.values.axes import axes_of
+from trainers.values.batch import BatchPoint
+from trainers.values.layout import AXES, Layout
+from trainers.values.recipe import Recipe
+
+_OF_AN_ENGINE = ("zero_stage", "grad_sync")
+"""What another engine may not have, and fills in by itself."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Strategy:
+    """One curve of the comparison: what is trained, and what it is called."""
+
+    name: str
+    recipe: Recipe
+    layout: Layout
+    batch: BatchPoint
+
+    @property
+    def folder(self) -> str:
+        """The name as a folder's."""
+        return re.sub(r"[^A-Za-z0-9=._-]+", "_", self.name)
+
+    @property
+    def mathematics(self) -> Recipe:
+        """The recipe without what the comparison changes by itself: strategies that agree in it share a rate."""
+        return dataclasses.replace(self.recipe, learning_rate=1.0, seed=0)
+
+
+def read_strategies(options: ConvergeOptions) -> list[Strategy]:
+    """The strategies in the user's order.
+
+    Raises:
+        InputError: one cannot be read or cannot run, two have one name, or they train unlike models.
+    """
+    strategies: list[Strategy] = []
+    for text in options.targets:
+        if "=" in text and not text.endswith(".json"):
+            if not strategies:
+                raise InputError(f"{text} changes the first study or layout file, and none stands before it: name one")
+            strategies.append(_changed(strategies[0], text))
+        else:
+            strategies.append(_of_target(read_target(text, options.studies, None), text))
+    names = [each.folder for each in strategies]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(f"two strategies are called {twice}: give each once, or rename a file")
+    first = strategies[0]
+    for each in strategies[1:]:
+        if (each.recipe.model, each.recipe.seq_len) != (first.recipe.model, first.recipe.seq_len):
+            raise InputError(
+                f"losses compare between equal models and lengths: {first.name} trains {first.recipe.model.name} at"
+                f" {first.recipe.seq_len}, {each.name} {each.recipe.model.name} at {each.recipe.seq_len}"
+            )
+    return strategies
+
+
+def folder_of(options: ConvergeOptions) -> Path:
+    """The comparison's folder.
+
+    Raises:
+        InputError: the first target cannot be read.
+    """
+    if options.out is not None:
+        return options.out
+    return read_target(options.targets[0], options.studies, None).folder.with_name("convergence")
+
+
+def _of_target(target: Target, text: str) -> Strategy:
+    if target.recipe is None:
+        raise InputError(f"{text} holds a layout without a recipe: give the layout.json of a search, or a study")
+    batch = target.batch or BatchPoint.of(target.recipe, target.layout, 1)
+    return Strategy(name=target.name, recipe=target.recipe, layout=target.layout, batch=batch)
+
+
+def _changed(first: Strategy, text: str) -> Strategy:
+    """The first strategy with the changes of `text`, such as "engine=ddp,optimizer=adafactor", as `--set` reads them.
+
+    What the change makes impossible falls back to the default: an engine's own options and degrees are not another's.
+    """
+    changes = [part.strip() for part in text.split(",")]
+    named = {part.partition("=")[0] for part in changes}
+    declared = axes_of(Layout)
+    own = {name: getattr(first.layout, name) for name in declared}
+    free = {name: value for name, value in own.items() if name not in AXES}
+    kernels = {name: free[name] for name in free if name not in _OF_AN_ENGINE and not declared[name].of_some_engines}
+    why = ""
+    for axes in (own, free, {**kernels, "engine": own["engine"]}):
+        try:
+            return _in_space(first, text, changes, {k: v for k, v in axes.items() if k not in named or k == "engine"})
+        except ValueError as error:
+            why = why or str(error)
+    raise InputError(f"{text} cannot run beside {first.name}: {why}")
+
+
+def _in_space(first: Strategy, text: str, changes: Sequence[str], axes: Mapping[str, Any]) -> Strategy:
+    """The one candidate of the space that has these axes and changes.
+
+    Raises:
+        ValueError: there is none.
+    """
+    space = Space(
+        name=first.name,
+        summary="what the comparison changes",
+        recipe=first.recipe,
+        axes={name: (value,) for name, value in axes.items()},
+        micro_batches=(first.batch.micro_batch,),
+    ).with_changes(changes)
+    found, _ = space.candidates(first.layout.world_size)
+    if len(found) > 1:
+        raise InputError(f"{text} means {len(found)} strategies: give one value for each axis")
+    candidate = found[0]
+    if why := standing_refusal(candidate.recipe, candidate.layout, candidate.layout.world_size):
+        raise ValueError(why)
+    batch = candidate.batch_points()[0]
+    recipe = candidate.recipe.of_batch(batch.global_batch(candidate.layout))
+    return Strategy(name=text, recipe=recipe, layout=candidate.layout, batch=batch)

@@ -1,0 +1,105 @@
+"""Where batch points lie among each other: the features over which what some measured teaches about the others.
+
+A point's place is made of its axes, whatever these are: a name counts as a switch, a number by its doublings. So points
+share what is learned over engines, kernels and degrees, and a new axis needs no line here.
+"""
+
+import dataclasses
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from platform.cost_model import constants
+from platform.cost_model.columns import Array, Columns
+from platform.cost_model.predict import SHARE_SIGMA, Prediction, under_the_host_s
+
+Index = npt.NDArray[np.int64]
+
+SWITCH_SIGMA = constants.number("places", "SWITCH_SIGMA")
+DOUBLING_SIGMA = constants.number("places", "DOUBLING_SIGMA")
+PART_SHARE = constants.number("places", "PART_SHARE")
+UNKNOWN = 5.0
+"""How many times wider all of these are where nothing predicts the time."""
+MICRO_BATCH = "micro_batch"
+"""The axis, where rows have it, that tells recorded results of one rung apart; the rungs themselves say it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Places:
+    """Arrays of one row a point."""
+
+    effects: npt.NDArray[np.float32]
+    """[points, features]: each scaled by the prior deviation of its effect, which is linear."""
+    place: npt.NDArray[np.float32]
+    """[points, axes]: coordinates of what is left, which is smooth."""
+    host_share: Array
+    """Share of the predicted step that grows and shrinks with the host's speed: there figures scatter."""
+    sigma: Array
+    """Log deviation of the predicted step time; zeros where nothing predicts it."""
+
+    def __len__(self) -> int:
+        return len(self.sigma)
+
+
+def places_of(
+    axes: Sequence[Mapping[str, Any]],
+    owner: Index,
+    micro_batch: Index,
+    columns: Columns | None = None,
+    prediction: Prediction | None = None,
+) -> Places:
+    """The places of points that have the axes of their `owner` among `axes`; `columns` and `prediction` have a row a
+    point, None where nothing is predicted."""
+    switches, numbers = _axes(axes)
+    predicted = columns is not None and prediction is not None and len(owner) > 0
+    scale = 1.0 if columns is not None else UNKNOWN
+    doublings = np.log2(np.maximum(micro_batch, 1))[:, None]
+    numbers = np.concatenate([numbers[owner], doublings - _mean(doublings)], axis=1)
+    effects = [scale * SWITCH_SIGMA * switches[owner], scale * DOUBLING_SIGMA * numbers]
+    host_share, sigma = np.zeros(len(owner)), np.zeros(len(owner))
+    if predicted and columns is not None and prediction is not None:
+        step = prediction.step
+        parts = [PART_SHARE * each * getattr(step, part) / step.total_s for part, each in SHARE_SIGMA.items()]
+        effects.append(np.stack(parts, axis=1))
+        host_share, sigma = under_the_host_s(columns, step) / step.total_s, prediction.sigma
+    return Places(
+        effects=np.concatenate(effects, axis=1).astype(np.float32),
+        place=np.concatenate([switches[owner], numbers], axis=1).astype(np.float32),
+        host_share=host_share,
+        sigma=sigma,
+    )
+
+
+def _axes(rows: Sequence[Mapping[str, Any]]) -> tuple[Array, Array]:
+    """[rows, values of names] as 0 and 1, and [rows, numbers] in doublings from their mean.
+
+    Axes of a single value say nothing and are left out.
+    """
+    switches: list[Array] = []
+    numbers: list[Array] = []
+    for axis in rows[0] if rows else ():
+        if axis == MICRO_BATCH:
+            continue
+        codes, names = codes_of([row.get(axis, "") for row in rows])
+        if len(names) < 2:
+            continue
+        if all(isinstance(name, (int, float)) for name in names):
+            known = np.log2(1.0 + np.array([float(str(name)) for name in names]))[codes][:, None]
+            numbers.append(known - _mean(known))
+        else:
+            switches.append(np.eye(len(names))[codes])
+    empty = np.zeros((len(rows), 0))
+    return np.concatenate([empty, *switches], axis=1), np.concatenate([empty, *numbers], axis=1)
+
+
+def codes_of(values: Sequence[Hashable]) -> tuple[Index, list[Hashable]]:
+    """Each value as its place among the distinct ones, and these in order of first appearance."""
+    known: dict[Hashable, int] = {}
+    codes = np.array([known.setdefault(value, len(known)) for value in values], dtype=np.int64)
+    return codes, list(known)
+
+
+def _mean(values: Array) -> float:
+    return float(values.mean()) if len(values) else 0.0

@@ -1,0 +1,195 @@
+"""What measurements teach of points not yet measured: a Gaussian process over the prediction's residuals.
+
+A residual is log(measured / predicted). It is taken for the sum of an error common to all points, effects that are
+linear in features (values of an axis, doublings, shares of a step's parts), a smooth rest over the points' places, and
+noise (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, sections 2.2, 2.7 and 5.4). One prior
+serves the guided search, `validate --calibrate`, a study's forecasts and projections.
+
+Who measures what is predicted fastest measures more often a point that was predicted too fast: a part of its residual,
+in proportion to its zero-shot deviation, is the point's and not the others' (the winner's curse). A measurement far off
+all that the others say is a stall of the machine, or a layout of its own: its noise is that of a Student t distribution
+(Lange, Little, Taylor, JASA 1989, by reweighting).
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from platform.cost_model import constants
+from platform.cost_model.columns import Array
+from platform.cost_model.places import Index, Places
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Prior:
+    """Deviations of a residual, in log space."""
+
+    common: float
+    effects: float
+    """Times that of each effect, which stands in the places."""
+    smooth: float
+    noise: float
+    """Of what differs from point to point without a pattern, the measurement's own error included."""
+    host: float = 0.0
+    """The same of a step that is all the host's: times its share of a step."""
+    point: float = 0.0
+    """The same in proportion to the point's predicted deviation."""
+    tail: float = math.inf
+    """Degrees of freedom of the noise's Student t distribution; infinite for a normal one."""
+
+
+NOISE_SIGMA = constants.number("regression", "NOISE_SIGMA")
+TIME = Prior(
+    common=constants.number("regression", "COMMON_SIGMA"),
+    effects=1.0,
+    smooth=constants.number("regression", "SMOOTH_SIGMA"),
+    noise=NOISE_SIGMA,
+    host=constants.number("regression", "HOST_SIGMA"),
+    point=constants.number("regression", "POINT_SHARE"),
+    tail=constants.number("regression", "TAIL"),
+)
+"""Of step times that the cost model predicts."""
+LENGTH = constants.number("regression", "LENGTH")
+SCALES = (0.5, 1.0, 2.0)
+"""How much better or worse than usual the prediction may be in one study; the likeliest is taken."""
+ROUNDS = 5
+"""Of reweighting."""
+MOST_SURPRISE = 4.0
+"""Deviations beyond which a surprise says no more of the others' scatter."""
+TEACHERS = 384
+"""Most measurements that a regression learns from: its time grows with their cube, a study may have ten thousand."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Learned:
+    """The posterior over the residuals of all places."""
+
+    places: Places
+    prior: Prior
+    index: Index
+    """Of the places that were measured."""
+    residuals: Array
+    inverse: Array
+    """Of the measured residuals' covariance, noise included."""
+    likelihood: float = 0.0
+    """Logarithm of the marginal likelihood of the residuals."""
+
+    @property
+    def pull(self) -> Array:
+        """What each measured residual adds to the posterior's mean, by its covariance with a point."""
+        return self.inverse @ self.residuals
+
+    def roughly(self) -> Array:
+        """The posterior's mean at every point, but for the smooth rest: cheap for a whole space."""
+        if not len(self.index):
+            return np.zeros(len(self.places))
+        pull = self.pull
+        slope = self.prior.effects**2 * (self.places.effects[self.index].T.astype(np.float64) @ pull)
+        linear = np.asarray(self.places.effects @ slope.astype(np.float32), dtype=np.float64)
+        return self.prior.common**2 * float(pull.sum()) + linear
+
+    def at(self, index: Index) -> tuple[Array, Array]:
+        """Mean and covariance [points, points] at a few points, noise apart."""
+        cross = _kernel(self.places, index, self.index, self.prior)
+        own = _kernel(self.places, index, index, self.prior)
+        return cross @ self.pull, own - cross @ self.inverse @ cross.T
+
+    def each(self, index: Index) -> tuple[Array, Array]:
+        """Mean and deviation at each of many points, noise apart."""
+        cross = _kernel(self.places, index, self.index, self.prior)
+        variance = _variance(self.places, index, self.prior) - ((cross @ self.inverse) * cross).sum(axis=1)
+        return cross @ self.pull, np.sqrt(np.maximum(variance, 0.0))
+
+    def noise_variance(self, index: Index) -> Array:
+        """Variance of what no other point tells of each point. What the measured ones scatter by, over what was
+        expected of them, holds of the others too: wider as well as narrower."""
+        squares = np.minimum(self.left_out() ** 2 * np.diag(self.inverse), MOST_SURPRISE**2)
+        weight = self.prior.tail if math.isfinite(self.prior.tail) else 0.0
+        scatter = (weight + squares.sum()) / (weight + len(squares)) if weight + len(squares) else 1.0
+        return _noise(self.places, index, self.prior) * scatter
+
+    def left_out(self) -> Array:
+        """Residual of each measured point less what the others say of it (section 5.4.2)."""
+        return self.pull / np.diag(self.inverse) if len(self.index) else np.zeros(0)
+
+
+def learn(
+    places: Places,
+    index: Index,
+    residuals: Array,
+    prior: Prior = TIME,
+    waited: Array | None = None,
+    noise: Array | float = 0.0,
+) -> Learned:
+    """The posterior after the points of `index` had `residuals`, at the likeliest of `SCALES`.
+
+    `waited` is the share of each one's step in which its device was seen to wait, `noise` a further deviation of each.
+    """
+    nothing = Learned(
+        places=places, prior=prior, index=index, residuals=residuals, inverse=np.zeros((0, 0)), likelihood=-math.inf
+    )
+    if not len(index):
+        return nothing
+    variance = _noise(places, index, prior, waited) + np.square(noise)
+    unscaled = _kernel(places, index, index, prior)
+    best = nothing
+    for scale in SCALES if len(index) > 1 else (1.0,):
+        inverse, likelihood = _weighed(scale**2 * unscaled, variance, residuals, prior.tail)
+        if likelihood > best.likelihood:
+            scaled = dataclasses.replace(
+                prior, common=scale * prior.common, effects=scale * prior.effects, smooth=scale * prior.smooth
+            )
+            best = dataclasses.replace(best, prior=scaled, inverse=inverse, likelihood=likelihood)
+    return best
+
+
+def _weighed(kernel: Array, noise: Array, residuals: Array, tail: float) -> tuple[Array, float]:
+    """(inverse covariance of the residuals, log likelihood), the noise of each as a Student t has it."""
+    weights = np.ones(len(residuals))
+    inverse = np.linalg.inv(kernel + np.diag(noise))
+    for _ in range(ROUNDS if math.isfinite(tail) and len(residuals) > 1 else 0):
+        diagonal = np.diag(inverse)
+        left_out = inverse @ residuals / diagonal
+        # Of the variance without the point's own weight.
+        variance = 1 / diagonal - noise / weights + noise
+        before, weights = weights, np.minimum((tail + 1) / (tail + left_out**2 / variance), 1.0)
+        inverse = np.linalg.inv(kernel + np.diag(noise / weights))
+        if np.abs(weights - before).max() < 0.01:
+            break
+    _, log_determinant = np.linalg.slogdet(inverse)
+    likelihood = -0.5 * float(residuals @ inverse @ residuals) + 0.5 * float(log_determinant)
+    return inverse, likelihood - 0.5 * len(residuals) * math.log(2 * math.pi)
+
+
+def _kernel(places: Places, rows: Index, others: Index, prior: Prior) -> Array:
+    """common^2 + effects^2 x linear + smooth^2 x RBF."""
+    a, b = (places.place[index].astype(np.float64) / LENGTH for index in (rows, others))
+    apart = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2 * a @ b.T
+    linear = places.effects[rows].astype(np.float64) @ places.effects[others].astype(np.float64).T
+    smooth = prior.smooth**2 * np.exp(-0.5 * np.maximum(apart, 0.0))
+    return prior.common**2 + prior.effects**2 * linear + smooth
+
+
+def _variance(places: Places, index: Index, prior: Prior) -> Array:
+    linear = (places.effects[index].astype(np.float64) ** 2).sum(axis=1)
+    return prior.common**2 + prior.smooth**2 + prior.effects**2 * linear
+
+
+def _noise(places: Places, index: Index, prior: Prior, waited: Array | None = None) -> Array:
+    host_share = places.host_share[index]
+    if waited is not None:
+        host_share = np.maximum(host_share, waited)
+    return prior.noise**2 + (prior.host * host_share) ** 2 + (prior.point * places.sigma[index]) ** 2
+
+
+def teachers(away: Array) -> Index:
+    """Places of at most `TEACHERS` of the measurements: half are those least `away` from what is to be decided, the
+    best time or the edge of memory; the others lie evenly among the rest.
+    """
+    if len(away) <= TEACHERS:
+        return np.arange(len(away))
+    order = np.argsort(away, kind="stable")
+    near, rest = order[: TEACHERS // 2], np.sort(order[TEACHERS // 2 :])
+    spread = rest[np.linspace(0, len(rest) - 1, TEACHERS - len(near)).astype(np.int64)]
+    return np.sort(np.concatenate([near, spread]))

@@ -1,0 +1,50 @@
+"""The columns that follow from the software that runs a layout: this project's trainer, or a published run's stack."""
+
+from platform.cost_model import constants
+from platform.cost_model.stacks import fact
+
+ROUNDING = constants.words("features", "ROUNDING")
+TENSOR_OVERLAP = constants.number("features", "TENSOR_OVERLAP")
+
+THIS_PROJECT_COLUMNS = {
+    "checkpoint_blocks": 1.0,
+    "kept_checkpoints": 1.0,
+    "repeats_core_alone": 0.0,
+    "reduces_whole": 1.0,
+    "metric_losses": 0.0,
+    "dropout": 0.0,
+    "blocking": 0.0,
+    "rounding": ROUNDING["expandable"],
+    "unfused_norm_passes": 0.0,
+    "unfused_norm_bytes": 0.0,
+    "rope_saved_bytes": 0.0,
+    "keeps_gathered": 0.0,
+    "block_host": 0.0,
+    "block_host_backward": 0.0,
+    "host_skew": 0.0,
+    "host_pipe": 0.0,
+    "tensor_overlap": 0.0,
+    "cuts_by_cost": 0.0,
+    "stack_sigma": 0.0,
+}
+"""What this project's trainer does that no layout of it states otherwise: its stack."""
+
+STACK_HOST = ("block_host", "block_host_backward", "host_skew", "host_pipe")
+"""Columns of a stack's host time."""
+
+
+def stack_costs(software: str, tp_overlap: str = "") -> dict[str, float]:
+    """The columns that hold of every run of `software`; `tp_overlap` is what a row says of it, "" for nothing."""
+    overlap = float(fact(software, "tensor_overlap", 0.0)) if tp_overlap != "no" else 0.0
+    return {
+        "rope_saved_bytes": float(fact(software, "rope_saved_bytes", 0.0)),
+        "keeps_gathered": float(fact(software, "keeps_gathered", False)),
+        "block_host": float(fact(software, "host_forward_s", 0.0)),
+        "block_host_backward": float(fact(software, "host_backward_s", 0.0)),
+        "host_skew": float(fact(software, "host_skew_s", 0.0)),
+        "host_pipe": float(fact(software, "host_pipe_s", 0.0)),
+        "tensor_overlap": TENSOR_OVERLAP if tp_overlap == "yes" else overlap,
+        "cuts_by_cost": float(fact(software, "stages_by_cost", False)),
+        "metric_losses": float(fact(software, "metric_losses", 0.0)),
+        "stack_sigma": float(fact(software, "sigma", 0.0)),
+    }

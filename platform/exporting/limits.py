@@ -1,0 +1,79 @@
+"""What of a layout and recipe another program cannot carry: refused where nothing comes near it, else named."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from trainers.architectures import architecture_of
+from trainers.values.axes import axes_of
+from trainers.values.layout import Layout
+from trainers.values.training import Plan
+
+Program = Literal["accelerate", "deepspeed"]
+
+_IN_ITS_PLACE = {
+    "attention": "transformers' own {attention} attention",
+    "loss": "a loss over all logits at once, which takes more memory",
+    "compile": "nothing is compiled",
+    "checkpointing": "every block is checkpointed, which takes more time",
+    "offload": "nothing lies in host memory",
+    "reshard": "parameters are spread over all shards",
+    "prefetch": "accelerate's own prefetching",
+    "bucket_mib": "buckets of the program's own size",
+}
+"""Axis -> what runs where the program cannot do it."""
+
+
+def refusal(plan: Plan, program: Program) -> str | None:
+    """Why the program cannot train the plan at all, in one sentence; None where it can."""
+    if len(plan.phases) > 1:
+        return f"{program} has one batch in a training, got {len(plan.phases)} phases: export it --to torchrun"
+    layout, model = plan.phases[0].layout, plan.recipe.model
+    if layout.model_parallel > 1:
+        return f"{program} splits no model as {layout.degrees} does: export it --to torchrun"
+    if layout.is_hybrid:
+        return f"the export for {program} has no {layout.replicas}: export it --to torchrun"
+    if (layout.engine == "deepspeed") != (program == "deepspeed"):
+        other = "deepspeed" if layout.engine == "deepspeed" else "accelerate"
+        return f"a layout of {layout.rules.title} is not one of {program}: export it --to {other}"
+    if model.embedding_norm and not architecture_of(model.architecture).embedding_norm:
+        return f"transformers' {model.architecture} has no norm after the embedding, got {model.name} with one"
+    return None
+
+
+def attention_name(plan: Plan) -> str:
+    """The `attn_implementation` of transformers that comes nearest to the layout's."""
+    layout = plan.phases[0].layout
+    if layout.attention == "eager" or architecture_of(plan.recipe.model.architecture).position == "alibi":
+        return "eager"
+    return "sdpa"
+
+
+def not_carried(plan: Plan, program: Program) -> Iterator[str]:
+    """A line for each thing that the program does otherwise, with what it does in its place."""
+    layout, recipe = plan.phases[0].layout, plan.recipe
+    carried = _carried(layout, program)
+    for name, declared in axes_of(Layout).items():
+        if name == "attention":
+            if (nearest := attention_name(plan)) != layout.attention:
+                yield f"{layout.attention} attention: {_IN_ITS_PLACE[name].format(attention=nearest)} in its place"
+        elif layout.is_set(name) and name in _IN_ITS_PLACE and name not in carried:
+            yield f"{declared.words(getattr(layout, name))}: {_IN_ITS_PLACE[name]}"
+    if recipe.compression != "none":
+        yield f"{recipe.compression} compression: gradients are exchanged whole, which is another recipe"
+    half = recipe.compute_precision in ("bf16", "fp16")
+    if layout.engine == "fsdp" and half and recipe.state_precision == "fp32":
+        yield f"sums of gradients over ranks in fp32: accelerate's FSDP2 sums them in {recipe.compute_precision}"
+    if recipe.data_order != "file":
+        yield f"data order {recipe.data_order}: sequences come in the order of the files"
+    if not plan.initial_weights:
+        yield "first weights drawn by name: transformers draws its own (--start-from gives both the same)"
+    yield "held-out losses, checkpoints in the canonical form and MLflow: the script trains and no more"
+
+
+def _carried(layout: Layout, program: Program) -> set[str]:
+    """Axes of which the program does what the layout says."""
+    found = {"grad_sync"} | ({"checkpointing"} if layout.checkpointing == "full" else set())
+    if program == "deepspeed":
+        return found | {"offload", "bucket_mib", "prefetch", "overlap"}
+    found |= {"bucket_mib"} | ({"compile"} if layout.compile == "model" else set())
+    return found | ({"offload"} if layout.offload == "all" else set())

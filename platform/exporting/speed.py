@@ -1,0 +1,144 @@
+"""The speed of an export, run on this machine, beside this project's own trainer on the same steps."""
+
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from platform.common.errors import ClusterError, InputError
+from platform.common.text import figure
+from platform.exporting.formats import LAUNCH, STEPS, Device, write_torchrun
+from platform.training.folder import TrainingFolder, steps_of
+from trainers.values.training import Plan
+
+_WARM_UP = 3
+"""Steps that no speed is made of."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """Some steps from the beginning."""
+
+    losses: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+    @property
+    def step_s(self) -> float:
+        """The median step's seconds, after the first ones."""
+        return statistics.median(self.seconds[_WARM_UP:])
+
+    @property
+    def spread(self) -> float:
+        """Half the distance of the steps' quartiles, as a share of their median."""
+        low, _, high = statistics.quantiles(self.seconds[_WARM_UP:], n=4)
+        return (high - low) / 2 / self.step_s
+
+
+def check_devices(plan: Plan, device: Device, steps: int) -> None:
+    """Refuses what cannot be run here, before any device is touched.
+
+    Raises:
+        InputError: there are too few devices, or too few steps to make a speed of.
+    """
+    if steps < _WARM_UP + 2:
+        raise InputError(f"--run takes at least {_WARM_UP + 2} steps, of which {_WARM_UP} warm up, got {steps}")
+    wanted, here = plan.phases[0].layout.world_size, _num_gpus()
+    if device == "cuda" and here < wanted:
+        raise InputError(
+            f"--run starts {wanted} processes with a GPU each, this machine has {here}: leave --run out, or give"
+            " --device cpu"
+        )
+
+
+def run_plain(out: Path, steps: int, device: Device) -> Run:
+    """Runs an export to another program.
+
+    Raises:
+        ClusterError: it failed; its last words.
+    """
+    _run(out, ["--steps", str(steps)], device)
+    ended = json.loads((out / STEPS).read_text())
+    return Run(losses=tuple(ended["losses"]), seconds=tuple(ended["seconds"]))
+
+
+def run_ours(plan: Plan, steps: int, device: Device) -> Run:
+    """Runs this project's trainer under torchrun, in a folder that is removed.
+
+    Raises:
+        ClusterError: it failed; its last words.
+    """
+    with tempfile.TemporaryDirectory(prefix="layout-export-") as folder:
+        write_torchrun(plan, Path(folder))
+        return run_torchrun(Path(folder), steps, device)
+
+
+def run_torchrun(out: Path, steps: int, device: Device) -> Run:
+    """Runs an export to torchrun, from the beginning or the newest checkpoint.
+
+    Raises:
+        ClusterError: it failed; its last words.
+    """
+    _run(out, ["--steps", str(steps), "--report-s", "0"], device)
+    records = steps_of(TrainingFolder(out).so_far())
+    newest = [each for each in records if each.attempt == records[-1].attempt]
+    return Run(
+        losses=tuple(loss for each in newest for loss in each.losses),
+        seconds=tuple(each.steps_s / len(each.losses) for each in newest for _ in each.losses),
+    )
+
+
+def beside(name: str, theirs: Run, ours: Run, *, tokens_per_step: int) -> str:
+    """The sentence that puts both speeds beside each other."""
+    slower = theirs.step_s / ours.step_s - 1
+    return (
+        f"The same layout in {name}: {abs(slower):.1%} {'slower' if slower >= 0 else 'faster'}:"
+        f" {_speed(theirs, tokens_per_step)}, in this project {_speed(ours, tokens_per_step)}, over"
+        f" {len(theirs.seconds) - _WARM_UP} steps each, one after the other on this machine; loss after"
+        f" {len(theirs.losses)} steps {theirs.losses[-1]:.4f} and {ours.losses[len(theirs.losses) - 1]:.4f}."
+    )
+
+
+def beside_search(run: Run, promised_tokens_per_s: float | None, *, tokens_per_step: int) -> str:
+    """The sentence on this project's trainer under torchrun beside what the search measured."""
+    told = f"Under torchrun, without Ray: {_speed(run, tokens_per_step)}"
+    if promised_tokens_per_s is None:
+        return f"{told}; no search measured this layout."
+    off = tokens_per_step / run.step_s / promised_tokens_per_s - 1
+    return f"{told}, {abs(off):.1%} {'below' if off < 0 else 'above'} the search's {figure(promised_tokens_per_s)}."
+
+
+def _speed(run: Run, tokens_per_step: int) -> str:
+    return f"{figure(tokens_per_step / run.step_s)} tokens/s (±{run.spread:.1%})"
+
+
+def _run(out: Path, options: list[str], device: Device) -> None:
+    done = subprocess.run(
+        [str(out / LAUNCH), *options], env=_environment(device), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        told = next((line for line in lines if "Error" in line or line.startswith(("error:", "rank"))), "")
+        (out / "failed.log").write_text(done.stdout + done.stderr)
+        raise ClusterError(f"{out / LAUNCH} failed ({told[:300] or 'without a word'}): see {out / 'failed.log'}")
+
+
+def _environment(device: Device) -> Mapping[str, str]:
+    found = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    if device == "cpu":
+        found |= {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
+    return found
+
+
+def _num_gpus() -> int:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return pynvml.nvmlDeviceGetCount()
+    except pynvml.NVMLError:
+        return 0

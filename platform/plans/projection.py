@@ -1,0 +1,132 @@
+"""Plans corrected by a study: measured where it measured, predicted with what it taught elsewhere."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from platform.common.errors import InputError
+from platform.common.text import plural
+from platform.cost_model.calibration import calibrate, places_of_rows
+from platform.cost_model.columns import Array, Columns, Mask
+from platform.cost_model.engines import costs
+from platform.cost_model.features import joined
+from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec, find_device, from_cluster
+from platform.cost_model.predict import Z_80, Prediction, predict, take
+from platform.cost_model.regression import NOISE_SIGMA
+from platform.cost_model.software import Point, planned_columns
+from trainers.values.axes import axes_of
+from trainers.values.cluster import Cluster
+from trainers.values.layout import Layout
+from trainers.values.measurement import TIMED, Measurement
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Projection:
+    """The prediction of a plan's points with what a study taught."""
+
+    prediction: Prediction
+    measured: Mask
+    """Points whose step time is the measured one."""
+    sentence: str
+    """What was learned and what was measured, for the user."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Taught:
+    """Step times that a study measured."""
+
+    name: str
+    cluster: Cluster
+    measurements: tuple[Measurement, ...]
+
+    @classmethod
+    def of(cls, name: str, cluster: Cluster, measurements: Sequence[Measurement], software: str) -> "Taught":
+        """The timed ones of `measurements`, those of engines that the cost model knows.
+
+        Raises:
+            InputError: there are none, or plans are for another software than that of studies.
+        """
+        if software != THIS_PROJECT:
+            raise InputError(f"--learn-from names a study of {THIS_PROJECT}, got --software {software}: leave one out")
+        find_device(cluster.device)
+        timed = tuple(
+            each
+            for each in measurements
+            if each.outcome in TIMED and each.step_time_s and not each.repeat and costs(each.layout.engine) is not None
+        )
+        if not timed:
+            raise InputError(f"study {name} has no step time to learn from: name one that measured a layout")
+        return cls(name=name, cluster=cluster, measurements=timed)
+
+    def project(
+        self, points: Sequence[Point], columns: Columns, prediction: Prediction, cluster: ClusterSpec
+    ) -> Projection:
+        """Corrects the `prediction` of `points` on `cluster`."""
+        mine = [(each.recipe, each.layout, each.batch) for each in self.measurements]
+        origin = from_cluster(self.cluster)
+        both = joined([planned_columns(mine, origin), columns])
+        axes = [_axes(point, origin) for point in mine] + [_axes(point, cluster) for point in points]
+        everything = predict(both)
+        steps = np.array([each.step_time_s or 0.0 for each in self.measurements])
+        calibration = calibrate(places_of_rows(axes, both, everything), everything, np.arange(len(mine)), steps)
+        # Memory is the catalogue's capacity of these devices, which the caller may have capped.
+        step = take(calibration.corrected, slice(len(mine), None))
+        corrected = dataclasses.replace(
+            prediction, step=step.step, sigma=step.sigma, low_s=step.low_s, high_s=step.high_s
+        )
+        measured = self._measured_s(points, cluster)
+        known = np.isfinite(measured)
+        errors = f"{calibration.error_before:.1%} off as predicted, {calibration.error_after:.1%} by the others of them"
+        sentence = (
+            f"learned from {plural(len(mine), 'step time')} of {self.name} on {self.cluster.label} ({errors});"
+            f" {_basis(int(known.sum()), len(points), origin, cluster)}"
+        )
+        return Projection(prediction=_with_measured(corrected, measured), measured=known, sentence=sentence)
+
+    def _measured_s(self, points: Sequence[Point], cluster: ClusterSpec) -> Array:
+        """The median step time of each point where these devices measured it, NaN elsewhere."""
+        times: dict[tuple[str, str, int], list[float]] = {}
+        if _same_devices(from_cluster(self.cluster), cluster):
+            for each in self.measurements:
+                key = (each.recipe.id, each.layout.id, each.batch.micro_batch)
+                times.setdefault(key, []).append(each.step_time_s or 0.0)
+        found = [times.get((recipe.id, layout.id, batch.micro_batch)) for recipe, layout, batch in points]
+        return np.array([np.median(each) if each else np.nan for each in found])
+
+
+def _same_devices(a: ClusterSpec, b: ClusterSpec) -> bool:
+    return (a.device.name, a.num_nodes, a.devices_per_node) == (b.device.name, b.num_nodes, b.devices_per_node)
+
+
+def _basis(num_measured: int, num_points: int, origin: ClusterSpec, cluster: ClusterSpec) -> str:
+    """Which step times are measured and which predicted, and what the study says nothing of."""
+    said = f"{num_measured} of {num_points:,} points measured, the others predicted"
+    if not num_measured:
+        said = "every step time predicted"
+    if origin.device.name != cluster.device.name:
+        said += f", {cluster.device.name} from {origin.device.name}"
+    if cluster.num_nodes > 1 and origin.num_nodes == 1:
+        said += "; nothing between nodes was measured"
+    return said
+
+
+def _axes(point: Point, cluster: ClusterSpec) -> dict[str, Any]:
+    """What tells points apart: their layouts' axes, and where they run."""
+    _, layout, _ = point
+    axes = {name: getattr(layout, name) for name in axes_of(Layout)}
+    return {**axes, "device": cluster.device.name, "nodes": cluster.num_nodes}
+
+
+def _with_measured(prediction: Prediction, measured: Array) -> Prediction:
+    """`prediction` with the measured step times in place of its own, and the interval of a measurement."""
+    known = np.isfinite(measured)
+    scale = np.where(known, measured / prediction.step.total_s, 1.0)
+    parts = {field.name: getattr(prediction.step, field.name) * scale for field in dataclasses.fields(prediction.step)}
+    sigma = np.where(known, NOISE_SIGMA, prediction.sigma)
+    step = dataclasses.replace(prediction.step, **parts)
+    width = np.exp(Z_80 * sigma)
+    return dataclasses.replace(
+        prediction, step=step, sigma=sigma, low_s=step.total_s / width, high_s=step.total_s * width
+    )

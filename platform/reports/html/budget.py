@@ -1,0 +1,100 @@
+"""Sections on what training takes: days and device-days against devices, and what the search cost and saved."""
+
+from collections.abc import Iterator, Sequence
+
+from platform.common.text import count, duration, figure, plural
+from platform.finals.result import Result
+from platform.reports import scaling
+from platform.reports.forecast import forecaster_of
+from platform.reports.html.chart import lines
+from platform.reports.html.elements import Section, figures, heading, paragraph, table
+from platform.reports.lessons import lessons
+from trainers.values.measurement import Outcome
+
+
+def days_against_devices(results: Sequence[Result]) -> Section:
+    """The winner of each number of devices: days, device-days, efficiency and cost."""
+    by_recipe: dict[str, list[scaling.Row]] = {}
+    for row in scaling.rows(results):
+        by_recipe.setdefault(row.recipe.id, []).append(row)
+    device = results[0].header.cluster.device_word
+    body = ""
+    for rows in by_recipe.values():
+        won = [row for row in rows if row.best is not None]
+        if not won:
+            continue
+        body += heading(rows[0].recipe.label) if len(by_recipe) > 1 else ""
+        planned = [row for row in won if row.days is not None and row.device_days is not None]
+        counts = sorted({row.num_devices for row in planned})
+        if len(counts) > 1:
+            body += figures(list(_curves(rows[0].recipe.label, device, planned, counts)))
+        elif planned:
+            body += paragraph(
+                f"One number of {device}s was measured: `python -m platform.search --gpus 1,2,4` and a report of its"
+                " study draw the curve.",
+                note=True,
+            )
+        budget = count(rows[0].tokens)
+        header = (
+            "fastest layout",
+            f"{device}s",
+            "tokens/s",
+            "efficiency",
+            f"days for {budget}",
+            f"{device}-days",
+            "cost",
+        )
+        body += table(header, [_cells(row) for row in rows])
+    return Section(id="days", title=f"Days and {device}-days against {device}s", body=body)
+
+
+def _curves(name: str, device: str, planned: Sequence[scaling.Row], counts: Sequence[int]) -> Iterator[tuple[str, str]]:
+    xs, unit = [float(row.num_devices) for row in planned], f"{device}s"
+    days = [("", xs, [row.days or 0.0 for row in planned])]
+    spent = [("", xs, [row.device_days or 0.0 for row in planned])]
+    yield "Days", lines(f"Days, {name}", days, x=unit, y="days", log_x=True, log_y=True, ticks=counts)
+    title = f"{device}-days"
+    yield title, lines(f"{title}, {name}", spent, x=unit, y=title, log_x=True, ticks=counts, zero=True)
+
+
+def _cells(row: scaling.Row) -> list[str]:
+    return [
+        row.best.layout.label if row.best else row.reason,
+        str(row.num_devices),
+        figure(row.tokens_per_s),
+        "" if row.efficiency is None else f"{row.efficiency:.0%}",
+        figure(row.days),
+        figure(row.device_days),
+        figure(row.cost),
+    ]
+
+
+def cost_of_the_search(results: Sequence[Result]) -> Section:
+    """What each search took, how much of its space it ran, and what it taught and saves."""
+    body, rows = "", list[list[str]]()
+    for result in results:
+        history = result.history
+        tried = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
+        coverages = [each.coverage for each in result.of_study if each.coverage]
+        rows.append(
+            [
+                result.header.name,
+                duration(history.wall_s),
+                figure(history.gpu_s / 3600),
+                plural(len(tried), "point"),
+                " + ".join(f"{each.num_tried} of {each.num_layouts}" for each in coverages),
+                str(sum(each.outcome is Outcome.OOM for each in tried)),
+                str(len({each.layout for each in history.measurements if each.outcome is Outcome.SKIPPED})),
+            ]
+        )
+    device = results[0].header.cluster.device_word
+    body += table(
+        ("study", "time", f"{device}-hours", "measured", "layouts tried", "out of memory", "left out as too large"),
+        rows,
+    )
+    for result in results:
+        said = lessons(result, forecaster_of(result.header))
+        if said and len(results) > 1:
+            body += heading(result.header.name)
+        body += "".join(paragraph(sentence) for sentence in said)
+    return Section(id="cost", title="What the search cost, taught and saved", body=body)

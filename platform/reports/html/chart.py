@@ -1,0 +1,106 @@
+"""Charts as SVG that an HTML page can hold: matplotlib's, without its frame of a file."""
+
+import html
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Curve = tuple[str, Sequence[float], Sequence[float]]
+"""A name with its x and y."""
+
+INK, FAINT, GRID = "#1f2937", "#6b7280", "#e5e7eb"
+LINES = ("#0f766e", "#b45309", "#1d4ed8", "#be185d", "#4d7c0f", "#7c3aed", "#0e7490", "#991b1b")
+"""Colours of lines, in order; with more lines they begin anew."""
+_WIDTH_IN = 4.7
+"""A phone shows the chart about this wide: its letters then have their size in points."""
+_SIZE_PT = 8.5
+
+
+def chart(name: str, draw: Callable[["Axes"], None], *, height_in: float = 3.2) -> str:
+    """The SVG of what `draw` draws on one pair of axes; `name` is what a screen reader says."""
+    # Imported here: a report without a page need not wait for it.
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": name, "font.size": _SIZE_PT, "legend.fontsize": 7.5}
+    with matplotlib.rc_context(settings):
+        picture = Figure(figsize=(_WIDTH_IN, height_in), layout="constrained")
+        axes = picture.subplots()
+        draw(axes)
+        plain(axes)
+        file = io.StringIO()
+        picture.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    text = file.getvalue()
+    svg = text[text.index("<svg") :]
+    # Its size is the page's matter; the frame of the viewBox stays.
+    svg = re.sub(r'\s(width|height)="[\d.]+pt"', "", svg, count=2)
+    return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(name)}"', 1)
+
+
+def plain(axes: "Axes") -> None:
+    """Light axes without a frame."""
+    axes.set_axisbelow(True)
+    axes.grid(True, color=GRID, lw=0.6)
+    axes.tick_params(colors=INK, length=0, labelsize=8)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    for label in (axes.xaxis.label, axes.yaxis.label):
+        label.set(color=FAINT, fontsize=8)
+
+
+def lines(
+    name: str,
+    curves: Sequence[Curve],
+    *,
+    x: str,
+    y: str,
+    log_x: bool = False,
+    log_y: bool = False,
+    ticks: Sequence[float] = (),
+    marks: bool = True,
+    zero: bool = False,
+) -> str:
+    """A chart of curves, each a name with its x and y. `ticks` names the values of x; with `zero` y begins at 0."""
+
+    def draw(axes: "Axes") -> None:
+        for number, (label, xs, ys) in enumerate(curves):
+            style = "o-" if marks or len(xs) == 1 else "-"
+            axes.plot(xs, ys, style, color=LINES[number % len(LINES)], ms=4, lw=1.4, label=label)
+        scale(axes, log_x=log_x, log_y=log_y, ticks=ticks)
+        if zero:
+            axes.set_ylim(bottom=0)
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        if len(curves) > 1 or (curves and curves[0][0]):
+            legend_below(axes)
+
+    return chart(name, draw, height_in=3.2 + (0.17 * len(curves) if len(curves) > 1 else 0))
+
+
+def scale(axes: "Axes", *, log_x: bool, log_y: bool, ticks: Sequence[float] = ()) -> None:
+    """Plain figures on both axes, also where they are logarithmic."""
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    plain = FuncFormatter(lambda value, _: f"{value:,.6g}")
+    if log_x:
+        axes.set_xscale("log", base=2 if ticks else 10)
+    if log_y:
+        axes.set_yscale("log")
+    if ticks:
+        axes.set_xticks(ticks, [f"{each:,.10g}" for each in ticks])
+        axes.xaxis.set_minor_locator(NullLocator())
+    else:
+        axes.xaxis.set_major_formatter(plain)
+    axes.yaxis.set_major_formatter(plain)
+    if log_y:
+        axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:,.3g}"))
+        axes.tick_params(axis="y", which="minor", labelsize=7)
+
+
+def legend_below(axes: "Axes") -> None:
+    """The legend below the axes, a line each: names of layouts are as long as the chart."""
+    axes.figure.legend(loc="outside lower left", frameon=False, labelcolor=INK, ncols=1)  # type: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,125 @@
+"""What there is to choose between: the points that no other one beats in every respect."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from platform.finals.result import RecipeResult, Result
+from trainers.values.journal import StudyHeader
+from trainers.values.measurement import Measurement, Outcome
+from trainers.values.recipe import Recipe
+
+_MOST_COMPARED = 2000
+"""Points that are compared with each other, the fastest: that takes their square."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """A batch point that ran well, with the study that it is of."""
+
+    measurement: Measurement
+    header: StudyHeader
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Over all devices."""
+        return self.measurement.tokens_per_s or 0.0
+
+    @property
+    def peak_gib(self) -> float:
+        """Allocated at most, on the fullest device."""
+        return self.measurement.peak_allocated_gib or 0.0
+
+    @property
+    def limit_gib(self) -> float:
+        """What a device may hold."""
+        return self.measurement.cap_gib or self.header.cluster.device_memory_gib
+
+    @property
+    def head_room_gib(self) -> float:
+        """What the peak leaves of it."""
+        return self.limit_gib - self.peak_gib
+
+    @property
+    def device_seconds_per_token(self) -> float:
+        """What a token costs."""
+        return self.measurement.num_devices / self.tokens_per_s
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """All that the studies of a page measured of one recipe."""
+
+    recipe: Recipe
+    parts: tuple[tuple[Result, RecipeResult], ...]
+
+    @property
+    def measurements(self) -> list[Measurement]:
+        """The run that stands for each point, of all studies; skipped ones too."""
+        return [point.representative for _, each in self.parts for point in each.points]
+
+    @property
+    def points(self) -> list[Point]:
+        """The points that ran well."""
+        return [
+            Point(measurement=point.representative, header=result.header)
+            for result, each in self.parts
+            for point in each.points
+            if point.representative.outcome is Outcome.OK and point.representative.tokens_per_s
+        ]
+
+    @property
+    def winners(self) -> list[tuple[Result, RecipeResult, Measurement]]:
+        """Each study's winner, the fewest devices first."""
+        found = [(result, each, each.winner) for result, each in self.parts if each.winner is not None]
+        return sorted(found, key=lambda part: part[2].num_devices)
+
+
+def groups_of(results: Sequence[Result]) -> list[Group]:
+    """The recipes that were measured, each with the studies that measured it, in the order of their appearance."""
+    parts: dict[str, list[tuple[Result, RecipeResult]]] = {}
+    for result in results:
+        for each in result.measured:
+            parts.setdefault(each.recipe.id, []).append((result, each))
+    return [Group(recipe=found[0][1].recipe, parts=tuple(found)) for found in parts.values()]
+
+
+def choices(points: Sequence[Point]) -> dict[str, Point]:
+    """The best point in each respect by its name; of equals the faster one."""
+    if not points:
+        return {}
+    return {
+        "fastest": max(points, key=lambda each: each.tokens_per_s),
+        "cheapest (device time a token)": min(points, key=lambda each: each.device_seconds_per_token),
+        "most head-room": max(points, key=lambda each: (each.head_room_gib, each.tokens_per_s)),
+        "fewest devices": min(points, key=lambda each: (each.measurement.num_devices, -each.tokens_per_s)),
+    }
+
+
+def front(points: Sequence[Point]) -> list[Point]:
+    """The points that no other one beats in speed, device time a token, head-room and number of devices at once, the
+    fastest first.
+    """
+    ordered = sorted(points, key=lambda each: -each.tokens_per_s)[:_MOST_COMPARED]
+    gains = np.array(
+        [
+            (each.tokens_per_s, -each.device_seconds_per_token, each.head_room_gib, -each.measurement.num_devices)
+            for each in ordered
+        ]
+    ).reshape(-1, 4)
+    at_least = (gains[:, None, :] >= gains[None, :, :]).all(axis=2)
+    better = at_least & (gains[:, None, :] > gains[None, :, :]).any(axis=2)
+    beaten: list[bool] = np.asarray(better.any(axis=0)).tolist()
+    return [each for each, lost in zip(ordered, beaten, strict=True) if not lost]
+
+
+def staircase(points: Sequence[Point]) -> tuple[list[float], list[float]]:
+    """The front of speed against memory alone, as GiB and tokens/s: what more memory buys."""
+    gib: list[float] = []
+    speed: list[float] = []
+    for each in sorted(points, key=lambda each: (each.peak_gib, -each.tokens_per_s)):
+        if not speed or each.tokens_per_s > speed[-1]:
+            gib.append(each.peak_gib)
+            speed.append(each.tokens_per_s)
+    return gib, speed

@@ -1,0 +1,53 @@
+"""The section on conditions: what every figure of the page was taken on, each fact once."""
+
+from collections.abc import Mapping, Sequence
+
+from platform.finals.result import Result
+from platform.reports.html.elements import Section, heading, paragraph, table
+from trainers.values.measurement import Conditions, Outcome
+
+
+def conditions(results: Sequence[Result]) -> Section:
+    """Cluster, command, commit, versions and environment of each study, and where measurements differ in them."""
+    body = ""
+    for result in results:
+        header, history = result.header, result.history
+        body += heading(header.name) if len(results) > 1 else ""
+        found = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
+        taken = list(dict.fromkeys(_facts(each.conditions) for each in found if each.conditions))
+        rows = [
+            ["devices", header.cluster.label_under(header.cap_gib)],
+            ["begun", header.at],
+            ["command", " ".join(("python -m platform.search", *header.arguments))],
+            ["commit", header.commit],
+            *([name, value] for name, value in (dict(taken[0]) if taken else {}).items() if name != "commit"),
+        ]
+        for peak in history.peaks[-1:]:
+            spread = f", {peak.spread:.1%} between the fastest and the slowest" if peak.spread else ""
+            rows.append([f"matmul peak, {peak.precision}", f"{peak.tflops:.1f} TFLOP/s a device{spread}"])
+        derived = sum(each.step_time_derived for each in found)
+        rows.append(["measured over", f"{len(found)} points; of {derived} the step time is derived (~)"])
+        held = sorted({reason for each in found for reason in each.held_back_by})
+        if held:
+            rows.append(["clocks were lowered by", ", ".join(held)])
+        body += table(("", ""), rows, words=2)
+        for other in taken[1:]:
+            changed = {name: value for name, value in other if dict(taken[0]).get(name) != value}
+            words = ", ".join(f"{name} {value}" for name, value in changed.items())
+            body += paragraph(f"Some measurements were taken on other conditions: {words}.")
+    return Section(id="conditions", title="Conditions", body=body)
+
+
+def facts_of(taken: Conditions) -> Mapping[str, str]:
+    """The conditions as names with values."""
+    return {
+        "device": f"{taken.device} ({taken.device_memory_gib:.1f} GiB)",
+        "nodes": str(taken.num_nodes),
+        "commit": taken.commit,
+        **taken.versions,
+        **taken.environment,
+    }
+
+
+def _facts(taken: Conditions) -> tuple[tuple[str, str], ...]:
+    return tuple(facts_of(taken).items())

@@ -1,0 +1,218 @@
+"""A second place of a study's journal: a folder, or an address such as s3://BUCKET/PREFIX, so that it outlives a node.
+
+The journal of the study's folder stays the truth. Its finished lines are copied as it grows; on another machine the
+study goes on from the copy. One search at a time writes a copy: one that finds another's lines there copies no more.
+"""
+
+import contextlib
+import os
+import threading
+from collections.abc import Generator
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from platform.common.errors import InputError, one_line
+from platform.common.say import say
+from platform.common.text import plural
+from platform.study.folder import user_path
+from platform.study.journal import JOURNAL
+from platform.study.lock import acquire
+from platform.study.plain_files import read_plain
+from platform.study.replace import replacing
+
+EVERY_S = 10.0
+"""Between two looks at the journal: what a lost machine may cost of the copy."""
+_PROBE = ".layout-search"
+
+
+class _Files(Protocol):
+    """Files of the second place by their names below it. What fails raises an OSError."""
+
+    def size(self, name: str) -> int:
+        """Bytes of the file, 0 where there is none."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """What it holds, nothing where there is none."""
+        ...
+
+    def write(self, name: str, data: bytes) -> None:
+        """Puts `data` in its place: a reader sees all of it or what was there before."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Takes it away."""
+        ...
+
+
+class _Folder:
+    """Files of a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def size(self, name: str) -> int:
+        path = self._path / name
+        return path.stat().st_size if path.exists() else 0
+
+    def read(self, name: str) -> bytes:
+        path = self._path / name
+        return path.read_bytes() if path.exists() else b""
+
+    def write(self, name: str, data: bytes) -> None:
+        path = self._path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path, durably=True) as part:
+            part.write_bytes(data)
+
+    def remove(self, name: str) -> None:
+        (self._path / name).unlink()
+
+
+class _Objects:
+    """Objects below an address that pyarrow knows (s3://, gs://, abfs://): an object appears when it is whole."""
+
+    def __init__(self, address: str) -> None:
+        from pyarrow import fs
+
+        self._files, root = fs.FileSystem.from_uri(address)
+        self._root = root.rstrip("/")
+
+    def size(self, name: str) -> int:
+        return self._files.get_file_info(f"{self._root}/{name}").size or 0
+
+    def read(self, name: str) -> bytes:
+        try:
+            with self._files.open_input_stream(f"{self._root}/{name}") as stream:
+                return bytes(stream.read())
+        except FileNotFoundError:
+            return b""
+
+    def write(self, name: str, data: bytes) -> None:
+        with self._files.open_output_stream(f"{self._root}/{name}") as stream:
+            stream.write(data)
+
+    def remove(self, name: str) -> None:
+        self._files.delete_file(f"{self._root}/{name}")
+
+
+class Copy:
+    """The copy of one study's journal, as PLACE/NAME/journal.jsonl."""
+
+    def __init__(self, place: str, name: str) -> None:
+        """Opens the place, proves that it takes files, and reads what the copy has.
+
+        Raises:
+            InputError: it is no folder and no address that pyarrow knows, or cannot be written or read.
+        """
+        self.place = without_secrets(place)
+        self.name = name
+        self._path = f"{name}/{JOURNAL}"
+        try:
+            self._files: _Files = _Objects(place) if "://" in place else _Folder(user_path(place).absolute())
+            self._files.write(_PROBE, b"\n")
+            self._files.remove(_PROBE)
+            self._copied = self._files.read(self._path)
+        except (OSError, ValueError) as error:  # pyarrow's own errors are kinds of these
+            raise InputError(
+                f"--copy-to {self.place} cannot be used ({one_line(error)[:300]}): give a folder, or an address such as"
+                " s3://BUCKET/PREFIX, and the credentials that its service reads"
+            ) from error
+        self._is_others = self._has_failed = False
+        self._taking = threading.Lock()
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a search began the copy."""
+        return bool(self._copied)
+
+    def fetch(self, studies: Path) -> str:
+        """Brings the journal in `studies` up to the copy, where it is behind or missing; a sentence on it, "" for none.
+
+        Raises:
+            InputError: each has lines that the other lacks, or the folder cannot be written, or is held.
+        """
+        folder = studies / self.name
+        here = _finished(folder / JOURNAL)
+        if here.startswith(self._copied):
+            return ""
+        if not self._copied.startswith(here):
+            raise InputError(
+                f"the study {self.name!r} and its copy in {self.place} each have lines that the other lacks, as after"
+                " two searches that went on with it: move one of them away"
+            )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"the folder {folder} cannot be made: {error.strerror}") from error
+        lock = acquire(folder)
+        try:
+            with replacing(folder / JOURNAL, durably=True) as part:
+                part.write_bytes(self._copied)
+        finally:
+            os.close(lock)
+        new = len(self._copied.splitlines()) - len(here.splitlines())
+        return f"{plural(new, 'line')} of {self.name} came from {self.place}."
+
+    @contextlib.contextmanager
+    def following(self, journal: Path, *, every_s: float = EVERY_S) -> Generator[None]:
+        """Copies what `journal` has and what comes, in a thread of its own, and the rest at the end.
+
+        What cannot be copied is said, and tried again: the journal itself has it.
+        """
+        over = threading.Event()
+
+        def follow() -> None:
+            while not over.wait(every_s):
+                self.take(journal)
+
+        thread = threading.Thread(target=follow, name="copy", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            self.take(journal, last=True)
+
+    def take(self, journal: Path, *, last: bool = False) -> None:
+        """Copies the finished lines of `journal` that are new; nothing once another search wrote the copy."""
+        with self._taking:
+            self._take(journal, last=last)
+
+    def _take(self, journal: Path, *, last: bool) -> None:
+        try:
+            lines = _finished(journal)
+            if self._is_others or len(lines) == len(self._copied):
+                return
+            if self._files.size(self._path) != len(self._copied):
+                self._is_others = True
+                say(
+                    f"Another search wrote the copy of {self.name} in {self.place}: this one copies no more; its own"
+                    " folder has all lines."
+                )
+                return
+            self._files.write(self._path, lines)
+            self._copied, self._has_failed = lines, False
+        except (OSError, InputError) as error:
+            if last or not self._has_failed:
+                what = "its own folder has all lines" if last else "it is tried again"
+                say(
+                    f"The journal of {self.name} could not be copied to {self.place} ({one_line(error)[:200]}): {what}."
+                )
+            self._has_failed = True
+
+
+def without_secrets(place: str) -> str:
+    """An address as it may be printed: without user, password and query, which may hold keys."""
+    if "://" not in place:
+        return place
+    parts = urlsplit(place)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _finished(journal: Path) -> bytes:
+    """The lines of a journal that are whole."""
+    data = read_plain(journal)
+    return data[: data.rfind(b"\n") + 1]

@@ -1,0 +1,121 @@
+"""The lock of a study's folder: one driver at a time, on a file system whose locks hold."""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+import socket
+from pathlib import Path
+
+from platform.common.errors import InputError
+from platform.study.plain_files import open_plain
+from trainers.values.journal_lines import now
+
+LOCK = "lock"
+_MOUNTS = Path("/proc/self/mountinfo")
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+_LOCAL_ONLY = {
+    "nfs": ("nolock", "local_lock=all", "local_lock=flock"),
+    "nfs4": ("nolock", "local_lock=all", "local_lock=flock"),
+    "lustre": ("localflock",),
+}
+"""Options of network file systems with which a lock holds on one host alone."""
+_OBJECT_STORES = ("s3fs", "gcsfuse", "goofys", "rclone", "mount-s3", "mountpoint-s3", "blobfuse", "blobfuse2")
+"""Programs that show an object store as a folder: appended lines are not theirs, and their locks hold on one host."""
+
+
+def acquire(path: Path) -> int:
+    """The file descriptor that holds the lock of the study in folder `path`; the system frees it when the process ends.
+
+    Raises:
+        InputError: another driver holds it, the folder is gone, or locks do not hold there.
+    """
+    if why := unlocked(path):
+        raise InputError(_refusal(path, why))
+    try:
+        file = open_plain(path / LOCK, os.O_RDWR | os.O_CREAT)
+    except FileNotFoundError as error:
+        raise InputError(f"the folder {path} is gone") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.read(file, 4096)
+        os.close(file)
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise InputError(_refusal(path, f"({error.strerror})")) from error
+        raise InputError(f"the study {path.name!r} is being run {_holder(holder)}: wait for it to end") from error
+    if not is_held(path):  # a second descriptor got the lock too: the file system only says that it locks
+        os.close(file)
+        raise InputError(_refusal(path, "(two descriptors hold the same lock)"))
+    holder = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now()}).encode()
+    with contextlib.suppress(OSError):  # on a full disk the lock holds all the same, without a name
+        os.ftruncate(file, 0)
+        os.write(file, holder)
+    return file
+
+
+def is_held(path: Path) -> bool:
+    """Whether a driver is running the study in folder `path` now."""
+    try:
+        file = open_plain(path / LOCK)  # to read: a reader of another user's study may not write
+    except (FileNotFoundError, InputError):
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    return False
+
+
+def unlocked(path: Path, mounts: Path = _MOUNTS) -> str:
+    """Why a lock under `path` would hold on one host alone, by what is mounted there; "" where it holds or is unknown.
+
+    Two hosts would then write one journal: no single process can try that.
+    """
+    kind, options = _mount_of(path.absolute(), mounts)
+    kind, _, program = kind.partition(".")  # fuse.s3fs
+    for option in _LOCAL_ONLY.get(kind, ()):
+        if option in options:
+            return f"({kind} mounted with {option}: other hosts do not see its locks)"
+    if kind == "fuse" and program in _OBJECT_STORES:
+        return f"({program}: an object store's folder, whose locks other hosts do not see)"
+    return ""
+
+
+def _mount_of(path: Path, mounts: Path) -> tuple[str, frozenset[str]]:
+    """Type and options of the file system that holds `path`; nothing where the system does not say."""
+    try:
+        lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return "", frozenset()
+    best, found = -1, ("", frozenset[str]())
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        fields, (kind, *rest) = before.split(), after.split() or [""]
+        if len(fields) < 6:
+            continue
+        at = Path(_ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4]))
+        if path.is_relative_to(at) and len(at.parts) >= best:  # of two mounts at one place the later one counts
+            best, found = len(at.parts), (kind, frozenset(",".join((fields[5], *rest[1:])).split(",")))
+    return found
+
+
+def _refusal(path: Path, why: str) -> str:
+    return (
+        f"the folder {path} is on a file system without locks {why}: choose a local or shared folder that locks by"
+        " --studies, and give this one to --copy-to"
+    )
+
+
+def _holder(text: bytes) -> str:
+    try:
+        found = json.loads(text)
+        return f"by process {found['pid']} on {found['host']} since {found['since']}"
+    except (ValueError, KeyError, TypeError):
+        return "by another process"

@@ -1,0 +1,77 @@
+"""`Candidate`: one (recipe, layout) of a space with its ladder, and `Rejected`: one that cannot run."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from search_spaces.degrees import reason_against
+from trainers.values.batch import BatchPoint
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """One recipe on one layout, with the micro-batches its trial may climb, ascending."""
+
+    recipe: Recipe
+    layout: Layout
+    micro_batches: tuple[int, ...]
+    name: str = ""
+    """The names of the points it stands for, "" where the space is a product of axes."""
+    refine: bool = True
+    """Whether micro-batches between the last that fits and the first that does not may be tried too."""
+
+    @property
+    def key(self) -> str:
+        """What tells two candidates of a study apart."""
+        return f"{self.recipe.id}-{self.layout.id}"
+
+    @property
+    def axes(self) -> dict[str, Any]:
+        """Axis -> value: the layout's fields, and the recipe, of which a study may have several."""
+        fields = {field.name: getattr(self.layout, field.name) for field in dataclasses.fields(self.layout)}
+        return {"recipe": self.recipe.id, **fields}
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one optimizer step, over all ranks; see `Recipe` for those of a fixed accumulation."""
+        return self.recipe.tokens_per_step
+
+    def batch_points(self) -> tuple[BatchPoint, ...]:
+        """The ladder's rungs, upwards."""
+        return tuple(BatchPoint.of(self.recipe, self.layout, micro_batch) for micro_batch in self.micro_batches)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Rejected:
+    """A layout of the space that cannot run on this number of devices, with the reason as one sentence."""
+
+    recipe: Recipe
+    layout: Layout
+    reason: str
+    name: str = ""
+
+
+def joined(one: Candidate, other: Candidate) -> Candidate:
+    """Two points that differ in their micro-batch alone: one layout, so one trial that climbs both."""
+    rungs = tuple(sorted({*one.micro_batches, *other.micro_batches}))
+    return dataclasses.replace(one, micro_batches=rungs, name=f"{one.name}, {other.name}")
+
+
+def ladder_of(
+    recipe: Recipe, layout: Layout, micro_batches: Sequence[int], num_devices: int
+) -> tuple[tuple[int, ...], str | None]:
+    """The micro-batches that divide the global batch, ascending, and why the layout cannot run (None: it can)."""
+    reason = reason_against(recipe, layout, num_devices)
+    if reason is not None:
+        return (), reason
+    ladder: list[int] = []
+    for micro_batch in sorted(micro_batches, reverse=True):
+        try:
+            BatchPoint.of(recipe, layout, micro_batch)
+        except ValueError as error:
+            reason = str(error)
+        else:
+            ladder.insert(0, micro_batch)
+    return tuple(ladder), None if ladder else reason

@@ -1,0 +1,60 @@
+"""A comparison of made-up trainings, in folders and in MLflow. Nothing here was trained."""
+
+import dataclasses
+from pathlib import Path
+
+from platform.converging.curves import Curves, read_curves
+from platform.converging.mlflow_runs import Comparison
+from platform.converging.verdict import Verdict, compare, sentences
+from platform.training.mlflow_run import TrainingRun
+from tests.converging.test_verdict import STEP, records
+from tests.training.values import RECIPE, plan
+from trainers.values.training_files import RECORDS
+from trainers.values.training_lines import write
+
+COMPARISON_ID = "0123456789ab"
+STRATEGIES = {"plain": 1.0, "grad_accum=256": 1.4}
+"""Name -> how many times the first one's tokens it takes."""
+
+
+def trainings(folder: Path) -> dict[str, dict[int, Curves]]:
+    """Two strategies with two seeds each."""
+    found: dict[str, dict[int, Curves]] = {}
+    for name, scale in STRATEGIES.items():
+        for seed in (0, 1):
+            place = folder / name / f"seed-{seed}"
+            place.mkdir(parents=True)
+            for record in records(step_s=3.6 / scale**2 + 0.1 * seed, tokens_scale=scale, floor=2.0 + 0.01 * seed):
+                write(place / RECORDS, record)
+            found.setdefault(name, {})[seed] = read_curves(place)
+    return found
+
+
+def compared(folder: Path) -> tuple[Comparison, Verdict]:
+    """What is compared, of trainings made in `folder`."""
+    verdict = compare(trainings(folder), 40 * STEP)
+    made = Comparison(
+        id=COMPARISON_ID,
+        name="compared",
+        model=RECIPE.model.name,
+        target_loss=verdict.target_loss,
+        lines=tuple(sentences(verdict)),
+        files=(),
+    )
+    return made, verdict
+
+
+def mirrored(folder: Path, uri: str) -> tuple[Comparison, Verdict]:
+    """The same, with each training's run in MLflow."""
+    made, verdict = compared(folder)
+    for name, of in verdict.marks.items():
+        for seed in of:
+            TrainingRun(
+                plan(recipe=dataclasses.replace(RECIPE, seed=seed)),
+                uri=uri,
+                name=f"{name}, seed {seed}",
+                training_id=f"{name}-{seed}",
+                records=folder / name / f"seed-{seed}" / RECORDS,
+                tags={"comparison": COMPARISON_ID, "strategy": name},
+            ).close("FINISHED", limit_s=600)
+    return made, verdict

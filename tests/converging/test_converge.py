@@ -1,0 +1,109 @@
+"""The command on two CPU workers: trains with the parts of `platform.train`, compares, and has it all in MLflow."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+from PIL import Image
+
+from tests.mirror.browser import chromium, page
+from tests.mirror.pages import WIDTH, charts, curves, opened, served
+from tests.training.environment import ENVIRONMENT
+from tests.training.layout_file import write_layout
+from tests.training.values import DDP, FSDP, RECIPE
+from trainers.values.batch import BatchPoint
+
+pytestmark = [pytest.mark.ray, pytest.mark.mirror]
+
+ROOT = Path(__file__).parents[2]
+
+
+def converge(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs the command in `folder`, its studies and its Ray its own."""
+    command = [sys.executable, "-m", "platform.converge", *arguments, "--out", str(folder / "compared")]
+    command += ["--studies", str(folder), "--address", "local"]
+    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def runs(folder: Path) -> list[Any]:
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
+    experiment = client.get_experiment_by_name(RECIPE.model.name)
+    assert experiment is not None
+    return list(client.search_runs([experiment.experiment_id]))
+
+
+def test_two_engines_with_a_rate_that_was_tried(tmp_path: Path):
+    target = write_layout(tmp_path / "ddp.json", DDP)
+    given = [str(target), "engine=fsdp,zero_stage=3", "--steps", "150", "--rates", "1", "--val-tokens", "640", "--json"]
+    done = converge(tmp_path, *given)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert found == json.loads((tmp_path / "compared" / "convergence.json").read_text())
+    ddp, fsdp = (found["strategies"][name] for name in ("ddp", "engine=fsdp,zero_stage=3"))
+    # One mathematics has one rate, found by a training that Tune ran.
+    assert ddp["learning_rate"] == fsdp["learning_rate"] == RECIPE.learning_rate
+    assert ddp["learning_rate_source"] == "the best of 1 in 30 steps each"
+    # The engines train the same, in their own time.
+    losses = [each["seeds"]["0"]["loss_at_equal_tokens"] for each in (ddp, fsdp)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3) and losses[0] < 5.0
+    assert all(each["seeds"]["0"]["hours_to_loss"] > 0 for each in (ddp, fsdp))
+    with Image.open(tmp_path / "compared" / "convergence.png") as picture:
+        assert min(picture.size) > 500
+    trained = {run.data.tags["strategy"]: run for run in runs(tmp_path) if run.data.tags["role"] == "training"}
+    assert set(trained) == set(found["strategies"])
+    wanted = {"tokens_to_loss", "hours_to_loss", "loss_at_equal_tokens", "loss_at_equal_hours"}
+    series = {
+        "train_loss",
+        "val_loss",
+        "grad_norm",
+        "learning_rate",
+        "tokens",
+        "train_hours",
+        "tokens_per_s",
+        "peak_gib",
+    }
+    assert all(wanted | series <= run.data.metrics.keys() for run in trained.values())
+    # The same command has nothing left to train, and says the same.
+    again = converge(tmp_path, *given)
+    assert again.returncode == 0 and json.loads(again.stdout) == found
+    assert len(runs(tmp_path)) == 3
+
+
+@pytest.mark.heavy
+def test_four_strategies_in_one_figure(tmp_path: Path):
+    folder = Path(os.environ.get("CONVERGENCE_FOLDER", tmp_path))
+    recipe = dataclasses.replace(RECIPE, global_batch=32)
+    batch = BatchPoint(micro_batch=1, grad_accum=16)
+    target = write_layout(folder / "fsdp.json", FSDP, recipe=recipe, batch=batch)
+    others = ["engine=deepspeed,zero_stage=2", "engine=ddp,optimizer=adafactor", "grad_accum=256"]
+    done = converge(folder, str(target), *others, "--steps", "960", "--seeds", "2", "--rates", "4", "--json")
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert set(found["strategies"]) | set(found["left_out"]) == {"fsdp", *others} and not found["left_out"]
+    for each in found["strategies"].values():
+        assert len(each["seeds"]) == 2 and each["spread"] is not None
+        assert all(one["tokens_to_loss"] is not None for one in each["seeds"].values())
+    # FSDP and DeepSpeed train the same recipe: no further apart than seeds are.
+    fsdp, deepspeed = (found["strategies"][name]["seeds"]["0"]["loss_at_equal_tokens"] for name in ("fsdp", others[0]))
+    assert abs(fsdp - deepspeed) < max(0.01, 3 * found["strategies"]["fsdp"]["spread"])
+    words = "\n".join(found["answer"])
+    assert "grad_accum=256:" in words and "times" in words and "95 % intervals over 2 seeds" in words
+    program = chromium()
+    if program is None:
+        pytest.skip("no Chromium to look at the view")
+    with (
+        served("MLflow:" + done.stderr.split("MLflow:")[-1].rstrip(), folder) as addresses,
+        page(program, folder / "profile", width=WIDTH, height=1050) as shown,
+    ):
+        opened(shown, addresses["losses"])
+        charts(shown, 4)
+        # Both losses against tokens and hours: in each a curve a strategy, seeds grouped.
+        assert [len(each) for each in curves(shown)] == [4] * 4
+        shown.picture(folder / "view.png")

@@ -1,0 +1,58 @@
+"""The comparison in MLflow: figures on the trainings' runs, a run of its own, once each."""
+
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+from PIL import Image
+
+from platform.converging.mlflow_runs import log_comparison
+from platform.converging.picture import draw
+from tests.converging.made_up import COMPARISON_ID, compared, mirrored, trainings
+from tests.training.values import RECIPE
+
+pytestmark = pytest.mark.mirror
+
+
+def runs(uri: str) -> list[Any]:
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name(RECIPE.model.name)
+    assert experiment is not None
+    return list(client.search_runs([experiment.experiment_id]))
+
+
+def test_each_training_has_its_figures_and_the_comparison_its_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    made, verdict = mirrored(tmp_path / "compared", uri)
+    for _ in range(2):  # a second time nothing is made twice
+        look = log_comparison(made, verdict, tmp_path)
+        assert f"viewStateShareKey=convergence-{COMPARISON_ID}" in look
+    found = runs(uri)
+    trained = [run for run in found if run.data.tags["role"] == "training"]
+    (own,) = (run for run in found if run.data.tags["role"] == "comparison")
+    assert sorted(run.info.run_name for run in trained) == [
+        "grad_accum=256, seed 0", "grad_accum=256, seed 1", "plain, seed 0", "plain, seed 1",
+    ]  # fmt: skip
+    for run in trained:
+        marks = verdict.marks[run.data.tags["strategy"]][int(run.data.params["seed"])]
+        assert run.data.metrics["tokens_to_loss"] == pytest.approx(marks.tokens_to_loss, rel=1e-3)
+        assert run.data.metrics["loss_at_equal_hours"] == pytest.approx(marks.loss_at_equal_hours, rel=1e-3)
+        spread = verdict.spread(run.data.tags["strategy"])
+        assert run.data.metrics["loss_spread_over_seeds"] == pytest.approx(spread, rel=1e-3)
+    assert "grad_accum=256" in own.data.tags["mlflow.note.content"] and own.data.metrics["target_loss"] > 0
+
+
+def test_a_server_that_is_away_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made, verdict = compared(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@127.0.0.1:9")
+    look = log_comparison(made, verdict, tmp_path)
+    assert "lacks the comparison" in look and "the same command brings it up to date" in look and "secret" not in look
+
+
+def test_the_picture_has_every_strategy(tmp_path: Path):
+    path = draw(trainings(tmp_path), tmp_path / "picture.png", title="tiny")
+    with Image.open(path) as picture:
+        colors = {color for _, color in picture.convert("RGB").getcolors(1 << 24) or []}
+    assert {(15, 118, 110), (180, 83, 9)} <= colors

@@ -1,0 +1,92 @@
+"""Prints the peak memory in GiB of this project's engines on single ranks of a mesh, by torch's fake-tensor tracker.
+
+A script: it makes a fake process group for the whole process, one rank after another.
+
+    PYTHONPATH=. python tests/cost_model/track_ranks.py '[{"recipe": {...}, "layout": {...}, "micro_batch": 1}]'
+"""
+
+# The tracker is told of an engine's module and optimizer.
+# pyright: reportPrivateUsage=false
+
+import json
+import sys
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.distributed.pipelining import schedules
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from trainers import engines
+from trainers.engines.step import Unmarked
+from trainers.mesh.groups import Mesh
+from trainers.values.batch import BatchPoint
+from trainers.values.codec import from_json
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
+
+
+class _Total(MemTracker):
+    """Tracks all tensors, and none by module: those of a pipeline's stage run many times before a backward pass."""
+
+    def _pre_fw_hook(self, *_: Any) -> None: ...
+
+    def _post_fw_hook(self, *_: Any) -> None: ...
+
+    def _pre_bw_hook(self, *_: Any) -> None: ...
+
+    def _post_bw_hook(self, *_: Any) -> None: ...
+
+
+def _real_shards(shards: Any) -> Any:
+    """Makes a mesh of real ranks: torch reads them."""
+
+    def made(self: Mesh) -> Any:
+        with unset_fake_temporarily():
+            return shards(self)
+
+    return made
+
+
+def _static_shapes(_schedule: Any, stages: list[Any], *_: Any) -> None:
+    """Stands for torch 2.13's trial of a pipeline's links, whose answer it reads."""
+    for stage in stages:
+        stage._inference_mode = schedules.InferenceMode.STATIC
+
+
+def peak_gib(recipe: Recipe, layout: Layout, batch: BatchPoint) -> float:
+    """Peak of one optimizer step on this rank of the default process group."""
+    no_trial = mock.patch.object(schedules._PipelineSchedule, "_warmup_p2p", _static_shapes, create=True)
+    real = mock.patch.object(Mesh, "shards", _real_shards(Mesh.shards))
+    with no_trial, real, FakeTensorMode(), torch.device("cpu"):
+        engine: Any = engines.create(recipe, layout, torch.device("cpu"))
+        size = (batch.micro_batch, recipe.seq_len + 1)
+        tokens = [torch.zeros(size, dtype=torch.int64) for _ in range(batch.grad_accum)]
+        engine.step(tokens, Unmarked())  # optimizer states are made, and what sharding propagation allocates
+        tracker = _Total()
+        tracker.track_external(engine._module, engine._optimizer, *tokens)
+        with tracker:
+            engine.step(tokens, Unmarked())
+        (snapshot,) = tracker.get_tracker_snapshot("peak").values()
+        return float(snapshot["Total"]) / 2**30
+
+
+def main() -> None:
+    """One JSON list: of each case the peak of one rank of each stage; other ranks of a stage hold as much."""
+    found: list[list[float]] = []
+    for case in json.loads(sys.argv[1]):
+        recipe, layout = from_json(Recipe, case["recipe"]), from_json(Layout, case["layout"])
+        batch = BatchPoint.of(recipe, layout, case["micro_batch"])
+        found.append([])
+        for rank in range(0, layout.world_size, layout.world_size // layout.pp):
+            dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.world_size)
+            found[-1].append(peak_gib(recipe, layout, batch))
+            dist.destroy_process_group()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

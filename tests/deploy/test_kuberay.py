@@ -1,0 +1,123 @@
+"""The manifests for Kubernetes fit the schemas of KubeRay 1.7, and what must agree in them agrees. Offline.
+
+An API server drops fields that a schema does not know, unless it validates strictly: here they are refused.
+"""
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "deploy" / "kuberay"
+CRDS = Path(__file__).parent / "crds"
+FILES = {"search-job.yaml": "rayjobs", "cluster.yaml": "rayclusters"}
+
+
+def schema(name: str) -> dict[str, Any]:
+    """A schema of KubeRay in which unknown fields are errors."""
+    whole = json.loads(gzip.decompress((CRDS / f"{name}.json.gz").read_bytes()))
+    for key in ("apiVersion", "kind"):
+        whole["properties"][key] = {"type": "string"}
+    return _strict(whole)
+
+
+def _strict(part: Any) -> Any:
+    if isinstance(part, list):
+        return [_strict(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    made: dict[str, Any] = {key: _strict(each) for key, each in part.items()}
+    is_object = isinstance(made.get("properties"), dict) and made.get("type") == "object"
+    if is_object and not made.get("x-kubernetes-preserve-unknown-fields"):
+        made.setdefault("additionalProperties", False)
+    return made
+
+
+def errors(manifest: Mapping[str, Any], name: str) -> list[str]:
+    """What the schema says against it."""
+    return [
+        f"{each.json_path}: {each.message}" for each in jsonschema.Draft7Validator(schema(name)).iter_errors(manifest)
+    ]
+
+
+def manifest(file: str) -> dict[str, Any]:
+    """The manifest as its API server reads it."""
+    return yaml.safe_load((FOLDER / file).read_text())
+
+
+def cluster_of(file: str) -> dict[str, Any]:
+    """The specification of its Ray cluster."""
+    spec = manifest(file)["spec"]
+    return spec.get("rayClusterSpec", spec)
+
+
+def containers(cluster: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The containers of its pods, the head's first."""
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        yield from group["template"]["spec"]["containers"]
+
+
+@pytest.mark.parametrize(("file", "name"), FILES.items())
+def test_kuberay_s_schema_takes_it(file: str, name: str) -> None:
+    assert errors(manifest(file), name) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("spec", "rayClusterSpec", "authOptions", "mode"), "tokens"),
+        (("spec", "backofLimit"), 3),
+        (("spec", "rayClusterSpec", "workerGroupSpecs", 0, "maxReplicas"), "two"),
+        (("spec", "rayClusterSpec", "headGroupSpec", "template", "spec", "containers", 0, "volumeMount"), []),
+    ],
+)
+def test_the_schema_refuses_what_is_wrong(path: tuple[Any, ...], value: object) -> None:
+    made: Any = manifest("search-job.yaml")
+    inner = made
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    assert len(errors(made, "rayjobs")) == 1
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_search_waits_for_the_nodes_that_the_manifest_starts(file: str) -> None:
+    cluster = cluster_of(file)
+    head, worker = containers(cluster)
+    (group,) = cluster["workerGroupSpecs"]
+    gpus = worker["resources"]["limits"]["nvidia.com/gpu"]
+    stated = {each["name"]: each["value"] for each in head["env"]}["LAYOUT_SEARCH_NODES"]
+    assert stated == f"{group['maxReplicas']}x{gpus}"
+    assert worker["resources"]["requests"] == worker["resources"]["limits"]
+    assert "nvidia.com/gpu" not in head["resources"]["limits"]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_nothing_is_open_without_a_token_and_pods_have_shared_memory_and_the_pinned_ray(file: str) -> None:
+    cluster = cluster_of(file)
+    assert cluster["authOptions"] == {"mode": "token"}
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    assert f"ray=={cluster['rayVersion']}" in pins
+    for container in containers(cluster):
+        assert "/dev/shm" in [each["mountPath"] for each in container["volumeMounts"]]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_studies_outlive_the_cluster_and_gpus_do_not(file: str) -> None:
+    claim = yaml.safe_load((FOLDER / "studies.yaml").read_text())["metadata"]["name"]
+    cluster = cluster_of(file)
+    volumes = {each["name"]: each for each in cluster["headGroupSpec"]["template"]["spec"]["volumes"]}
+    assert volumes["studies"]["persistentVolumeClaim"]["claimName"] == claim
+    spec = manifest(file)["spec"]
+    if file == "search-job.yaml":
+        assert spec["shutdownAfterJobFinishes"] and "--auto-resume" in spec["entrypoint"]
+        assert "--studies /studies" in spec["entrypoint"]
+    else:
+        (group,) = cluster["workerGroupSpecs"]
+        assert (cluster["enableInTreeAutoscaling"], group["replicas"], group["minReplicas"]) == (True, 0, 0)

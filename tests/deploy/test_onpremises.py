@@ -1,0 +1,131 @@
+"""A real `ray up` of the file for hosts of one's own, on a machine of namespaces with sshd: a search by `ray exec`, one
+as a job, the studies brought back, and `ray down`.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from benchmarks.hosts import HostsError
+from tests.deploy.machines import Machine, machines
+from tests.search.session import ROOT, write_space
+
+pytestmark = [pytest.mark.search, pytest.mark.heavy]
+FILE = ROOT / "deploy" / "onpremises" / "cluster.yaml"
+SSHD = """\
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/key.pub
+ListenAddress 127.0.0.1
+UsePAM no
+StrictModes no
+PermitRootLogin prohibit-password
+PidFile none
+"""
+SETUP = """\
+mkdir -p /run/sshd {folder}/home
+mount --bind {folder}/home /root
+/usr/sbin/sshd -f {folder}/sshd_config
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder outside /tmp, which the machine has for itself."""
+    with tempfile.TemporaryDirectory(prefix="hosts", dir="/var/tmp", ignore_cleanup_errors=True) as made:
+        yield Path(made)
+
+
+@pytest.fixture
+def machine(folder: Path) -> Iterator[Machine]:
+    """A machine with sshd on loopback and an empty home."""
+    if missing := [
+        each for each in ("sshd", "rsync", "ssh-keygen") if shutil.which(each, path="/usr/bin:/usr/sbin") is None
+    ]:
+        pytest.skip(f"no {' and '.join(missing)} (Debian: apt-get install openssh-server rsync)")
+    (folder / "sshd_config").write_text(SSHD.format(folder=folder))
+    for key in ("key", "host_key"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)], check=True)
+    try:
+        with machines(1, folder, SETUP.format(folder=folder)) as (made,):
+            yield made
+    except HostsError as error:
+        if "Operation not permitted" in str(error) or ("iproute2" in str(error) and "CI" not in os.environ):
+            pytest.skip(str(error))
+        raise
+
+
+@pytest.fixture
+def outside() -> Iterator[subprocess.Popen[bytes]]:
+    """A process outside that `ray stop` would end if it saw it: it looks for the names of Ray's programs."""
+    with subprocess.Popen(["bash", "-c", "exec -a gcs_server sleep 3600"]) as process:
+        yield process
+        process.kill()
+
+
+class Cluster:
+    """The file, changed where it says CHANGE, and the commands of a user inside the machine."""
+
+    def __init__(self, machine: Machine, folder: Path) -> None:
+        self._machine, self._checkout = machine, folder / "checkout"
+        shutil.copytree(ROOT, self._checkout, ignore=shutil.ignore_patterns(".*", "docs", "benchmarks", "studies"))
+        shutil.copy(ROOT / ".gitignore", self._checkout)
+        write_space(self._checkout / "tiny.py", micro_batches=(1,))
+        config = yaml.safe_load(FILE.read_text())
+        config["provider"] |= {"head_ip": "127.0.0.1", "worker_ips": []}
+        config["auth"] = {"ssh_user": "root", "ssh_private_key": str(folder / "key")}
+        # The environment of this checkout in place of a new one, which takes minutes and a package index.
+        (setup,) = config["setup_commands"]
+        assert setup == "cd ~/layout-search && make setup"
+        config["setup_commands"] = [f"ln -sfn {Path(sys.prefix)} ~/layout-search/.venv"]
+        self.file = folder / "cluster.yaml"
+        self.file.write_text(yaml.safe_dump(config))
+
+    def ray(self, *arguments: str, timeout_s: float = 300, check: bool = True) -> str:
+        """What `ray ...` prints, given in the checkout."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))}
+        environment = {**clean, "HOME": "/root", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}
+        command = ["env", "-C", str(self._checkout), sys.executable, "-m", "ray.scripts.scripts", *arguments]
+        return self._machine.run(*command, timeout_s=timeout_s, environment=environment, check=check)
+
+
+def test_from_ray_up_to_ray_down(machine: Machine, folder: Path, outside: subprocess.Popen[bytes]) -> None:
+    # First of all: `ray stop` within the machine sees nothing outside of it.
+    assert str(outside.pid) not in machine.run("ps", "-eo", "pid", "--no-headers").split()
+    assert "gcs_server" not in machine.run("ps", "-eo", "args")
+    cluster, file = Cluster(machine, folder), str(folder / "cluster.yaml")
+
+    missing = cluster.ray("up", "--yes", "--no-config-cache", file, check=False)
+    assert "auth_token" in missing, missing
+    assert "raylet" not in machine.run("ps", "-eo", "args")  # without a token no Ray is started
+
+    cluster.ray("get-auth-token", "--generate")
+    cluster.ray("up", "--yes", "--no-config-cache", file)
+    assert "raylet" in machine.run("ps", "-eo", "args")
+    options = "--max-trials=1 --repeats=0 --steps=3"
+    enter = "cd layout-search && . .venv/bin/activate && RAY_AUTH_MODE=token CUDA_VISIBLE_DEVICES="
+    said = cluster.ray("exec", file, f"{enter} python -m platform.search tiny.py --name one {options}", timeout_s=900)
+    assert "Runs on the Ray cluster at" in said and "Fastest" in said, said
+
+    job = ["job", "submit", "--address=http://127.0.0.1:8265", "--working-dir=.", "--"]
+    search = ["python", "-m", "platform.search", "tiny.py", "--name=two", *options.split()]
+    assert "succeeded" in cluster.ray(*job, *search, timeout_s=900)
+
+    cluster.ray("rsync-down", file, "/root/layout-search/studies/", f"{folder}/brought/")
+    assert (folder / "brought" / "one" / "layout.json").exists()
+    cluster.ray("rsync-down", file, "/root/studies/", f"{folder}/brought/")
+    assert (folder / "brought" / "two" / "journal.jsonl").exists()
+
+    cluster.ray("down", "--yes", file)
+    until_s = time.monotonic() + 60
+    while "raylet" in (left := machine.run("ps", "-eo", "args")):
+        assert time.monotonic() < until_s, left
+        time.sleep(0.5)
+    assert outside.poll() is None, "a process outside was ended"

@@ -1,0 +1,80 @@
+"""Exports are run as their users run them, by two CPU processes each, and train as this project does."""
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+import platform.export as command  # pyright takes `from platform import` for the standard module
+from platform.training.folder import TrainingFolder, steps_of
+from tests.training.environment import ENVIRONMENT
+from tests.training.layout_file import write_layout
+from tests.training.values import DDP, RECIPE, STEP
+from trainers.training.export import write_config
+from trainers.values.layout import Layout
+
+pytestmark = pytest.mark.contract
+
+IN_ORDER = dataclasses.replace(RECIPE, data_order="file")
+STEPS = 8
+ZERO_1 = Layout(engine="deepspeed", zero_stage=1, dp_shard=2)
+SENTENCE = re.compile(
+    r"The same layout in (\w+): [\d.]+% (?:slower|faster): [\d,]+ tokens/s \(±[\d.]+%\), in this project [\d,]+"
+    r" tokens/s \(±[\d.]+%\), over 5 steps each, .*; loss after 8 steps ([\d.]+) and ([\d.]+)\."
+)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A transformers folder with which both trainings begin."""
+    folder = tmp_path_factory.mktemp("weights")
+    write_config(RECIPE.model, folder)
+    torch.manual_seed(3)
+    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("program", "layout"), [("accelerate", DDP), pytest.param("deepspeed", ZERO_1, marks=pytest.mark.heavy)]
+)
+def test_an_export_has_the_losses_of_this_project_and_its_speed_stands_beside(
+    program: str, layout: Layout, weights: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    target = write_layout(tmp_path / "layout.json", layout, recipe=IN_ORDER)
+    argv = [str(target), "--to", program, "--tokens", str(40 * STEP), "--start-from", str(weights), "--device", "cpu"]
+    assert command.main([*argv, "--out", str(tmp_path / "out"), "--run", str(STEPS)]) == 0, capfd.readouterr().err
+    told = capfd.readouterr()
+    assert (found := SENTENCE.fullmatch(told.out.strip())), told.out
+    assert found[1] == program
+    assert float(found[2]) == pytest.approx(float(found[3]), rel=2e-4)
+    losses = json.loads((tmp_path / "out" / "steps.json").read_text())["losses"]
+    assert len(losses) == STEPS and losses[-1] < losses[0]
+    assert "- held-out losses, checkpoints in the canonical form and MLflow" in told.err
+
+
+def test_torchrun_trains_without_ray_and_the_training_goes_on_and_is_exported(tmp_path: Path):
+    target = write_layout(tmp_path / "layout.json", DDP)
+    out, away = tmp_path / "out", tmp_path / "away"
+    argv = ["--to", "torchrun", "--tokens", str(12 * STEP), "--device", "cpu", "--out", str(out)]
+    assert command.main([str(target), *argv]) == 0
+    (away / "ray").mkdir(parents=True)
+    (away / "ray" / "__init__.py").write_text("raise ImportError('a training under torchrun needs no Ray')")
+    environment = {**ENVIRONMENT, "PYTHON": sys.executable, "PYTHONPATH": str(away)}
+    # The folder without Ray comes first on the path: the script puts the checkout before it, where no ray is.
+    environment |= {"LAYOUT_SEARCH": str(Path(__file__).parents[2])}
+    done = subprocess.run([str(out / "launch.sh")], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"Trained on {12 * STEP} tokens" in done.stdout
+    folder = TrainingFolder(out)
+    assert [step for each in steps_of(folder.so_far()) for step in range(each.first_step, each.last_step + 1)] == [
+        *range(1, 13)
+    ]
+    assert folder.tokens_saved() == 12 * STEP
+    assert command.main([str(out), "--out", str(tmp_path / "model")]) == 0
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").num_parameters() == RECIPE.model.num_parameters

@@ -1,0 +1,75 @@
+"""Exposed communication by mesh axis, of real steps on two gloo ranks under torch.profiler."""
+
+import contextlib
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from tests.contract.cases import GLOBAL_BATCH, recipe
+from tests.contract.group import run_group
+from tests.contract.mesh_cases import MODELS
+from trainers import data, engines
+from trainers.engines.step import Phase
+from trainers.profiling.kinds import range_of
+from trainers.profiling.ranges import named, naming
+from trainers.profiling.run import default_group
+from trainers.profiling.sums import AXES, Sums
+from trainers.profiling.trace import step_sums
+from trainers.values.layout import Layout
+
+pytestmark = pytest.mark.contract
+
+LAYOUTS = {axis: Layout(engine="ddp", attention="sdpa", **{axis: 2}) for axis in ("tp", "cp", "pp")}
+LAYOUTS["dp"] = Layout(engine="ddp", attention="sdpa", dp_replicate=2)
+
+
+class _Ranges:
+    """Marks that name phases in the trace, and nothing else."""
+
+    def __init__(self) -> None:
+        self._range = contextlib.ExitStack()
+
+    def begin(self, phase: Phase) -> None:
+        self._range.close()
+        self._range.enter_context(named(range_of(phase)))
+
+    def end(self) -> None:
+        self._range.close()
+
+
+def _profiled(layouts: dict[str, Layout]) -> dict[str, Sums]:
+    """The sums of two steps of each layout on this rank, of which the second counts."""
+    return {axis: _sums(layout) for axis, layout in layouts.items()}
+
+
+def _sums(layout: Layout) -> Sums:
+    chosen = recipe(MODELS["llama"])
+    engine: Any = engines.create(chosen, layout, torch.device("cpu"))
+    tokens = torch.from_numpy(data.source(chosen).sequences(0, range(GLOBAL_BATCH)))
+    micro_batches = list(tokens.chunk(2))
+    marks = _Ranges()
+    engine.step(micro_batches, marks)
+    with naming(iter(())), profile(activities=[ProfilerActivity.CPU]) as profiler:
+        for _ in range(2):
+            engine.step(micro_batches, marks)
+            marks.end()
+    engine.close()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        return step_sums(json.loads(path.read_bytes()), grad_accum=2, default_group=default_group(layout))
+
+
+def test_each_axis_has_its_own_communication() -> None:
+    found = run_group(_profiled, LAYOUTS, 2)
+    for axis, sums in found.items():
+        parts = {each: getattr(sums, f"exposed_{each}_s") for each in AXES}
+        assert sum(parts.values()) == pytest.approx(sums.communication_exposed_s)
+        assert parts[axis] > 0, axis
+        others = {"tp", "cp", "pp"} - {axis}
+        assert all(parts[each] == 0 for each in others), (axis, parts)

@@ -1,0 +1,109 @@
+"""What differs between two measurements, and what of it each change makes."""
+
+import dataclasses
+import math
+
+import pytest
+
+from platform.common.errors import InputError
+from platform.reports.difference import chosen, difference, sentences
+from tests.samples import CONDITIONS, RECIPE, header, layout, measurement, oom
+from trainers.values.cluster import Cluster
+from trainers.values.journal import StudyHeader
+from trainers.values.layout import Layout
+from trainers.values.measurement import Measurement
+
+MADE_UP = (header("a"), header("b"))
+H200 = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, devices_per_node=4, capability=(9, 0))
+KNOWN_GPU: tuple[StudyHeader, StudyHeader] = (header("a", cluster=H200), header("b", cluster=H200))
+
+FIRST = measurement(tokens_per_s=40000.0)
+SECOND = measurement(on=layout(checkpointing="full", prefetch=2), micro_batch=2, tokens_per_s=30000.0)
+
+
+def test_measured_steps_between_the_two_tell_each_share():
+    between = [
+        measurement(on=layout(checkpointing="full"), tokens_per_s=32000.0),
+        measurement(on=layout(checkpointing="full", prefetch=2), tokens_per_s=32000.0),
+    ]
+    found = difference(FIRST, SECOND, MADE_UP, [FIRST, *between, SECOND])
+    assert [each.names for each in found.changes] == [("checkpointing",), ("prefetch",), ("micro_batch",)]
+    assert {each.source for each in found.changes} == {"measured"}
+    ratios = [each.ratio or 0.0 for each in found.changes]
+    assert ratios == pytest.approx([40 / 32, 1.0, 32 / 30])
+    assert found.ratio == pytest.approx(math.prod(ratios)) and found.rest == pytest.approx(1.0)
+    said = sentences(found)
+    assert said[0].endswith("is 25.0% slower than FSDP2 stage 3, sync last, eager, micro-batch 1: 30,000 against 40,000"
+                            " tokens/s.")  # fmt: skip
+    assert said[1] == "checkpointing: none to full: 20.0% slower, 78% of the difference (measured)."
+    assert said[2] == "prefetch: 0 to 2: no difference (measured)."
+
+
+def test_the_cost_model_tells_shares_that_nothing_measured_does_and_the_rest_is_said():
+    found = difference(FIRST, SECOND, KNOWN_GPU)
+    assert {each.source for each in found.changes} == {"predicted"}
+    again = next(each for each in found.changes if each.names == ("checkpointing",))
+    assert 1.2 < (again.ratio or 0.0) < 1.4  # a third forward pass beside a forward and two backward ones
+    assert found.rest is not None and found.ratio is not None
+    parts = math.prod(each.ratio or 0.0 for each in found.changes)
+    assert parts * found.rest == pytest.approx(found.ratio)
+    assert any("the cost model's error" in each for each in sentences(found))
+
+
+def test_on_devices_that_the_cost_model_does_not_know_a_share_is_said_to_be_unknown():
+    found = difference(FIRST, SECOND, MADE_UP)
+    assert found.rest is None and all(each.ratio is None for each in found.changes)
+    assert "its share is not known" in " ".join(sentences(found))
+
+
+def test_axes_that_cannot_change_alone_change_together():
+    ddp = measurement(on=Layout(engine="ddp", dp_replicate=4), tokens_per_s=20000.0)
+    found = difference(FIRST, ddp, KNOWN_GPU)
+    names = [set(each.names) for each in found.changes]
+    assert set.union(*names) == {"engine", "zero_stage", "dp_replicate", "dp_shard"}
+    assert any({"dp_replicate", "dp_shard"} <= each for each in names)  # eight or sixteen devices lie between
+    assert all(each.ratio is not None for each in found.changes)
+
+
+def test_recipes_and_numbers_of_devices_may_differ():
+    recipe = dataclasses.replace(RECIPE, seq_len=1024)
+    other = measurement(on=layout(dp_shard=2), recipe=recipe, tokens_per_s=21000.0)
+    found = difference(FIRST, other, (KNOWN_GPU[0], header("b", cluster=dataclasses.replace(H200, devices_per_node=2))))
+    assert [each.names for each in found.changes] == [("seq_len",), ("dp_shard",)]
+    assert all(each.source == "predicted" for each in found.changes)
+    assert found.surroundings[0].names == ("devices",)
+
+
+def test_the_surroundings_are_listed_once_each():
+    newer = dataclasses.replace(CONDITIONS, versions={"python": "3.11", "torch": "9.9"}, commit="89abcde")
+    slower = dataclasses.replace(
+        FIRST, tokens_per_s=36000.0, conditions=newer, matmul_peak_tflops=600.0, sm_clock_mhz=(1200.0,),
+        held_back=("power cap",), last_micro_step_s=0.3,
+    )  # fmt: skip
+    before = dataclasses.replace(FIRST, sm_clock_mhz=(1500.0,), last_micro_step_s=0.1)
+    found = difference(before, slower, MADE_UP)
+    said = sentences(found)
+    assert not found.changes and "Recipe, layout and batch point are the same." in said
+    assert "Also torch: 0.0 to 9.9." in said and "Also commit: 0123456 to 89abcde." in said
+    assert "Also matmul peak: 700 to 600 TFLOP/s a device." in said
+    assert "Also clock of the slowest GPU: 1,500 to 1,200 MHz." in said
+    assert "Also clocks lowered by: nothing to power cap." in said
+    assert any("the last micro-step" in each and "200 ms more" in each for each in said)
+    assert any(each.startswith("Left over: 10.0% slower, 100% of the difference.") for each in said)
+
+
+def test_a_measurement_without_a_speed_is_told_by_its_outcome():
+    said = sentences(difference(FIRST, oom(micro_batch=2), KNOWN_GPU))
+    assert said[0].startswith("One of the two has no speed:") and "oom (the optimizer step asked" in said[0]
+
+
+@pytest.mark.parametrize(("wanted", "why"), [("zzzz", "no measurement's id begins"), ("", "has no winner")])
+def test_a_measurement_that_is_not_there_is_refused(wanted: str, why: str):
+    with pytest.raises(InputError, match=why):
+        chosen([FIRST], None, wanted)
+
+
+def test_a_measurement_is_named_by_the_beginning_of_its_id():
+    measured: list[Measurement] = [FIRST, SECOND]
+    assert chosen(measured, None, SECOND.id[:6]) is SECOND
+    assert chosen(measured, FIRST, "") is FIRST

@@ -1,1 +1,0 @@
-"""Torch's DistributedDataParallel."""

@@ -1,1 +1,0 @@
-"""Torch's FSDP2 (`fully_shard`)."""

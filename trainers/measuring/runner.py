@@ -1,0 +1,134 @@
+"""Optimizer steps of one batch point, run between two device events; what they show beside their times is noted."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from trainers.data import Source, sample_indices
+from trainers.engines import Engine
+from trainers.engines.step import StepResult
+from trainers.measuring.context import Context
+from trainers.measuring.host import HostSampled
+from trainers.measuring.marks import StepMarks
+from trainers.measuring.sampling import Sampled
+from trainers.measuring.steps import Steps, losses_of, timed_steps
+from trainers.values.batch import BatchPoint
+
+
+class StepRunner:
+    """Runs steps of one batch point on one rank, one after the other, and notes losses, norms and peaks of memory."""
+
+    def __init__(self, context: Context, engine: Engine, source: Source, batch: BatchPoint) -> None:
+        self._c = context
+        self._engine = engine
+        self._source = source
+        self._batch = batch
+        self._step = 0
+        self._peaks = {"forward_backward": 0.0, "optimizer": 0.0, "reserved": 0.0}
+        self._losses: list[float] = []
+        self._norms: list[float] = []
+        self._times_s: list[float] = []
+        self._micro_s = 0.0
+        """Seconds of the last steps a micro-step, their optimizer steps included."""
+
+    def curves(self, learning_rates: Sequence[float]) -> tuple[list[float], list[float], list[float]]:
+        """Mean loss over ranks, gradient norm and seconds of an optimizer step at each of the learning rates."""
+        accum = self._batch.grad_accum
+        for step, rate in enumerate(learning_rates):
+            self._engine.set_learning_rate(rate)
+            self._run(1, accum, watch_s=None if step else self._c.job.first_step_s)
+        return self._losses, self._norms, self._times_s
+
+    def window(self, steps: int) -> None:
+        """Runs `steps` optimizer steps in a row, as a timed window does."""
+        self._run(steps, self._batch.grad_accum)
+
+    def _run(
+        self,
+        steps: int,
+        accum: int,
+        *,
+        watch_s: float | None = None,
+        phases: bool = False,
+        sampled: list[Sampled | HostSampled | None] | None = None,
+    ) -> Steps:
+        """Runs steps between two device events; tokens are on the device before the first.
+
+        `watch_s` is what a micro-step may take where no earlier one says so. With `phases` memory peaks are told apart
+        by phase. `sampled` takes the state of the device and of its node in just these steps: between windows a device
+        waits for its tokens.
+        """
+        c = self._c
+        c.promise(steps * accum * self._micro_s if watch_s is None else watch_s)
+        batches = [[self._tokens(self._step + s, k) for k in range(accum)] for s in range(steps)]
+        clock = c.clock()
+        c.gather(None)  # ranks start a window together, so that none is charged for another's report
+        if phases:
+            c.meter.reset_peak()
+        if sampled is not None:
+            c.sampler.start()
+            c.host.start()
+        noted: Callable[[], None] | None = (lambda: self._note_peak("forward_backward")) if phases else None
+        allowed_s = self._allowed_s(accum, watch_s)
+        marks = StepMarks(c, clock, first_step=self._step, allowed_s=allowed_s, on_optimizer=noted)
+        results = self._step_through(batches, marks, phases=phases)
+        spans = clock.finish()
+        if sampled is not None:
+            sampled += [c.sampler.stop(), c.host.stop()]
+        if not phases:
+            # A window's peak is not told apart by phase; it can only have been in the one that was the larger before.
+            larger = max(("forward_backward", "optimizer"), key=self._peaks.__getitem__)
+            self._note_peak(larger, reset=False)
+        c.enter("forward_backward")
+        return self._noted(results, spans, accum)
+
+    def _allowed_s(self, accum: int, watch_s: float | None) -> float | None:
+        """Seconds that the watchdog waits for a mark; None for as long as earlier ones suggest."""
+        if self._engine.marks_micro_steps:
+            return watch_s
+        # The one mark of a schedule stands for all of its micro-steps.
+        return max(self._c.watchdog.allowance_s, 10 * accum * self._micro_s) if watch_s is None else accum * watch_s
+
+    def _step_through(
+        self, batches: Sequence[Sequence[torch.Tensor]], marks: StepMarks, *, phases: bool
+    ) -> list[StepResult]:
+        """The results of one step for each of `batches`."""
+        results: list[StepResult] = []
+        for number, batch in enumerate(batches, start=1):
+            results.append(self._engine.step(batch, marks))
+            marks.end_step()
+            if phases:
+                # On a CPU counting goes on until the peak is read: a timed window is free of it.
+                self._note_peak("optimizer", reset=number < len(batches))
+        marks.end()
+        return results
+
+    def _noted(self, results: Sequence[StepResult], spans: Sequence[float], accum: int) -> Steps:
+        """The times of finished steps of `accum` micro-steps, whose losses and norms join those before them."""
+        done = timed_steps(spans, [result.phases for result in results])
+        self._c.watchdog.saw(done.longest_beat_s)
+        self._step += len(results)
+        self._micro_s = done.total_s / (len(results) * accum)
+        self._losses += losses_of(results, self._c.gather)
+        self._norms += [float(result.grad_norm) for result in results]
+        self._times_s += done.steps_s
+        return done
+
+    def _tokens(self, step: int, micro_step: int) -> torch.Tensor:
+        c = self._c
+        indices = sample_indices(
+            self._batch,
+            data_parallel=c.job.layout.data_parallel,
+            rank=c.job.layout.data_parallel_rank(c.rank),
+            micro_step=micro_step,
+        )
+        host = torch.from_numpy(self._source.sequences(step, indices))
+        return host.pin_memory().to(c.device, non_blocking=True) if c.device.type == "cuda" else host
+
+    def _note_peak(self, phase: str, *, reset: bool = True) -> None:
+        meter = self._c.meter
+        self._peaks[phase] = max(self._peaks[phase], meter.peak_allocated_gib())
+        self._peaks["reserved"] = max(self._peaks["reserved"], meter.peak_reserved_gib())
+        meter.enforce_cap()
+        if reset:
+            meter.reset_peak()

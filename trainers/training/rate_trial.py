@@ -1,0 +1,25 @@
+"""The Tune trainable of a learning rate: one short training, and the held-out loss that it came to."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ray.tune
+
+from trainers.training import attempt
+from trainers.values.codec import from_json
+from trainers.values.training import TrainingJob, Validated
+from trainers.values.training_files import RECORDS
+from trainers.values.training_lines import Reader
+
+
+def run_rate(config: Mapping[str, Any]) -> None:
+    """Runs the `TrainingJob` in `config["jobs"][config["index"]]`; reports its last held-out loss, infinity where there
+    is none or it is no number, and why.
+    """
+    job = from_json(TrainingJob, config["jobs"][config["index"]])
+    ended = attempt.run(job, Path(config["storage"]), tuple(config["nodes"]))
+    found = [each.loss for each in Reader(Path(job.folder) / RECORDS).read() if isinstance(each, Validated)]
+    loss = found[-1] if found and ended.state == "done" and math.isfinite(found[-1]) else math.inf
+    ray.tune.report({"val_loss": loss, "index": config["index"], "reason": ended.reason})

@@ -1,0 +1,221 @@
+"""A training without Ray, each rank started by torchrun: `torchrun --nproc-per-node N -m trainers.training.torchrun
+FOLDER`.
+
+FOLDER is a training's folder as `platform.train` makes it, so that either goes on where the other stopped. A rank that
+dies ends the others; torchrun's `--max-restarts` starts all of them again, from the newest checkpoint.
+Exit codes: 0 trained, 1 failed, 2 bad input.
+"""
+
+import argparse
+import dataclasses
+import fcntl
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from trainers import node
+from trainers.failures import RungFailure
+from trainers.training import checkpoint
+from trainers.training.worker import Worker
+from trainers.values.cluster import Cluster
+from trainers.values.codec import from_json
+from trainers.values.training import FORMAT, Begun, NotSaved, Phase, Plan, Steps, TrainingJob, Validated
+from trainers.values.training_files import ATTEMPT, CHECKPOINTS, LOCK, PLAN, RECORDS, STOP
+from trainers.values.training_lines import Reader
+
+_COLLECTIVE_TIMEOUT_S = 900
+_LINE_S = 5.0
+"""Between two lines of progress."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Trains as one rank; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m trainers.training.torchrun", description=(__doc__ or "")[:60])
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument("--checkpoint-s", type=float, default=600.0, metavar="S", help="seconds between checkpoints")
+    parser.add_argument(
+        "--report-s", type=float, default=2.0, metavar="S", help="seconds between records, 0: every step"
+    )
+    parser.add_argument("--steps", type=int, metavar="N", help="end after so many steps, without a checkpoint")
+    options = parser.parse_args(argv)
+    rank, folder = int(os.environ.get("RANK", "-1")), options.folder.absolute()
+    try:
+        plan = _plan(folder)
+        phase = _phase(folder, plan)
+    except ValueError as error:
+        return _refused(str(error), rank)
+    if phase is None:
+        return _said(f"{folder} is trained to its end.", rank)
+    world_size = int(os.environ.get("WORLD_SIZE", "0"))
+    if world_size != phase.layout.world_size:
+        wanted = phase.layout.world_size
+        return _refused(f"the layout takes {wanted} ranks, got {world_size}: start torchrun with so many in all", rank)
+    on_cuda = torch.cuda.is_available()
+    if on_cuda:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if on_cuda else "gloo", timeout=timedelta(seconds=_COLLECTIVE_TIMEOUT_S))
+    try:
+        return _train(folder, plan, phase, on_cuda=on_cuda, options=options)
+    finally:
+        dist.destroy_process_group()
+
+
+def _plan(folder: Path) -> Plan:
+    """The plan of the training in `folder`.
+
+    Raises:
+        ValueError: it holds none that this version reads.
+    """
+    path = folder / PLAN
+    try:
+        data = json.loads(path.read_bytes())
+        if data.get("format") != FORMAT:
+            raise ValueError(f"{path} has format {data.get('format')}, this version reads {FORMAT}")
+        return from_json(Plan, data["plan"])
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}): give the folder of a training") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is no plan of a training: give the folder of a training") from error
+
+
+def _phase(folder: Path, plan: Plan) -> Phase | None:
+    newest = checkpoint.newest(folder / CHECKPOINTS)
+    return plan.phase_at(checkpoint.read_manifest(newest).tokens if newest else 0)
+
+
+def _train(folder: Path, plan: Plan, phase: Phase, *, on_cuda: bool, options: argparse.Namespace) -> int:
+    """Trains the phases that take as many ranks as there are; returns the exit code, the same on every rank."""
+    rank = dist.get_rank()
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644) if rank == 0 else None
+    try:
+        if not _agreed(lock is None or _locks(lock)):
+            return _refused(f"another process trains in {folder}: wait for it to end", rank)
+        if rank == 0:
+            threading.Thread(target=_follow, args=(folder, plan.tokens), daemon=True).start()
+        here: Phase | None = phase
+        while here is not None and here.layout.world_size == dist.get_world_size():
+            job = TrainingJob(
+                plan=plan,
+                folder=str(folder),
+                attempt=_next_attempt(folder),
+                layout=here.layout,
+                cluster=_cluster(on_cuda),
+                cpus_per_worker=1.0,
+                checkpoint_s=options.checkpoint_s,
+                report_s=options.report_s,
+                max_steps=options.steps,
+            )
+            worker = Worker(job, time.perf_counter())
+            try:
+                worker.run()
+            except Exception as error:
+                try:
+                    worker.fail(error)
+                except RungFailure as failure:
+                    print(f"rank {rank}: {failure.reason}", file=sys.stderr, flush=True)
+                    os._exit(1)  # the other ranks may wait for this one: torchrun ends them
+            dist.barrier()
+            if options.steps is not None:
+                return _said(f"Ended after {options.steps} steps.", rank)
+            here = _phase(folder, plan)
+        if here is not None:
+            wanted = here.layout.world_size
+            return _said(f"The next phase takes {wanted} ranks: start torchrun with so many in all.", rank)
+        return _said(f"Trained on {plan.tokens:,} tokens; the last checkpoint is in {folder / CHECKPOINTS}.", rank)
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _cluster(on_cuda: bool) -> Cluster:
+    """The devices of torchrun's ranks."""
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    nodes = max(1, dist.get_world_size() // local)
+    if not on_cuda:
+        cpu = Cluster(device_kind="cpu", device="CPU", device_memory_gib=1.0, num_nodes=nodes, devices_per_node=local)
+        return dataclasses.replace(cpu, device_memory_gib=node.facts(gpu=False)["memory_gib"] / local)
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return Cluster(
+        device_kind="cuda",
+        device=properties.name,
+        device_memory_gib=properties.total_memory / 2**30,
+        capability=(properties.major, properties.minor),
+        num_nodes=nodes,
+        devices_per_node=local,
+    )
+
+
+def _locks(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _agreed(mine: bool) -> bool:
+    """Whether rank 0 says so, on every rank."""
+    said = [mine]
+    dist.broadcast_object_list(said)
+    return said[0]
+
+
+def _next_attempt(folder: Path) -> int:
+    """Begins a new attempt, whose number is the same on every rank."""
+    number = [0]
+    if dist.get_rank() == 0:
+        path = folder / ATTEMPT
+        number = [int(path.read_text()) + 1 if path.exists() else 1]
+        part = path.with_name(f"{ATTEMPT}.part")
+        part.write_text(str(number[0]))
+        part.replace(path)
+        (folder / STOP).unlink(missing_ok=True)
+    dist.broadcast_object_list(number)
+    return number[0]
+
+
+def _follow(folder: Path, tokens: int) -> None:
+    """Prints what the training records, a line of progress now and then."""
+    reader, last_s = Reader(folder / RECORDS), -_LINE_S
+    reader.read()  # what earlier attempts wrote
+    while True:
+        time.sleep(0.2)
+        for record in reader.read():
+            match record:
+                case Begun():
+                    print(f"Trains from step {record.step} on with {record.layout}.", flush=True)
+                case Steps() if time.monotonic() - last_s >= _LINE_S or record.tokens >= tokens:
+                    last_s = time.monotonic()
+                    share, speed = min(1.0, record.tokens / tokens), record.tokens_per_s
+                    loss = record.losses[-1]
+                    print(f"{share:.1%}, step {record.last_step}, loss {loss:.4f}, {speed:,.0f} tokens/s", flush=True)
+                case Validated():
+                    print(f"Held-out loss after step {record.step}: {record.loss:.4f}", flush=True)
+                case NotSaved():
+                    print(f"The checkpoint of step {record.step} could not be written: {record.reason}", flush=True)
+                case _:
+                    pass
+
+
+def _refused(sentence: str, rank: int) -> int:
+    if rank <= 0:
+        print(f"error: {sentence}", file=sys.stderr, flush=True)
+    return 2
+
+
+def _said(sentence: str, rank: int) -> int:
+    if rank == 0:
+        print(sentence, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
