@@ -37,14 +37,16 @@ def space_of_config(path: Path) -> Space:
         if is_default
     ]
     remark = f"; {' and '.join(by_default)} by default: change with --set" if by_default else ""
+    # ALiBi and windows are a bias and a mask to sdpa, which then has no FlashAttention; FlexAttention has both for next
+    # to nothing, and skips what no query sees.
+    fused = "flex" if model.position == "alibi" or model.window else "sdpa"
     space = Space(
         name=name,
         summary=f"{name} ({model.architecture}, {model.num_parameters / 1e9:.3g} B parameters), sequence {seq_len}"
         f"{remark}",
         recipe=Recipe(model=model, seq_len=seq_len, global_batch=global_batch),
         axes={
-            # ALiBi is a bias to sdpa, which then has no FlashAttention; to FlexAttention it is next to nothing.
-            "attention": ("flex" if model.position == "alibi" else "sdpa", "eager"),
+            "attention": (fused, "sdpa" if model.window else "eager"),
             "compile": ("block", "none"),
             "loss": ("chunked", "plain"),
             "checkpointing": ("none", "full"),
@@ -53,7 +55,7 @@ def space_of_config(path: Path) -> Space:
             "engine": engines.shards_first(),
         },
         model_parallel={
-            "attention": ("flex" if model.position == "alibi" else "sdpa",),
+            "attention": (fused,),
             "compile": ("block",),
             "loss": ("chunked",),
             "grad_sync": ("last",),

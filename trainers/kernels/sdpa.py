@@ -12,7 +12,6 @@ _NAMES = {
     SDPBackend.EFFICIENT_ATTENTION: "efficient",
     SDPBackend.CUDNN_ATTENTION: "cudnn",
     SDPBackend.MATH: "math",
-    SDPBackend.OVERRIDEABLE: "overrideable",
 }
 
 
@@ -48,4 +47,4 @@ def _chosen(recipe: Recipe, layout: Layout, device: torch.device, *, masked: boo
     grouped = model.num_kv_heads != model.num_heads
     # What `scaled_dot_product_attention` itself calls; torch has no public name for it.
     choice = torch._fused_sdp_choice(query, key, key, mask, 0.0, mask is None, scale=None, enable_gqa=grouped)
-    return _NAMES.get(SDPBackend(choice), str(choice))
+    return _NAMES.get(SDPBackend(choice), SDPBackend(choice).name.lower())
