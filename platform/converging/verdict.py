@@ -59,9 +59,11 @@ class Ratio:
         """Of times, such as "2.20 times sooner (2.01 to 2.40)"."""
         if self.is_one:
             return f"as soon{self.ends}"
+        is_open = self.interval is not None and self.interval[0] <= 1 <= self.interval[1]
+        unsure = ", which the seeds do not resolve" if is_open else ""
         if self.middle < 1:
-            return f"{1 / self.middle:.2f} times sooner{self.inverse.ends}"
-        return f"{self.middle:.2f} times later{self.ends}"
+            return f"{1 / self.middle:.2f} times sooner{self.inverse.ends}{unsure}"
+        return f"{self.middle:.2f} times later{self.ends}{unsure}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

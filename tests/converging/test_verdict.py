@@ -87,6 +87,14 @@ def test_one_seed_has_no_interval_and_says_so():
     assert verdict.spread("a") is None
 
 
+def test_a_ratio_that_the_seeds_do_not_resolve_is_said_to_be_so():
+    first = {0: curves(step_s=1.0), 1: curves(step_s=1.0)}
+    open_order = compare({"a": first, "b": {0: curves(step_s=0.5), 1: curves(step_s=1.2)}}, 40 * STEP)
+    assert "which the seeds do not resolve." in " ".join(sentences(open_order))
+    clear = compare({"a": first, "b": {0: curves(step_s=0.5), 1: curves(step_s=0.5)}}, 40 * STEP)
+    assert "do not resolve" not in " ".join(sentences(clear))
+
+
 def test_equal_time_is_that_of_the_fastest():
     verdict = compare({"slow": {0: curves(step_s=36.0)}, "fast": {0: curves(step_s=18.0)}}, 40 * STEP)
     assert verdict.equal_hours == pytest.approx(0.2)
