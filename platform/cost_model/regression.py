@@ -164,7 +164,7 @@ def _weighed(kernel: Array, noise: Array, residuals: Array, tail: float) -> tupl
     if math.isfinite(tail) and len(residuals) >= SEVERAL:
         # The weights' own prior, a gamma distribution: what is explained as stalls costs likelihood too.
         likelihood += 0.5 * tail * float((np.log(weights) - weights + 1).sum())
-    return inverse, likelihood - 0.5 * len(residuals) * math.log(2 * math.pi)
+    return np.asarray(inverse, dtype=np.float64), likelihood - 0.5 * len(residuals) * math.log(2 * math.pi)
 
 
 def _kernel(places: Places, rows: Index, others: Index, prior: Prior) -> Array:

@@ -12,7 +12,7 @@ import json
 import pathlib
 import re
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 from platform.common.errors import InputError
@@ -72,7 +72,7 @@ _left_out: list[str] = []
 
 
 @contextlib.contextmanager
-def without(name: str) -> Iterator[None]:
+def without(name: str) -> Generator[None]:
     """Within it no fact counts that was set with the table of that name in view: a stack has the one of the stack that
     it is like, else, of a number, the mean of the other stacks that have it."""
     _left_out.append(name)

@@ -11,6 +11,7 @@ from platform.cost_model.columns import Array
 from platform.cost_model.engines import ENGINES
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
+from platform.cost_model.places import Index
 from platform.cost_model.predict import predict
 from platform.cost_model.regression import TIME, learn
 from tests.cost_model.points import GPT_39B, fsdp
@@ -45,7 +46,7 @@ STEP_S = PREDICTION.step.total_s
 EVERY_TENTH = np.arange(0, 80, 10)
 
 
-def measured(rows: Array, seconds: Array) -> Calibration:
+def measured(rows: Index, seconds: Array) -> Calibration:
     """What step times of `seconds` at `rows` teach."""
     return calibrate(PLACES, PREDICTION, np.asarray(rows, dtype=np.int64), seconds)
 
