@@ -4,8 +4,8 @@ Stand-ins for ssh and rsync come first on the path, so nothing is sent to the mo
 with Docker.
 """
 
+import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -205,8 +205,11 @@ def test_the_autoscaler_s_request_for_a_gpu_node_is_what_the_file_says(
         "config = _bootstrap_config(yaml.safe_load(open(sys.argv[1])), no_config_cache=True)\n"
         "provider = AWSNodeProvider(config['provider'], config['cluster_name'])\n"
         "node = config['available_node_types']['p4d']\n"
-        "print(node['resources'])\n"
-        "provider.create_node(node['node_config'], {'ray-node-kind': 'worker', 'ray-user-node-type': 'p4d'}, 1)\n"
+        "asked = {'resources': node['resources']}\n"
+        "events = provider.ec2_fail_fast.meta.client.meta.events\n"
+        "events.register('before-parameter-build.ec2.RunInstances', lambda params, **_: asked.update(params))\n"
+        "provider.create_node(node['node_config'], {'ray-node-kind': 'worker', 'ray-user-node-type': 'p4d'}, 2)\n"
+        "print('\\n' + json.dumps(asked))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(file)],
@@ -218,8 +221,14 @@ def test_the_autoscaler_s_request_for_a_gpu_node_is_what_the_file_says(
         check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    assert re.search(r"'GPU': 8", done.stdout) and "accelerator_type:A100" in done.stdout
-    nodes = aws.instances()
-    assert [each["InstanceType"] for each in nodes] == ["p4d.24xlarge"]
-    (group,) = {each["GroupId"] for node in nodes for each in node["SecurityGroups"]}
-    assert group == config["available_node_types"]["head"]["node_config"]["SecurityGroupIds"][0]
+    asked = json.loads(done.stdout.splitlines()[-1])
+    assert asked["resources"]["GPU"] == 8 and asked["resources"]["accelerator_type:A100"] == 1
+    assert (asked["InstanceType"], asked["MaxCount"]) == ("p4d.24xlarge", 2)
+    assert asked["Placement"]["GroupName"] == "layout-search"
+    cards = asked["NetworkInterfaces"]
+    assert [each["InterfaceType"] for each in cards] == ["efa", "efa-only", "efa-only", "efa-only"]
+    group = config["available_node_types"]["head"]["node_config"]["SecurityGroupIds"]
+    assert all(each["Groups"] == group and each["SubnetId"].startswith("subnet-") for each in cards)
+    (tags,) = [each["Tags"] for each in asked["TagSpecifications"] if each["ResourceType"] == "instance"]
+    assert {"Key": "ray-cluster-name", "Value": "layout-search"} in tags
+    assert {each["InstanceType"] for each in aws.instances()} == {"p4d.24xlarge"}
