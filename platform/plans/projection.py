@@ -54,7 +54,10 @@ class Taught:
         timed = tuple(
             each
             for each in measurements
-            if each.outcome in TIMED and each.step_time_s and not each.repeat and costs(each.layout.engine) is not None
+            if each.outcome in TIMED
+            and each.step_time_s
+            and not each.repeat
+            and costs(each.layout.rules.name) is not None
         )
         if not timed:
             raise InputError(f"study {name} has no step time to learn from: name one that measured a layout")
@@ -70,7 +73,8 @@ class Taught:
         axes = [_axes(point, origin) for point in mine] + [_axes(point, cluster) for point in points]
         everything = predict(both)
         steps = np.array([each.step_time_s or 0.0 for each in self.measurements])
-        calibration = calibrate(places_of_rows(axes, both, everything), everything, np.arange(len(mine)), steps)
+        places = places_of_rows(axes, both, everything, num_measured=len(mine))
+        calibration = calibrate(places, everything, np.arange(len(mine)), steps)
         # Memory is the catalogue's capacity of these devices, which the caller may have capped.
         step = take(calibration.corrected, slice(len(mine), None))
         corrected = dataclasses.replace(

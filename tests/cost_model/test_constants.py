@@ -39,7 +39,10 @@ def test_every_fact_of_an_engine_or_stack_has_a_source_and_a_reader() -> None:
     for name, facts in told["stacks"].items():
         assert facts.get("like", name) in told["stacks"]
         for fact, entry in facts.items():
-            assert fact == "like" or (fact in told["facts"] and set(entry) - {"tables"} == {"value", "source"}), (name, fact)
+            assert fact == "like" or (fact in told["facts"] and set(entry) - {"tables"} == {"value", "source"}), (
+                name,
+                fact,
+            )
             assert fact == "like" or entry["source"], (name, fact)
 
 
