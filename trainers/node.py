@@ -34,8 +34,12 @@ def facts(gpu: bool) -> dict[str, Any]:
     """
     temp = tempfile.gettempdir()
     found = {"versions": versions(), "uncompiled": uncompiled(), "temp": temp, "temp_free_mib": free_mib(temp)}
-    found["replaced_libraries"] = replaced_libraries()
-    return found | {"held": _held() if gpu else []} | _devices(gpu) | {"unix_s": time.time()}
+    return (
+        found
+        | {"replaced_libraries": replaced_libraries(), "held": _held() if gpu else []}
+        | _devices(gpu)
+        | {"unix_s": time.time()}
+    )
 
 
 def _devices(gpu: bool) -> dict[str, Any]:

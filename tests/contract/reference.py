@@ -147,7 +147,7 @@ def _model(spec: ModelSpec) -> torch.nn.Module:
 
 def _of_today(spec: ModelSpec, sizes: dict[str, Any]) -> torch.nn.Module:
     """A model whose configuration has a window, heads of their own width or a cap, as its makers write these."""
-    settings = {**sizes, "num_key_value_heads": spec.num_kv_heads, "pad_token_id": None}
+    settings: dict[str, Any] = {**sizes, "num_key_value_heads": spec.num_kv_heads, "pad_token_id": None}
     if spec.architecture in ("qwen2", "qwen3"):
         # The last block of two has no window: `max_window_layers` says that of the first ones only.
         kinds = ["sliding_attention"] * spec.window_layers

@@ -43,7 +43,8 @@ REFUSED = {"qwen3_moe": "num_local_experts", "gpt_oss": "num_local_experts"}
 
 def _config(kind: str) -> PreTrainedConfig:
     if kind == "gemma3":
-        return CONFIG_MAPPING[kind](text_config={**_SIZES, **_LOCAL, "head_dim": 16}, vision_config=_VISION)
+        parts: dict[str, Any] = {"text_config": {**_SIZES, **_LOCAL, "head_dim": 16}, "vision_config": _VISION}
+        return CONFIG_MAPPING[kind](**parts)
     return CONFIG_MAPPING[kind](**{**_SIZES, **ACCEPTED.get(kind, {})})
 
 

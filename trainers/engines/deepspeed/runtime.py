@@ -145,8 +145,14 @@ class DeepSpeedEngine(AccumulatingEngine):
         model, seed = self._recipe.model, self._recipe.seed
         for name, parameter in self._engine.module.named_parameters():
             shape = getattr(parameter, "ds_shape", parameter.shape)
-            drawn = {"seed": seed, "std": model.init_std, "norm_start": model.norm_start}
-            value = weights.draw(plain_name(name), shape, device=self._device, **drawn)
+            value = weights.draw(
+                plain_name(name),
+                shape,
+                seed=seed,
+                std=model.init_std,
+                device=self._device,
+                norm_start=model.norm_start,
+            )
             safe_set_full_fp32_param(parameter, value)
 
     def _set_grad_accum(self, grad_accum: int) -> None:
