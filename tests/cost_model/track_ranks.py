@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.pipelining import schedules
+from torch.distributed.pipelining import stage as stage_module
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from trainers import engines
@@ -32,13 +33,13 @@ from trainers.values.recipe import Recipe
 class _Total(MemTracker):
     """Tracks all tensors, and none by module: those of a pipeline's stage run many times before a backward pass."""
 
-    def _pre_fw_hook(self, *_: Any) -> None: ...
+    def _pre_fw_hook(self, *args: Any) -> None: ...  # pyright: ignore[reportIncompatibleMethodOverride]
 
-    def _post_fw_hook(self, *_: Any) -> None: ...
+    def _post_fw_hook(self, *args: Any) -> None: ...  # pyright: ignore[reportIncompatibleMethodOverride]
 
-    def _pre_bw_hook(self, *_: Any) -> None: ...
+    def _pre_bw_hook(self, *args: Any) -> None: ...  # pyright: ignore[reportIncompatibleMethodOverride]
 
-    def _post_bw_hook(self, *_: Any) -> None: ...
+    def _post_bw_hook(self, *args: Any) -> None: ...  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
 def _real_shards(shards: Any) -> Any:
@@ -54,7 +55,7 @@ def _real_shards(shards: Any) -> Any:
 def _static_shapes(_schedule: Any, stages: list[Any], *_: Any) -> None:
     """Stands for torch 2.13's trial of a pipeline's links, whose answer it reads."""
     for stage in stages:
-        stage._inference_mode = schedules.InferenceMode.STATIC
+        stage._inference_mode = stage_module.InferenceMode.STATIC
 
 
 def peak_gib(recipe: Recipe, layout: Layout, batch: BatchPoint) -> float:
