@@ -83,8 +83,9 @@ def modes(paths: Sequence[Path], up_to: int) -> Iterator[tuple[Path, str, Scored
 def _line(path: Path, mode: str, found: Scores, usual: Scores) -> str:
     return (
         f"{path.name}, {mode}: {found.rows_scored} rows, median error {found.step_time_ape_median or 0:.1%}"
-        f" ({usual.step_time_ape_median or 0:.1%} zero-shot with all evidence), {found.interval_coverage or 0:.0%} of the 80 % intervals hold,"
-        f" half-width {found.interval_half_width_median or 0:.1%}"
+        f" ({usual.step_time_ape_median or 0:.1%} zero-shot with all evidence),"
+        f" {found.interval_coverage or 0:.0%} of the 80 % intervals"
+        f" hold, half-width {found.interval_half_width_median or 0:.1%}"
     )
 
 

@@ -186,8 +186,8 @@ def run(options: PlanOptions, console: Console) -> int:
 def _unknown_network(cluster: ClusterSpec) -> str:
     """The sentence for a cluster whose network nobody stated."""
     return (
-        f"the catalogue has no network of {cluster.device.name} nodes: {8 * cluster.inter_peak_gb_per_s:g} Gbit/s a node"
-        " are taken, and intervals are as wide as networks differ; --node-gbps states it"
+        f"the catalogue has no network of {cluster.device.name} nodes: {8 * cluster.inter_peak_gb_per_s:g} Gbit/s a"
+        " node are taken, and intervals are as wide as networks differ; --node-gbps states it"
     )
 
 

@@ -10,6 +10,9 @@ from trainers.values.spec import ModelSpec
 BYTES = 256
 """Vocabulary of the included text, which is read byte by byte."""
 
+_WINDOW = 64
+"""Tokens of a sliding window in a miniature, a quarter of its sequences."""
+
 _DEGREES = ("tp", "pp", "virtual", "cp")
 
 TIME_BUDGET_S = 225.0
@@ -38,6 +41,10 @@ def small_model(
         tied_embeddings=model.tied_embeddings,
         embedding_norm=model.embedding_norm,
         init_std=model.init_std,
+        head_width=hidden_size // num_heads * model.attention_width // model.hidden_size // 2 * 2,
+        window=_WINDOW if model.window else 0,
+        window_layers=max(1, round(num_layers * model.window_layers / model.num_layers)) if model.window else 0,
+        logit_softcap=model.logit_softcap,
         miniature_of=model.name,
     )
 

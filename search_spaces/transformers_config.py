@@ -8,6 +8,7 @@ from typing import Any
 from search_spaces import engines
 from search_spaces.miniature import on_cpus
 from search_spaces.space import Space
+from trainers.values.codec import shortened
 from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
 
@@ -15,21 +16,37 @@ from trainers.values.spec import ModelSpec
 def space_of_config(path: Path) -> Space:
     """The space of the model that the `config.json` at `path` describes.
 
-    Sequence 2048 (or as many positions as the model has), global batch 512, and the axes of the built-in spaces.
+    Length and global batch are those that it states as `seq_length` and `global_batch_size`; else 2048 (or as many
+    positions as the model has) and 512, and the summary says that these are defaults. The axes are those of the
+    built-in spaces.
 
     Raises:
         ValueError: the file cannot be read, is no JSON object, or lacks what the project needs, in one sentence.
     """
     name = path.stem if path.name != "config.json" else path.absolute().parent.name or "model"
-    model = ModelSpec.from_config(_read(path), name=name)
-    seq_len = min(2048, model.max_positions or 2048)
+    config = _read(path)
+    model = ModelSpec.from_config(config, name=name)
+    length, batch = _stated(config, "seq_length", name), _stated(config, "global_batch_size", name)
+    seq_len, global_batch = length or min(_SEQ_LEN, model.max_positions or _SEQ_LEN), batch or _GLOBAL_BATCH
+    by_default = [
+        f"{axis} {value}"
+        for axis, value, is_default in (
+            ("seq_len", seq_len, not length),
+            ("global_batch", global_batch, not batch),
+        )
+        if is_default
+    ]
+    remark = f"; {' and '.join(by_default)} by default: change with --set" if by_default else ""
+    # ALiBi and windows are a bias and a mask to sdpa, which then has no FlashAttention; FlexAttention has both for next
+    # to nothing, and skips what no query sees.
+    fused = "flex" if model.position == "alibi" or model.window else "sdpa"
     space = Space(
         name=name,
-        summary=f"{name} ({model.architecture}, {model.num_parameters / 1e9:.3g} B parameters), sequence {seq_len}",
-        recipe=Recipe(model=model, seq_len=seq_len, global_batch=512),
+        summary=f"{name} ({model.architecture}, {model.num_parameters / 1e9:.3g} B parameters), sequence {seq_len}"
+        f"{remark}",
+        recipe=Recipe(model=model, seq_len=seq_len, global_batch=global_batch),
         axes={
-            # ALiBi is a bias to sdpa, which then has no FlashAttention; to FlexAttention it is next to nothing.
-            "attention": ("flex" if model.position == "alibi" else "sdpa", "eager"),
+            "attention": (fused, "sdpa" if model.window else "eager"),
             "compile": ("block", "none"),
             "loss": ("chunked", "plain"),
             "checkpointing": ("none", "full"),
@@ -38,7 +55,7 @@ def space_of_config(path: Path) -> Space:
             "engine": engines.shards_first(),
         },
         model_parallel={
-            "attention": ("flex" if model.position == "alibi" else "sdpa",),
+            "attention": (fused,),
             "compile": ("block",),
             "loss": ("chunked",),
             "grad_sync": ("last",),
@@ -51,6 +68,18 @@ def space_of_config(path: Path) -> Space:
         micro_batches=(1, 2, 4, 8, 16),
     )
     return dataclasses.replace(space, miniature=on_cpus(space))
+
+
+_SEQ_LEN, _GLOBAL_BATCH = 2048, 512
+"""What is searched where a configuration does not state it."""
+
+
+def _stated(config: dict[str, Any], key: str, name: str) -> int:
+    """The whole number that the configuration states under `key`, 0 where it states none."""
+    value = config.get(key) or 0
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{key} of {name} must be a whole number above 0 or left out, got {shortened(value)}")
+    return value
 
 
 def _read(path: Path) -> dict[str, Any]:

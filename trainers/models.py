@@ -68,7 +68,8 @@ def load_code() -> None:
     """Imports transformers' code of every architecture, which `build` otherwise does for its own."""
     with lean.imports():
         for name in architectures.names():
-            importlib.import_module(f"transformers.models.{name}.modeling_{name}")
+            code = architecture_of(name).code or name
+            importlib.import_module(f"transformers.models.{code}.modeling_{code}")
 
 
 def build(spec: ModelSpec, *, attention: Attention) -> Model:
@@ -81,7 +82,7 @@ def build(spec: ModelSpec, *, attention: Attention) -> Model:
     if reason := model_refusal(spec):
         raise ValueError(reason)
     architecture = architecture_of(spec.architecture)
-    name = transformers_name(architecture.position, attention)
+    name = transformers_name(architecture.position, attention, windowed=spec.window > 0)
     with _parameters_on_meta():
         module = AutoModelForCausalLM.from_config(_config(spec), dtype=torch.float32, attn_implementation=name)
         if spec.embedding_norm and not architecture.embedding_norm:
@@ -150,7 +151,7 @@ def _parameters_on_meta() -> Generator[None, None, None]:
 
 def _config(spec: ModelSpec) -> PreTrainedConfig:
     # Where sizes are all that is known, transformers' defaults hold for the rest.
-    unstated = {"bos_token_id": None, "eos_token_id": None}
+    unstated = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     settings: dict[str, Any] = json.loads(spec.config) if spec.config else spec.to_config() | unstated
     settings.pop("model_type", None)
     config = CONFIG_MAPPING[spec.architecture](**settings)

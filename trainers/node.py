@@ -29,11 +29,12 @@ UNNAMED_SHARE = 0.05
 def facts(gpu: bool) -> dict[str, Any]:
     """Name, memory (GiB) and, on a GPU, compute capability of the node's devices, and what a preflight looks at.
 
-    That is `versions`, `uncompiled`, `temp` with `temp_free_mib`, `held` (GPUs that others compute on) and `unix_s`,
-    its clock. Raises what NVML raises.
+    That is `versions`, `uncompiled`, `replaced_libraries`, `temp` with `temp_free_mib`, `held` (GPUs that others
+    compute on) and `unix_s`, its clock. Raises what NVML raises.
     """
     temp = tempfile.gettempdir()
     found = {"versions": versions(), "uncompiled": uncompiled(), "temp": temp, "temp_free_mib": free_mib(temp)}
+    found["replaced_libraries"] = replaced_libraries()
     return found | {"held": _held() if gpu else []} | _devices(gpu) | {"unix_s": time.time()}
 
 
@@ -73,6 +74,22 @@ def uncompiled() -> dict[str, str]:
         folder = next(each for each in cached.parents if each.exists())
         if not cached.exists() and (sys.dont_write_bytecode or not os.access(folder, os.W_OK)):
             found[name] = str(Path(spec.origin).parents[1])
+    return found
+
+
+def replaced_libraries() -> list[str]:
+    """Files on LD_LIBRARY_PATH that the loader takes in place of CUDA's libraries and cuDNN of torch's own packages."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return []
+    packages = Path(spec.origin).parents[1]
+    bundled = {path.name: path.resolve() for path in (packages / "nvidia").glob("*/lib/lib*.so.*")}
+    found: list[str] = []
+    for folder in filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")):
+        for name in sorted(bundled):
+            path = Path(folder) / name
+            if path.exists() and not path.resolve().is_relative_to(packages.resolve()):
+                found.append(str(path))
     return found
 
 

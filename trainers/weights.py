@@ -12,17 +12,19 @@ import torch
 from torch import nn
 
 
-def draw(name: str, shape: torch.Size, *, seed: int, std: float, device: torch.device) -> torch.Tensor:
+def draw(
+    name: str, shape: torch.Size, *, seed: int, std: float, device: torch.device, norm_start: float = 1.0
+) -> torch.Tensor:
     """The fp32 tensor of the parameter called `name` in the plain transformers model.
 
-    Matrices and tables are normal with deviation `std`, biases are zeros, other vectors (norm weights) are ones.
+    Matrices and tables are normal with deviation `std`, biases are zeros, other vectors (norm weights) `norm_start`.
     """
     if len(shape) >= 2:
         generator = torch.Generator(device).manual_seed(_seed_of(seed, name))
         return torch.empty(shape, dtype=torch.float32, device=device).normal_(0.0, std, generator=generator)
     if name.endswith("bias"):
         return torch.zeros(shape, dtype=torch.float32, device=device)
-    return torch.ones(shape, dtype=torch.float32, device=device)
+    return torch.full(shape, norm_start, dtype=torch.float32, device=device)
 
 
 def materialise(
@@ -35,6 +37,7 @@ def materialise(
     dtype: torch.dtype = torch.float32,
     done: MutableMapping[nn.Parameter, nn.Parameter] | None = None,
     cut: Callable[[str, torch.Tensor], torch.Tensor] | None = None,
+    norm_start: float = 1.0,
 ) -> None:
     """Replaces every meta parameter in and below `module` by a drawn one on `device`, and moves the buffers there.
 
@@ -48,7 +51,8 @@ def materialise(
             if not parameter.is_meta:
                 continue
             if parameter not in done:
-                value = draw(names[parameter], parameter.shape, seed=seed, std=std, device=device)
+                name, shape = names[parameter], parameter.shape
+                value = draw(name, shape, seed=seed, std=std, device=device, norm_start=norm_start)
                 value = value if cut is None else cut(names[parameter], value)
                 done[parameter] = nn.Parameter(value.to(dtype), requires_grad=parameter.requires_grad)
             setattr(child, key, done[parameter])

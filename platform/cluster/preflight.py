@@ -37,6 +37,21 @@ def remarks(nodes: Sequence[Node]) -> Iterator[str]:
             " process compiles them again, seconds of each trial. Mend it there, once, as who owns them:"
             f" python -m compileall -q -j 0 {' '.join(dict.fromkeys(found.values()))}"
         )
+    yield from _replaced(nodes)
+
+
+def _replaced(nodes: Sequence[Node]) -> Iterator[str]:
+    """A warning for the first node on which the system's CUDA libraries or cuDNN take the place of torch's own."""
+    replaced = [node for node in nodes if node.facts.get("replaced_libraries")]
+    if replaced:
+        paths: list[str] = replaced[0].facts["replaced_libraries"]
+        shown = f"{paths[0]} and {plural(len(paths) - 1, 'more file')}" if paths[1:] else paths[0]
+        have = f"and {plural(len(replaced) - 1, 'more node')} load" if replaced[1:] else "loads"
+        yield (
+            f"Node {replaced[0].address} {have} {shown} by LD_LIBRARY_PATH in place of torch's own, with which"
+            " attention has been 1.7 to 2.3 times as slow (huggingface/transformers#48163): take the folder out of"
+            " LD_LIBRARY_PATH there and start Ray anew"
+        )
 
 
 def _unlike(nodes: Sequence[Node]) -> Iterator[str]:

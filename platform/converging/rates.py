@@ -120,22 +120,7 @@ def try_rates(place: Place, plans: Mapping[float, Plan], folder: Path) -> list[f
 
     from trainers.training.rate_trial import run_rate
 
-    jobs: list[Any] = []
-    for rate, plan in plans.items():
-        path = folder / f"rate-{rate:.3g}"
-        shutil.rmtree(path, ignore_errors=True)  # what an ended command left
-        path.mkdir(parents=True)
-        made = TrainingFolder(path)
-        job = TrainingJob(
-            plan=plan,
-            folder=str(path),
-            attempt=made.next_attempt(),
-            layout=plan.phases[0].layout,
-            cluster=place.cluster,
-            cpus_per_worker=place.cpus_per_worker,
-            keep=1,
-        )
-        jobs.append(to_json(job))
+    jobs = _jobs(place, plans, folder)
     for name in ("ray.tune", "ray.train"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     nodes = [node.id for node in place.nodes] if place.left_out else []
@@ -161,3 +146,24 @@ def try_rates(place: Place, plans: Mapping[float, Plan], folder: Path) -> list[f
         raise ClusterError(f"no learning rate could be tried: {why}")
     shutil.rmtree(storage, ignore_errors=True)
     return [losses.get(index, math.inf) for index in range(len(jobs))]
+
+
+def _jobs(place: Place, plans: Mapping[float, Plan], folder: Path) -> list[Any]:
+    """The job of each plan as JSON, each with an empty folder of its own."""
+    jobs: list[Any] = []
+    for rate, plan in plans.items():
+        path = folder / f"rate-{rate:.3g}"
+        shutil.rmtree(path, ignore_errors=True)  # what an ended command left
+        path.mkdir(parents=True)
+        made = TrainingFolder(path)
+        job = TrainingJob(
+            plan=plan,
+            folder=str(path),
+            attempt=made.next_attempt(),
+            layout=plan.phases[0].layout,
+            cluster=place.cluster,
+            cpus_per_worker=place.cpus_per_worker,
+            keep=1,
+        )
+        jobs.append(to_json(job))
+    return jobs

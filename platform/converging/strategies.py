@@ -118,10 +118,9 @@ def _in_space(first: Strategy, text: str, changes: Sequence[str], axes: Mapping[
         axes={name: (value,) for name, value in axes.items()},
         micro_batches=(first.batch.micro_batch,),
     ).with_changes(changes)
-    found, _ = space.candidates(first.layout.world_size)
-    if len(found) > 1:
-        raise InputError(f"{text} means {len(found)} strategies: give one value for each axis")
-    candidate = found[0]
+    candidate, *others = space.candidates(first.layout.world_size)[0]
+    if others:
+        raise InputError(f"{text} means {1 + len(others)} strategies: give one value for each axis")
     if why := standing_refusal(candidate.recipe, candidate.layout, candidate.layout.world_size):
         raise ValueError(why)
     batch = candidate.batch_points()[0]

@@ -51,14 +51,16 @@ def _error(residuals: Array) -> float:
 
 
 def calibrate(places: Places, prediction: Prediction, index: Index, measured_s: Array) -> Calibration:
-    """Learns from `measured_s`, the step times in seconds of the points of `index`; from `TEACHERS` of them, spread evenly, where
-    there are more."""
+    """Learns from `measured_s`, the step times in seconds of the points of `index`; from `TEACHERS` of them, spread
+    evenly, where there are more."""
     residuals = np.log(measured_s / np.maximum(prediction.step.total_s[index], 1e-12))
     few = np.linspace(0, len(index) - 1, min(len(index), TEACHERS)).astype(np.int64)
     return Calibration(prediction=prediction, learned=learn(places, index[few], residuals[few]))
 
 
-def places_of_rows(axes: Sequence[Mapping[str, Any]], columns: Columns, prediction: Prediction) -> Places:
-    """The places of rows of which each has its own `axes`."""
+def places_of_rows(
+    axes: Sequence[Mapping[str, Any]], columns: Columns, prediction: Prediction, *, num_measured: int | None = None
+) -> Places:
+    """The places of rows of which each has its own `axes`; distances count from the first `num_measured`, if given."""
     micro_batch = np.broadcast_to(columns.micro_batch, (len(axes),)).astype(np.int64)
-    return places_of(axes, np.arange(len(axes)), micro_batch, columns, prediction)
+    return places_of(axes, np.arange(len(axes)), micro_batch, columns, prediction, slice(num_measured))

@@ -28,6 +28,8 @@ class Columns:
 
     layers: Array
     hidden: Array
+    attention_width: Array
+    """Of the queries of all heads."""
     kv_width: Array
     heads: Array
     ffn: Array

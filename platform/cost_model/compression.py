@@ -45,8 +45,8 @@ def _matrices(model: ModelSpec) -> tuple[tuple[int, int, int], ...]:
     return (
         (model.vocab_size, hidden, 1 if model.tied_embeddings else 2),
         (model.max_positions, hidden, int(model.position == "learned")),
-        (hidden + 2 * model.num_kv_heads * model.head_dim, hidden, blocks),
-        (hidden, hidden, blocks),
+        (model.attention_width + 2 * model.num_kv_heads * model.head_dim, hidden, blocks),
+        (hidden, model.attention_width, blocks),
         (model.ffn_size, hidden, (3 if model.gated else 2) * blocks),
     )
 

@@ -97,8 +97,8 @@ def _attention_seconds(columns: Columns, tokens: Array) -> tuple[Array, Array]:
     Eager: two full batched products whose operands pass through memory, and passes over the scores [heads, s, s].
     """
     seq, heads = columns.seq_len, columns.heads / columns.tp
-    head_dim = columns.hidden / columns.heads
-    width = columns.hidden / columns.tp
+    head_dim = columns.attention_width / columns.heads
+    width = columns.attention_width / columns.tp
     triangle = 2 * tokens * seq * width
     flash_rate = columns.flash_flops * seq / (seq + FLASH_HALF_LENGTH)
     flash = triangle / (flash_rate * np.where(columns.flash > 0, columns.flash, 1.0))
@@ -172,8 +172,8 @@ def layer_seconds(columns: Columns) -> LayerSeconds:
 
 def _product_seconds(c: Columns, tokens: Array) -> tuple[Array, Array]:
     """Seconds (forward, backward) of a block's four products: into attention and out of it, up and down."""
-    h, inner = c.hidden, c.ffn / c.tp
-    shapes = (((h + 2 * c.kv_width) / c.tp, h), (h, h / c.tp), (inner * (1 + c.gated), h), (h, inner))
+    h, heads, inner = c.hidden, c.attention_width, c.ffn / c.tp
+    shapes = (((heads + 2 * c.kv_width) / c.tp, h), (h, heads / c.tp), (inner * (1 + c.gated), h), (h, inner))
     forward = (matmul_s(c, tokens, *shape) for shape in shapes)
     backward = (_backward_matmul_s(c, tokens, *shape) for shape in shapes)
     return functools.reduce(operator.add, forward), functools.reduce(operator.add, backward)
@@ -182,9 +182,9 @@ def _product_seconds(c: Columns, tokens: Array) -> tuple[Array, Array]:
 def _pass_seconds(c: Columns, tokens: Array) -> tuple[Array, Array]:
     """Seconds (forward, backward) of a block's element-wise passes."""
     h, tp = c.hidden, c.tp
-    qkv, inner = (h + 2 * c.kv_width) / tp, c.ffn / tp
+    qkv, inner = (c.attention_width + 2 * c.kv_width) / tp, c.ffn / tp
     replicated = FUSED_REPLICATED * h / np.where(c.sequence_parallel > 0, tp, 1.0)
-    rotation = ROTARY_PASSES * c.rotary * (h + c.kv_width) / tp
+    rotation = ROTARY_PASSES * c.rotary * (c.attention_width + c.kv_width) / tp
     is_fused = c.fused > 0
     wide = np.where(
         costs_of(c).autocasts(c), np.where(is_fused, AUTOCAST_FACTOR["fused"], AUTOCAST_FACTOR["eager"]), 1.0

@@ -25,6 +25,7 @@ from platform.cost_model.kernels import (
     logit_bytes,
     loss_kind,
     pads_vocabulary,
+    window_speedup,
 )
 from platform.cost_model.layout_arrays import AXES, LayoutArrays
 from platform.cost_model.mesh import blocks_of_ranks
@@ -188,12 +189,15 @@ def _of_kernels(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask
     def passes(compile_: str) -> tuple[float, float]:
         return activation_passes(stepwise, gated=gated, fused=compile_ != "none")
 
+    def spans(attention: str) -> float:
+        return window_speedup(attention, work.model, work.seq_len)
+
     return {
         "full_checkpointing": of_words(is_full_checkpointing, "checkpointing"),
         "selective_checkpointing": of_words(lambda word: word == "selective", "checkpointing"),
         "checkpoint_every": of_words(checkpoint_distance, "checkpointing"),
         "budget": of_words(activation_budget, "checkpointing"),
-        "flash": of_words(lambda word: flash_share(word, biased=biased), "attention"),
+        "flash": of_words(lambda word: flash_share(word, biased=biased) * spans(word), "attention"),
         "wide_softmax": modules is None or modules.fp32_softmax,
         "scales_scores": position == "rotary" or (modules is not None and modules.position == "learned"),
         "power_activation": stepwise is not None and stepwise.takes_power,
@@ -213,6 +217,7 @@ def _of_model(model: ModelSpec) -> dict[str, Array | float]:
     return {
         "layers": model.num_layers,
         "hidden": model.hidden_size,
+        "attention_width": model.attention_width,
         "kv_width": model.num_kv_heads * model.head_dim,
         "heads": model.num_heads,
         "ffn": model.ffn_size,

@@ -23,6 +23,8 @@ from trainers.values.cluster import Cluster
 
 LABEL_SHARE = constants.number("hardware", "LABEL_SHARE")
 _NEAR = 0.2
+_SAME = 0.12
+"""Share by which labels, in GB or GiB, differ from what the driver reports."""
 MOST_DEVICES = 1_000_000
 THIS_PROJECT = "layout-search"
 """The stack of this project's own trainers."""
@@ -195,7 +197,7 @@ def find_device_by_memory(name: str, memory_gb: float | None) -> Device:
         InputError: no such device.
     """
     device = find_device(name)
-    if memory_gb is None or abs(memory_gb / device.memory_gib - 1) < _NEAR:
+    if memory_gb is None or abs(memory_gb / device.memory_gib - 1) < _SAME:
         return device
     entries = _catalogue()["devices"]
     family, link = device.name.split("-")[0], entries[device.name]["link"]

@@ -117,7 +117,7 @@ def _activation_bytes(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _
     model, size = recipe.model, Sizes.of(recipe).compute
     tokens = batch.micro_batch * recipe.seq_len / layout.cp / layout.tp
     kv = model.num_kv_heads * model.head_dim
-    width = 4 * model.hidden_size + 2 * kv + (2 if model.gated else 1) * model.ffn_size
+    width = 2 * model.hidden_size + 2 * model.attention_width + 2 * kv + (2 if model.gated else 1) * model.ffn_size
     probabilities = 0.0
     if layout.attention == "eager" and layout.compile == "none" and layout.cp == 1:
         probabilities = float(model.num_heads) * recipe.seq_len

@@ -83,8 +83,8 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     a_value = 2 * residual + 2 * c.dropout + c.unfused_norm_bytes
     gathered = 2 * c.compute_bytes / np.where(_holds_gathered(c), 1.0, split)
     replicated = (a_value / split + gathered) * c.hidden
-    turned = c.rope_saved_bytes * (c.hidden + c.kv_width)
-    sharded = (c.compute_bytes * (2 * c.hidden + 2 * c.kv_width + inner) + turned) / c.tp
+    turned = c.rope_saved_bytes * (c.attention_width + c.kv_width)
+    sharded = (c.compute_bytes * (2 * c.attention_width + 2 * c.kv_width + inner) + turned) / c.tp
     per_score = c.compute_bytes + c.dropout * (1 + c.compute_bytes)
     per_score = per_score + np.where(
         casts_softmax(c), np.where(c.fused > 0, (c.compiled_calls > 0) * c.compute_bytes, EAGER_SCORE_BYTES), 0.0
@@ -95,7 +95,7 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     transient = tokens * c.compute_bytes * (2 * c.ffn / c.tp + 2 * c.hidden)
     transient = transient + np.where(c.selective_checkpointing > 0, tokens * scores, 0.0)
     # This project's selective checkpointing keeps a block's input and what its products and fused attention give.
-    products = 4 * c.hidden + 2 * c.kv_width + (1 + c.gated) * c.ffn
+    products = 2 * c.hidden + 2 * c.attention_width + 2 * c.kv_width + (1 + c.gated) * c.ffn
     kept = np.where(
         (c.selective_checkpointing > 0) & (c.repeats_core_alone == 0),
         residual * c.hidden / split + c.compute_bytes * products * c.kept_checkpoints / c.tp,

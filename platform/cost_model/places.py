@@ -49,14 +49,16 @@ def places_of(
     micro_batch: Index,
     columns: Columns | None = None,
     prediction: Prediction | None = None,
+    origin: slice = slice(None),
 ) -> Places:
     """The places of points that have the axes of their `owner` among `axes`; `columns` and `prediction` have a row a
-    point, None where nothing is predicted."""
-    switches, numbers = _axes(axes)
+    point, None where nothing is predicted. Doublings count from the mean of the rows of `origin`: what is far from
+    these is less certain."""
+    switches, numbers = _axes(axes, origin)
     predicted = columns is not None and prediction is not None and len(owner) > 0
     scale = 1.0 if columns is not None else UNKNOWN
     doublings = np.log2(np.maximum(micro_batch, 1))[:, None]
-    numbers = np.concatenate([numbers[owner], doublings - _mean(doublings)], axis=1)
+    numbers = np.concatenate([numbers[owner], doublings - _mean(doublings[origin])], axis=1)
     effects = [scale * SWITCH_SIGMA * switches[owner], scale * DOUBLING_SIGMA * numbers]
     host_share, sigma = np.zeros(len(owner)), np.zeros(len(owner))
     if predicted and columns is not None and prediction is not None:
@@ -72,8 +74,8 @@ def places_of(
     )
 
 
-def _axes(rows: Sequence[Mapping[str, Any]]) -> tuple[Array, Array]:
-    """[rows, values of names] as 0 and 1, and [rows, numbers] in doublings from their mean.
+def _axes(rows: Sequence[Mapping[str, Any]], origin: slice) -> tuple[Array, Array]:
+    """[rows, values of names] as 0 and 1, and [rows, numbers] in doublings from the mean of the rows of `origin`.
 
     Axes of a single value say nothing and are left out.
     """
@@ -87,7 +89,7 @@ def _axes(rows: Sequence[Mapping[str, Any]]) -> tuple[Array, Array]:
             continue
         if all(isinstance(name, (int, float)) for name in names):
             known = np.log2(1.0 + np.array([float(str(name)) for name in names]))[codes][:, None]
-            numbers.append(known - _mean(known))
+            numbers.append(known - _mean(known[origin]))
         else:
             switches.append(np.eye(len(names))[codes])
     empty = np.zeros((len(rows), 0))

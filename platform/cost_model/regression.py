@@ -55,6 +55,8 @@ SCALES = (0.5, 1.0, 2.0)
 """How much better or worse than usual the prediction may be in one study; the likeliest is taken."""
 ROUNDS = 5
 """Of reweighting."""
+SEVERAL = 8
+"""Measurements from which on a stall is told from an effect of the layout; among fewer, one far off is a stall."""
 MOST_SURPRISE = 4.0
 """Deviations beyond which a surprise says no more of the others' scatter."""
 TEACHERS = 384
@@ -159,7 +161,7 @@ def _weighed(kernel: Array, noise: Array, residuals: Array, tail: float) -> tupl
             break
     _, log_determinant = np.linalg.slogdet(inverse)
     likelihood = -0.5 * float(residuals @ inverse @ residuals) + 0.5 * float(log_determinant)
-    if math.isfinite(tail):
+    if math.isfinite(tail) and len(residuals) >= SEVERAL:
         # The weights' own prior, a gamma distribution: what is explained as stalls costs likelihood too.
         likelihood += 0.5 * tail * float((np.log(weights) - weights + 1).sum())
     return inverse, likelihood - 0.5 * len(residuals) * math.log(2 * math.pi)

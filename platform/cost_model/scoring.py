@@ -118,7 +118,7 @@ def score_by_others(runs: Sequence[Run], teaching: Sequence[Run]) -> Scored:
     both = [*taught, *runs]
     columns = from_rows([run.values for run in both])
     every = predict(columns)
-    places = places_of_rows([axes_of(run) for run in both], columns, every)
+    places = places_of_rows([axes_of(run) for run in both], columns, every, num_measured=len(taught) or None)
     corrected = calibrate(places, every, np.arange(len(taught)), _measured_s(taught)).corrected
     times = tuple(
         np.asarray(each)[len(taught) :] for each in (corrected.step.total_s, corrected.low_s, corrected.high_s)
@@ -168,7 +168,7 @@ def cells_of(runs: Sequence[Run]) -> dict[tuple[str, ...], list[int]]:
 
 
 def _search(runs: Sequence[Run], measured: Array, budget: int) -> tuple[list[int], Prediction]:
-    """Measures `budget` of the runs as a search does: always the unmeasured one that could be fastest (lowest 80 % end).
+    """Measures `budget` of the runs as a search does: always the one left that could be fastest (lowest 80 % end).
 
     Runs without a time (out of memory) are tried by nobody here: they have nothing to teach about time.
     """

@@ -1,7 +1,8 @@
 """Stacks: what a published run's software does that its rows do not state, by the software's name (`stacks.json`).
 
-One software is one stack whatever its degrees. Every fact is data with its source, and with the tables that were in view when it was set. A row names its software in the
-column of that name; where it is blank the words of source and notes tell it.
+One software is one stack whatever its degrees. Every fact is data with its source, and with the tables that were in
+view when it was set. A row names its software in the column of that name; where it is blank the words of source and
+notes tell it.
 """
 
 import contextlib

@@ -39,7 +39,7 @@ fi
 """
 _TORCHRUN = """export PYTHONPATH="${{LAYOUT_SEARCH:-{root}}}${{PYTHONPATH:+:$PYTHONPATH}}"
 exec "${{PYTHON:-python}}" -m torch.distributed.run $where --nproc-per-node $(({ranks} / NNODES)) \\
-    --max-restarts 3 -m trainers.training.torchrun "$PWD" "$@"
+    -m trainers.training.torchrun "$PWD" "$@"
 """
 _PLAIN = """exec "${{PYTHON:-python}}" -m torch.distributed.run $where --nproc-per-node $(({ranks} / NNODES)) \\
     train.py "$@"
@@ -56,7 +56,7 @@ _OF_ACCELERATE = (
 
 def write_torchrun(plan: Plan, out: Path) -> list[str]:
     """Makes the folder `out` a training's, with a script that trains it by torchrun alone; what is not carried."""
-    limits = ["Ray: a lost node is not replaced, and MLflow has no run of it"]
+    limits = ["Ray: lost workers are not replaced (give the command again), and MLflow has no run of it"]
     folder = TrainingFolder(out)
     with folder.held():
         folder.agree(plan)

@@ -25,9 +25,10 @@ _IN_ITS_PLACE = {
 
 def refusal(plan: Plan, program: Program) -> str | None:
     """Why the program cannot train the plan at all, in one sentence; None where it can."""
-    if len(plan.phases) > 1:
+    first, *others = plan.phases
+    if others:
         return f"{program} has one batch in a training, got {len(plan.phases)} phases: export it --to torchrun"
-    layout, model = plan.phases[0].layout, plan.recipe.model
+    layout, model = first.layout, plan.recipe.model
     if layout.model_parallel > 1:
         return f"{program} splits no model as {layout.degrees} does: export it --to torchrun"
     if layout.is_hybrid:

@@ -132,7 +132,8 @@ def with_accelerate(settings: dict[str, Any], steps: int) -> tuple[list[float], 
             return next_token_loss(model, inputs["tokens"])
 
         def create_optimizer(self, model: Any = None) -> Any:
-            self.optimizer = make_optimizer((model or self.model).parameters(), settings)
+            trained: Any = model or self.model
+            self.optimizer = make_optimizer(trained.parameters(), settings)
             return self.optimizer
 
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:

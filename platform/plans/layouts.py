@@ -1,7 +1,7 @@
 """The best predicted layouts of a recipe on a cluster, why the others lose, and what is skipped."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -113,13 +113,7 @@ def best_plan(
     Raises:
         InputError: no layout of the space can stand on the cluster.
     """
-    points = points_of(space, recipe, cluster)
-    if not points.layouts:
-        reasons = "; ".join(f"{reason} ({count:,} points)" for reason, count in points.skipped)
-        reasons += batch_hint(points.skipped, recipe, cluster)
-        raise InputError(
-            f"no layout of {space.name} stands on {cluster.num_devices} x {cluster.device.name}: {reasons}"
-        )
+    points = _standing(space, recipe, cluster)
     columns = points.columns(cluster)
     if memory_cap_gib is not None:
         columns = dataclasses.replace(columns, capacity_gib=np.minimum(columns.capacity_gib, memory_cap_gib))
@@ -130,35 +124,50 @@ def best_plan(
         prediction = projection.prediction
     runs = prediction.fits
     fits = runs & (prediction.ok_probability > 0.5)
-    skipped = [*points.skipped]
-    if not runs.all():
-        skipped.append(("predicted out of memory", int((~runs).sum())))
-    if (runs & ~fits).any():
-        skipped.append(("predicted to thrash: the allocator's pools exceed the device", int((runs & ~fits).sum())))
-    tokens = columns.tokens_per_step
-    rows = _fastest_rows(points.layouts, prediction.expected_s / tokens, fits)
+    rows = _fastest_rows(points.layouts, prediction.expected_s / columns.tokens_per_step, fits)
     if cluster.software != THIS_PROJECT:
         rows = np.array(distinct(columns, rows.tolist()), dtype=np.int64)
+
+    def planned(row: int) -> Planned:
+        at = planned_at(recipe, points.layouts[row], points.batches[row], cluster, prediction, row, int(rows[0]))
+        return dataclasses.replace(at, measured=projection is not None and bool(projection.measured[row]))
+
     return Plan(
         recipe=recipe,
         cluster=cluster,
-        best=tuple(
-            dataclasses.replace(
-                planned_at(
-                    recipe, points.layouts[row], points.batches[row], cluster, prediction, int(row), int(rows[0])
-                ),
-                measured=projection is not None and bool(projection.measured[row]),
-            )
-            for row in rows[:top]
-        ),
+        best=tuple(planned(int(row)) for row in rows[:top]),
         num_layouts=len(rows),
         num_too_large=len(set(points.layouts)) - len(rows),
         lost_by=_lost_by(prediction, rows),
         num_points=points.num_points,
-        skipped=tuple(skipped),
+        skipped=(*points.skipped, *_predicted_to_fail(runs, fits)),
         nearest=_nearest(points, columns, prediction),
         learned="" if projection is None else projection.sentence,
     )
+
+
+def _standing(space: Space, recipe: Recipe, cluster: ClusterSpec) -> Points:
+    """The points of the space whose layouts can stand on the cluster.
+
+    Raises:
+        InputError: there is none.
+    """
+    points = points_of(space, recipe, cluster)
+    if not points.layouts:
+        reasons = "; ".join(f"{reason} ({count:,} points)" for reason, count in points.skipped)
+        reasons += batch_hint(points.skipped, recipe, cluster)
+        raise InputError(
+            f"no layout of {space.name} stands on {cluster.num_devices} x {cluster.device.name}: {reasons}"
+        )
+    return points
+
+
+def _predicted_to_fail(runs: Mask, fits: Mask) -> Iterator[tuple[str, int]]:
+    """(reason, points) of those that do not run, and of those that run without fitting."""
+    if not runs.all():
+        yield "predicted out of memory", int((~runs).sum())
+    if (runs & ~fits).any():
+        yield "predicted to thrash: the allocator's pools exceed the device", int((runs & ~fits).sum())
 
 
 def _fastest_rows(layouts: Sequence[Layout], seconds_per_token: Array, fits: Mask) -> Rows:

@@ -27,7 +27,7 @@ class Largest:
 
 def grown(base: ModelSpec, num_heads: int, num_layers: int) -> ModelSpec:
     """`base` with more heads of the same width, and layers and feed-forward width as given or in proportion."""
-    hidden = base.head_dim * num_heads
+    hidden = base.hidden_size * num_heads // base.num_heads
     shared = base.num_heads // base.num_kv_heads
     return dataclasses.replace(
         base,
@@ -37,6 +37,7 @@ def grown(base: ModelSpec, num_heads: int, num_layers: int) -> ModelSpec:
         num_heads=num_heads,
         num_kv_heads=max(1, num_heads // shared),
         ffn_size=round(base.ffn_size * hidden / base.hidden_size),
+        window_layers=max(1, round(base.window_layers * num_layers / base.num_layers)) if base.window else 0,
         config="",
     )
 

@@ -73,7 +73,8 @@ class Taught:
         axes = [_axes(point, origin) for point in mine] + [_axes(point, cluster) for point in points]
         everything = predict(both)
         steps = np.array([each.step_time_s or 0.0 for each in self.measurements])
-        calibration = calibrate(places_of_rows(axes, both, everything), everything, np.arange(len(mine)), steps)
+        places = places_of_rows(axes, both, everything, num_measured=len(mine))
+        calibration = calibrate(places, everything, np.arange(len(mine)), steps)
         # Memory is the catalogue's capacity of these devices, which the caller may have capped.
         step = take(calibration.corrected, slice(len(mine), None))
         corrected = dataclasses.replace(

@@ -4,6 +4,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from platform.common.errors import InputError
 from platform.common.text import plural
@@ -136,7 +137,7 @@ def what_all_hold(
     points: dict[str, dict[int, Measurement]] = {}
     for knowledge in each:
         for earlier in knowledge.earlier:
-            rungs = {result.batch.micro_batch: result for result in earlier.results}
+            rungs: dict[int, Any] = {result.batch.micro_batch: result for result in earlier.results}
             points.setdefault(earlier.candidate.key, {}).update(rungs)
     sentences = [sentence for knowledge in each for sentence in knowledge.sentences]
     if old.unusable:

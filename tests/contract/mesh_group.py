@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from tests.contract.cases import GLOBAL_BATCH
 from tests.contract.mesh_cases import MeshCase
@@ -21,7 +22,7 @@ from trainers import data, engines
 from trainers import weights as made_weights
 from trainers.engines._settings import plain_name
 from trainers.engines.step import Unmarked
-from trainers.kernels import head
+from trainers.kernels import attention, head
 from trainers.measuring.steps import losses_of
 from trainers.mesh import collectives, context, tensor
 from trainers.values.batch import BatchPoint
@@ -168,6 +169,9 @@ def planted(fault: str) -> Generator[None, None, None]:
         ),
         "positions not cut": lambda: _change(context.ContextParallel, "positions", lambda _: lambda _: {}),
         "mask in the order of ranks": lambda: _change(context.ContextParallel, "__init__", _with_keys_in_order),
+        "soft cap left out": lambda: _change(head, "softcapped", lambda _: lambda logits, _cap: logits),
+        "window one token longer": _longer_window,
+        "norms of queries and keys left out": lambda: _change(Qwen3RMSNorm, "forward", _without_norm_of_heads),
         "ALiBi by place": lambda: _change(context.ContextParallel, "__init__", _with_keys_in_order),
         "tie lost when weights are made": lambda: _change(made_weights, "materialise", _without_ties),
     }
@@ -189,6 +193,19 @@ def _with_keys_in_order(made: Any) -> Any:
         self._share.keys = torch.arange(len(self._share.keys))
 
     return changed
+
+
+@contextlib.contextmanager
+def _longer_window() -> Generator[None, None, None]:
+    attention._window_mask.cache_clear()
+    with _change(attention, "_seen", lambda made: lambda queries, keys, window: made(queries, keys, window + 1)):
+        yield
+    attention._window_mask.cache_clear()
+
+
+def _without_norm_of_heads(normed: Any) -> Any:
+    # The weight stays in the graph: DDP waits for its gradient.
+    return lambda self, hidden: hidden + 0 * normed(self, hidden) if hidden.ndim == 4 else normed(self, hidden)
 
 
 def _biased_rows(self: Any, x: torch.Tensor) -> torch.Tensor:

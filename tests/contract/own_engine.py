@@ -37,6 +37,7 @@ class AllReduceEngine(TorchEngine):
             std=self._recipe.model.init_std,
             device=self._device,
             dtype=state_dtype(self._recipe),
+            norm_start=self._recipe.model.norm_start,
         )
         return model.module
 

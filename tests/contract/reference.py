@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import (
     Adafactor,
+    AutoModelForCausalLM,
     BloomConfig,
     BloomForCausalLM,
     GPT2Config,
@@ -16,6 +17,7 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
 )
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.contract.cases import STEPS
 from trainers.data import Stream
@@ -68,7 +70,14 @@ def dense_model(recipe: Recipe) -> torch.nn.Module:
     """The plain model with its first weights, in bf16 where the recipe's states are."""
     model = _model(recipe.model).to(torch.bfloat16 if recipe.state_precision == "bf16" else torch.float32)
     for name, parameter in model.named_parameters():
-        value = draw(name, parameter.shape, seed=recipe.seed, std=recipe.model.init_std, device=torch.device("cpu"))
+        value = draw(
+            name,
+            parameter.shape,
+            seed=recipe.seed,
+            std=recipe.model.init_std,
+            device=torch.device("cpu"),
+            norm_start=0.0 if recipe.model.architecture == "gemma3_text" else 1.0,
+        )
         parameter.data.copy_(value)
     return model
 
@@ -119,6 +128,8 @@ def _model(spec: ModelSpec) -> torch.nn.Module:
         return GPTNeoXForCausalLM(GPTNeoXConfig(**sizes, max_position_embeddings=spec.max_positions)).train()
     if spec.architecture == "llama":
         return LlamaForCausalLM(LlamaConfig(**sizes, num_key_value_heads=spec.num_kv_heads)).train()
+    if spec.architecture != "gpt2":
+        return _of_today(spec, sizes)
     return GPT2LMHeadModel(
         GPT2Config(
             vocab_size=spec.vocab_size,
@@ -131,6 +142,29 @@ def _model(spec: ModelSpec) -> torch.nn.Module:
             attn_pdrop=0.0,
             attn_implementation="eager",  # pyright: ignore[reportCallIssue]
         )
+    ).train()
+
+
+def _of_today(spec: ModelSpec, sizes: dict[str, Any]) -> torch.nn.Module:
+    """A model whose configuration has a window, heads of their own width or a cap, as its makers write these."""
+    settings = {**sizes, "num_key_value_heads": spec.num_kv_heads, "pad_token_id": None}
+    if spec.architecture in ("qwen2", "qwen3"):
+        # The last block of two has no window: `max_window_layers` says that of the first ones only.
+        kinds = ["sliding_attention"] * spec.window_layers
+        kinds += ["full_attention"] * (spec.num_layers - spec.window_layers)
+        settings |= {"use_sliding_window": spec.window > 0, "sliding_window": spec.window, "layer_types": kinds}
+    if spec.architecture in ("mistral", "phi3"):
+        settings |= {"sliding_window": spec.window or None}
+    if spec.architecture == "gemma3_text":
+        settings |= {
+            "sliding_window": spec.window,
+            "sliding_window_pattern": spec.num_layers,
+            "final_logit_softcapping": spec.logit_softcap or None,
+        }
+    if spec.architecture in ("qwen3", "mistral", "gemma3_text"):
+        settings |= {"head_dim": spec.head_dim}
+    return AutoModelForCausalLM.from_config(
+        CONFIG_MAPPING[spec.architecture](**settings), attn_implementation="eager"
     ).train()
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,7 +53,7 @@ def test_a_short_training_has_enough_steps():
 
 
 def test_what_was_done_is_said():
-    common = {"tokens": TOKENS, "losses_of": bowl(0.03)}
+    common: dict[str, Any] = {"tokens": TOKENS, "losses_of": bowl(0.03)}
     assert rate_of(FIRST, ADAFACTOR, most=5, **common).source == "the best of 4 in 200 steps each"
     rule = rate_of(FIRST, LARGE, most=5, tokens=TOKENS // 50, losses_of=bowl(1.0))
     assert rule == Rate(value=RECIPE.learning_rate * 4,

@@ -13,8 +13,8 @@ from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.predict import predict
 from platform.cost_model.regression import TIME, learn
-from trainers.values.axes import axes_of
 from tests.cost_model.points import GPT_39B, fsdp
+from trainers.values.axes import axes_of
 from trainers.values.batch import BatchPoint, divides
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe

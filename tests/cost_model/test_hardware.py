@@ -149,3 +149,10 @@ def test_the_datasheet_peak_of_what_a_study_found() -> None:
     assert (
         datasheet_tflops(Cluster(device_kind="cpu", device="Intel(R) Xeon(R)", device_memory_gib=9.0), "bf16") is None
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_gb"), [("H100 94 GB", None), ("NVIDIA H100 94GB", 94.0), ("H100 NVL", 94.0), ("H100", 94.0)]
+)
+def test_an_h100_of_94_gb_is_the_nvl(name: str, memory_gb: float | None) -> None:
+    assert find_device_by_memory(name, memory_gb).name == "H100-NVL"

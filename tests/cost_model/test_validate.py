@@ -432,3 +432,22 @@ def test_leaving_one_table_out_tells_its_usage_and_a_wrong_path_in_a_sentence(
             leave_one_table_out.main()
         assert ended.value.code == said
     assert "usage: leave_one_table_out" in capsys.readouterr().out
+
+
+def test_a_blank_activation_ckpt_is_the_least_recomputation_that_fits(tmp_path: Path) -> None:
+    (row,) = read_rows(_table(tmp_path, activation_ckpt=""))
+    run = interpret(row)
+    assert run.layout["checkpointing"] in ("none", "selective", "full")
+    assert any("activation_ckpt not stated" in each for each in run.assumed)
+    (small,) = read_rows(_table(tmp_path, activation_ckpt="", micro_batch="1", grad_accum="", seq_len="512"))
+    order = ("none", "selective", "full")
+    assert order.index(str(interpret(small).layout["checkpointing"])) < order.index(str(run.layout["checkpointing"]))
+
+
+def test_where_calibration_leaves_nothing_to_score_the_reason_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(_table(tmp_path)), "--calibrate", "3"]) == 2
+    error = capsys.readouterr().err
+    assert "nothing is left to score: 3 configurations are measured in each cell, and the largest has 1" in error
+    assert error.count("\n") == 1

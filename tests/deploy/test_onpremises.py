@@ -30,8 +30,12 @@ PermitRootLogin prohibit-password
 PidFile none
 """
 SETUP = """\
+python={python}
 mkdir -p /run/sshd {folder}/home
-mount --bind {folder}/home /root
+if [ {python} != "${{python#/root/}}" ]; then  # Python may lie in the home that is hidden below
+    mkdir -p {folder}/home/"${{python#/root/}}"; mount --bind {python} {folder}/home/"${{python#/root/}}"
+fi
+mount --rbind {folder}/home /root
 /usr/sbin/sshd -f {folder}/sshd_config
 """
 
@@ -54,7 +58,7 @@ def machine(folder: Path) -> Iterator[Machine]:
     for key in ("key", "host_key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)], check=True)
     try:
-        with machines(1, folder, SETUP.format(folder=folder)) as (made,):
+        with machines(1, folder, SETUP.format(folder=folder, python=sys.base_prefix)) as (made,):
             yield made
     except HostsError as error:
         if "Operation not permitted" in str(error) or ("iproute2" in str(error) and "CI" not in os.environ):
@@ -73,7 +77,7 @@ def outside() -> Iterator[subprocess.Popen[bytes]]:
 class Cluster:
     """The file, changed where it says CHANGE, and the commands of a user inside the machine."""
 
-    def __init__(self, machine: Machine, folder: Path) -> None:
+    def __init__(self, machine: Machine, folder: Path, venv: Path = Path(sys.prefix)) -> None:
         self._machine, self._checkout = machine, folder / "checkout"
         shutil.copytree(ROOT, self._checkout, ignore=shutil.ignore_patterns(".*", "docs", "benchmarks", "studies"))
         shutil.copy(ROOT / ".gitignore", self._checkout)
@@ -82,9 +86,9 @@ class Cluster:
         config["provider"] |= {"head_ip": "127.0.0.1", "worker_ips": []}
         config["auth"] = {"ssh_user": "root", "ssh_private_key": str(folder / "key")}
         # The environment of this checkout in place of a new one, which takes minutes and a package index.
-        (setup,) = config["setup_commands"]
+        *first, setup = config["setup_commands"]
         assert setup == "cd ~/layout-search && make setup"
-        config["setup_commands"] = [f"ln -sfn {Path(sys.prefix)} ~/layout-search/.venv"]
+        config["setup_commands"] = [*first, f"ln -sfn {venv} ~/layout-search/.venv"]
         self.file = folder / "cluster.yaml"
         self.file.write_text(yaml.safe_dump(config))
 
@@ -94,6 +98,26 @@ class Cluster:
         environment = {**clean, "HOME": "/root", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}
         command = ["env", "-C", str(self._checkout), sys.executable, "-m", "ray.scripts.scripts", *arguments]
         return self._machine.run(*command, timeout_s=timeout_s, environment=environment, check=check)
+
+
+def test_ray_up_brings_checkout_and_token_and_starts_no_ray_without_a_token(machine: Machine, folder: Path) -> None:
+    """With a stand-in for Ray on the host, which writes down what it is asked for."""
+    stand_in, asked = folder / "venv" / "bin", folder / "asked"
+    stand_in.mkdir(parents=True)
+    (stand_in / "activate").write_text(f"export PATH={stand_in}:$PATH\n")
+    (stand_in / "ray").write_text(f'#!/bin/bash\necho "${{RAY_AUTH_MODE:-none}} $*" >> {asked}\n')
+    (stand_in / "ray").chmod(0o755)
+    cluster, file = Cluster(machine, folder, folder / "venv"), str(folder / "cluster.yaml")
+    assert "/root/.ray/auth_token" in cluster.ray("up", "--yes", "--no-config-cache", file, check=False)
+    assert not asked.exists()
+
+    cluster.ray("get-auth-token", "--generate")
+    cluster.ray("up", "--yes", "--no-config-cache", file)
+    stop, start = asked.read_text().splitlines()
+    assert stop == "none stop" and start.startswith("token start --head --port=6379 ")
+    assert "--autoscaling-config=~/ray_bootstrap_config.yaml" in start and "--dashboard-host=127.0.0.1" in start
+    assert machine.run("stat", "--format=%a", "/root/.ray/auth_token").strip() == "600"
+    assert "tiny.py" in cluster.ray("exec", file, "cd layout-search && . .venv/bin/activate && ls")
 
 
 def test_from_ray_up_to_ray_down(machine: Machine, folder: Path, outside: subprocess.Popen[bytes]) -> None:
@@ -109,6 +133,7 @@ def test_from_ray_up_to_ray_down(machine: Machine, folder: Path, outside: subpro
     cluster.ray("get-auth-token", "--generate")
     cluster.ray("up", "--yes", "--no-config-cache", file)
     assert "raylet" in machine.run("ps", "-eo", "args")
+    assert machine.run("stat", "--format=%a", "/root/.ray/auth_token").strip() == "600"
     options = "--max-trials=1 --repeats=0 --steps=3"
     enter = "cd layout-search && . .venv/bin/activate && RAY_AUTH_MODE=token CUDA_VISIBLE_DEVICES="
     said = cluster.ray("exec", file, f"{enter} python -m platform.search tiny.py --name one {options}", timeout_s=900)

@@ -127,7 +127,7 @@ def test_each_printed_page_has_its_columns_rows_and_charts(
         pages.opened(shown, addresses["losses"])
         pages.charts(shown, 4)
         assert "Convergence: compared" in shown.text()
-        assert [len(each) for each in pages.curves(shown)] == [2] * 4
+        assert [len(each) for each in pages.curves(shown)] == [2 * 3] * 4  # of each the mean and both edges of its band
         shown.picture(tmp_path / "convergence.png")
 
         # The study page: the tables are tables there, the pictures pictures.

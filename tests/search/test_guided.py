@@ -350,7 +350,7 @@ class TestKnowledgeKept:
         assert new[0][-1].layout == winner.layout
         assert winner.batch in [one.batch for one in new[0]]
         assert self.best(new).tokens_per_s == winner.tokens_per_s
-        assert sum(map(len, new)) <= sum(map(len, old)) / 2
+        assert sum(map(len, new)) <= sum(map(len, old)) * 2 / 3
 
     def test_old_measurements_are_neither_picked_nor_an_incumbent_nor_counted_as_tried(self) -> None:
         """Without an end by worth every point of the space comes up that is not held back, and nothing but these."""

@@ -24,6 +24,14 @@ SPECS = {
     "gpt_neox": ModelSpec(name="gpt_neox", architecture="gpt_neox", **SIZES),
     "llama": ModelSpec(name="llama", architecture="llama", ffn_size=88, num_kv_heads=2, **SIZES),
     "llama, tied": ModelSpec(name="tied", architecture="llama", tied_embeddings=True, **SIZES),
+    "qwen2": ModelSpec(name="qwen2", architecture="qwen2", num_kv_heads=2, window=8, window_layers=2, **SIZES),
+    "qwen3": ModelSpec(name="qwen3", architecture="qwen3", num_kv_heads=2, head_width=16, **SIZES),
+    "mistral": ModelSpec(name="mistral", architecture="mistral", num_kv_heads=2, window=8, window_layers=3, **SIZES),
+    "olmo2": ModelSpec(name="olmo2", architecture="olmo2", **SIZES),
+    "phi3": ModelSpec(name="phi3", architecture="phi3", num_kv_heads=2, window=8, window_layers=3, **SIZES),
+    "gemma3_text": ModelSpec(
+        name="gemma3", architecture="gemma3_text", head_width=16, window=8, window_layers=2, logit_softcap=2.0, **SIZES
+    ),
 }
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,6 +37,25 @@ def test_nodes_that_compile_their_libraries_again_and_again_are_told_what_to_do(
     assert not list(remarks([_node(uncompiled={})]))
     older = {name: value for name, value in FACTS.items() if name != "uncompiled"}  # by a checkout of its own
     assert not list(remarks([dataclasses.replace(_node(), facts=older)]))
+
+
+def test_system_libraries_in_place_of_torch_s_own_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages, system = tmp_path / "packages", tmp_path / "cuda"
+    for folder in (packages / "torch", packages / "nvidia/cudnn/lib", system):
+        folder.mkdir(parents=True)
+    for path in (packages / "torch/__init__.py", packages / "nvidia/cudnn/lib/libcudnn.so.9", system / "libcudnn.so.9"):
+        path.touch()
+    (system / "libcuda.so.1").touch()  # the driver's, which torch does not bring
+    monkeypatch.setattr(
+        node.importlib.util, "find_spec", lambda _: SimpleNamespace(origin=packages / "torch/__init__.py")
+    )
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{packages}/nvidia/cudnn/lib:{system}:")
+    assert node.replaced_libraries() == [str(system / "libcudnn.so.9")]
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(packages / "nvidia/cudnn/lib"))
+    assert node.replaced_libraries() == []
+
+    (one,) = remarks([_node(), _node("10.0.0.2", replaced_libraries=["/cuda/libcudnn.so.9", "/cuda/libcublas.so.13"])])
+    assert one.startswith("Node 10.0.0.2 loads /cuda/libcudnn.so.9 and 1 more file by LD_LIBRARY_PATH in place of")
 
 
 def test_the_odd_one_of_three_nodes_is_named_with_both_versions(tmp_path: Path) -> None:

@@ -10,6 +10,12 @@ _REGISTRY = {
     "gpt2": "trainers.architectures.gpt2:ARCHITECTURE",
     "gpt_neox": "trainers.architectures.gpt_neox:ARCHITECTURE",
     "llama": "trainers.architectures.llama:ARCHITECTURE",
+    "qwen2": "trainers.architectures.qwen2:ARCHITECTURE",
+    "qwen3": "trainers.architectures.qwen3:ARCHITECTURE",
+    "mistral": "trainers.architectures.mistral:ARCHITECTURE",
+    "olmo2": "trainers.architectures.olmo2:ARCHITECTURE",
+    "phi3": "trainers.architectures.phi3:ARCHITECTURE",
+    "gemma3_text": "trainers.architectures.gemma3_text:ARCHITECTURE",
 }
 
 

@@ -12,7 +12,18 @@ if TYPE_CHECKING:
     from trainers.values.spec import ModelSpec
 
 Position = Literal["alibi", "learned", "rotary"]
+QueryKeyNorm = Literal["none", "head", "all heads"]
 Cutting = Literal["colwise", "rowwise"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Window:
+    """A sliding window of attention, and the blocks that have it."""
+
+    size: int = 0
+    """Tokens that a query sees, its own among them; 0 for all before it."""
+    num_layers: int = 0
+    """Blocks with the window; the others see all tokens before a query."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,12 +61,24 @@ class Architecture:
     """Whether head and input embedding share one matrix unless stated otherwise."""
     embedding_norm: bool
     """Whether a norm follows the input embedding."""
+    query_key_value_bias: bool = False
+    """Whether the linear layers of queries, keys and values have a bias where the others have none."""
+    query_key_norm: QueryKeyNorm = "none"
+    """The RMSNorms of queries and keys: of each head by itself, of all heads as one vector, or none."""
+    block_norms: int = 2
+    """Norms of `hidden_size` in a block."""
+    norm_start: float = 1.0
+    """First value of a norm's weight: 0 where the norm multiplies by one plus its weight."""
 
     config_keys: Mapping[str, tuple[str, ...]]
     """The keys of `config.json` for each field of `ModelSpec`, the preferred first. A field without a key cannot be
     chosen: `ffn_size` is then 4 x hidden_size, and `num_kv_heads` the number of heads."""
     counted_with: Mapping[str, bool] = dataclasses.field(default_factory=dict[str, bool])
     """Keys of `config.json` that add or remove parameters, with the value that the parameter count assumes."""
+    trained_with: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    """Keys of `config.json` that change the mathematics, with the one value that is trained here."""
+    config_defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    """What transformers takes for a key of `config.json` that is left out, where sizes follow from it."""
     config_overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     """Attributes of transformers' configuration with the value that training needs, whatever `config.json` says."""
 
@@ -75,12 +98,16 @@ class Architecture:
     stacked: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
     """The "colwise" layers whose outputs are several matrices one after another, with their number: a rank has its part
     of each."""
+    tensor_parallel_refusal: str = ""
+    """Why tensor parallelism cannot cut the blocks, as the first part of a sentence; empty where it can."""
     head_sizes: tuple[str, ...] = ()
     """Attributes of attention that count heads, or values of all heads: a rank has its part."""
     norm_place: str = ""
     """Path of the module in whose place a norm of what is embedded stands where `ModelSpec.embedding_norm` asks for one
     that transformers' model lacks; empty where there is no such place."""
 
+    code: str = ""
+    """The module of `transformers.models` that has its code, where it is not called `name`."""
     fp32_softmax: bool = True
     """Whether transformers' eager attention computes the softmax in fp32, else in the type of the scores."""
     stepwise_activation: StepwiseActivation | None = None
@@ -91,13 +118,20 @@ class Architecture:
         """Path of attention in a block."""
         return next(iter(self.tensor_parallel)).rpartition(".")[0]
 
+    @property
+    def softcap_key(self) -> str:
+        """The key of `config.json` that bounds the logits."""
+        return self.config_keys["logit_softcap"][0]
+
     def parameters_per_layer(self, spec: "ModelSpec") -> int:
         """Exact number of parameters of one block."""
-        h, kv, ffn = spec.hidden_size, spec.num_kv_heads * spec.head_dim, spec.ffn_size
-        attention = h * h + 2 * h * kv + h * h
+        h, width, kv, ffn = spec.hidden_size, spec.attention_width, spec.num_kv_heads * spec.head_dim, spec.ffn_size
+        attention = h * width + 2 * h * kv + width * h
         mlp = (3 if self.gated else 2) * h * ffn
-        biases = (h + 2 * kv + h + ffn + h) if self.bias else 0
-        return attention + mlp + biases + 2 * self.norm_vectors * h
+        biases = (width + 2 * kv + h + ffn + h) if self.bias else 0
+        biases += width + 2 * kv if self.query_key_value_bias else 0
+        query_key_norms = {"none": 0, "head": 2 * spec.head_dim, "all heads": width + kv}[self.query_key_norm]
+        return attention + mlp + biases + query_key_norms + self.block_norms * self.norm_vectors * h
 
     def embedding_parameters(self, spec: "ModelSpec") -> int:
         """Exact number of parameters outside the blocks: embeddings, positions, head, first and last norm."""
@@ -106,6 +140,14 @@ class Architecture:
         positions = spec.max_positions * h if self.position == "learned" else 0
         norms = self.norm_vectors * h * (2 if spec.embedding_norm else 1)
         return tables + positions + norms
+
+    def window(self, config: Mapping[str, Any], num_layers: int) -> Window:
+        """The sliding window that `config.json` asks for; the families of `trainers.architectures.windows` have one."""
+        return Window()
+
+    def window_config(self, spec: "ModelSpec") -> dict[str, Any]:
+        """The keys of `config.json` that give a model the window of `spec`."""
+        return {}
 
     def use_attention(self, model: "nn.Module", spec: "ModelSpec", attention: "Attention") -> None:
         """Replaces attention modules of transformers that cannot run `attention`, in place; here there are none."""

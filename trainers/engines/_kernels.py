@@ -17,6 +17,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 )
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
+from trainers.architectures import architecture_of
 from trainers.kernels.compiled import (
     activation_budget_in_effect,
     compile_forward,
@@ -50,8 +51,11 @@ def prepare(model: Model, layout: Layout) -> Model:
     model compiled whole takes its loss along, and so does one whose vocabulary is cut over ranks.
     """
     set_activation_budget(layout.activation_budget)
-    if model.has_head and (layout.loss != "plain" or layout.compile == "model" or layout.tp > 1):
-        use_loss_head(model.head, layout.loss, compiled=layout.compile == "block")
+    softcap = model.spec.logit_softcap
+    if softcap:  # else it would take whatever a head or a pipeline's stage gives for logits
+        setattr(model.module.config, architecture_of(model.spec.architecture).softcap_key, None)
+    if model.has_head and (layout.loss != "plain" or layout.compile == "model" or layout.tp > 1 or softcap):
+        use_loss_head(model.head, layout.loss, compiled=layout.compile == "block", softcap=softcap)
     units: list[nn.Module] = []
     for i, name, block in zip(model.block_indices, model.block_names, model.blocks, strict=True):
         unit = block

@@ -7,6 +7,9 @@ swapped (`trainers.kernels.bloom`) for ones that go through the same registry. "
 every architecture here can have: a causal block mask, and ALiBi as a score modification. It has no backward pass on a
 CPU; there "flex" is scaled_dot_product_attention too, with ALiBi as an additive bias.
 
+A sliding window is part of the mask: of a block mask, which skips what no query sees, or of a boolean one. Sequences
+that are no longer than it have no mask.
+
 A rank may compute a `Share` of it: the heads that tensor parallelism gives it, for the positions that context
 parallelism gives it. Keys and values of all positions are then gathered, and masks and biases follow positions.
 """
@@ -64,13 +67,17 @@ class Share:
 # None of these may contain a name that transformers knows: it would look for its own kernel.
 _NAMES: dict[str, dict[Attention, str]] = {
     "alibi": {"eager": "eager", "sdpa": "alibi_bias", "flex": "alibi_flex"},
+    "window": {"eager": "eager", "sdpa": "causal_window", "flex": "causal_flex"},
     "other": {"eager": "eager", "sdpa": "causal", "flex": "causal_flex"},
 }
 
 
-def transformers_name(position: Position, attention: Attention) -> str:
-    """What transformers calls `attention` of a model with these positions: its `attn_implementation`."""
-    return _NAMES["alibi" if position == "alibi" else "other"][attention]
+def transformers_name(position: Position, attention: Attention, *, windowed: bool = False) -> str:
+    """What transformers calls `attention` of a model with these positions: its `attn_implementation`.
+
+    `windowed` is whether some block has a sliding window.
+    """
+    return _NAMES["alibi" if position == "alibi" else "window" if windowed else "other"][attention]
 
 
 def layout_name(name: str) -> str:
@@ -153,16 +160,34 @@ def _is_past(share: Share) -> torch.Tensor:
     return share.queries[:, None] >= share.keys[None, :]
 
 
+def _seen(queries: torch.Tensor, keys: torch.Tensor, window: int | None) -> torch.Tensor:
+    """Whether a query at a position sees a key at another: itself and the `window` - 1 before it, or all before it."""
+    seen = queries >= keys
+    return seen if window is None else seen & (queries - keys < window)
+
+
 @functools.lru_cache(maxsize=8)
-def _block_mask(length: int, device: torch.device, share: Share | None) -> BlockMask:
-    if share is None or share.queries is None or share.keys is None:
-        return create_block_mask(_causal, None, None, length, length, device=device)
-    queries, keys = share.queries, share.keys
+def _window_mask(length: int, window: int, device: torch.device, share: Share | None) -> torch.Tensor:
+    """`_seen` of all queries [rows] and keys [columns]."""
+    queries = keys = torch.arange(length, device=device)
+    if share is not None and share.queries is not None and share.keys is not None:
+        queries, keys = share.queries, share.keys
+    return _seen(queries[:, None], keys[None, :], window)
 
-    def is_past(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        return queries[query] >= keys[key]
 
-    return create_block_mask(is_past, None, None, len(queries), len(keys), device=device)
+@functools.lru_cache(maxsize=8)
+def _block_mask(length: int, device: torch.device, share: Share | None, window: int | None = None) -> BlockMask:
+    queries = None if share is None else share.queries
+    keys = None if share is None else share.keys
+    if queries is None or keys is None:
+        if window is None:
+            return create_block_mask(_causal, None, None, length, length, device=device)
+        queries = keys = torch.arange(length, device=device)
+
+    def sees(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return _seen(queries[query], keys[key], window)
+
+    return create_block_mask(sees, None, None, len(queries), len(keys), device=device)
 
 
 def _share_of(config: Any, length: int) -> Share | None:
@@ -172,10 +197,31 @@ def _share_of(config: Any, length: int) -> Share | None:
     return share
 
 
-def _flex_mask(*, kv_length: int, device: torch.device, config: Any, **_: Any) -> BlockMask | None:
-    """The mask of a model's forward pass, for all of its blocks; None where attention is causal by itself."""
-    device = torch.device(device)
-    return None if device.type == "cpu" else _block_mask(kv_length, device, _share_of(config, kv_length))
+def _flex_mask(
+    *, kv_length: int, device: torch.device, config: Any, local_size: int | None = None, **_: Any
+) -> BlockMask | torch.Tensor | None:
+    """The mask of a model's forward pass, for all of its blocks with or without a window of `local_size` tokens; None
+    where attention is causal by itself.
+    """
+    if torch.device(device).type == "cpu":
+        return _sdpa_mask(kv_length=kv_length, device=device, config=config, local_size=local_size)
+    share = _share_of(config, kv_length)
+    return _block_mask(kv_length, torch.device(device), share, _window_within(local_size, kv_length, share))
+
+
+def _sdpa_mask(
+    *, kv_length: int, device: torch.device, config: Any, local_size: int | None = None, **_: Any
+) -> torch.Tensor | None:
+    """`_flex_mask` for scaled_dot_product_attention."""
+    share = _share_of(config, kv_length)
+    window = _window_within(local_size, kv_length, share)
+    return None if window is None else _window_mask(kv_length, window, torch.device(device), share)
+
+
+def _window_within(local_size: int | None, length: int, share: Share | None) -> int | None:
+    """The window where it is shorter than a whole sequence, of which a rank may have `length` tokens, else None."""
+    whole = length if share is None or share.keys is None else len(share.keys)
+    return local_size if local_size is not None and local_size < whole else None
 
 
 def _alibi_bias(*, kv_length: int, dtype: torch.dtype, device: torch.device, config: Any, **_: Any) -> torch.Tensor:
@@ -205,6 +251,11 @@ def _alibi_flex_mask(*, device: torch.device, **settings: Any) -> BlockMask | to
 
 
 AttentionInterface.register("causal", attend)  # and no mask function, so that transformers makes no mask
-for _name, _mask in (("causal_flex", _flex_mask), ("alibi_flex", _alibi_flex_mask), ("alibi_bias", _alibi_bias)):
+for _name, _mask in (
+    ("causal_window", _sdpa_mask),
+    ("causal_flex", _flex_mask),
+    ("alibi_flex", _alibi_flex_mask),
+    ("alibi_bias", _alibi_bias),
+):
     AttentionInterface.register(_name, attend)
     AttentionMaskInterface.register(_name, _mask)

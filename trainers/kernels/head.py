@@ -50,13 +50,15 @@ class LossHead(nn.Linear):
     labels: torch.Tensor | None
     group: Any
     first_row: int
+    softcap: float
+    """Bound of the logits, to which a tangent takes them; 0 for none."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if self.labels is None:
-            logits = super().forward(input)
+            logits = softcapped(super().forward(input), self.softcap)
             return logits if self.group is None else gather(logits, -1, self.group)
         if self.kind == "plain":
-            logits = super().forward(input)
+            logits = softcapped(super().forward(input), self.softcap)
             return (
                 causal_lm_loss(logits, self.labels)
                 if self.group is None
@@ -64,7 +66,7 @@ class LossHead(nn.Linear):
             )
         half = torch.get_autocast_dtype(input.device.type) if torch.is_autocast_enabled(input.device.type) else None
         apply: Any = _ChunkedCrossEntropy.apply
-        vocabulary = (self.first_row, self.group)
+        vocabulary = (self.first_row, self.group, self.softcap)
         return apply(input, self.weight, self.labels, half or self.weight.dtype, self.compiled, vocabulary)
 
     @contextlib.contextmanager
@@ -77,8 +79,13 @@ class LossHead(nn.Linear):
             self.labels = None
 
 
-def use_loss_head(head: nn.Module, kind: Loss, *, compiled: bool) -> None:
-    """Makes a model's head a `LossHead` in place.
+def softcapped(logits: torch.Tensor, softcap: float) -> torch.Tensor:
+    """Logits between -`softcap` and `softcap`, by a hyperbolic tangent; as they are at 0."""
+    return softcap * torch.tanh(logits / softcap) if softcap else logits
+
+
+def use_loss_head(head: nn.Module, kind: Loss, *, compiled: bool, softcap: float = 0.0) -> None:
+    """Makes a model's head a `LossHead` in place, which takes the cap of the logits over from the model.
 
     Raises:
         ValueError: the head is no plain linear layer without a bias.
@@ -88,7 +95,7 @@ def use_loss_head(head: nn.Module, kind: Loss, *, compiled: bool) -> None:
     head.__class__ = LossHead
     assert isinstance(head, LossHead)
     head.kind, head.compiled, head.labels = kind, compiled, None
-    head.first_row, head.group = 0, None
+    head.first_row, head.group, head.softcap = 0, None, softcap
 
 
 def split_head(head: nn.Module, first_row: int, group: Any) -> None:
@@ -113,9 +120,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         labels: torch.Tensor,
         dtype: torch.dtype,
         compiled: bool,
-        vocabulary: tuple[int, Any],
+        vocabulary: tuple[int, Any, float],
     ) -> torch.Tensor:
-        first_row, group = vocabulary
+        first_row, group, softcap = vocabulary
         part = _compiled_part() if compiled else _part
         if group is not None:
             rows_here = range(first_row, first_row + len(weight))
@@ -128,14 +135,16 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             for chunk, chunk_labels, into in zip(
                 *(each.split(_rows(len(table))) for each in (rows, labels, row_gradient)), strict=True
             ):
-                logits = chunk @ table.t()
+                logits = softcapped(chunk @ table.t(), softcap)
+                slope = 1 - (logits / softcap).square() if softcap else None  # of the cap, where the logits stand
                 logits[:, len(weight) :] = float("-inf")
                 chunk_loss, gradient = part(logits, chunk_labels)
+                gradient = gradient if slope is None else gradient * slope
                 loss += chunk_loss
                 torch.mm(gradient, table, out=into)
                 product = _product_fp32(gradient.t(), chunk)
                 table_gradient = product if table_gradient is None else table_gradient.add_(product)
-                del logits, gradient, product
+                del logits, slope, gradient, product
         assert table_gradient is not None
         ctx.row_gradient, ctx.table_gradient = row_gradient, table_gradient[: len(weight)]
         ctx.shape, ctx.types = hidden.shape, (hidden.dtype, weight.dtype)

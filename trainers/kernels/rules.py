@@ -18,6 +18,11 @@ def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             f"a model compiled whole has sdpa or eager attention and the plain loss, got {layout.attention} and"
             f" {layout.loss}: choose compile block"
         )
+    if layout.compile == "model" and 0 < recipe.model.window < recipe.seq_len:
+        yield (
+            f"a model compiled whole makes no mask of a sliding window, that of {recipe.model.name} is"
+            f" {recipe.model.window} of {recipe.seq_len} tokens: choose compile block or none"
+        )
     if layout.activation_budget < 1 and layout.compile == "none":
         yield (
             "an activation budget is for a compiler to keep, got compile none:"

@@ -34,6 +34,8 @@ def here(cluster: Cluster, commit: str) -> Conditions:
     if torch.cuda.is_available():
         versions["cuda"] = str(torch.version.cuda)
         versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        # As loaded: a system's cuDNN on LD_LIBRARY_PATH takes the place of torch's own.
+        versions["cudnn"] = str(torch.backends.cudnn.version())
         versions["driver"] = _driver()
     return Conditions(
         device=cluster.device,

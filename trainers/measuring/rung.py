@@ -8,6 +8,7 @@ from trainers import engines
 from trainers.engines import Engine
 from trainers.failures import RungFailure
 from trainers.kernels.compiled import num_compilations
+from trainers.kernels.sdpa import kernel_of
 from trainers.measuring.figures import Shorter, Timed, Window, device_fields, judge, memory_fields, speed_fields
 from trainers.measuring.host import host_fields
 from trainers.measuring.ladder import (
@@ -190,6 +191,7 @@ class Rung(StepRunner):
             grad_norms=tuple(self._norms),
             step_times_s=tuple(self._times_s),
             conditions=c.conditions(),
+            sdpa_kernel=kernel_of(job.recipe, job.layout, c.device),
             **speed_fields(job, batch, timed.windows, accum, c.matmul_peak_tflops),
             **memory_fields(memory),
             **device_fields(timed.windows),

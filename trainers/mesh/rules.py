@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from trainers.architectures import architecture_of
 from trainers.mesh.division import division_refusals
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
@@ -23,6 +24,8 @@ def mesh_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
 
 def _of_tensor_parallel(recipe: Recipe, layout: Layout) -> Iterator[str]:
     tp = layout.tp
+    if reason := architecture_of(recipe.model.architecture).tensor_parallel_refusal:
+        yield f"{reason}, got tp {tp}: choose tp 1"
     if recipe.optimizer == "adafactor":
         yield (
             f"Adafactor factors whole matrices, and over parts of them is another algorithm, got tp {tp}:"

@@ -39,6 +39,8 @@ def cut(model: Model, stage: Stage) -> Model:
     for index in range(len(model.blocks)):
         if index not in stage.blocks:
             delattr(blocks, str(index))  # the others keep their places, and so the names of their parameters
+    if kinds := getattr(config, "layer_types", None):  # transformers counts the blocks that it runs
+        config.layer_types = [kinds[index] for index in stage.blocks]
     kept = tuple(model.blocks[index] for index in stage.blocks)
     return dataclasses.replace(
         model,

@@ -95,7 +95,8 @@ def block_cost(spec: "ModelSpec", seq_len: int, checkpointing: str) -> float:
 
     A checkpointed block has its forward pass again.
     """
-    forward = 2.0 * (spec.parameters_per_layer + spec.hidden_size * seq_len)
+    core = 2 * spec.attention_width * spec.keys_per_query(seq_len)
+    forward = 2.0 * (spec.parameters_per_layer + core)
     recomputed = {"full": 1.0, "every_2": 0.5, "every_4": 0.25}.get(checkpointing, 0.0)
     return (1.0 + recomputed / 3.0) * (3.0 * forward + _FLOPS_PER_BYTE * _BLOCK_BYTES * spec.hidden_size)
 

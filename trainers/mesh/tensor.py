@@ -232,4 +232,6 @@ class _Table(nn.Embedding):
         if padding is not None and not 0 <= padding < self.weight.shape[0]:
             padding = None
         found = F.embedding(torch.where(here, row, 0), self.weight, padding)
-        return all_reduce(found * here[..., None].to(found.dtype), self.group)
+        rows = all_reduce(found * here[..., None].to(found.dtype), self.group)
+        scale: Any = getattr(self, "embed_scale", None)  # of Gemma's tables
+        return rows if scale is None else rows * scale.to(rows.dtype)

@@ -109,6 +109,6 @@ def _head_widths(recipe: Recipe, batch: BatchPoint) -> frozenset[int]:
     model = recipe.model
     widths = {-(-model.vocab_size // multiple) * multiple for multiple in (1, 4, 8)}
     others = {model.hidden_size, model.ffn_size, 2 * model.ffn_size, 3 * model.hidden_size}
-    others.add(model.hidden_size + 2 * model.num_kv_heads * model.head_dim)
+    others.add(model.attention_width + 2 * model.num_kv_heads * model.head_dim)
     others |= {recipe.seq_len, batch.micro_batch * recipe.seq_len}
     return frozenset() if widths & others else frozenset(widths)

@@ -1,8 +1,8 @@
 """A training without Ray, each rank started by torchrun: `torchrun --nproc-per-node N -m trainers.training.torchrun
 FOLDER`.
 
-FOLDER is a training's folder as `platform.train` makes it, so that either goes on where the other stopped. A rank that
-dies ends the others; torchrun's `--max-restarts` starts all of them again, from the newest checkpoint.
+FOLDER is a training's folder as `platform.train` makes it, so that either goes on where the other stopped. Where a rank
+dies torchrun ends the others, and the same command goes on from the newest checkpoint.
 Exit codes: 0 trained, 1 failed, 2 bad input.
 """
 

@@ -44,7 +44,7 @@ class Conditions:
     """Memory of one device."""
     num_nodes: int
     versions: Mapping[str, str]
-    """Python, torch, CUDA, NCCL, driver, transformers, deepspeed, ray."""
+    """Python, torch, CUDA, cuDNN, NCCL, driver, transformers, deepspeed, ray."""
     environment: Mapping[str, str]
     """Variables that matter to speed or mathematics (allocator, NCCL, TF32), as set on rank 0."""
     commit: str
@@ -104,6 +104,9 @@ class Measurement:
     import_s: float | None = None
     """Of that, importing the engine's libraries."""
     compile_s: float | None = None
+    sdpa_kernel: str = ""
+    """Under scaled_dot_product_attention: "flash", "efficient", "cudnn" or "math", several joined by "+"; empty where
+    another attention ran, and in measurements that are older than this field."""
 
     tokens_per_s: float | None = None
     """Over all devices."""

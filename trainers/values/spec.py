@@ -43,6 +43,14 @@ class ModelSpec:
     tied_embeddings: bool | None = None
     embedding_norm: bool | None = None
     init_std: float = 0.02
+    head_width: int = dataclasses.field(default=0, metadata={"later": True})
+    """Width of one attention head where it is not hidden_size / num_heads, else 0."""
+    window: int = dataclasses.field(default=0, metadata={"later": True})
+    """Tokens that a query of a block with a sliding window sees, its own among them; 0 where no block has one."""
+    window_layers: int = dataclasses.field(default=0, metadata={"later": True})
+    """Blocks with the window."""
+    logit_softcap: float = dataclasses.field(default=0.0, metadata={"later": True})
+    """Bound of the logits, to which a tangent takes them; 0 for none."""
     config: str = ""
     """The user's config.json as canonical JSON where the model came from one, else empty."""
     miniature_of: str | None = None
@@ -67,7 +75,20 @@ class ModelSpec:
             raise ValueError(f"max_positions of {self.name} must lie in [0, 10^9], got {shortened(self.max_positions)}")
         if not 0 < self.init_std < math.inf:
             raise ValueError(f"init_std of {self.name} must be a finite number above 0, got {self.init_std}")
-        if self.hidden_size % self.num_heads:
+        if not 0 <= self.head_width <= LARGEST_SIZE:
+            raise ValueError(f"head_width of {self.name} must lie in [0, 10^9], got {shortened(self.head_width)}")
+        if self.head_width * self.num_heads == self.hidden_size:
+            object.__setattr__(self, "head_width", 0)
+        if not 0 <= self.window_layers <= self.num_layers or (self.window > 0) != (self.window_layers > 0):
+            raise ValueError(
+                f"a window of {self.name} wants a length above 0 and 1 to {self.num_layers} blocks that have it, got"
+                f" {shortened(self.window)} tokens in {shortened(self.window_layers)} blocks"
+            )
+        if not 0 <= self.logit_softcap < math.inf:
+            raise ValueError(
+                f"logit_softcap of {self.name} must be a finite number of at least 0, got {self.logit_softcap}"
+            )
+        if self.hidden_size % self.num_heads and not self.head_width:
             raise ValueError(
                 f"hidden_size {self.hidden_size} of {self.name} is not a multiple of its {self.num_heads} heads"
             )
@@ -84,6 +105,11 @@ class ModelSpec:
         return architecture_of(self.architecture).position
 
     @property
+    def norm_start(self) -> float:
+        """First value of a norm's weight."""
+        return architecture_of(self.architecture).norm_start
+
+    @property
     def gated(self) -> bool:
         """Whether the feed-forward block has three matrices in place of two."""
         return architecture_of(self.architecture).gated
@@ -91,7 +117,20 @@ class ModelSpec:
     @property
     def head_dim(self) -> int:
         """Width of one attention head."""
-        return self.hidden_size // self.num_heads
+        return self.head_width or self.hidden_size // self.num_heads
+
+    @property
+    def attention_width(self) -> int:
+        """Width of the queries of all heads: `hidden_size` unless heads have a width of their own."""
+        return self.num_heads * self.head_dim
+
+    def keys_per_query(self, seq_len: int) -> float:
+        """Keys that a query sees, the mean over a sequence of `seq_len` and over all blocks: half of it without a
+        window, and of a window all but the triangle that begins the sequence.
+        """
+        window = min(self.window or seq_len, seq_len)
+        windowed = window - window * window / (2 * seq_len)
+        return (self.window_layers * windowed + (self.num_layers - self.window_layers) * seq_len / 2) / self.num_layers
 
     @property
     def parameters_per_layer(self) -> int:
@@ -113,22 +152,23 @@ class ModelSpec:
 
         - "6n": 6 N, N all parameters (Kaplan et al. 2020, arXiv 2001.08361, section 2.1).
         - "8n": 8 N, the forward pass done twice under full checkpointing (BigScience's `$ms*4*2*...`).
-        - "6n_causal": 6 N + 6 L h s: only the lower triangle of attention counts. The project's own.
-        - "palm": 6 N + 12 L h s (PaLM, arXiv 2204.02311, appendix B).
+        - "6n_causal": 6 N + 6 L h s: only the lower triangle of attention counts, and of it only what a sliding window
+          leaves; h is the width of all heads. The project's own.
+        - "palm": 6 N + 12 L h s (PaLM, arXiv 2204.02311, appendix B), h as in "6n_causal".
         - "megatron_hardware": 96 L h^2 (1 + s/6h + V/16Lh), recomputation counted (arXiv 2104.04473, section 5.1).
         - "megatron_model": 72 L h^2 (1 + s/6h + V/12Lh), the same without recomputation.
         """
         n, h, s = self.num_parameters, self.hidden_size, seq_len
-        layers, vocab = self.num_layers, self.vocab_size
+        layers, vocab, width = self.num_layers, self.vocab_size, self.attention_width
         match convention:
             case "6n":
                 return 6.0 * n
             case "8n":
                 return 8.0 * n
             case "6n_causal":
-                return 6.0 * n + 6.0 * layers * h * s
+                return 6.0 * n + 12.0 * layers * width * self.keys_per_query(s)
             case "palm":
-                return 6.0 * n + 12.0 * layers * h * s
+                return 6.0 * n + 12.0 * layers * width * s
             case "megatron_hardware":
                 return 96.0 * layers * h * h * (1 + s / (6 * h) + vocab / (16 * layers * h))
             case "megatron_model":
@@ -141,7 +181,8 @@ class ModelSpec:
         if every is None:
             return model
         again = -(-self.num_layers // every)
-        return model + 2.0 * again * (self.parameters_per_layer + self.hidden_size * seq_len)
+        core = 2 * self.attention_width * self.keys_per_query(seq_len)
+        return model + 2.0 * again * (self.parameters_per_layer + core)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], *, name: str) -> "ModelSpec":
@@ -151,15 +192,23 @@ class ModelSpec:
             ValueError: a model type the project does not know, a needed size is missing, or a field asks for parameters
                 that this project does not count.
         """
+        config = _text_model(config)
         kind = config.get("model_type")
+        for key in _EXPERTS:
+            if config.get(key):
+                raise ValueError(
+                    f"{key} of {name} is {shortened(config[key])}: this project trains no mixtures of experts,"
+                    " take a model without them"
+                )
         if kind not in architectures.names():
             known = ", ".join(architectures.names())
             raise ValueError(f"model_type {kind!r} of {name} is not known: this project trains {known}")
         family = architecture_of(kind)
         keys = family.config_keys
         found: dict[str, Any] = {}
+        complete = {**family.config_defaults, **config}
         for field, spellings in keys.items():
-            value = next((config[key] for key in spellings if config.get(key) is not None), None)
+            value = next((complete[key] for key in spellings if complete.get(key) is not None), None)
             if value is not None:
                 found[field] = value
         missing = [
@@ -176,7 +225,20 @@ class ModelSpec:
             raise ValueError(f"the configuration of {name} wants a number for init_std, got {found['init_std']!r}")
         if type(found.get("tied_embeddings", False)) is not bool:
             raise ValueError(f"the configuration of {name} wants true or false for tied_embeddings")
+        if type(found.get("logit_softcap", 0.0)) not in (int, float):
+            raise ValueError(f"the configuration of {name} wants a number for {keys['logit_softcap'][0]}")
+        try:
+            window = family.window(config, found["num_layers"])
+        except ValueError as error:
+            raise ValueError(f"the configuration of {name} cannot be trained: {error}") from None
+        found.update(window=window.size, window_layers=window.num_layers)
         spec = cls(name=name, architecture=kind, config=json.dumps(config, sort_keys=True), **found)
+        for field, trained in family.trained_with.items():
+            if config.get(field, trained) not in (None, trained):
+                raise ValueError(
+                    f"{field} of {name} must be {'null' if trained is None else str(trained).lower()} or left out, got"
+                    f" {config[field]}: this project trains a {kind} without it only"
+                )
         for field, counted in {**family.counted_with, "head_dim": spec.head_dim}.items():
             if config.get(field, counted) not in (None, counted):
                 raise ValueError(
@@ -188,10 +250,34 @@ class ModelSpec:
     def to_config(self) -> dict[str, Any]:
         """The `config.json` of a model of these sizes: what `from_config` reads."""
         keys = architecture_of(self.architecture).config_keys
-        values = {field: getattr(self, field) for field in keys}
-        if not self.max_positions:
-            values.pop("max_positions", None)
-        return {"model_type": self.architecture, **{keys[field][0]: value for field, value in values.items()}}
+        values = {field: self.head_dim if field == "head_width" else getattr(self, field) for field in keys}
+        for optional in ("max_positions", "logit_softcap"):
+            if not getattr(self, optional):
+                values.pop(optional, None)
+        family = architecture_of(self.architecture)
+        stated = {keys[field][0]: value for field, value in values.items()}
+        return {"model_type": self.architecture, **stated, **family.window_config(self)}
 
 
-_INTEGERS = ("num_layers", "hidden_size", "num_heads", "vocab_size", "ffn_size", "num_kv_heads", "max_positions")
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""Keys of `config.json` by which models state a mixture of experts."""
+
+
+def _text_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configuration of the language model in that of one with images, where its family is known here by itself."""
+    inner, kind = config.get("text_config"), config.get("model_type")
+    if isinstance(inner, Mapping) and f"{kind}_text" in architectures.names():
+        return {"model_type": f"{kind}_text", **inner}
+    return config
+
+
+_INTEGERS = (
+    "num_layers",
+    "hidden_size",
+    "num_heads",
+    "vocab_size",
+    "ffn_size",
+    "num_kv_heads",
+    "head_width",
+    "max_positions",
+)

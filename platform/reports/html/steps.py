@@ -32,7 +32,7 @@ def where_the_step_goes(groups: Sequence[Group], results: Sequence[Result]) -> S
             parts = parts_of(profile, predicted_step(result.header, best))
             rows = [
                 [
-                    f"{'- ' if part.inside else ''}{part.name}{' (beside the rest)' if part.beside else ''}",
+                    f"{'- ' if part.of else ''}{part.name}{' (beside the rest)' if part.beside else ''}",
                     figure(1e3 * part.measured_s),
                     f"{part.measured_s / whole_s:.0%}",
                     "" if part.predicted_s is None else figure(1e3 * part.predicted_s),

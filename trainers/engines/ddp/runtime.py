@@ -46,6 +46,7 @@ class DdpEngine(TorchEngine):
             device=self._device,
             dtype=state_dtype(recipe),
             cut=self._tensor.cut,
+            norm_start=recipe.model.norm_start,
         )
         self._views = False
         # All ranks have drawn the same weights, so nothing need be sent at the start, and no buffer ever changes.

@@ -126,7 +126,13 @@ class DeepSpeedEngine(AccumulatingEngine):
         dtype = (half_dtype(recipe) if layout.zero_stage else None) or torch.float32
         for unit in (*model.units, model.module):
             weights.materialise(
-                unit, names=model.names, seed=recipe.seed, std=recipe.model.init_std, device=self._device, dtype=dtype
+                unit,
+                names=model.names,
+                seed=recipe.seed,
+                std=recipe.model.init_std,
+                device=self._device,
+                dtype=dtype,
+                norm_start=recipe.model.norm_start,
             )
             if layout.zero_stage == 3:
                 # Cuts what is whole in this unit, so that a rank never holds more than its part and one unit.
@@ -136,10 +142,11 @@ class DeepSpeedEngine(AccumulatingEngine):
         """Gives fp32 master weights the bits that 16-bit modules lost: every engine starts from the same model."""
         if self._layout.zero_stage == 0 or half_dtype(self._recipe) in (None, state_dtype(self._recipe)):
             return
-        std = self._recipe.model.init_std
+        model, seed = self._recipe.model, self._recipe.seed
         for name, parameter in self._engine.module.named_parameters():
             shape = getattr(parameter, "ds_shape", parameter.shape)
-            value = weights.draw(plain_name(name), shape, seed=self._recipe.seed, std=std, device=self._device)
+            drawn = {"seed": seed, "std": model.init_std, "norm_start": model.norm_start}
+            value = weights.draw(plain_name(name), shape, device=self._device, **drawn)
             safe_set_full_fp32_param(parameter, value)
 
     def _set_grad_accum(self, grad_accum: int) -> None:

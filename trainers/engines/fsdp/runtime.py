@@ -58,6 +58,7 @@ class FsdpEngine(TorchEngine):
                 device=self._device,
                 dtype=state_dtype(recipe),
                 cut=self._tensor.cut,
+                norm_start=recipe.model.norm_start,
             )
             reshard = None if unit is model.module else layout.reshard or layout.zero_stage == 3
             fully_shard(unit, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=reshard)

@@ -1,0 +1,83 @@
+"""The families of today: each on layouts of four ranks that meet what is its own, and the faults to be seen."""
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from tests.contract.cases import recipe
+from tests.contract.mesh_cases import MeshCase
+from trainers.support import standing_refusal
+from trainers.values.layout import Layout
+from trainers.values.spec import ModelSpec
+
+WORLD_SIZE = 4
+WINDOW = 7
+"""Of 24 tokens: shorter than a context-parallel rank's part, and a divisor of no length."""
+
+
+def _spec(name: str, **facts: Any) -> ModelSpec:
+    # No other width is that of the vocabulary: logits are known by it.
+    sizes: dict[str, Any] = {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "num_kv_heads": 2, "vocab_size": 104}
+    return ModelSpec(name=name, architecture=name, init_std=0.2, **{**sizes, **facts})
+
+
+FAMILIES = {
+    "qwen2": _spec("qwen2", window=WINDOW, window_layers=1),
+    "qwen3": _spec("qwen3", head_width=16),
+    "mistral": _spec("mistral", window=WINDOW, window_layers=2, head_width=16),
+    "olmo2": _spec("olmo2"),
+    "phi3": _spec("phi3", window=WINDOW, window_layers=2),
+    "gemma3_text": _spec("gemma3_text", num_layers=4, window=WINDOW, window_layers=3, head_width=16, logit_softcap=3.0),
+}
+
+_DDP: dict[str, Any] = {"engine": "ddp"}
+_STAGE_2: dict[str, Any] = {"engine": "fsdp", "zero_stage": 2}
+_STAGE_3: dict[str, Any] = {"engine": "fsdp", "zero_stage": 3}
+
+_QUICK: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("qwen2", "fp32", {**_STAGE_3, "tp": 2, "dp_shard": 2, "attention": "sdpa"}),
+    ("qwen3", "fp32", {**_STAGE_2, "cp": 2, "tp": 2, "attention": "flex", "loss": "chunked"}),
+    ("mistral", "fp32", {**_DDP, "cp": 2, "dp_replicate": 2, "attention": "sdpa"}),
+    ("olmo2", "fp32", {**_STAGE_3, "cp": 2, "dp_shard": 2, "attention": "sdpa", "loss": "chunked"}),
+    ("phi3", "fp32", {**_STAGE_3, "dp_replicate": 2, "dp_shard": 2, "attention": "eager", "checkpointing": "every_2"}),
+    ("gemma3_text", "fp32", {**_STAGE_3, "cp": 2, "tp": 2, "attention": "sdpa", "loss": "chunked"}),
+    ("gemma3_text", "fp32", {**_DDP, "pp": 2, "dp_replicate": 2, "attention": "flex"}),
+    ("gemma3_text", "bf16", {**_STAGE_2, "dp_shard": 4, "attention": "sdpa", "checkpointing": "full"}),
+)
+
+# Fault -> family; planted on four data-parallel ranks.
+FAULTS: Mapping[str, str] = {
+    "soft cap left out": "gemma3_text",
+    "window one token longer": "mistral",
+    "norms of queries and keys left out": "qwen3",
+}
+
+
+def _case(family: str, precision: str, layout: Mapping[str, Any], fault: str = "") -> MeshCase:
+    return MeshCase(recipe=recipe(FAMILIES[family], precision), layout=Layout(**layout), fault=fault)
+
+
+def quick() -> list[MeshCase]:
+    """Cases and faults that run at every change."""
+    plain = {**_DDP, "dp_replicate": 4, "attention": "sdpa"}
+    return [
+        *(_case(*each) for each in _QUICK),
+        *(_case(family, "fp32", plain, fault) for fault, family in FAULTS.items()),
+    ]
+
+
+def product() -> list[MeshCase]:
+    """Every family, engine, attention and degree, with either loss by turns, where that is not refused."""
+    degrees: tuple[dict[str, int], ...] = ({}, {"tp": 2}, {"cp": 2}, {"cp": 2, "tp": 2}, {"pp": 2})
+    found: list[MeshCase] = []
+    chosen = itertools.product(FAMILIES, (_DDP, _STAGE_2, _STAGE_3), ("eager", "sdpa", "flex"), degrees)
+    for place, (family, engine, attention, split) in enumerate(chosen):
+        ranks = WORLD_SIZE
+        for degree in split.values():
+            ranks //= degree
+        data = {"dp_replicate" if engine is _DDP else "dp_shard": ranks}
+        loss = ("plain", "chunked")[place % 2]
+        case = _case(family, "fp32", {**engine, **data, **split, "attention": attention, "loss": loss})
+        if standing_refusal(case.recipe, case.layout, WORLD_SIZE) is None:
+            found.append(case)
+    return found

@@ -1,0 +1,58 @@
+"""Each family of today trains as transformers' own eager model does, gradient by gradient; planted faults are seen."""
+
+import functools
+from typing import Any
+
+import pytest
+
+from tests.contract.family_cases import FAMILIES, FAULTS, WORLD_SIZE, product, quick
+from tests.contract.group import run_group
+from tests.contract.mesh_group import run_all
+from tests.contract.test_mesh import differences
+from trainers import architectures
+
+pytestmark = pytest.mark.contract
+
+QUICK = quick()
+_NAMES = [each.name for each in QUICK]
+
+
+@functools.cache
+def results() -> list[dict[str, Any]]:
+    return run_group(run_all, QUICK, WORLD_SIZE)
+
+
+def _result(index: int) -> dict[str, Any]:
+    result = results()[index]
+    if "error" in result:
+        pytest.fail(result["error"])
+    return result
+
+
+def test_every_family_has_a_case() -> None:
+    with_contracts_of_their_own = {"bloom", "gpt2", "gpt_neox", "llama"}
+    assert set(FAMILIES) | with_contracts_of_their_own == set(architectures.names())
+    assert {each.recipe.model.architecture for each in QUICK if not each.fault} == set(FAMILIES)
+
+
+@pytest.mark.parametrize("index", range(len(QUICK) - len(FAULTS)), ids=_NAMES[: -len(FAULTS)])
+def test_gradients_of_every_parameter_are_those_of_the_eager_model(index: int) -> None:
+    result = _result(index)
+    assert differences(result["trained"], QUICK[index].recipe) == []
+    assert result["mismatches"] == []
+
+
+@pytest.mark.parametrize("index", range(len(QUICK) - len(FAULTS), len(QUICK)), ids=_NAMES[-len(FAULTS) :])
+def test_a_planted_fault_is_seen(index: int) -> None:
+    assert differences(_result(index)["trained"], QUICK[index].recipe) != []
+
+
+@pytest.mark.heavy
+def test_every_family_engine_attention_and_degree_trains_as_the_eager_model() -> None:
+    cases = product()
+    found = run_group(run_all, cases, WORLD_SIZE, deadline_s=3600)
+    wrong = {
+        case.name: result.get("error") or [*differences(result["trained"], case.recipe), *result["mismatches"]]
+        for case, result in zip(cases, found, strict=True)
+    }
+    assert {name: sentences for name, sentences in wrong.items() if sentences} == {}

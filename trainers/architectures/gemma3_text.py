@@ -1,0 +1,56 @@
+"""Gemma 3's text model: local blocks with a window between global ones, four norms a block, a scaled and tied table."""
+
+from trainers.architectures.windows import WindowByBlock
+
+ARCHITECTURE = WindowByBlock(
+    name="gemma3_text",
+    position="rotary",
+    norm_vectors=1,
+    bias=False,
+    gated=True,
+    tied=True,
+    embedding_norm=False,
+    query_key_norm="head",
+    block_norms=4,
+    norm_start=0.0,
+    global_every=6,
+    config_keys={
+        "num_layers": ("num_hidden_layers",),
+        "hidden_size": ("hidden_size",),
+        "num_heads": ("num_attention_heads",),
+        "vocab_size": ("vocab_size",),
+        "ffn_size": ("intermediate_size",),
+        "num_kv_heads": ("num_key_value_heads",),
+        "head_width": ("head_dim",),
+        "max_positions": ("max_position_embeddings",),
+        "init_std": ("initializer_range",),
+        "tied_embeddings": ("tie_word_embeddings",),
+        "logit_softcap": ("final_logit_softcapping",),
+    },
+    config_defaults={
+        "vocab_size": 262_208,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+    },
+    counted_with={"attention_bias": False},
+    # transformers reads a cap of the scores and leaves it out: no attention of its Gemma 3 is given one.
+    trained_with={"attn_logit_softcapping": None, "use_bidirectional_attention": False},
+    code="gemma3",
+    embeddings=("model.embed_tokens",),
+    blocks="model.layers",
+    final_norm="model.norm",
+    head="lm_head",
+    tensor_parallel={
+        "self_attn.q_proj": "colwise",
+        "self_attn.k_proj": "colwise",
+        "self_attn.v_proj": "colwise",
+        "self_attn.o_proj": "rowwise",
+        "mlp.gate_proj": "colwise",
+        "mlp.up_proj": "colwise",
+        "mlp.down_proj": "rowwise",
+    },
+)

@@ -1,0 +1,50 @@
+"""The kernel that runs under scaled_dot_product_attention: torch chooses one of several by shapes, types and mask."""
+
+import torch
+from torch.nn.attention import SDPBackend
+
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
+
+_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_NAMES = {
+    SDPBackend.FLASH_ATTENTION: "flash",
+    SDPBackend.EFFICIENT_ATTENTION: "efficient",
+    SDPBackend.CUDNN_ATTENTION: "cudnn",
+    SDPBackend.MATH: "math",
+}
+
+
+def kernel_of(recipe: Recipe, layout: Layout, device: torch.device) -> str:
+    """The kernel that torch's dispatcher chooses on `device` for one sequence of this rank, of the blocks with a window
+    and of those without one where these differ ("efficient+flash"); empty where attention is not sdpa.
+
+    It asks what `scaled_dot_product_attention` asks. Flex is sdpa on a CPU.
+    """
+    if layout.attention == "eager" or (layout.attention == "flex" and device.type != "cpu"):
+        return ""
+    model, local = recipe.model, 0 < recipe.model.window < recipe.seq_len
+    masks = [True] * local + [model.position == "alibi" or layout.cp > 1] * (model.window_layers < model.num_layers)
+    try:
+        return "+".join(sorted({_chosen(recipe, layout, device, masked=masked) for masked in masks}))
+    except torch.cuda.OutOfMemoryError:  # a figure without its kernel's name beats a lost figure
+        return "unknown"
+
+
+def _chosen(recipe: Recipe, layout: Layout, device: torch.device, *, masked: bool) -> str:
+    model, seq_len = recipe.model, recipe.seq_len
+    dtype = _TYPES.get(recipe.compute_precision, torch.float32)
+
+    def made(heads: int, length: int) -> torch.Tensor:
+        shape = (1, heads // layout.tp, length, model.head_dim)
+        return torch.empty(shape, dtype=dtype, device=device, requires_grad=True)
+
+    query, key = made(model.num_heads, seq_len // layout.cp), made(model.num_kv_heads, seq_len)
+    mask = None
+    if masked:
+        kind = dtype if model.position == "alibi" else torch.bool
+        mask = torch.empty((seq_len // layout.cp, seq_len), dtype=kind, device=device)
+    grouped = model.num_kv_heads != model.num_heads
+    # What `scaled_dot_product_attention` itself calls; torch has no public name for it.
+    choice = torch._fused_sdp_choice(query, key, key, mask, 0.0, mask is None, scale=None, enable_gqa=grouped)
+    return _NAMES.get(SDPBackend(choice), SDPBackend(choice).name.lower())
