@@ -10,7 +10,7 @@ A script: it makes a fake process group for the whole process, one rank after an
 
 import json
 import sys
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import torch
@@ -18,7 +18,6 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.pipelining import schedules
-from torch.distributed.pipelining import stage as stage_module
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from trainers import engines
@@ -55,7 +54,7 @@ def _real_shards(shards: Any) -> Any:
 def _static_shapes(_schedule: Any, stages: list[Any], *_: Any) -> None:
     """Stands for torch 2.13's trial of a pipeline's links, whose answer it reads."""
     for stage in stages:
-        stage._inference_mode = stage_module.InferenceMode.STATIC
+        stage._inference_mode = cast(Any, schedules).InferenceMode.STATIC
 
 
 def peak_gib(recipe: Recipe, layout: Layout, batch: BatchPoint) -> float:
