@@ -96,10 +96,14 @@ def _errors(waits: bool) -> dict[str, float]:
         fully_shard(block, mesh=mesh["dp"])
     fully_shard(model, mesh=mesh["dp"])
     if waits:
-        model.embedding.register_forward_hook(lambda _module, _args, output: output * 1.0)
+        model.embedding.register_forward_hook(_waiting)
     _loss(model).backward()
     wanted = dict(reference.named_parameters())
     return {name: _error(each.grad, wanted[name].grad) for name, each in model.named_parameters()}
+
+
+def _waiting(_module: nn.Module, _args: Any, output: torch.Tensor) -> torch.Tensor:
+    return output * 1.0
 
 
 def _error(gradient: torch.Tensor | None, wanted: torch.Tensor | None) -> float:

@@ -10,7 +10,7 @@ A script: it makes a fake process group for the whole process, one rank after an
 
 import json
 import sys
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import torch
@@ -32,13 +32,13 @@ from trainers.values.recipe import Recipe
 class _Total(MemTracker):
     """Tracks all tensors, and none by module: those of a pipeline's stage run many times before a backward pass."""
 
-    def _pre_fw_hook(self, *_: Any) -> None: ...
+    def _pre_fw_hook(self, *args: Any) -> None: ...  # pyright: ignore[reportIncompatibleMethodOverride]
 
-    def _post_fw_hook(self, *_: Any) -> None: ...
+    def _post_fw_hook(self, *args: Any) -> None: ...  # pyright: ignore[reportIncompatibleMethodOverride]
 
-    def _pre_bw_hook(self, *_: Any) -> None: ...
+    def _pre_bw_hook(self, *args: Any) -> None: ...  # pyright: ignore[reportIncompatibleMethodOverride]
 
-    def _post_bw_hook(self, *_: Any) -> None: ...
+    def _post_bw_hook(self, *args: Any) -> None: ...  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
 def _real_shards(shards: Any) -> Any:
@@ -54,7 +54,7 @@ def _real_shards(shards: Any) -> Any:
 def _static_shapes(_schedule: Any, stages: list[Any], *_: Any) -> None:
     """Stands for torch 2.13's trial of a pipeline's links, whose answer it reads."""
     for stage in stages:
-        stage._inference_mode = schedules.InferenceMode.STATIC
+        stage._inference_mode = cast(Any, schedules).InferenceMode.STATIC
 
 
 def peak_gib(recipe: Recipe, layout: Layout, batch: BatchPoint) -> float:

@@ -59,6 +59,7 @@ def test_where_it_was_launched_counts_before_its_name(around: tuple[str, ...], k
 def test_a_collective_is_one_wherever_it_was_launched() -> None:
     assert kind_of("ncclDevKernel_AllReduce_Sum_f32_RING_LL", (OPTIMIZER_STEP, "c10d::allreduce_")) == "communication"
     assert kind_of("aten::div_", ("gloo:all_reduce", "aten::div_")) == "communication"
+    assert kind_of("c10d::_allgather_base_", (f"{EXCHANGE}tp", "c10d::_allgather_base_")) == "communication"
 
 
 @pytest.mark.parametrize(

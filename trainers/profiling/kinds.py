@@ -56,7 +56,8 @@ def kind_of(kernel: str, around: Sequence[str], *, forward: Sequence[str] = (), 
     of the forward operation of which this is the backward pass. `is_head` says that it is a product over the
     vocabulary.
     """
-    if _TALKS.search(kernel) or any(name.startswith("gloo:") for name in around):
+    # On a CPU a thread waits within the exchange's range while another one of gloo's communicates.
+    if _TALKS.search(kernel) or any(name.startswith(("gloo:", EXCHANGE)) for name in around):
         return "communication"
     told = {_told(name) for name in (kernel, *around)}
     if OPTIMIZER_STEP in around or "optimizer" in told:
@@ -87,7 +88,7 @@ def axis_of(kernel: str, around: Sequence[str], description: str, default: str) 
         group = default if named or default != "cp" else "dp"
     if _SENDS.search(kernel) or any(_SENDS.search(name) for name in around):
         return "pp"
-    return next((axis for axis in AXES if axis == group), "dp")
+    return dict(zip(map(str, AXES), AXES, strict=True)).get(group, "dp")
 
 
 @functools.cache  # a trace has few names, each of them a thousand times

@@ -73,6 +73,8 @@ def _read_our_models_alone() -> None:
     def read_ours(path: str | Path) -> Any:
         if Path(path) not in (models, models / "__init__.py"):
             return read(path)
-        return {name: read(str(models / name)) for name in ("auto", *architectures.names())}
+        # "gemma3_text" is a model type of the folder "gemma3".
+        folders = (name if (models / name).is_dir() else name.rpartition("_")[0] for name in architectures.names())
+        return {name: read(str(models / name)) for name in dict.fromkeys(("auto", *folders))}
 
     utils.create_import_structure_from_path = read_ours
