@@ -106,6 +106,7 @@ def _members(studies: Path, name: str) -> list[Path]:
 
 
 def _report_one(folder: Path, named: str, options: argparse.Namespace) -> int:
+    running = is_held(folder)  # before the journal is read: what ends meanwhile has no last line yet
     result = _read(folder)
     owner = "" if options.trust else other_owner((folder, folder / JOURNAL))
     if owner:
@@ -118,7 +119,10 @@ def _report_one(folder: Path, named: str, options: argparse.Namespace) -> int:
     if options.html is not None:
         files.append(write_page(options.html, [result], [folder]))
     show(result, files, as_object=options.json)
-    if not is_held(folder) and not options.json:
+    if running:
+        say("The study is running: its search mirrors it to MLflow.")
+        return ending.shown_verdict(result)
+    if not options.json:
         print(ending.how_it_ended(result.history.end, folder), ending.how_long(result.history), sep="\n")
     if not options.no_mlflow and not owner:
         _mirror(folder, result, named, options.html)
@@ -152,7 +156,6 @@ def _read(folder: Path) -> Result:
 def _mirror(folder: Path, result: Result, named: str, page: Path | None) -> None:
     """Brings MLflow up to date, the page with the study's files."""
     if is_held(folder):
-        say("The study is running: its search mirrors it to MLflow.")
         return
     try:
         mirror = Mirror(folder, report_uri(named, result.header.mlflow_uri, folder.parent)).start()

@@ -84,7 +84,7 @@ class _Block:
 
 def host_runs_ahead(c: Columns) -> Mask:
     """Rows whose device has more work in a block than its host: launched kernels wait, and what they use is held."""
-    device, launch = _block_work(c, sum(head_s(c)))[1:3]
+    device, launch = _block_work(c, np.add(*head_s(c)))[1:3]
     return device > launch
 
 

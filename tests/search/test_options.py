@@ -24,7 +24,7 @@ SEARCH = """
     --layout --learn-from --list --max-trials --name --price-per-gpu-h --profile --repeats --resume --searcher --seed
     --set --steps --studies --time-budget-s --tokens --trust --wait-for-gpus
 """
-REPORT = "--csv --json --mlflow --no-mlflow --studies --trust"
+REPORT = "--compare --csv --html --json --mlflow --no-mlflow --studies --trust"
 
 COMMANDS = {"search": (search.parser, SEARCH), "report": (report.parser, REPORT)}
 

@@ -32,7 +32,8 @@ def test_the_header_is_the_published_one_with_the_projects_own_after_it() -> Non
 
 
 def test_every_column_is_documented_in_order() -> None:
-    documented = [line.split("`")[1] for line in DOC.read_text().splitlines() if line.startswith("| `")]
+    own, _, _ = DOC.read_text().partition("\n## What ran, in tables of others\n")
+    documented = [line.split("`")[1] for line in own.splitlines() if line.startswith("| `")]
     assert documented == list(HEADER)
 
 
