@@ -90,7 +90,7 @@ def choices(points: Sequence[Point]) -> dict[str, Point]:
     if not points:
         return {}
     return {
-        "fastest": max(points, key=lambda each: each.tokens_per_s),
+        "most tokens/s": max(points, key=lambda each: each.tokens_per_s),
         "cheapest (device time a token)": min(points, key=lambda each: each.device_seconds_per_token),
         "most head-room": max(points, key=lambda each: (each.head_room_gib, each.tokens_per_s)),
         "fewest devices": min(points, key=lambda each: (each.measurement.num_devices, -each.tokens_per_s)),

@@ -41,6 +41,10 @@ def against_memory(groups: Sequence[Group]) -> Section:
         best = front(points)
         names = {id(each.measurement) for each in chosen.values()}
         others = [each for each in best if id(each.measurement) not in names]
+        body += paragraph(
+            "The winner is chosen by runs in fresh processes; a figure of the search may stand above its own.",
+            note=True,
+        )
         if others:
             title = f"{plural(len(best), 'point')} that no other one beats in all four respects"
             more = f", of them {_MOST_OF_FRONT} here" if len(others) > _MOST_OF_FRONT else ""
