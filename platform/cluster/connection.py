@@ -57,7 +57,9 @@ _DRIVER_SETTINGS = {
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Has a Ray of our own listen on 127.0.0.1 alone: Ray's own setting for systems whose firewalls ask about each port.
 Without it Ray listens on every interface, and serves three pages of metrics there that need no token."""
-
+_PRIORITY = {"RAY_worker_niceness": "0"}
+"""Gives the workers of a Ray of our own the priority of the user's other processes. Ray's default (15) leaves them a
+thirtieth of a core that another process keeps busy."""
 
 CPU_WORKERS = 2
 """Devices of a cluster without GPUs, unless the space says otherwise."""
@@ -79,7 +81,7 @@ def connected(
     os.environ.update({name: os.environ.get(name, value) for name, value in (_SETTINGS | _DRIVER_SETTINGS).items()})
     found = _address(address)
     if local := found == "local":
-        _close_ports()
+        _prepare_local()
     import ray  # after the settings above, which Ray reads at import
     from ray.exceptions import RayError
 
@@ -115,9 +117,10 @@ def _address(address: str | None) -> str:
     return found or "local"
 
 
-def _close_ports() -> None:
-    """Closes a Ray of our own to others: those of other hosts, and those of this one without our token."""
+def _prepare_local() -> None:
+    """Sets the priority of a Ray of our own, and closes it to other hosts and to users without our token."""
     os.environ |= _LOOPBACK
+    os.environ |= {name: os.environ.get(name, value) for name, value in _PRIORITY.items()}
     if "RAY_AUTH_MODE" not in os.environ:
         # Other users of this machine reach its ports: only processes that inherit this token are let in.
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}

@@ -93,6 +93,8 @@ class Ended:
     code: int
     out: str
     err: str
+    worker_niceness: frozenset[int] = frozenset()
+    """The priorities at which its train workers were seen to run: 0 is that of the command itself."""
     titles: frozenset[str] = frozenset()
     """What its processes were seen to be, as in "ray::RayTrainWorker"; a short one may be missed."""
 
@@ -119,6 +121,7 @@ class Session:
         self.journal = journal
         self._seen: set[psutil.Process] = set()  # another thread may add to it: see `leaks.Accounts`
         self._titles: set[str] = set()
+        self._worker_niceness: set[int] = set()
         command = [sys.executable, "-m", "platform.search", *argv]
 
         def first() -> None:
@@ -159,7 +162,10 @@ class Session:
         self._seen.update(found)
         for each in found:
             with contextlib.suppress(psutil.Error, IndexError):
-                self._titles.add(each.cmdline()[0])
+                title = each.cmdline()[0]
+                self._titles.add(title)
+                if "RayTrainWorker" in title:
+                    self._worker_niceness.add(each.nice())
         return found
 
     def workers(self, kinds: Collection[str] = ("RayTrainWorker",)) -> list[psutil.Process]:
@@ -216,7 +222,11 @@ class Session:
             assert time.monotonic() < until_s, f"processes were left behind: {left}"
             time.sleep(0.1)
         return Ended(
-            code=self.process.returncode, out=self.text("out"), err=self.text("err"), titles=frozenset(self._titles)
+            code=self.process.returncode,
+            out=self.text("out"),
+            err=self.text("err"),
+            worker_niceness=frozenset(self._worker_niceness),
+            titles=frozenset(self._titles),
         )
 
     def text(self, stream: str) -> str:

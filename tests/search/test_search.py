@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import json
 import math
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -77,6 +78,7 @@ class TestAWholeSearch:
     def test_a_trial_starts_its_workers_and_no_process_that_helps_them(self, whole: Run) -> None:
         titles = " ".join(whole.sessions[0].titles)
         assert "RayTrainWorker" in titles
+        assert whole.sessions[0].worker_niceness == {os.nice(0)}, "other busy processes take the workers' cores"
         for each in ("TrainController", "PlacementGroupCleaner", "DatasetManager"):
             assert each not in titles, "seconds of every trial"
 
