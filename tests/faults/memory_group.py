@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -78,16 +78,24 @@ class MemoryGroup:
         limit.write_text(str(usage + _ROOM_MIB * 2**20))
         hungry = [sys.executable, "-S", "-c", _HUNGRY, str(self.path / self._events), str(self.kills())]
         try:
-            subprocess.run(hungry, preexec_fn=self.join, check=True, timeout=_LONGEST_S)
+            with subprocess.Popen(hungry, preexec_fn=self.join) as taking:
+                # From the start: peers of the one that was killed end a little later, and are not to be taken for it.
+                killed = _first_to_end(commands)
+                assert taking.wait(_LONGEST_S) == 0
         finally:
             limit.write_text("-1" if "limit" in self._limit else "max")
-        until_s = time.monotonic() + _LONGEST_S
-        while time.monotonic() < until_s:  # its peers end a little later
-            if gone := [command for each, command in commands.items() if not lives(each)]:
-                return gone[0]
-        return ""
+        return killed
 
     def kills(self) -> int:
         """Processes that the kernel has killed in it."""
         found = re.search(r"^oom_kill (\d+)", (self.path / self._events).read_text(), re.MULTILINE)
         return int(found[1]) if found else 0
+
+
+def _first_to_end(commands: Mapping[psutil.Process, str]) -> str:
+    """The command of the process that is the first to be gone; empty where none goes in time."""
+    until_s = time.monotonic() + _LONGEST_S
+    while time.monotonic() < until_s:
+        if gone := [command for each, command in commands.items() if not lives(each)]:
+            return gone[0]
+    return ""
