@@ -1,10 +1,9 @@
 """A real search from which other processes take the processors while its best layout has its last run."""
 
 import os
-import signal
 import statistics
 import subprocess
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -23,17 +22,27 @@ BUSY = 40
 
 
 @contextmanager
-def waiting(num_processes: int) -> Generator[Sequence[subprocess.Popen[bytes]]]:
-    """So many processes that compute all the time once they get SIGCONT: to start them takes longer than a rung."""
-    command = ["sh", "-c", "kill -STOP $$; while :; do :; done"]
-    loops = [subprocess.Popen(command) for _ in range(num_processes)]
-    try:
-        yield loops
-    finally:
+def waiting(num_processes: int) -> Generator[tuple[Callable[[], None], Callable[[], None]]]:
+    """So many processes, and what lets all of them compute at once and what ends them: to start them takes longer than
+    a rung.
+
+    Each has a session of its own: Linux may share processors out among sessions, whatever runs in them.
+    """
+    reading, writing = os.pipe()
+    command = ["sh", "-c", "read _; while :; do :; done"]
+    loops = [subprocess.Popen(command, stdin=reading, start_new_session=True) for _ in range(num_processes)]
+    os.close(reading)
+
+    def end() -> None:
         for each in loops:
             each.kill()
         for each in loops:
             each.wait()
+
+    try:
+        yield lambda: os.close(writing), end
+    finally:
+        end()
 
 
 def _last_run(lines: Sequence[Line]) -> str | None:
@@ -59,19 +68,17 @@ def disturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
         seq_len=128,
         global_batch=32,  # more micro-steps than a search times: the winner has a last run
         micro_batches=(2,),
-        axes={"checkpointing": ("none", "full"), "engine": ("ddp",)},
+        axes={"engine": ("ddp",), "bucket_mib": (0, 7)},  # as fast as each other: none is stopped as slow
     )
     given = ("--name", "busy", "--time-budget-s", "280", *IN_ORDER)
     with (
-        waiting(BUSY * len(os.sched_getaffinity(0))) as loops,
+        waiting(BUSY * len(os.sched_getaffinity(0))) as (compute, end),
         start(folder, "busy", 1, str(space), *given) as session,
     ):
         session.wait_for("the last run's rung", _has_begun)
-        for each in loops:
-            each.send_signal(signal.SIGCONT)
+        compute()
         session.wait_for("the last run's end", _has_ended)
-        for each in loops:
-            each.kill()
+        end()
         return Run(path=folder / "studies" / "busy", sessions=(session.end(),))
 
 
