@@ -1,32 +1,16 @@
 """Gemma 3's text model: local blocks with a window between global ones, four norms a block, a scaled and tied table."""
 
+from trainers.architectures.llama_like import KEYS_WITH_HEAD_WIDTH
 from trainers.architectures.windows import WindowByBlock
 
 ARCHITECTURE = WindowByBlock(
     name="gemma3_text",
-    position="rotary",
-    norm_vectors=1,
-    bias=False,
-    gated=True,
     tied=True,
-    embedding_norm=False,
     query_key_norm="head",
     block_norms=4,
     norm_start=0.0,
     global_every=6,
-    config_keys={
-        "num_layers": ("num_hidden_layers",),
-        "hidden_size": ("hidden_size",),
-        "num_heads": ("num_attention_heads",),
-        "vocab_size": ("vocab_size",),
-        "ffn_size": ("intermediate_size",),
-        "num_kv_heads": ("num_key_value_heads",),
-        "head_width": ("head_dim",),
-        "max_positions": ("max_position_embeddings",),
-        "init_std": ("initializer_range",),
-        "tied_embeddings": ("tie_word_embeddings",),
-        "logit_softcap": ("final_logit_softcapping",),
-    },
+    config_keys={**KEYS_WITH_HEAD_WIDTH, "logit_softcap": ("final_logit_softcapping",)},
     config_defaults={
         "vocab_size": 262_208,
         "hidden_size": 2304,
@@ -40,17 +24,4 @@ ARCHITECTURE = WindowByBlock(
     # transformers reads a cap of the scores and leaves it out: no attention of its Gemma 3 is given one.
     trained_with={"attn_logit_softcapping": None, "use_bidirectional_attention": False},
     code="gemma3",
-    embeddings=("model.embed_tokens",),
-    blocks="model.layers",
-    final_norm="model.norm",
-    head="lm_head",
-    tensor_parallel={
-        "self_attn.q_proj": "colwise",
-        "self_attn.k_proj": "colwise",
-        "self_attn.v_proj": "colwise",
-        "self_attn.o_proj": "rowwise",
-        "mlp.gate_proj": "colwise",
-        "mlp.up_proj": "colwise",
-        "mlp.down_proj": "rowwise",
-    },
 )

@@ -1,38 +1,8 @@
 """Llama: rotary positions, RMSNorm, no biases, a gated feed-forward block, grouped key/value heads."""
 
-from trainers.architectures.architecture import Architecture
+from trainers.architectures.llama_like import LlamaLike
 
-ARCHITECTURE = Architecture(
+ARCHITECTURE = LlamaLike(
     name="llama",
-    position="rotary",
-    norm_vectors=1,
-    bias=False,
-    gated=True,
-    tied=False,
-    embedding_norm=False,
-    config_keys={
-        "num_layers": ("num_hidden_layers",),
-        "hidden_size": ("hidden_size",),
-        "num_heads": ("num_attention_heads",),
-        "vocab_size": ("vocab_size",),
-        "ffn_size": ("intermediate_size",),
-        "num_kv_heads": ("num_key_value_heads",),
-        "max_positions": ("max_position_embeddings",),
-        "init_std": ("initializer_range",),
-        "tied_embeddings": ("tie_word_embeddings",),
-    },
     counted_with={"attention_bias": False, "mlp_bias": False},
-    embeddings=("model.embed_tokens",),
-    blocks="model.layers",
-    final_norm="model.norm",
-    head="lm_head",
-    tensor_parallel={
-        "self_attn.q_proj": "colwise",
-        "self_attn.k_proj": "colwise",
-        "self_attn.v_proj": "colwise",
-        "self_attn.o_proj": "rowwise",
-        "mlp.gate_proj": "colwise",
-        "mlp.up_proj": "colwise",
-        "mlp.down_proj": "rowwise",
-    },
 )

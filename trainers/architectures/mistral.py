@@ -1,40 +1,11 @@
 """Mistral and Ministral: Llama with a sliding window in every block, or in none."""
 
+from trainers.architectures.llama_like import KEYS_WITH_HEAD_WIDTH
 from trainers.architectures.windows import WindowInEveryBlock
 
 ARCHITECTURE = WindowInEveryBlock(
     name="mistral",
-    position="rotary",
-    norm_vectors=1,
-    bias=False,
-    gated=True,
-    tied=False,
-    embedding_norm=False,
     default_window=4096,
-    config_keys={
-        "num_layers": ("num_hidden_layers",),
-        "hidden_size": ("hidden_size",),
-        "num_heads": ("num_attention_heads",),
-        "vocab_size": ("vocab_size",),
-        "ffn_size": ("intermediate_size",),
-        "num_kv_heads": ("num_key_value_heads",),
-        "head_width": ("head_dim",),
-        "max_positions": ("max_position_embeddings",),
-        "init_std": ("initializer_range",),
-        "tied_embeddings": ("tie_word_embeddings",),
-    },
+    config_keys=KEYS_WITH_HEAD_WIDTH,
     config_defaults={"num_key_value_heads": 8},
-    embeddings=("model.embed_tokens",),
-    blocks="model.layers",
-    final_norm="model.norm",
-    head="lm_head",
-    tensor_parallel={
-        "self_attn.q_proj": "colwise",
-        "self_attn.k_proj": "colwise",
-        "self_attn.v_proj": "colwise",
-        "self_attn.o_proj": "rowwise",
-        "mlp.gate_proj": "colwise",
-        "mlp.up_proj": "colwise",
-        "mlp.down_proj": "rowwise",
-    },
 )

@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from trainers.architectures.architecture import Architecture, Window
+from trainers.architectures.architecture import Window
+from trainers.architectures.llama_like import LlamaLike
 
 if TYPE_CHECKING:
     from trainers.values.spec import ModelSpec
@@ -21,7 +22,7 @@ def _size(config: Mapping[str, Any], default: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class WindowInEveryBlock(Architecture):
+class WindowInEveryBlock(LlamaLike):
     """A family whose blocks all have the window of `sliding_window`, or none has one."""
 
     default_window: int = 0
@@ -36,7 +37,7 @@ class WindowInEveryBlock(Architecture):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class WindowByBlock(Architecture):
+class WindowByBlock(LlamaLike):
     """A family in which `layer_types` names the blocks with a window.
 
     Where it is left out, every `global_every`-th block has none; at 0 the window begins at block `max_window_layers`.
