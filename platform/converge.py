@@ -10,14 +10,15 @@ Exit codes: 0 compared, 2 bad input, 3 the cluster is at fault, 130 interrupted.
 """
 
 import argparse
-import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from platform.common.errors import ClusterError, InputError, Parser, one_line
-from platform.common.say import say
-from platform.common.signals import INTERRUPTED, exit_with, interruptible
+from platform.common.command import exit_code_of_resumable, whole_number
+from platform.common.errors import Parser
+from platform.common.signals import exit_with
 from platform.converging.options import ConvergeOptions
 from platform.study.folder import FOLDER_HELP, default_folder, user_path
+
+_count, _whole = whole_number(1), whole_number(0)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -28,14 +29,14 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("targets", nargs="+", metavar="STUDY|FILE|CHANGES", help="a study whose winner is trained, a layout.json, or"
         " changes to the first of these, as in optimizer=adafactor,learning_rate=1e-3")  # fmt: skip
-    add("--steps", type=_at_least(1), required=True, metavar="N", help="optimizer steps of the first strategy; the"
+    add("--steps", type=_count, required=True, metavar="N", help="optimizer steps of the first strategy; the"
         " others train on as many tokens")  # fmt: skip
     add("--data", metavar="PATH", help="token files that platform.prepare made (default: the recipe's data)")
-    add("--seeds", type=_at_least(1), default=1, metavar="K", help="trainings of each strategy (default: %(default)s);"
+    add("--seeds", type=_count, default=1, metavar="K", help="trainings of each strategy (default: %(default)s);"
         " intervals take 2 at the least")  # fmt: skip
-    add("--rates", type=_at_least(0), default=5, metavar="N", help="learning rates tried for each recipe by short"
+    add("--rates", type=_whole, default=5, metavar="N", help="learning rates tried for each recipe by short"
         " trainings at most; 0 takes the first's by the square root of the batch (default: %(default)s)")  # fmt: skip
-    add("--val-tokens", type=_at_least(1), metavar="N", help="tokens at the end of the data that are held out (default:"
+    add("--val-tokens", type=_count, metavar="N", help="tokens at the end of the data that are held out (default:"
         " 5 %%, at most a million)")  # fmt: skip
     add("--out", metavar="FOLDER", help="the comparison's folder (default: `convergence` beside the first layout)")
     add("--studies", default=default_folder(), metavar="DIR", help=FOLDER_HELP)
@@ -46,21 +47,14 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    try:
-        options = parse(argv)
-        from platform.converging import session  # what `--help` need not wait for
+    return exit_code_of_resumable(lambda: _run(argv))
 
-        with interruptible():
-            return session.converge(options)
-    except InputError as error:
-        say(f"error: {one_line(error)}")
-        return InputError.exit_code
-    except ClusterError as error:
-        say(f"cluster fault: {one_line(error)}")
-        return ClusterError.exit_code
-    except KeyboardInterrupt:
-        say("Interrupted: the same command goes on.")
-        return INTERRUPTED
+
+def _run(argv: Sequence[str] | None) -> int:
+    options = parse(argv)
+    from platform.converging import session  # what `--help` need not wait for
+
+    return session.converge(options)
 
 
 def parse(argv: Sequence[str] | None = None) -> ConvergeOptions:
@@ -74,17 +68,6 @@ def parse(argv: Sequence[str] | None = None) -> ConvergeOptions:
     values["studies"] = user_path(values["studies"]).absolute()
     values["out"] = values["out"] and user_path(values["out"]).absolute()
     return ConvergeOptions(**values)
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        with contextlib.suppress(ValueError, OverflowError):
-            value = float(text)
-            if value == int(value) and least <= value <= 2**62:
-                return int(value)
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
-
-    return number
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from platform.common.command import exit_code_of
 from platform.common.errors import InputError, Parser, one_line
 from platform.common.say import say
 from platform.common.signals import exit_with
@@ -66,12 +67,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    try:
-        options = parser().parse_args(argv)
-        return _report(options)
-    except InputError as error:
-        say(f"error: {one_line(error)}")
-        return InputError.exit_code
+    return exit_code_of(lambda: _report(parser().parse_args(argv)))
 
 
 def _report(options: argparse.Namespace) -> int:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 import search_spaces
 from platform.cluster.waiting import WAIT_S
-from platform.common.errors import ClusterError, InputError, Parser, one_line
-from platform.common.say import say
+from platform.common.command import exit_code_of
+from platform.common.errors import Parser
 from platform.common.signals import exit_with
 from platform.study.folder import FOLDER_HELP, default_folder, located, user_path
 from platform.subject.options import SearchOptions, StudyOptions
@@ -100,25 +100,22 @@ def _add_places(add: Callable[..., argparse.Action]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    try:
-        given = parser().parse_args(argv)
-        if given.list:
-            spaces = search_spaces.known()
-            width = max(len(space.name) for space in spaces)
-            for space in spaces:
-                print(f"{space.name:{width}}  {space.summary}")
-            return 0
-        # Takes a second that `--list` and `--help` need not pay.
-        from platform.session import opening, scaling, session
+    return exit_code_of(lambda: _run(argv))
 
-        options = opening.taken_up(_options(given))
-        return scaling.search(options) if scaling.is_asked(options) else session.search(options)
-    except InputError as error:
-        say(f"error: {one_line(error)}")
-        return InputError.exit_code
-    except ClusterError as error:
-        say(f"cluster fault: {one_line(error)}")
-        return ClusterError.exit_code
+
+def _run(argv: Sequence[str] | None) -> int:
+    given = parser().parse_args(argv)
+    if given.list:
+        spaces = search_spaces.known()
+        width = max(len(space.name) for space in spaces)
+        for space in spaces:
+            print(f"{space.name:{width}}  {space.summary}")
+        return 0
+    # Takes a second that `--list` and `--help` need not pay.
+    from platform.session import opening, scaling, session
+
+    options = opening.taken_up(_options(given))
+    return scaling.search(options) if scaling.is_asked(options) else session.search(options)
 
 
 def parse(argv: Sequence[str]) -> SearchOptions:

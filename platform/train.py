@@ -15,13 +15,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from platform.common.errors import ClusterError, InputError, Parser, one_line
-from platform.common.say import say
-from platform.common.signals import INTERRUPTED, exit_with, interruptible
+from platform.common.command import exit_code_of_resumable, whole_number
+from platform.common.errors import Parser
+from platform.common.signals import exit_with
 from platform.study.folder import FOLDER_HELP, default_folder, user_path
 from platform.training.options import PhaseOption, TrainOptions
 from trainers.values.recipe import DataOrder
 from trainers.values.training import ScheduleKind
+
+_count, _whole = whole_number(1), whole_number(0)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -63,21 +65,14 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    try:
-        options = parse(argv)
-        from platform.training import session  # what `--help` need not wait for
+    return exit_code_of_resumable(lambda: _run(argv))
 
-        with interruptible():
-            return session.train(options)
-    except InputError as error:
-        say(f"error: {one_line(error)}")
-        return InputError.exit_code
-    except ClusterError as error:
-        say(f"cluster fault: {one_line(error)}")
-        return ClusterError.exit_code
-    except KeyboardInterrupt:
-        say("Interrupted: the same command goes on.")
-        return INTERRUPTED
+
+def _run(argv: Sequence[str] | None) -> int:
+    options = parse(argv)
+    from platform.training import session  # what `--help` need not wait for
+
+    return session.train(options)
 
 
 def parse(argv: Sequence[str] | None = None) -> TrainOptions:
@@ -90,18 +85,6 @@ def parse(argv: Sequence[str] | None = None) -> TrainOptions:
     values["phases"] = tuple(values.pop("phase"))
     values["studies"] = user_path(values["studies"]).absolute()
     return TrainOptions(**values)
-
-
-def _count(text: str) -> int:
-    return _whole(text, least=1)
-
-
-def _whole(text: str, least: int = 0) -> int:
-    with contextlib.suppress(ValueError, OverflowError):
-        value = float(text)
-        if value == int(value) and least <= value <= 2**62:
-            return int(text) if text.isdecimal() else int(value)
-    raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, as in 2000 or 2e9, got {text!r}")
 
 
 def _amount(text: str) -> float:

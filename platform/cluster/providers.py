@@ -41,25 +41,26 @@ class Awaited:
 
     @property
     def count(self) -> int:
-        """What must be there, in GPUs, or in nodes where only these are counted."""
+        """Returns the number of GPUs that must be there, or of nodes where their GPUs are not known."""
         return self.num_gpus or self.num_nodes
 
     @property
     def unit(self) -> str:
-        """What is counted."""
+        """Returns what `count` counts: "GPU" or "node"."""
         return "GPU" if self.num_gpus else "node"
 
     @property
     def bundles(self) -> list[dict[str, float]]:
-        """Whole nodes, as Ray's autoscaler is asked for them; none where nodes come without being asked for."""
+        """Returns one resource request a node for Ray's autoscaler; none where nodes start without a request."""
         return [{"GPU": self.gpus_per_node}] * self.num_nodes if self.num_gpus else []
 
 
 class NodeProvider(Protocol):
-    """Where a cluster's nodes come from."""
+    """Tells which nodes a cluster will have, what state they are in and what they cost."""
 
     def awaited(self, wanted: int | None) -> Awaited | None:
-        """What to wait for: nodes for `wanted` GPUs, else all that may come; None where nothing is known to come.
+        """Returns the nodes to wait for: enough for `wanted` GPUs, all that can start if `wanted` is None, and None
+        if no further node is expected.
 
         Raises:
             InputError: the nodes have unlike GPUs, or never so many.
@@ -67,11 +68,11 @@ class NodeProvider(Protocol):
         ...
 
     def state(self) -> str:
-        """What is starting or has failed to, in a few words; "" where that is not known."""
+        """Returns which nodes are starting or have failed to start, in a few words; "" if that is not known."""
         ...
 
     def bill(self) -> str:
-        """A sentence on what goes on costing money after a search; "" for nothing."""
+        """Returns a sentence about what keeps costing money after a search; "" if nothing does."""
         ...
 
 
@@ -81,7 +82,7 @@ class NodeType:
 
     name: str
     num_gpus: int
-    """Of one node."""
+    """GPUs of one node."""
     min_nodes: int
     """Nodes that are started without being asked for; 1 for the head's own type."""
     max_nodes: int
@@ -90,7 +91,7 @@ class NodeType:
 
 
 def gpu_types(config: Mapping[str, Any]) -> tuple[NodeType, ...]:
-    """The node types of a cluster file that have GPUs and may have nodes."""
+    """Returns the node types of a cluster file that have GPUs and at least one possible node."""
     most = int(config.get("max_workers", 2))  # 2 is Ray's own default
     found: list[NodeType] = []
     for name, each in config.get("available_node_types", {}).items():
@@ -118,7 +119,7 @@ class Autoscaler:
         self._ray = ray
 
     def awaited(self, wanted: int | None) -> Awaited | None:
-        """Nodes for `wanted` GPUs, else as many as the file allows: nothing is started before a search asks for it."""
+        """Returns the nodes for `wanted` GPUs, or as many as the file allows: none starts before a search asks."""
         types = gpu_types(self._config)
         used = [each for each in types if each.min_nodes] or list(types)
         if not used:
@@ -146,7 +147,7 @@ class Autoscaler:
         )
 
     def _hosts(self) -> Awaited | None:
-        """The hosts that a file with Ray's local provider lists: what GPUs they have, they say when they are there."""
+        """Returns the hosts that a file with Ray's local provider lists; their GPUs are known once they have joined."""
         provider: Mapping[str, Any] = self._config.get("provider") or {}
         if provider.get("type") != "local":
             return None
@@ -154,11 +155,13 @@ class Autoscaler:
         return Awaited(num_nodes=num_workers + 1, what="of the cluster file's list", look="the monitor's log")
 
     def state(self) -> str:
-        """What Ray's autoscaler says: `ray up` starts version 2 of it, `ray start --autoscaling-config` version 1."""
+        """Returns the state that Ray's autoscaler reports: version 2 after `ray up`, version 1 after `ray start
+        --autoscaling-config`.
+        """
         return _autoscaler_state(self._ray)
 
     def bill(self) -> str:
-        """What a cloud bills after a search."""
+        """Returns what a cloud keeps billing after a search; "" for hosts that nobody bills."""
         provider: Mapping[str, Any] = self._config.get("provider") or {}
         if provider.get("type", "") in _FREE:
             return ""
@@ -186,7 +189,7 @@ class Stated:
         self._what, self._look = _who_starts(environment)
 
     def awaited(self, wanted: int | None) -> Awaited | None:
-        """Nodes for `wanted` GPUs where it is known how many each has, else all."""
+        """Returns the nodes for `wanted` GPUs if the GPUs of a node are stated, else all nodes."""
         num_nodes, per_node = self._num_nodes, self._gpus_per_node
         if per_node and wanted is not None:
             if wanted > num_nodes * per_node:
@@ -204,32 +207,32 @@ class Stated:
         )
 
     def state(self) -> str:
-        """Nothing: who starts the nodes says it elsewhere."""
+        """Returns "": SLURM or Kubernetes reports the state of its nodes itself."""
         return ""
 
     def bill(self) -> str:
-        """Nothing: who starts the nodes ends them."""
+        """Returns "": SLURM or Kubernetes also ends the nodes."""
         return ""
 
 
 class Present:
-    """The nodes that are there: nothing says that more will come."""
+    """A cluster whose nodes have all joined."""
 
     def awaited(self, wanted: int | None) -> Awaited | None:
-        """Nothing."""
+        """Returns None: no further node is expected."""
         return None
 
     def state(self) -> str:
-        """Nothing."""
+        """Returns "": nothing is starting."""
         return ""
 
     def bill(self) -> str:
-        """Nothing."""
+        """Returns "": the search started no node."""
         return ""
 
 
 def provider_of(ray: Any, environment: Mapping[str, str] = os.environ) -> NodeProvider:
-    """Where the nodes of the connected cluster come from. A stated number comes before an autoscaler's file.
+    """Returns the provider of the connected cluster's nodes; a stated number overrides an autoscaler's file.
 
     Raises:
         InputError: LAYOUT_SEARCH_NODES is no number of nodes.
@@ -241,7 +244,7 @@ def provider_of(ray: Any, environment: Mapping[str, str] = os.environ) -> NodePr
 
 
 def _who_starts(environment: Mapping[str, str]) -> tuple[str, str]:
-    """Which nodes are stated, and where to look when they do not come."""
+    """Returns which nodes are stated, and where to look if they do not start."""
     if job := environment.get("SLURM_JOB_ID"):
         return f"of SLURM job {job}", f"`scontrol show job {job}` and the job's output"
     if cluster := environment.get("RAY_CLUSTER_NAME"):  # KubeRay's operator sets it
@@ -250,7 +253,7 @@ def _who_starts(environment: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _autoscaler_config(ray: Any) -> Mapping[str, Any]:
-    """The cluster file that the autoscaler on the head reads, empty where there is none."""
+    """Returns the cluster file that the autoscaler on the head reads, empty if there is none."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from trainers import node

@@ -1,0 +1,44 @@
+"""What the commands share: mistakes and faults as one sentence with an exit code, and numbers among their options."""
+
+import argparse
+import contextlib
+from collections.abc import Callable
+
+from platform.common.errors import ClusterError, InputError, one_line
+from platform.common.say import say
+from platform.common.signals import INTERRUPTED, interruptible
+
+
+def exit_code_of(run: Callable[[], int]) -> int:
+    """Runs a command and returns its exit code; a user's mistake or a fault of the cluster is said in one sentence."""
+    try:
+        return run()
+    except InputError as error:
+        say(f"error: {one_line(error)}")
+        return error.exit_code
+    except ClusterError as error:
+        say(f"cluster fault: {one_line(error)}")
+        return error.exit_code
+
+
+def exit_code_of_resumable(run: Callable[[], int]) -> int:
+    """The same for a command that goes on where it was interrupted when it is given again."""
+    try:
+        with interruptible():
+            return exit_code_of(run)
+    except KeyboardInterrupt:
+        say("Interrupted: the same command goes on.")
+        return INTERRUPTED
+
+
+def whole_number(least: int) -> Callable[[str], int]:
+    """Returns what reads an option as a whole number of at least `least`, such as 2000 or 2e9."""
+
+    def read(text: str) -> int:
+        with contextlib.suppress(ValueError, OverflowError):
+            value = float(text)
+            if value == int(value) and least <= value <= 2**62:
+                return int(text) if text.isdecimal() else int(value)
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, as in 2000 or 2e9, got {text!r}")
+
+    return read
