@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measured_in(studies: Path) -> list[Measurement]:
-    """What the studies in this folder ran."""
+    """Returns the measurements of all studies in this folder, without skipped points."""
     found = (each for name in names(studies) for each in read(studies / name)[0].measurements)
     return [each for each in found if each.outcome is not Outcome.SKIPPED]
 

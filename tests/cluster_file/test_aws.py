@@ -93,8 +93,7 @@ class Aws:
 def aws(tmp_path: Path) -> Iterator[Aws]:
     """A mock with nothing in it but what an account has by default."""
     server = Path(sys.executable).with_name("moto_server")
-    if not server.exists():
-        pytest.skip("moto is not installed: pip install --constraint constraints.txt --editable '.[dev]'")
+    assert server.exists(), "moto is a development dependency: make setup"
     port = free_port()
     log = (tmp_path / "moto.log").open("wb")
     environment = {**os.environ, "MOTO_IAM_LOAD_MANAGED_POLICIES": "true"}

@@ -12,7 +12,8 @@ import mlflow
 import pytest
 from PIL import Image
 
-from tests.mirror.browser import chromium, page
+from tests import needs
+from tests.mirror.browser import page
 from tests.mirror.pages import WIDTH, charts, curves, opened, served
 from tests.training.environment import ENVIRONMENT
 from tests.training.layout_file import write_layout
@@ -78,6 +79,7 @@ def test_two_engines_with_a_rate_that_was_tried(tmp_path: Path):
 
 @pytest.mark.heavy
 def test_four_strategies_in_one_figure(tmp_path: Path):
+    program = needs.browser()
     folder = Path(os.environ.get("CONVERGENCE_FOLDER", tmp_path))
     recipe = dataclasses.replace(RECIPE, global_batch=16)
     batch = BatchPoint(micro_batch=1, grad_accum=8)
@@ -97,9 +99,6 @@ def test_four_strategies_in_one_figure(tmp_path: Path):
     assert abs(fsdp - deepspeed) < max(0.01, 3 * found["strategies"]["fsdp"]["spread"])
     words = "\n".join(found["answer"])
     assert "grad_accum=256:" in words and "times" in words and "95 % intervals over 2 seeds" in words
-    program = chromium()
-    if program is None:
-        pytest.skip("no Chromium to look at the view")
     with (
         served("MLflow:" + done.stderr.split("MLflow:")[-1].rstrip(), folder) as addresses,
         page(program, folder / "profile", width=WIDTH, height=1050) as shown,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.hosts import HostsError
+from tests import needs
 from tests.deploy.machines import Machine, machines
 from tests.search.session import ROOT, write_space
 
@@ -50,20 +50,12 @@ def folder() -> Iterator[Path]:
 @pytest.fixture
 def machine(folder: Path) -> Iterator[Machine]:
     """A machine with sshd on loopback and an empty home."""
-    if missing := [
-        each for each in ("sshd", "rsync", "ssh-keygen") if shutil.which(each, path="/usr/bin:/usr/sbin") is None
-    ]:
-        pytest.skip(f"no {' and '.join(missing)} (Debian: apt-get install openssh-server rsync)")
+    needs.tools(["sshd", "rsync", "ssh-keygen"], "openssh-server rsync")
     (folder / "sshd_config").write_text(SSHD.format(folder=folder))
     for key in ("key", "host_key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)], check=True)
-    try:
-        with machines(1, folder, SETUP.format(folder=folder, python=sys.base_prefix)) as (made,):
-            yield made
-    except HostsError as error:
-        if "Operation not permitted" in str(error) or ("iproute2" in str(error) and "CI" not in os.environ):
-            pytest.skip(str(error))
-        raise
+    with needs.namespaces(), machines(1, folder, SETUP.format(folder=folder, python=sys.base_prefix)) as (made,):
+        yield made
 
 
 @pytest.fixture

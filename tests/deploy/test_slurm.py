@@ -5,7 +5,6 @@ limit, and goes on. Debian's slurmctld, slurmd and munged.
 import os
 import re
 import secrets
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -13,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.hosts import HostsError
 from platform.study.journal import Tail
+from tests import needs
 from tests.deploy.machines import Machine, machines
 from tests.search.session import ROOT, write_space
 from trainers.values.journal import End, Line, Measured
@@ -73,24 +72,18 @@ def folder() -> Iterator[Path]:
 @pytest.fixture
 def slurm(folder: Path) -> Iterator[tuple[Machine, ...]]:
     """Two machines with SLURM, both idle."""
-    if missing := [each for each in TOOLS if shutil.which(each) is None]:
-        pytest.skip(f"no {' and '.join(missing)} (Debian: apt-get install slurm-wlm munge)")
+    needs.tools(TOOLS, "slurm-wlm munge")
     (folder / "slurm").mkdir()
     (folder / "slurm" / "slurm.conf").write_text(CONFIG.format(folder=folder))
     (folder / "slurm" / "cgroup.conf").write_text("CgroupAutomount=no\nCgroupPlugin=cgroup/v1\n")
     (folder / "munge.key").write_bytes(secrets.token_bytes(1024))
     (folder / "munge.key").chmod(0o600)
-    try:
-        with machines(2, folder, SETUP.format(folder=folder)) as both:
-            until_s = time.monotonic() + 60
-            while "2 idle" not in (said := both[0].run("sinfo", "--noheader", "--format=%D %t", check=False)):
-                assert time.monotonic() < until_s, said
-                time.sleep(0.5)
-            yield both
-    except HostsError as error:
-        if "Operation not permitted" in str(error) or ("iproute2" in str(error) and "CI" not in os.environ):
-            pytest.skip(str(error))
-        raise
+    with needs.namespaces(), machines(2, folder, SETUP.format(folder=folder)) as both:
+        until_s = time.monotonic() + 60
+        while "2 idle" not in (said := both[0].run("sinfo", "--noheader", "--format=%D %t", check=False)):
+            assert time.monotonic() < until_s, said
+            time.sleep(0.5)
+        yield both
 
 
 STAND_IN_FOR_RAY = """\

@@ -1,7 +1,6 @@
 """Hosts with a network of their own: one that is unlike, slow, gone, gone and back, or cut off."""
 
 import contextlib
-import os
 import re
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -9,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.hosts import Host, HostsError, RayHosts, hosts
+from benchmarks.hosts import Host, RayHosts, hosts
+from tests import needs
 from tests.faults.memory_group import REFUSED
 from tests.faults.searching import QUICK, Searching, nothing_left
 from tests.search.head import short_folder
@@ -27,16 +27,10 @@ LONG_RUNGS = ("--steps=300", "--searcher=sweep")
 @pytest.fixture
 def cluster() -> Iterator[RayHosts]:
     """A head on the first of two hosts; the second has nothing yet."""
-    try:
-        with short_folder() as folder, hosts(2) as made:
-            up = RayHosts(made, folder)
-            up.start(0)
-            yield up
-    except HostsError as error:
-        # Namespaces are the kernel's to grant; the tools are there to be installed, and under CI they are (`.ci/run`).
-        if "Operation not permitted" in str(error) or ("iproute2" in str(error) and "CI" not in os.environ):
-            pytest.skip(str(error))
-        raise
+    with needs.namespaces(), short_folder() as folder, hosts(2) as made:
+        up = RayHosts(made, folder)
+        up.start(0)
+        yield up
 
 
 @contextlib.contextmanager

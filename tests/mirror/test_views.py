@@ -1,7 +1,6 @@
 """The pages that a search prints, looked at in a real browser: the columns, rows and charts that they promise."""
 
 import dataclasses
-import os
 import subprocess
 from pathlib import Path
 
@@ -16,9 +15,10 @@ from platform.mirror.mirror import Mirror, default_uri
 from platform.reports.files import write_results
 from platform.study.several import Several, write_several
 from platform.study.study import Study, read
+from tests import needs
 from tests.converging.made_up import mirrored
 from tests.mirror import pages
-from tests.mirror.browser import chromium, page
+from tests.mirror.browser import page
 from tests.samples import CLUSTER, header, layout, measurement, oom, profile, skipped
 from trainers.values.journal import End, GateCurves, Measured
 from trainers.values.layout import Layout
@@ -45,11 +45,7 @@ LOSSES = ((12.5, 12.0, 11.0), (12.5, 12.01, 11.0))
 @pytest.fixture
 def browser() -> str:
     """Chromium; CI installs it (`.ci/run`)."""
-    program = chromium()
-    if program is None and "CI" not in os.environ:
-        pytest.skip("no Chromium here: install it (Debian: apt-get install chromium), or name one by CHROMIUM")
-    assert program is not None, "CI must have Chromium: .ci/run installs it"
-    return program
+    return needs.browser()
 
 
 def test_each_printed_page_has_its_columns_rows_and_charts(

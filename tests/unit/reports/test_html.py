@@ -14,7 +14,7 @@ from platform.reports.html.choices import Point, choices, front, groups_of, stai
 from platform.reports.html.page import page, write_page
 from platform.reports.html.training import thinned
 from platform.study.history import History
-from tests.mirror.browser import chromium
+from tests import needs
 from tests.mirror.browser import page as browser_page
 from tests.samples import CONDITIONS, RECIPE, header, layout, measurement, oom, profile, result_of, skipped
 from trainers.values.cluster import Cluster
@@ -203,11 +203,9 @@ def test_a_file_that_cannot_be_written_is_said_in_a_sentence(tmp_path: Path):
 
 
 @pytest.mark.mirror
-@pytest.mark.skipif(chromium() is None, reason="there is no Chromium")
 def test_the_page_fits_a_phone(tmp_path: Path):
     path = write_page(tmp_path / "report.html", [result_of(POINTS, *gates())], [])
-    program = chromium()
-    assert program is not None
+    program = needs.browser()
     with browser_page(program, tmp_path / "profile", width=600, height=900) as shown:
         shown.open(path.as_uri())
         shown.wait_for("document.querySelectorAll('svg').length > 3")

@@ -1,0 +1,51 @@
+"""Checks of what a test needs of its machine.
+
+A test whose tools are missing is skipped and says how to install them; under CI it fails, since a machine of CI has all
+that can be installed. A test that the kernel refuses to this user is skipped everywhere.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Generator, Iterable
+from typing import NoReturn
+
+import pytest
+
+from benchmarks.hosts import HostsError
+from tests.mirror.browser import chromium
+
+_PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+
+
+def tools(names: Iterable[str], packages: str) -> None:
+    """Skips the test where one of these programs is missing; `packages` are Debian's that have them."""
+    if missing := [name for name in names if shutil.which(name, path=_PLACES) is None]:
+        _missing(f"{' and '.join(missing)} must be installed (Debian: apt-get install {packages})")
+
+
+def browser() -> str:
+    """Returns the path of Chromium; skips the test where there is none."""
+    program = chromium()
+    if program is None:
+        _missing("Chromium must be installed (Debian: apt-get install chromium), or named by CHROMIUM")
+    return program
+
+
+@contextlib.contextmanager
+def namespaces() -> Generator[None]:
+    """Skips the test where the kernel refuses namespaces to this user, or iproute2 is missing."""
+    try:
+        yield
+    except HostsError as error:
+        if "Operation not permitted" in str(error):
+            pytest.skip(str(error))
+        if "iproute2" in str(error):
+            _missing(str(error))
+        raise
+
+
+def _missing(what: str) -> NoReturn:
+    if "CI" in os.environ:
+        pytest.fail(f"under CI {what}")
+    pytest.skip(what)
