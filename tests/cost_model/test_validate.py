@@ -267,7 +267,8 @@ def test_gradients_reduced_by_hooks_hide_behind_a_long_backward_pass_and_zero_ga
     def data_s(strategy: str, micro_batch: int, software: str) -> float:
         changes = {
             "software": software, "strategy": strategy, "micro_batch": f"{micro_batch}", "dp": "32",
-            "grad_accum": f"{512 // 32 // micro_batch}", "global_batch": "512", "iter_time_s": "3", "notes": "", "node_gbps": "100",
+            "grad_accum": f"{512 // 32 // micro_batch}", "global_batch": "512", "iter_time_s": "3", "notes": "",
+            "node_gbps": "100",
         }  # fmt: skip
         (row,) = read_rows(_table(tmp_path, **changes))
         return float(predict(from_rows([interpret(row).values])).step.data_s[0])
