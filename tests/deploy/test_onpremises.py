@@ -137,8 +137,7 @@ def test_from_ray_up_to_ray_down(both: tuple[Machine, ...], folder: Path, outsid
     enter = "cd layout-search && . .venv/bin/activate && RAY_AUTH_MODE=token CUDA_VISIBLE_DEVICES="
     said = cluster.ray("exec", file, f"{enter} python -m platform.search tiny.py --name one {options}", timeout_s=900)
     assert "Runs on the Ray cluster at" in said and "Fastest" in said, said
-    assert "Waiting for 2 nodes of the cluster file's list" in said
-    assert "raylet" in both[1].run("ps", "-eo", "args")
+    assert "raylet" in both[1].run("ps", "-eo", "args")  # which starts later: the search has waited for it
 
     job = ["job", "submit", "--address=http://127.0.0.1:8265", "--working-dir=.", "--"]
     search = ["python", "-m", "platform.search", "tiny.py", "--name=two", *options.split()]
