@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from platform.common.text import count
+from platform.common.text import count as short_count
 from platform.cost_model.hardware import ClusterSpec
 from platform.plans.layouts import Plan, Planned
 from platform.plans.max_model import Largest
@@ -118,7 +118,7 @@ def _legend(best: Sequence[Planned], cluster: ClusterSpec, tokens: float) -> str
     """Returns what the table's columns mean that do not say it themselves."""
     meanings = [
         "batch: micro-batch x accumulated micro-batches",
-        f"days: for {count(tokens)} tokens (--tokens)",
+        f"days: for {short_count(tokens)} tokens (--tokens)",
     ]
     if len(best) > 1:
         meanings.append("slower in: the part of the step that costs most beside the first row")
