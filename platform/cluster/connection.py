@@ -16,7 +16,7 @@ from platform.cluster import waiting
 from platform.cluster.nodes import Place, ask, place_of, this_machine
 from platform.common.errors import ClusterError, InputError
 from platform.common.say import say
-from platform.common.signals import ends_when_interrupted
+from platform.common.signals import ends_when_interrupted, sigterm_restored
 from trainers import startup
 from trainers.node import error_of
 
@@ -94,7 +94,7 @@ def connected(
     import ray  # after the settings above, which Ray reads at import
     from ray.exceptions import RayError
 
-    with ends_when_interrupted():
+    with ends_when_interrupted(), sigterm_restored():
         try:
             _patiently(lambda: _start(found))
         except Exception as error:

@@ -54,7 +54,6 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
             return _show_finished(opening, study, uri, why, shown=shown)
         if study:
             searchers.preload(request.searcher)
-        # The signal last: Ray sets handlers of its own when it connects.
         with nullcontext(place) if place else connection(options, request) as place, interruptible():
             if study:
                 preflight.check(place.nodes, study.path)
