@@ -68,12 +68,6 @@ class _DeepSpeed(Rules):
                 "ZeRO-3 gathers each module's parameters by hooks that cannot be compiled, got compile"
                 f" {layout.compile}: choose none, another zero_stage, or engine fsdp at stage 3"
             )
-        half_sums = recipe.compute_precision == "bf16" and recipe.state_precision == "fp32"
-        if layout.overlap != "default" and stage == 1 and half_sums and layout.offload == "none":
-            yield (
-                "DeepSpeed stage 1 in bf16 with fp32 states reduces all gradients after the backward pass, got overlap"
-                f" {layout.overlap}: choose default, or another zero_stage"
-            )
 
 
 ENGINE = _DeepSpeed(
@@ -81,7 +75,6 @@ ENGINE = _DeepSpeed(
     title="DeepSpeed",
     runtime="trainers.engines.deepspeed.runtime:DeepSpeedEngine",
     grad_syncs={0: ("last",), 1: ("last",), 2: ("every",), 3: ("every",)},
-    axes={"prefetch": (3,), "overlap": (1, 2, 3)},
     machinery=2,
     packages=("deepspeed",),
     config_name="ds_config",
