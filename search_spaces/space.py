@@ -87,7 +87,7 @@ class Space:
         if many:
             raise ValueError(f"space {self.name} has named points: one value each for {', '.join(many)}")
         if "engine" not in self.axes and not (self.points and all("engine" in point.layout for point in self.points)):
-            raise ValueError(f"space {self.name} names no engine: give axes an 'engine', such as ('fsdp', 'ddp')")
+            raise ValueError(f"space {self.name} names no engine: give axes an 'engine', such as ('fsdp',)")
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:

@@ -102,9 +102,12 @@ class Rules:
             if getattr(layout, axis) > 1 and axis not in self.model_parallel:
                 yield f"{self.lacks_axis(axis)}, got {axis} {getattr(layout, axis)}: set it to 1"
         if recipe.compression != "none" and not self.has_compression:
+            having = [rules for rules in _registered() if rules.has_compression]
+            who = " and ".join(rules.title for rules in having) or "no engine"
+            choice = "".join(f"engine {rules.name} or " for rules in having)
             yield (
-                f"gradients are compressed by hooks that DDP alone has, got compression {recipe.compression} with"
-                f" {layout.engine}: choose engine ddp or compression none"
+                f"gradients are compressed by hooks that {who} alone has, got compression {recipe.compression} with"
+                f" {layout.engine}: choose {choice}compression none"
             )
         if layout.bucket_mib and (why := self.lacks_buckets(layout)):
             yield f"{why}, got bucket_mib {layout.bucket_mib}: set it to 0"
@@ -134,3 +137,15 @@ class Rules:
     def keeps_on_device(self, layout: "Layout") -> str:
         """What keeps all of its states on the device, as a subject; empty where this layout can offload."""
         return self.title
+
+
+def having(axis: str) -> str:
+    """The engines of this project that have tp, pp or cp, as a clause."""
+    names = [rules.name for rules in _registered() if axis in rules.model_parallel]
+    return f"engines {' and '.join(names)} have it" if len(names) > 1 else f"engine {names[0]} has it" if names else ""
+
+
+def _registered() -> "tuple[Rules, ...]":
+    from trainers.engines import registered  # the registry is made of rules
+
+    return registered()

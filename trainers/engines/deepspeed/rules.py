@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from trainers.engines.rules import Rules
+from trainers.engines.rules import Rules, having
 
 if TYPE_CHECKING:
     from trainers.values.layout import Layout
@@ -34,7 +34,7 @@ class _DeepSpeed(Rules):
     def lacks_axis(self, axis: str) -> str:
         return (
             f"DeepSpeed reduces gradients over all ranks alike, and its models for {axis} are not those of"
-            " transformers: engines ddp and fsdp have it"
+            f" transformers: {having(axis)}"
         )
 
     def lacks_buckets(self, layout: "Layout") -> str:
@@ -48,12 +48,12 @@ class _DeepSpeed(Rules):
         if recipe.optimizer == "adafactor" and stage > 0:
             yield (
                 f"DeepSpeed ZeRO-{stage} cuts weights into flat shards, over which Adafactor factors nothing"
-                " and is another algorithm: choose engine ddp, or deepspeed at stage 0"
+                " and is another algorithm: choose zero_stage 0"
             )
         if recipe.state_precision == "bf16" and stage == 0:
             yield (
                 "DeepSpeed stage 0 in bf16 always keeps fp32 master weights and states:"
-                " choose zero_stage 1, 2 or 3, engine ddp or fsdp, or state_precision fp32"
+                " choose zero_stage 1, 2 or 3, another engine, or state_precision fp32"
             )
         yield from super().refusals(recipe, layout)
         if layout.offload != "none" and recipe.state_precision == "bf16":

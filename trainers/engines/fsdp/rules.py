@@ -36,7 +36,7 @@ class _Fsdp(Rules):
         if recipe.optimizer == "adafactor":
             yield (
                 "transformers' Adafactor mixes plain tensors with FSDP2's sharded ones and fails there:"
-                " choose engine ddp, or deepspeed at stage 0"
+                " choose zero_stage 0 with another engine"
             )
         yield from super().refusals(recipe, layout)
         if layout.offload == "optimizer":
