@@ -27,7 +27,7 @@ def print_dry_run(subject: Subject, budget: Budget, history: History) -> None:
         f" up to {plan.num_final(subject.rules)} final runs, {plural(len(plan.skipped), 'batch point')} skipped;"
         f" at most about {duration(seconds)}, {seconds * num_devices:.0f} device seconds (estimated)."
     )
-    limits = {"--time-budget-s": budget.time_s, "--gpu-s": budget.gpu_s and budget.gpu_s / num_devices}
+    limits = {"--time-budget": budget.time_s, "--gpu-s": budget.gpu_s and budget.gpu_s / num_devices}
     for option, limit_s in limits.items():
         if limit_s is not None and limit_s < seconds:
             whose = budget.time_words if budget.of_space else f"({option})"

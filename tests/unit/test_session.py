@@ -102,7 +102,7 @@ class TestBudget:
         assert subject.plan.expected_s(candidates(), CLUSTER, subject.timing, subject.rules) == expected_s
         assert f"{2 * expected_s:.0f} device seconds" in said
         assert "3 trials with up to 9 rungs and up to 2 final runs" in said
-        assert "The budget ends it after 10 s (the space's own budget: --time-budget-s sets another)." in said
+        assert "The budget ends it after 10 s (the space's own budget: --time-budget sets another)." in said
         print_dry_run(subject, Budget(gpu_s=20.0), History())
         assert "The budget ends it after 10 s (--gpu-s)." in capsys.readouterr().out
 
