@@ -79,7 +79,7 @@ def write_accelerate(plan: Plan, out: Path, device: Device) -> list[str]:
             f"accelerate shards on GPUs alone, got {layout.rules.title} with --device cpu: export it --to torchrun"
         )
     limits = _write_plain(plan, out, "accelerate")
-    half = recipe.compute_precision if recipe.state_precision == "fp32" else ""
+    half = recipe.activation_precision if recipe.state_precision == "fp32" else ""
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "MULTI_CPU" if device == "cpu" else "FSDP" if layout.zero_stage else "MULTI_GPU",

@@ -16,6 +16,8 @@ TOLERANCES: dict[Precision, tuple[float, float]] = {
     "tf32": (1e-3, 1e-2),
     "bf16": (5e-3, 3e-2),
     "fp16": (5e-3, 3e-2),
+    "fp8_tensorwise": (1e-2, 1e-1),
+    "fp8_rowwise": (1e-2, 1e-1),
 }
 """Largest relative difference of loss and of gradient norm, those of the contract test (`tests/contract`)."""
 POWERSGD_TOLERANCES = (1e-2, 0.3)
