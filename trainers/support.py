@@ -65,7 +65,8 @@ def _of_cluster(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[st
     elif (needed := _CAPABILITIES.get(precision)) and (cluster.capability or (0, 0)) < needed[0]:
         (major, minor), other = needed
         got = ".".join(map(str, cluster.capability)) if cluster.capability else "unknown"
-        yield f"{precision} needs CUDA compute capability {major}.{minor}, that of {cluster.device} is {got}: choose {other}"
+        needs = f"CUDA compute capability {major}.{minor}"
+        yield f"{precision} needs {needs}, that of {cluster.device} is {got}: choose {other}"
     if recipe.float8_scaling and importlib.util.find_spec("torchao") is None:
         yield (
             f"{precision} needs torchao, which is not installed: install it (pip install 'torchao==0.18.0'), or choose"

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from platform.common.text import count, figure, stages
@@ -12,9 +12,10 @@ from platform.finals.result import RecipeResult, Result
 from platform.reports.coverage import coverage_json
 from platform.reports.disturbance import disturbance_sentences, unresolved_json, unresolved_sentence
 from platform.reports.profile import profile_json
+from trainers.kernels.float8_rules import float8_sentence
 from trainers.values.cluster import Cluster
 from trainers.values.codec import to_json
-from trainers.values.journal import Peak, StudyHeader
+from trainers.values.journal import Peak
 from trainers.values.measurement import Measurement, Outcome, days_for_tokens
 from trainers.values.recipe import Recipe
 
@@ -137,9 +138,26 @@ def verdicts(result: Result) -> list[str]:
             price = header.price_per_gpu_h
             sentences.append(winner_sentence(best, tokens=header.tokens, price_per_gpu_h=price, of=each.coverage))
             sentences += evidence(each)
+        sentences += float8_sentences(each, result)
     if end is not None and end.left_out:
         sentences.append(f"Final runs left out: {end.left_out}; --resume runs them.")
     return [*sentences, *(sentence for peak in result.history.peaks[-1:] if (sentence := lag(peak, header.cluster)))]
+
+
+def float8_sentences(of: RecipeResult, result: Result) -> Iterator[str]:
+    """Of a recipe in FP8 what that gains and costs, and which layers it is; nothing of any other."""
+    if not (layers := float8_sentence(of.recipe)):
+        return
+    if price := result.float8_price(of):
+        yield price.sentence
+    else:
+        yield (
+            f"What {of.recipe.compute_precision} costs in loss is not known, since bf16 was not searched beside it:"
+            f" --set compute_precision=bf16,{of.recipe.compute_precision} searches both."
+        )
+    yield layers
+    if result.header.cluster.device_kind == "cpu":
+        yield "CPUs emulate FP8: their speeds say nothing of it."
 
 
 def evidence(result: RecipeResult) -> list[str]:
@@ -194,14 +212,14 @@ def as_json(result: Result) -> dict[str, Any]:
     """
     header, history = result.header, result.history
 
-    each_recipe = [_result_json(each, header) for each in result.of_study]
+    each_recipe = [_result_json(each, result) for each in result.of_study]
     tried = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
     left = [each for each in history.measurements if each.outcome is Outcome.SKIPPED]
     return finite(
         {
             "study": header.name,
             "space": header.space,
-            **(each_recipe[0] if each_recipe else _result_json(None, header)),
+            **(each_recipe[0] if each_recipe else _result_json(None, result)),
             "miniature": header.miniature,
             "cluster": {**to_json(header.cluster), "label": header.cluster.label},
             "tokens": header.tokens,
@@ -224,15 +242,17 @@ def as_json(result: Result) -> dict[str, Any]:
     )
 
 
-def _result_json(of_recipe: RecipeResult | None, header: StudyHeader) -> dict[str, Any]:
+def _result_json(of_recipe: RecipeResult | None, result: Result) -> dict[str, Any]:
     """What is said of one recipe; the same keys with nothing in them where a study has none."""
-    best = of_recipe and of_recipe.winner
+    header, best = result.header, of_recipe and of_recipe.winner
+    price = of_recipe and result.float8_price(of_recipe)
     return {
         "recipe": of_recipe and _recipe_json(of_recipe.recipe),
         "winner": best and measurement_json(best, header.tokens, header.price_per_gpu_h),
         "unresolved": of_recipe and unresolved_json(of_recipe.unresolved),
         **coverage_json(of_recipe and of_recipe.coverage),
         **_evidence_json(of_recipe),
+        "float8_price": price and dataclasses.asdict(price),
         "profile": of_recipe and profile_json(of_recipe, header),
     }
 

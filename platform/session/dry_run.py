@@ -7,6 +7,7 @@ from platform.loop.budget import Budget
 from platform.study.history import History
 from platform.subject.planning import num_rungs
 from platform.subject.subject import Subject
+from trainers.kernels.float8_rules import float8_sentence
 
 
 def print_dry_run(subject: Subject, budget: Budget, history: History) -> None:
@@ -17,6 +18,9 @@ def print_dry_run(subject: Subject, budget: Budget, history: History) -> None:
     missing = ((each, history.missing(each)) for each in plan.candidates)
     left = [dataclasses.replace(each, micro_batches=rungs) for each, rungs in missing if rungs]
     print(f"Space {subject.space.name} on {subject.cluster.label}: {subject.space.recipe.label}")
+    for recipe in subject.space.recipes:
+        if layers := float8_sentence(recipe):
+            print(f"  {layers}")
     for candidate in left:
         print(f"  would run  {candidate.layout.label}, micro-batch {', '.join(map(str, candidate.micro_batches))}")
     for skipped in plan.skipped:

@@ -27,3 +27,10 @@ def test_it_is_the_best_shape_s_median_over_random_normal_numbers(monkeypatch: p
     assert len(factors) == 2 * 2 * 5, "five repetitions of each shape at least"
     for each in factors:
         assert each.mean().item() == pytest.approx(0, abs=0.02) and each.std().item() == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize("precision", ["fp8_tensorwise", "fp8_rowwise"])
+def test_a_cpu_multiplies_in_fp32_what_it_emulates(precision: str) -> None:
+    product = matmul_peak._in_float8(torch.ones(4, 8), torch.ones(8, 2), precision)
+    made = product()
+    assert isinstance(made, torch.Tensor) and made.dtype == torch.float32 and made.tolist() == [[8.0, 8.0]] * 4

@@ -45,8 +45,8 @@ def float8_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
         )
     if (recipe.seq_len // layout.cp) % MULTIPLE:
         yield (
-            f"FP8 products of gradients have as many rows as a micro-batch has tokens, which {MULTIPLE} must divide, got"
-            f" seq_len {recipe.seq_len} and cp {layout.cp}: choose another seq_len, or bf16"
+            f"FP8 products of gradients have as many rows as a micro-batch has tokens, which {MULTIPLE} must divide,"
+            f" got seq_len {recipe.seq_len} and cp {layout.cp}: choose another seq_len, or bf16"
         )
     if layout.tp > 1:
         yield (
@@ -55,6 +55,6 @@ def float8_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
         )
     if layout.offload != "none":
         yield (
-            f"FP8 weights are cast where they are gathered from, which is the host with offload {layout.offload}, and no"
-            f" test holds that to the dense model: choose offload none or bf16"
+            f"no test holds FP8 weights that lie in host memory to the dense model, got offload {layout.offload}:"
+            " choose offload none or bf16"
         )

@@ -51,8 +51,8 @@ class Recipe:
         always_shown=True,
         table="precision",
         about="Type of the matrix products; `tf32` is fp32 storage with TF32 products, another mathematics than"
-        " `fp32`; `fp8_tensorwise` and `fp8_rowwise` are bf16 with the products of the blocks' linear layers in FP8, with"
-        " a scale for each tensor or for each row.",
+        " `fp32`; `fp8_tensorwise` and `fp8_rowwise` are bf16 with the products of the blocks' linear layers in FP8, a"
+        " scale for each tensor or for each row.",
     )
     state_precision: StatePrecision = axis(
         "fp32",
