@@ -43,7 +43,8 @@ class Float8Price:
             return "what it costs in loss is not known, since one of the two has no curve of the numerics gate"
         return (
             f"over the numerics gate's {self.steps} steps of {self.sequences} sequences its loss differs by"
-            f" {100 * self.mean_loss_change:+.2g} % in the mean and {100 * self.last_loss_change:+.2g} % at the last step"
+            f" {100 * self.mean_loss_change:+.2g} % in the mean and"
+            f" {100 * self.last_loss_change:+.2g} % at the last step"
         )
 
 
