@@ -71,7 +71,7 @@ def listen_after(folder: Path, sockets: list[tuple[str, str]]) -> None:
 
 
 def kill_worker_and_stop(folder: Path, killed: list[int]) -> None:
-    """Kills one of the training's workers once step 40 is recorded, and sends this process SIGTERM once the next attempt
+    """Kills a worker of the training once step 40 is recorded, and sends this process SIGTERM once the next attempt
     has trained 20 steps.
     """
     _wait_for(folder)
