@@ -29,7 +29,7 @@ RANKING = frozenset(
 )
 """Functions of `platform/finals` that say what a result is made of."""
 MAKERS = frozenset(
-    ("report.py", "session/ending.py", "session/scaling.py", "reports/progress.py", "training/target.py")
+    ("report.py", "session/ending.py", "session/scaling.py", "reports/follow.py", "training/target.py")
 )
 """Modules that compute a result: a command's, and that of a search while it runs."""
 MIRRORED = frozenset(("mirror/mirror.py", "mirror/study_run.py"))
