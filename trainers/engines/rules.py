@@ -36,6 +36,8 @@ class Rules:
     """Which of tp, pp and cp it has."""
     has_compression: bool = False
     """Whether it exchanges compressed gradients."""
+    has_float8: bool = False
+    """Whether linear layers may compute in FP8."""
     machinery: int = 3
     """How much stands between a plain training loop and this engine: the numerics gate refers to the least."""
     packages: tuple[str, ...] = ()
@@ -109,6 +111,8 @@ class Rules:
                 f"gradients are compressed by hooks that {who} alone has, got compression {recipe.compression} with"
                 f" {layout.engine}: choose {choice}compression none"
             )
+        if recipe.float8_scaling and not self.has_float8:
+            yield f"{self.lacks_float8()}, got {recipe.compute_precision}: choose engine ddp or fsdp, or bf16"
         if layout.bucket_mib and (why := self.lacks_buckets(layout)):
             yield f"{why}, got bucket_mib {layout.bucket_mib}: set it to 0"
         if layout.offload != "none" and (what := self.keeps_on_device(layout)):
@@ -129,6 +133,10 @@ class Rules:
     def lacks_axis(self, axis: str) -> str:
         """Why there is no tp, pp or cp, as a clause."""
         return f"{self.title} has no {axis}"
+
+    def lacks_float8(self) -> str:
+        """Why no linear layer computes in FP8, as a clause."""
+        return f"{self.title} has no linear layers in FP8"
 
     def lacks_buckets(self, layout: "Layout") -> str:
         """Why no size of gradient buckets can be set, as a clause; empty where it can."""
