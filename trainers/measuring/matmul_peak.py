@@ -1,5 +1,8 @@
 """The matmul peak: what this device reaches on plain matrix products, the denominator of "% of measured peak"."""
 
+# torch has its FP8 product under a private name only.
+# pyright: reportPrivateUsage=false
+
 import functools
 import time
 from collections.abc import Callable
