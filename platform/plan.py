@@ -26,6 +26,7 @@ from rich.console import Console
 import search_spaces
 from platform.cluster import connection as clusters
 from platform.common.errors import ClusterError, InputError, Parser, one_line
+from platform.common.quantities import amount
 from platform.common.signals import exit_with
 from platform.cost_model import stacks
 from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec, find_cluster, with_network, word_on
@@ -45,6 +46,13 @@ def parser() -> argparse.ArgumentParser:
     made = Parser(
         prog="python -m platform.plan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    _add_subject(made)
+    _add_questions(made)
+    return made
+
+
+def _add_subject(made: argparse.ArgumentParser) -> None:
+    """Adds what is planned: model, cluster, software."""
     made.add_argument("space", metavar="SPACE", help="a space's name, its file, or a model's config.json")
     made.add_argument(
         "--cluster",
@@ -63,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--set", metavar="AXIS=VALUE", action="append", default=[], help="values of an axis (docs/search.md)"
     )
-    made.add_argument("--tokens", metavar="N", type=float, help="token budget (default: the space's)")
+    made.add_argument("--tokens", metavar="N", type=amount, help="token budget, as in 100B (default: the space's)")
     made.add_argument(
         "--price-per-gpu-h", metavar="P", type=float, help="what a device costs an hour, in place of the catalogue's"
     )
@@ -79,6 +87,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--learn-from", metavar="STUDY", type=Path, help="correct predictions by what a study of the model measured"
     )
+
+
+def _add_questions(made: argparse.ArgumentParser) -> None:
+    """Adds what is asked of it, and how the answer is shown."""
     made.add_argument("--top", metavar="N", type=int, default=10, help="layouts to show (default 10)")
     made.add_argument("--device-memory-gib", metavar="GIB", type=float, help="memory cap of a device")
     made.add_argument("--gpus", metavar="COUNTS", help="days against devices: 2..3072 or 4,8,16")
@@ -92,7 +104,6 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--batch-rampup", metavar="PHASES", help="nodes and micro-batch a phase: 32,64,128 or 32:8,64:16")
     made.add_argument("--json", action="store_true", help="print one JSON object in place of tables")
-    return made
 
 
 def parse(arguments: Sequence[str] | None = None) -> PlanOptions:
@@ -165,6 +176,11 @@ def run(options: PlanOptions, console: Console) -> int:
     cluster = stacks.with_software(cluster, software)
     if options.price_per_gpu_h is not None:
         cluster = dataclasses.replace(cluster, price_per_device_hour=options.price_per_gpu_h)
+    if "fp8" not in cluster.device.tflops and any(recipe.float8_scaling for recipe in space.recipes):
+        raise InputError(
+            f"the catalogue has no FP8 figures of {cluster.device.name}:"
+            " choose --set compute_precision=bf16, or another device"
+        )
     taught = None
     if options.learn_from is not None:
         old = read_old(user_path(options.learn_from), space)

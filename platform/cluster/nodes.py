@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -90,6 +91,37 @@ def ask(ray: Any) -> list[Node]:
         )
     order = [found["NodeID"] for found in alive]
     return sorted(nodes, key=lambda each: order.index(each.id))
+
+
+def this_machine() -> Node:
+    """Returns this machine as the one node of a cluster, without a Ray."""
+    from trainers import node
+
+    num_gpus = _visible_gpus()
+    return Node(
+        id="this machine",
+        address="127.0.0.1",
+        num_cpus=len(os.sched_getaffinity(0)),
+        num_gpus=num_gpus,
+        facts=node.facts(num_gpus > 0),
+    )
+
+
+def _visible_gpus() -> int:
+    """Returns how many GPUs of this machine a process may use: all, or those of CUDA_VISIBLE_DEVICES."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        num_gpus = int(pynvml.nvmlDeviceGetCount())
+    except pynvml.NVMLError:  # no driver
+        return 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return num_gpus
+    return min(
+        num_gpus, sum(bool(each.strip()) and each.strip() not in ("-1", "NoDevFiles") for each in visible.split(","))
+    )
 
 
 def place_of(nodes: Sequence[Node], *, cpu_workers: int, driver_ip: str, left_out: bool = False) -> Place:

@@ -207,7 +207,7 @@ def planned_at(
     # A recipe of a fixed accumulation has another global batch at each micro-batch.
     tokens = batch.micro_batch * batch.grad_accum * layout.data_parallel * recipe.seq_len
     flops = recipe.model.flops_per_token(recipe.seq_len, "6n_causal") * tokens
-    peak = cluster.device.peak_tflops(recipe.compute_precision) * 1e12 * cluster.num_devices
+    peak = cluster.device.peak_tflops(recipe.product_type) * 1e12 * cluster.num_devices
     return Planned(
         layout=layout,
         micro_batch=batch.micro_batch,
@@ -217,7 +217,7 @@ def planned_at(
         high_s=float(prediction.high_s[row]),
         tokens_per_s=tokens / total,
         mfu=flops / total / peak,
-        peak_tflops=cluster.device.peak_tflops(recipe.compute_precision),
+        peak_tflops=cluster.device.peak_tflops(recipe.product_type),
         needed_gib=float(prediction.memory.needed_gib[row]),
         fit_probability=float(prediction.fit_probability[row]),
         shares={part: value / total for part, value in seconds.items()},

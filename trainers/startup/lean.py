@@ -12,9 +12,9 @@ from typing import Any
 
 from trainers import architectures, startup
 
-HIDDEN = ("mlflow", "scipy", "sklearn")
+HIDDEN = ("mlflow", "scipy", "sklearn", "torchao")
 """Imported where they are found: by DeepSpeed's autotuner (1.5 s), by what transformers has for images and for
-generating text (0.4 s, and 1 s more up to its release 5.17)."""
+generating text (0.4 s, and 1 s more up to its release 5.17), by its quantizers (2 s). FP8 imports torchao later."""
 
 
 @contextlib.contextmanager
@@ -46,6 +46,24 @@ def imports() -> Generator[None]:
     finally:
         for name in hidden:
             del sys.modules[name]
+
+
+def spare_deepspeed() -> None:
+    """Has DeepSpeed, once it is imported, do without two things that cost a trial seconds and change nothing.
+
+    ZeRO 1 to 3 import Muon, which no recipe here has, to tell that it is not the optimizer; its functions would be
+    handed to torch.compile as they are defined, which imports inductor: 1.5 s of every trial that compiles nothing.
+    Stage 1 in bf16 prints memory tables, whatever the log level, and collects garbage for each of four: half a second.
+    """
+    if not startup.is_on():
+        return
+    compiler: Any = importlib.import_module("deepspeed.runtime.compiler")
+    compile_ = compiler.compile
+    compiler.compile = lambda: lambda function: function
+    importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
+    compiler.compile = compile_
+    bf16_optimizer: Any = importlib.import_module("deepspeed.runtime.bf16_optimizer")
+    bf16_optimizer.see_memory_usage = lambda *_, **__: None
 
 
 def _read_our_models_alone() -> None:

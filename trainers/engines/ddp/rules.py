@@ -41,6 +41,7 @@ ENGINE = _Ddp(
     axes={"schedule": (0,), "virtual": (0,)},
     has_compression=True,
     model_parallel=("tp", "pp", "cp"),
+    has_float8=True,
     machinery=0,
     is_preloaded=True,
 )

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from trainers.engines.rules import Rules
+from trainers.kernels.float8_rules import linear_sizes
 
 if TYPE_CHECKING:
     from trainers.values.layout import Layout
@@ -32,16 +33,11 @@ class _Fsdp(Rules):
     def keeps_on_device(self, layout: "Layout") -> str:
         return ""
 
-    def contradictions(self, layout: "Layout") -> Iterator[str]:
-        yield from super().contradictions(layout)
-        if layout.reshard == 1:
-            yield "reshard is a number of ranks, 2 or more, got 1: zero_stage 2 keeps parameters whole"
-
     def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
         if recipe.optimizer == "adafactor":
             yield (
                 "transformers' Adafactor mixes plain tensors with FSDP2's sharded ones and fails there:"
-                " choose engine ddp, or deepspeed at stage 0"
+                " choose zero_stage 0 with another engine"
             )
         yield from super().refusals(recipe, layout)
         if layout.offload == "optimizer":
@@ -53,18 +49,27 @@ class _Fsdp(Rules):
                 "an fp16 loss scale is kept on the device, FSDP2's offloaded gradients are not:"
                 " choose compute_precision bf16 or offload none"
             )
-        if layout.reshard and (layout.reshard >= layout.dp_shard or layout.dp_shard % layout.reshard):
-            yield (
-                f"reshard must divide dp_shard and be less, got reshard {layout.reshard} with dp_shard"
-                f" {layout.dp_shard}: choose another, or 0"
-            )
-        if layout.reshard and layout.model_parallel > 1:
-            yield (
-                f"FSDP2 makes the groups of reshard out of all ranks in a row, got reshard {layout.reshard} with"
-                f" {' '.join(layout.words('degrees').values())}: set reshard to 0"
-            )
+        if recipe.float8_scaling == "tensorwise":
+            yield from _float8_refusals(recipe, layout)
         if layout.compile == "model":
             yield "FSDP2 gathers each block's parameters between blocks, got compile model: choose block"
+
+
+def _float8_refusals(recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+    """What FSDP2 cannot do with weights that are gathered in FP8, a sentence each."""
+    if layout.reshard:
+        yield (
+            f"FSDP2 spreads no weights that it gathered in FP8 over fewer ranks, got reshard {layout.reshard} with"
+            f" {recipe.compute_precision}: set reshard to 0, or choose fp8_rowwise or bf16"
+        )
+    shards = layout.dp_shard * layout.cp
+    uneven = {name: size for name, size in linear_sizes(recipe.model).items() if size % shards}
+    if uneven:
+        yield (
+            f"FSDP2 gathers in FP8 what is cut evenly over its {shards} shards, got"
+            f" {', '.join(f'{name} {size}' for name, size in uneven.items())} of {recipe.model.name}: choose a dp_shard"
+            " that divides it, fp8_rowwise or bf16"
+        )
 
 
 ENGINE = _Fsdp(
@@ -72,7 +77,8 @@ ENGINE = _Fsdp(
     title="FSDP2",
     runtime="trainers.engines.fsdp.runtime:FsdpEngine",
     grad_syncs={2: ("last", "every"), 3: ("last", "every")},
-    axes={"prefetch": (2, 3), "reshard": (3,), "schedule": (2, 3), "virtual": (2, 3)},
+    axes={"schedule": (2, 3), "virtual": (2, 3)},
     model_parallel=("tp", "pp", "cp"),
+    has_float8=True,
     machinery=1,
 )

@@ -17,7 +17,10 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from trainers import weights
 from trainers.engines._settings import dtype_name, half_dtype, matmul_precision, state_dtype
 from trainers.engines._torch import ShardedScaler, TorchEngine
+from trainers.engines.axes import axes_of_engine
+from trainers.engines.fsdp.axis import FsdpAxis
 from trainers.engines.state import Part, StateTensor
+from trainers.kernels import float8
 from trainers.models import Model
 
 
@@ -30,15 +33,13 @@ class FsdpEngine(TorchEngine):
     whole on every rank, with "every" as reduced shards. With `dp_replicate` above 1 every shard group is a replica
     (HSDP).
 
-    With `reshard` stage 3 spreads a block's parameters over that many neighbouring ranks between its two passes, so
-    that the second gathering stays among them.
-
     With `offload` "all" shards of weights, gradients and AdamW's states lie in pinned host memory: weights are copied
     to the device to be gathered, reduced gradients copied back, and the host steps. The norm's sum crosses ranks on the
     device, since NCCL has no collectives for host memory.
     """
 
     _module: Any  # an FSDPModule that still is the transformers model
+    _axes = cast(Mapping[str, FsdpAxis], axes_of_engine("fsdp"))
 
     def _lay_out(self, model: Model) -> nn.Module:
         recipe, layout = self._recipe, self._layout
@@ -48,6 +49,9 @@ class FsdpEngine(TorchEngine):
         offload = (
             CPUOffloadPolicy(pin_memory=self._device.type == "cuda") if layout.offload == "all" else OffloadPolicy()
         )
+        wrapping: dict[str, Any] = {"reshard_after_forward": layout.zero_stage == 3}
+        for axis in self._axes.values():
+            wrapping |= axis.wrapping(layout)
         # A unit is drawn whole and cut at once, so that a rank never holds more than its shards and one unit.
         for unit in (*units, model.module):
             weights.materialise(
@@ -60,18 +64,19 @@ class FsdpEngine(TorchEngine):
                 cut=self._tensor.cut,
                 norm_start=recipe.model.norm_start,
             )
-            reshard = None if unit is model.module else layout.reshard or layout.zero_stage == 3
-            fully_shard(unit, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=reshard)
-        for i, unit in enumerate(units if layout.prefetch else ()):
-            unit.set_modules_to_forward_prefetch(list(units[i + 1 : i + 1 + layout.prefetch]))
-            unit.set_modules_to_backward_prefetch(list(units[max(0, i - layout.prefetch) : i][::-1]))
+            asked = {} if unit is model.module else wrapping
+            if unit is not model.module:
+                float8.convert(unit, recipe, self._device, gathered=True)
+            fully_shard(unit, mesh=mesh, mp_policy=policy, offload_policy=offload, **asked)
+        for axis in self._axes.values():
+            axis.lay_out(units, layout)
         return model.module
 
     @torch.no_grad()
     def _stepped(self) -> list[nn.Parameter]:
         """This rank's shards, as plain tensors: over GPT-2 XL's 580 DTensors a step took the host 40 to 60 ms."""
         self._parameters = cast(list[Any], super()._stepped())
-        self._shards = [nn.Parameter(each.to_local(), requires_grad=False) for each in self._parameters]
+        self._shards = [nn.Parameter(_local(each), requires_grad=False) for each in self._parameters]
         return self._shards
 
     def _make_scaler(self) -> torch.amp.GradScaler:
@@ -105,9 +110,11 @@ class FsdpEngine(TorchEngine):
     @torch.no_grad()
     def _optimizer_step(self) -> torch.Tensor:
         for parameter, shard in zip(self._parameters, self._shards, strict=True):
-            shard.data = parameter.to_local()  # FSDP2 may lay a shard out anew before the first pass
+            shard.data = _local(parameter)  # FSDP2 may lay a shard out anew before the first pass
             shard.grad = None if parameter.grad is None else parameter.grad.to_local()
-        return super()._optimizer_step()
+        norm = super()._optimizer_step()
+        float8.prepare_step(self._module, self._recipe)
+        return norm
 
     def _clear_gradients(self) -> None:
         super()._clear_gradients()
@@ -125,7 +132,7 @@ class FsdpEngine(TorchEngine):
 
     def _placed(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Callable[[torch.Tensor], StateTensor]]]:
         for name, parameter, shard in zip(self._names, self._parameters, self._shards, strict=True):
-            yield name, shard, parameter.to_local(), functools.partial(self._as_shard_of, parameter)
+            yield name, shard, _local(parameter), functools.partial(self._as_shard_of, parameter)
 
     def _as_shard_of(self, parameter: DTensor, local: torch.Tensor) -> StateTensor:
         """A tensor that lies as this rank's shard of the parameter does."""
@@ -142,8 +149,7 @@ class FsdpEngine(TorchEngine):
     def in_effect(self) -> Mapping[str, Any]:
         units: list[Any] = [unit for model in self._models for unit in model.units]
         groups = [unit._get_fsdp_state()._fsdp_param_group for unit in units]
-        between = [(group.post_forward_mesh_info, group) for group in groups]
-        reshard = {group.post_forward_mesh_info is not None for group in groups}
+        frees = {group.post_forward_mesh_info is not None for group in groups}
         everything = [group for model in self._models for group in _groups(model)]
         policies = {group.mp_policy for group in everything}
         compute = "+".join(sorted(dtype_name(policy.param_dtype or torch.float32) for policy in policies))
@@ -151,26 +157,30 @@ class FsdpEngine(TorchEngine):
         mesh = everything[0].mesh_info.mesh  # parameters may be whole just now
         degrees = {"dp_replicate": 1} | dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
         degrees["dp_shard"] //= self._context.in_effect(self._models)  # ranks of both share the shards
-        ahead = max((len(unit._get_fsdp_state()._states_to_forward_prefetch) for unit in units), default=0)
         away = {isinstance(group.offload_policy, CPUOffloadPolicy) for group in everything}
-        smaller = {0 if info in (None, group.mesh_info) else info.shard_mesh_size for info, group in between}
         kind = type(self._modules[0])
         return {
             **degrees,
             **super().in_effect(),
             "engine": "fsdp" if issubclass(kind, FSDPModule) else kind.__name__,
-            "zero_stage": {frozenset({True}): 3, frozenset({False}): 2}.get(frozenset(reshard)),
+            "zero_stage": {frozenset({True}): 3, frozenset({False}): 2}.get(frozenset(frees)),
             "offload": {frozenset({True}): "all", frozenset({False}): "none"}.get(frozenset(away), "some units"),
             "units": sum(isinstance(each, FSDPModule) for each in self._module.modules()),
-            "reshard": next(iter(smaller)) if len(smaller) == 1 else f"{len(smaller)} kinds",
-            "prefetch": ahead,
+            **{name: axis.in_effect(units) for name, axis in self._axes.items()},
             "reduce_precision": reduce,
-            "compute_precision": matmul_precision() if compute == "fp32" else compute,
+            "compute_precision": float8.precision_in_effect(
+                self._models, matmul_precision() if compute == "fp32" else compute
+            ),
         }
 
     def close(self) -> None:
         super().close()
         del self._parameters, self._shards
+
+
+def _local(parameter: DTensor) -> torch.Tensor:
+    """This rank's shard, as a plain tensor."""
+    return float8.plain(parameter.to_local())
 
 
 def _groups(model: Model) -> Iterator[Any]:
