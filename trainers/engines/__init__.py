@@ -277,6 +277,8 @@ def mismatches(in_effect: Mapping[str, Any], recipe: "Recipe", layout: "Layout",
     wanted |= {name: recipe.state_precision for name in sums if name in in_effect}
     if recipe.compression != "none" or "compression" in in_effect:  # engines without it have nothing to read back
         wanted["compression"] = recipe.compression
+    if recipe.attention_mask != "causal" or "attention_mask" in in_effect:
+        wanted["attention_mask"] = recipe.attention_mask
     untold = [name for name in wanted if name not in in_effect]
     wrong = [
         f"{name} in effect is {in_effect[name]}, the layout or recipe asks for {value}"

@@ -34,6 +34,8 @@ class Rules:
     """Which of tp, pp and cp it has."""
     has_compression: bool = False
     """Whether it exchanges compressed gradients."""
+    has_attention_masks: bool = False
+    """Whether it trains under other attention masks than a causal one, by the flags of tokens (`trainers.data.flags`)."""
     machinery: int = 3
     """How much stands between a plain training loop and this engine: the numerics gate refers to the least."""
     packages: tuple[str, ...] = ()
@@ -96,6 +98,11 @@ class Rules:
             yield (
                 f"gradients are compressed by hooks that DDP alone has, got compression {recipe.compression} with"
                 f" {layout.engine}: choose engine ddp or compression none"
+            )
+        if recipe.attention_mask != "causal" and not self.has_attention_masks:
+            yield (
+                f"{self.title} knows no other than a causal attention mask, got attention_mask {recipe.attention_mask}:"
+                " choose causal, or an engine of this project"
             )
         if layout.bucket_mib and (why := self.lacks_buckets(layout)):
             yield f"{why}, got bucket_mib {layout.bucket_mib}: set it to 0"

@@ -40,6 +40,7 @@ ENGINE = _Ddp(
     grad_syncs={0: ("last", "every")},
     axes={"schedule": (0,), "virtual": (0,)},
     has_compression=True,
+    has_attention_masks=True,
     model_parallel=("tp", "pp", "cp"),
     machinery=0,
     is_preloaded=True,

@@ -82,6 +82,7 @@ ENGINE = _DeepSpeed(
     runtime="trainers.engines.deepspeed.runtime:DeepSpeedEngine",
     grad_syncs={0: ("last",), 1: ("last",), 2: ("every",), 3: ("every",)},
     axes={"prefetch": (3,), "overlap": (1, 2, 3)},
+    has_attention_masks=True,
     machinery=2,
     packages=("deepspeed",),
     config_name="ds_config",

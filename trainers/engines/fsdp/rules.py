@@ -74,5 +74,6 @@ ENGINE = _Fsdp(
     grad_syncs={2: ("last", "every"), 3: ("last", "every")},
     axes={"prefetch": (2, 3), "reshard": (3,), "schedule": (2, 3), "virtual": (2, 3)},
     model_parallel=("tp", "pp", "cp"),
+    has_attention_masks=True,
     machinery=1,
 )
