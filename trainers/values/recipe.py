@@ -132,10 +132,10 @@ class Recipe:
                 raise ValueError(f"{field} must lie in [0, 1), got {getattr(self, field)}")
         if not 0 <= self.document_tokens <= LARGEST_BATCH:
             raise ValueError(f"document_tokens must lie in [0, 10^12], got {shortened(self.document_tokens)}")
-        if self.document_tokens and (self.attention_mask != "document" or self.data != STREAM):
+        if self.document_tokens and self.attention_mask != "document":
             raise ValueError(
-                f"document_tokens is the length of the stream's documents under a document mask, got {self.data} data"
-                f" under a {self.attention_mask} mask: leave it at 0"
+                f"document_tokens is the length of documents under a document mask, got {self.document_tokens} under a"
+                f" {self.attention_mask} mask: set it to 0, or attention_mask to document"
             )
         if self.model.max_positions and self.seq_len > self.model.max_positions:
             raise ValueError(
