@@ -18,7 +18,7 @@ from platform.cost_model.memory import peak_memory
 from trainers import data
 from trainers.data.flags import FLAG
 from trainers.engines import rules_of
-from trainers.kernels import head, spans
+from trainers.kernels import compiled, head, spans
 from trainers.kernels.attended import attended, keys_per_query
 from trainers.mesh.context import order_of
 from trainers.support import standing_refusal
@@ -50,7 +50,8 @@ class TestFlags:
 
     @pytest.mark.parametrize("recipe", [DOCUMENT, PREFIX])
     def test_a_sample_has_its_flags_wherever_it_is_taken_from(self, recipe: Recipe) -> None:
-        source = data.source(dataclasses.replace(recipe, data="included"))
+        model = dataclasses.replace(recipe.model, vocab_size=256)
+        source = data.source(dataclasses.replace(recipe, data="included", model=model))
         step = source.sequences(3, range(8))
         assert np.array_equal(step[5], source.tokens(source.position_after(24), [5])[0])
         assert np.array_equal(step[5], source.tokens(source.position_after(29), [0])[0])
@@ -77,15 +78,13 @@ def _tokens(recipe: Recipe, length: int) -> torch.Tensor:
 
 
 def _by_hand(tokens: torch.Tensor, mask: str, window: int | None) -> torch.Tensor:
-    seen = torch.zeros(len(tokens), tokens.shape[1], tokens.shape[1], dtype=torch.bool)
-    for row, flags in enumerate((tokens >= FLAG).tolist()):
-        document = np.cumsum(flags)
-        for query in range(len(flags)):
-            for key in range(len(flags)):
-                past = key <= query and (window is None or query - key < window)
-                alike = document[query] == document[key]
-                seen[row, query, key] = past and alike if mask == "document" else past or (flags[query] and flags[key])
-    return seen
+    """Whether queries see keys, by the numbers of their documents: [batch, queries, keys]."""
+    flags, places = tokens >= FLAG, torch.arange(tokens.shape[1])
+    document, distance = flags.cumsum(1), places[:, None] - places[None]
+    past = (distance >= 0) & (distance < (window or len(places)))
+    if mask == "document":
+        return past & (document[:, :, None] == document[:, None])
+    return past | (flags[:, :, None] & flags[:, None])
 
 
 @pytest.mark.parametrize(("recipe", "window"), [(DOCUMENT, None), (DOCUMENT, 40), (PREFIX, None)])
@@ -113,6 +112,21 @@ def test_flex_attention_visits_the_blocks_that_are_seen_and_gives_what_sdpa_give
         assert isinstance(out, torch.Tensor)
         expected = F.scaled_dot_product_attention(query, key, value, found.sees(keys))
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_micro_batches_of_other_documents_share_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
+    flex, before = compiled.static(flex_attention), compiled.num_compilations()
+    for border in (37, 74, 111):
+        tokens, keys = torch.zeros(1, 300, dtype=torch.int64), torch.arange(300)
+        tokens[:, border] = FLAG
+        found = spans.spans_of(tokens, "document", None)
+        query = torch.randn(1, 2, 300, 16)
+        with torch.no_grad():
+            out = flex(query, query, query, None, spans.block_mask(found, keys))
+        expected = F.scaled_dot_product_attention(query, query, query, found.sees(keys))
+        torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-4)
+    assert compiled.num_compilations() == before + 1
 
 
 def test_blocks_of_other_documents_are_not_visited() -> None:
@@ -192,9 +206,7 @@ class TestCosts:
         work = Workload.of(document)
         assert work.attended is not None
         layouts = [Layout(engine="ddp", attention=each) for each in ("flex", "sdpa")]
-        points = [
-            (recipe, each, BatchPoint.of(recipe, each, 2)) for recipe in (causal, document) for each in layouts
-        ]
+        points = [(recipe, each, BatchPoint.of(recipe, each, 2)) for recipe in (causal, document) for each in layouts]
         columns = from_points(points, find_cluster("1xH100"))
         flex, sdpa, flex_documents, sdpa_documents = columns.flash.tolist()
         assert flex_documents > 3 * flex and sdpa_documents < sdpa

@@ -23,7 +23,17 @@ from trainers.text import PATH as INCLUDED_TEXT
 from trainers.values.batch import BatchPoint
 from trainers.values.recipe import INCLUDED, STREAM, Recipe
 
-__all__ = ["INCLUDED_TEXT", "ParquetTokens", "Position", "Source", "Stream", "held_out", "plain_source", "sample_indices", "source"]
+__all__ = [
+    "INCLUDED_TEXT",
+    "ParquetTokens",
+    "Position",
+    "Source",
+    "Stream",
+    "held_out",
+    "plain_source",
+    "sample_indices",
+    "source",
+]
 
 
 class Source(Protocol):

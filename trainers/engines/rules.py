@@ -35,7 +35,7 @@ class Rules:
     has_compression: bool = False
     """Whether it exchanges compressed gradients."""
     has_attention_masks: bool = False
-    """Whether it trains under other attention masks than a causal one, by the flags of tokens (`trainers.data.flags`)."""
+    """Whether it trains under document and prefix masks, by the flags of tokens (`trainers.data.flags`)."""
     machinery: int = 3
     """How much stands between a plain training loop and this engine: the numerics gate refers to the least."""
     packages: tuple[str, ...] = ()

@@ -69,9 +69,7 @@ def attended(recipe: Recipe) -> Attended | None:
     def of_blocks(count: Callable[[_Array, _Array], float]) -> float:
         return local * count(windowed, last) + (1 - local) * count(first, last)
 
-    return Attended(
-        seen=of_blocks(_seen), visited=of_blocks(_visited), visited_causally=_visited(causal, places[None])
-    )
+    return Attended(seen=of_blocks(_seen), visited=of_blocks(_visited), visited_causally=_visited(causal, places[None]))
 
 
 def _seen(first: _Array, last: _Array) -> float:

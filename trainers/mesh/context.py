@@ -124,7 +124,6 @@ class ContextParallel:
         share: Any = getattr(models[0].module.config, SHARE, None)
         return 1 if share is None or share.group is None else dist.get_world_size(share.group)
 
-
     @staticmethod
     def mask_in_effect(models: Sequence[Model]) -> AttentionMask:
         """The mask by which the model's attention is computed."""

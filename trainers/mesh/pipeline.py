@@ -216,9 +216,7 @@ class Pipeline:
     def _forward_of(self, part: Part) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
         def forward(given: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
             with self._hooks.computing():
-                output = run_stage(
-                    part.stage, part.model, part.module, self._context, given, tokens, has_labels=True
-                )
+                output = run_stage(part.stage, part.model, part.module, self._context, given, tokens, has_labels=True)
             if part.stage.has_head:
                 self._losses.append(output.detach())
                 return output.view(1)  # torch merges what a last stage gives along a dimension

@@ -140,9 +140,7 @@ class Layout(LayoutAxes):
         """FLOPs that devices do for a token of `recipe`, of which a query sees so many keys, checkpointed blocks
         computed again.
         """
-        return recipe.model.hardware_flops_per_token(
-            recipe.seq_len, self.checkpointing, keys_per_query=keys_per_query
-        )
+        return recipe.model.hardware_flops_per_token(recipe.seq_len, self.checkpointing, keys_per_query=keys_per_query)
 
     @property
     def degrees(self) -> str:
