@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sorts the tests by the phase of their file; within a phase the order stays."""
-    items.sort(key=lambda item: _phase(item.path))
+    items.sort(key=lambda item: _PHASES.index(_phase(item.path)))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -42,23 +42,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduler(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return "ray" if _PHASES[_phase(ROOT / file)] in ("ray", "search") else file
+            return "ray" if _phase(ROOT / file) in _RAY else file
 
     return Scheduler(config, log)
 
 
-# Groups of training processes come first, in both processes: they keep all cores busy. Then one of the two starts Rays
-# one after another, which mostly wait, while the other computes. Whole searches come last among them: by then the other
-# process may be done, and the machine quiet.
-_PHASES = ("contract", "ray", "search", "")
+# The longest comes first. One process starts Rays one after another, which mostly wait. Beside it the other one first
+# runs groups of training processes, which keep all cores busy. Whole searches come last among what starts Rays: by then
+# these groups are done, and the machine is quieter.
+_PHASES = ("ray", "search", "contract", "")
+_RAY = frozenset({"ray", "search"})
 
 
 @functools.cache
-def _phase(file: Path) -> int:
-    """The last phase whose marker is in `file`; the one after all of them if it has none."""
-    text, unmarked = file.read_text(encoding="utf-8"), len(_PHASES) - 1
-    marked = (place for place, name in enumerate(_PHASES[:unmarked]) if f"pytest.mark.{name}" in text)
-    return max(marked, default=unmarked)
+def _phase(file: Path) -> str:
+    """The phase that `file` has a marker of: of several a search, then Ray; "" where it has none."""
+    text = file.read_text(encoding="utf-8")
+    return next((name for name in ("search", "ray", "contract") if f"pytest.mark.{name}" in text), "")
 
 
 @pytest.fixture

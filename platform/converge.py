@@ -12,8 +12,9 @@ Exit codes: 0 compared, 2 bad input, 3 the cluster is at fault, 130 interrupted.
 import argparse
 from collections.abc import Sequence
 
-from platform.common.command import exit_code_of_resumable, whole_number
+from platform.common.command import exit_code_of_resumable
 from platform.common.errors import Parser
+from platform.common.quantities import whole_number
 from platform.common.signals import exit_with
 from platform.converging.options import ConvergeOptions
 from platform.study.folder import FOLDER_HELP, default_folder, user_path

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from platform.common.errors import ClusterError, InputError, Parser, one_line
+from platform.common.quantities import amount
 from platform.common.say import say
 from platform.common.signals import INTERRUPTED, exit_with
 from platform.exporting.formats import FORMATS, Device, write_accelerate, write_deepspeed, write_torchrun
@@ -48,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
         default="fp32",
         help="of the model's weights (default: %(default)s)",
     )
-    add("--tokens", type=float, metavar="N", help="tokens to train on, for a study or a file, as in 2e9")
+    add("--tokens", type=amount, metavar="N", help="tokens to train on, for a study or a file, as in 2e9 or 2B")
     add("--data", metavar="PATH", help="token files that platform.prepare made (default: the recipe's data)")
     add("--start-from", metavar="FOLDER", help="begin with the weights of a transformers folder")
     add("--device", choices=("cuda", "cpu"), help="what it runs on (default: the study's devices, else cuda)")

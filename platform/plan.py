@@ -26,6 +26,7 @@ from rich.console import Console
 import search_spaces
 from platform.cluster import connection as clusters
 from platform.common.errors import ClusterError, InputError, Parser, one_line
+from platform.common.quantities import amount
 from platform.common.signals import exit_with
 from platform.cost_model import stacks
 from platform.cost_model.hardware import THIS_PROJECT, ClusterSpec, find_cluster, with_network, word_on
@@ -63,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--set", metavar="AXIS=VALUE", action="append", default=[], help="values of an axis (docs/search.md)"
     )
-    made.add_argument("--tokens", metavar="N", type=float, help="token budget (default: the space's)")
+    made.add_argument("--tokens", metavar="N", type=amount, help="token budget, as in 100B (default: the space's)")
     made.add_argument(
         "--price-per-gpu-h", metavar="P", type=float, help="what a device costs an hour, in place of the catalogue's"
     )

@@ -7,7 +7,6 @@ and no winner is named; --resume runs the contenders again), 130 interrupted and
 import argparse
 import contextlib
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
@@ -15,9 +14,12 @@ import search_spaces
 from platform.cluster.waiting import WAIT_S
 from platform.common.command import exit_code_of
 from platform.common.errors import Parser
+from platform.common.quantities import amount, duration, positive, whole_number
 from platform.common.signals import exit_with
 from platform.study.folder import FOLDER_HELP, default_folder, located, user_path
 from platform.subject.options import SearchOptions, StudyOptions
+
+_count, _whole = whole_number(1), whole_number(0)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,9 +49,10 @@ def _add_subject(add: Callable[..., argparse.Action]) -> None:
     )
     add("--layout", metavar="FILE", help="measure the one layout of a layout.json")
     add("--data", metavar="PATH", help="Parquet file or folder of token ids (default: the space's data)")
-    add("--tokens", type=_amount, metavar="N", help="token budget that days are counted for (default: the space's)")
+    add("--tokens", type=amount, metavar="N", help="token budget, as in 100B, that days are counted for (default: the"
+        " space's)")  # fmt: skip
     price = "what one device costs an hour, in any currency: the cost of the token budget is told"
-    add("--price-per-gpu-h", type=_amount, metavar="P", help=price)
+    add("--price-per-gpu-h", type=positive, metavar="P", help=price)
 
 
 def _add_trials(add: Callable[..., argparse.Action]) -> None:
@@ -70,19 +73,20 @@ def _add_trials(add: Callable[..., argparse.Action]) -> None:
     profiled = "profile the winner at the end: tell where its step goes, and keep a trace"
     add("--profile", action="store_true", help=profiled)
     add("--max-trials", type=_count, metavar="N", help="search with at most N trials; the final runs come after")
-    add("--time-budget-s", type=_amount, metavar="S", help="stop after S seconds")
-    add("--gpu-s", type=_amount, metavar="S", help="stop after S device seconds")
+    add("--time-budget", "--time-budget-s", dest="time_budget_s", type=duration, metavar="T", help="stop after"
+        " T seconds, or as in 10m or 2h")  # fmt: skip
+    add("--gpu-s", type=duration, metavar="T", help="stop after T device seconds, or as in 10m or 2h")
 
 
 def _add_places(add: Callable[..., argparse.Action]) -> None:
     """Adds where it runs, where its study lies and what is printed."""
     counts = "measure on N devices of the cluster, or (1,2,4) on each of these numbers and draw days against them"
     add("--gpus", type=_counts, default=(), metavar="N[,N]", help=counts)
-    add("--device-memory-gib", type=_amount, metavar="N", help="let each device have no more than N GiB")
+    add("--device-memory-gib", type=positive, metavar="N", help="let each device have no more than N GiB")
     where = 'Ray to run on, "local" for one of its own (default: RAY_ADDRESS, else the cluster whose head this is)'
     add("--address", metavar="HOST:PORT", help=where)
     wait = "what GPU nodes that the cluster is still starting may take to come (default: %(default)g)"
-    add("--wait-for-gpus", type=_amount, default=WAIT_S, metavar="S", help=wait)
+    add("--wait-for-gpus", type=duration, default=WAIT_S, metavar="T", help=wait)
     slow = "probe all devices first (under a minute) and search without the nodes that lag"
     add("--exclude-slow", action="store_true", help=slow)
     add("--studies", type=_folder, default=default_folder(), metavar="DIR", help=FOLDER_HELP)
@@ -139,14 +143,6 @@ def _options(given: argparse.Namespace) -> SearchOptions:
     return SearchOptions(study=StudyOptions(**of_study).with_absolute_paths(), **of_command)
 
 
-def _amount(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        value = float(text)
-        if value > 0 and math.isfinite(value):
-            return value
-    raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
-
-
 def _counts(text: str) -> tuple[int, ...]:
     """Numbers of devices, ascending, each once."""
     with contextlib.suppress(ValueError):
@@ -156,23 +152,11 @@ def _counts(text: str) -> tuple[int, ...]:
     raise argparse.ArgumentTypeError(f"must be whole numbers of at least 1, as 4 or 1,2,4, got {text!r}")
 
 
-def _count(text: str) -> int:
-    return _whole(text, least=1)
-
-
 def _seed(text: str) -> int:
     value = _whole(text)
     if value < 2**32:  # NumPy's generators take no more
         return value
     raise argparse.ArgumentTypeError(f"must be below 2^32, got {text!r}")
-
-
-def _whole(text: str, least: int = 0) -> int:
-    with contextlib.suppress(ValueError):
-        value = int(text)
-        if value >= least:
-            return value
-    raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
 
 
 def _folder(text: str) -> str:

@@ -10,13 +10,13 @@ Exit codes: 0 trained, 2 bad input, 3 the cluster is at fault, 130 interrupted.
 
 import argparse
 import contextlib
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from platform.common.command import exit_code_of_resumable, whole_number
+from platform.common.command import exit_code_of_resumable
 from platform.common.errors import Parser
+from platform.common.quantities import duration, positive, whole_number
 from platform.common.signals import exit_with
 from platform.study.folder import FOLDER_HELP, default_folder, user_path
 from platform.training.options import PhaseOption, TrainOptions
@@ -33,12 +33,12 @@ def parser() -> argparse.ArgumentParser:
     )
     add = made.add_argument
     add("target", metavar="STUDY|FILE", help="a study whose winner is trained, or a layout.json")
-    add("--tokens", type=_count, required=True, metavar="N", help="tokens to train on, as in 2e9")
+    add("--tokens", type=_count, required=True, metavar="N", help="tokens to train on, as in 2e9 or 2B")
     add("--data", metavar="PATH", help="token files that platform.prepare made (default: the recipe's data)")
     add("--data-order", choices=get_args(DataOrder), help="of an epoch's sequences (default: the recipe's)")
     add("--out", type=Path, metavar="FOLDER", help="the training's folder (default: `training` beside the layout)")
     add("--recipe", metavar="ID", help="which recipe of a study with several (default: the first with a winner)")
-    add("--learning-rate", type=_amount, metavar="R", help="the highest learning rate (default: the recipe's)")
+    add("--learning-rate", type=positive, metavar="R", help="the highest learning rate (default: the recipe's)")
     add("--lr-schedule", choices=get_args(ScheduleKind), default="cosine", help="learning rate after the warm-up:"
         " constant, half a cosine, or wsd (stable, then a linear decay) (default: %(default)s)")  # fmt: skip
     add("--warmup-tokens", type=_whole, metavar="N", help="of a linear warm-up (default: 1 %% of --tokens)")
@@ -53,8 +53,8 @@ def parser() -> argparse.ArgumentParser:
         " with a batch, and a layout, of its own; may be given several times")  # fmt: skip
     add("--start-from", metavar="FOLDER", help="begin with the weights of a transformers folder")
     add("--seed", type=_whole, metavar="N", help="of weights and of the data's order (default: the recipe's)")
-    add("--checkpoint-s", type=_amount, default=600.0, metavar="S", help="seconds between checkpoints (default:"
-        " %(default)g)")  # fmt: skip
+    add("--checkpoint-s", type=duration, default=600.0, metavar="S", help="seconds (or 10m) between checkpoints"
+        " (default: %(default)g)")  # fmt: skip
     add("--checkpoint-steps", type=_count, metavar="N", help="optimizer steps between checkpoints, in place of seconds")
     add("--keep", type=_count, default=2, metavar="N", help="checkpoints that stay (default: %(default)s)")
     add("--studies", default=default_folder(), metavar="DIR", help=FOLDER_HELP)
@@ -85,14 +85,6 @@ def parse(argv: Sequence[str] | None = None) -> TrainOptions:
     values["phases"] = tuple(values.pop("phase"))
     values["studies"] = user_path(values["studies"]).absolute()
     return TrainOptions(**values)
-
-
-def _amount(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        value = float(text)
-        if value > 0 and math.isfinite(value):
-            return value
-    raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
 
 
 def _share(text: str) -> float:

@@ -1,4 +1,4 @@
-"""Draws the picture of docs/measurements/bloom7b.md from a committed table: `.venv/bin/python scripts/picture.py`."""
+"""Draws the picture of docs/lab/2026-11-22.md from a committed table: `.venv/bin/python scripts/picture.py`."""
 
 import argparse
 import csv

@@ -5,6 +5,7 @@ A new space is one file and one line in `_REGISTRY`; a file of one's own, named 
 
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,9 @@ _REGISTRY = {
     "llama3_8b_32k": "search_spaces.llama3:llama3_8b_32k",
     "qwen3_8b": "search_spaces.qwen3:qwen3_8b",
 }
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w-][\w.-]*(?<!\.py)(?<!\.json)")
+"""A model's name on the Hugging Face hub."""
 
 _VALUES = ("axes", "cluster", "layout", "measurement", "recipe", "spec")
 """Modules of `trainers/values` that lay in `trainers` once."""
@@ -62,6 +66,12 @@ def load(name_or_path: str) -> Space:
         return _of_file(path)
     if path.suffix == ".json":
         return space_of_config(path)
+    if _HUB_ID.fullmatch(name_or_path):
+        folder = name_or_path.split("/")[1]
+        raise ValueError(
+            f"{name_or_path} is no file here, and models are not downloaded: hf download {name_or_path} config.json"
+            f" --local-dir {folder}, then give {folder}/config.json"
+        )
     raise ValueError(
         f"unknown space {name_or_path!r}{near(name_or_path.lower(), _REGISTRY)} (the spaces are {', '.join(_REGISTRY)};"
         " the path of a .py file or of a config.json names one too)"

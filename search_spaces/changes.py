@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import math
+import re
 import typing
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -16,6 +17,31 @@ MICRO_BATCH = "micro_batch"
 GRAD_ACCUM = "grad_accum"
 POINT = "point"
 
+_SYNONYMS = {
+    "lr": "learning_rate",
+    "wd": "weight_decay",
+    "mbs": "micro_batch",
+    "micro_batch_size": "micro_batch",
+    "gas": "grad_accum",
+    "gradient_accumulation_steps": "grad_accum",
+    "batch": "global_batch",
+    "batch_size": "global_batch",
+    "gbs": "global_batch",
+    "sequence_length": "seq_len",
+    "length": "seq_len",
+    "context": "seq_len",
+    "stage": "zero_stage",
+    "sharding": "zero_stage",
+    "strategy": "engine",
+    "precision": "compute_precision",
+    "dtype": "compute_precision",
+    "recompute": "checkpointing",
+    "activation_checkpointing": "checkpointing",
+    "gradient_checkpointing": "checkpointing",
+}
+"""Names that other programs give an axis, for suggestions."""
+_KIBI = re.compile(r"(\d+)k", re.IGNORECASE)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
@@ -27,7 +53,7 @@ class Change:
 
 
 def parse(texts: Sequence[str]) -> tuple[Change, ...]:
-    """Reads texts such as "zero_stage=1,2" or "seq_len=1024".
+    """Reads texts such as "zero_stage=1,2" or "seq_len=8k", where k stands for 1,024.
 
     Raises:
         ValueError: no "=", an unknown axis (with near names), an axis set twice, or a value that is not of its type.
@@ -53,7 +79,8 @@ def axes() -> dict[str, str]:
 
 def near(word: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: `; did you mean x or y?`, or nothing where none is like it."""
-    names = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
+    options = list(known)
+    names = [_SYNONYMS[word]] if _SYNONYMS.get(word) in options else difflib.get_close_matches(word, options, 3, 0.5)
     return f"; did you mean {' or '.join(names)}?" if names else ""
 
 
@@ -89,6 +116,8 @@ def _value(axis: str, text: str, hint: Any) -> Any:
     if hint is str and text:
         return text
     if hint in (int, float):
+        if hint is int and (kibi := _KIBI.fullmatch(text)):
+            return int(kibi[1]) * 1024  # lengths and batches: 8k is 8,192
         try:
             number = hint(text)
         except ValueError:

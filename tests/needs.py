@@ -8,6 +8,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Generator, Iterable
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -15,13 +16,16 @@ import pytest
 from benchmarks.hosts import HostsError
 from tests.mirror.browser import chromium
 
-_PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+_POSTGRESQL = sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")))
+_PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin", *_POSTGRESQL])
 
 
-def tools(names: Iterable[str], packages: str) -> None:
-    """Skips the test where one of these programs is missing; `packages` are Debian's that have them."""
-    if missing := [name for name in names if shutil.which(name, path=_PLACES) is None]:
+def tools(names: Iterable[str], packages: str) -> list[str]:
+    """Returns the programs' paths; skips the test where one is missing. `packages` are Debian's that have them."""
+    paths = {name: shutil.which(name, path=_PLACES) for name in names}
+    if missing := [name for name, path in paths.items() if path is None]:
         _missing(f"{' and '.join(missing)} must be installed (Debian: apt-get install {packages})")
+    return [path for path in paths.values() if path is not None]
 
 
 def browser() -> str:

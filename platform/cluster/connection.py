@@ -13,10 +13,10 @@ from typing import Any, cast
 import psutil
 
 from platform.cluster import waiting
-from platform.cluster.nodes import Place, ask, place_of
+from platform.cluster.nodes import Place, ask, place_of, this_machine
 from platform.common.errors import ClusterError, InputError
 from platform.common.say import say
-from platform.common.signals import ends_when_interrupted
+from platform.common.signals import ends_when_interrupted, sigterm_restored
 from trainers import startup
 from trainers.node import error_of
 
@@ -67,12 +67,18 @@ CPU_WORKERS = 2
 
 @contextlib.contextmanager
 def connected(
-    address: str | None, *, cpu_workers: int = CPU_WORKERS, num_gpus: int | None = None, wait_s: float = waiting.WAIT_S
+    address: str | None,
+    *,
+    cpu_workers: int = CPU_WORKERS,
+    num_gpus: int | None = None,
+    wait_s: float = waiting.WAIT_S,
+    start: bool = True,
 ) -> Generator[Place]:
     """Connects to `address` ("local" starts a Ray of our own), else RAY_ADDRESS, else the cluster whose head this is.
 
     A cluster that starts GPU nodes by itself is asked for `num_gpus` of them (default: what its file promises), and
-    given `wait_s` seconds.
+    given `wait_s` seconds. Where a Ray of our own would start and `start` is false, the place is this machine without a
+    Ray.
 
     Raises:
         InputError: the address does not answer within 20 s, its nodes have unlike GPUs, or it never has so many.
@@ -80,12 +86,15 @@ def connected(
     """
     os.environ.update({name: os.environ.get(name, value) for name, value in (_SETTINGS | _DRIVER_SETTINGS).items()})
     found = _address(address)
+    if found == "local" and not start:
+        yield place_of([this_machine()], cpu_workers=cpu_workers, driver_ip="127.0.0.1")
+        return
     if local := found == "local":
         _prepare_local()
     import ray  # after the settings above, which Ray reads at import
     from ray.exceptions import RayError
 
-    with ends_when_interrupted():
+    with ends_when_interrupted(), sigterm_restored():
         try:
             _patiently(lambda: _start(found))
         except Exception as error:

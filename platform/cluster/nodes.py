@@ -1,6 +1,8 @@
 """The nodes of a Ray cluster: what each says of itself, and what they are together."""
 
 import dataclasses
+import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -91,6 +93,37 @@ def ask(ray: Any) -> list[Node]:
     return sorted(nodes, key=lambda each: order.index(each.id))
 
 
+def this_machine() -> Node:
+    """Returns this machine as the one node of a cluster, without a Ray."""
+    from trainers import node
+
+    num_gpus = _visible_gpus()
+    return Node(
+        id="this machine",
+        address="127.0.0.1",
+        num_cpus=len(os.sched_getaffinity(0)),
+        num_gpus=num_gpus,
+        facts=node.facts(num_gpus > 0),
+    )
+
+
+def _visible_gpus() -> int:
+    """Returns how many GPUs of this machine a process may use: all, or those of CUDA_VISIBLE_DEVICES."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        num_gpus = int(pynvml.nvmlDeviceGetCount())
+    except pynvml.NVMLError:  # no driver
+        return 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return num_gpus
+    return min(
+        num_gpus, sum(bool(each.strip()) and each.strip() not in ("-1", "NoDevFiles") for each in visible.split(","))
+    )
+
+
 def place_of(nodes: Sequence[Node], *, cpu_workers: int, driver_ip: str, left_out: bool = False) -> Place:
     """What `nodes` are together.
 
@@ -98,10 +131,8 @@ def place_of(nodes: Sequence[Node], *, cpu_workers: int, driver_ip: str, left_ou
         InputError: they have unlike GPUs.
     """
     facts = [each.facts for each in nodes]
-    cpus = sum(each.num_cpus for each in nodes)
     if not any(each.num_gpus for each in nodes):
-        # A little is left over: two workers of a whole CPU and Tune's own share never fit two cores.
-        share = max(0.1, round(min(1.0, (cpus - 0.2) / cpu_workers), 2))
+        share = _cpu_share([each.num_cpus for each in nodes], cpu_workers)
         cluster = Cluster(
             device_kind="cpu",
             device=facts[0]["device"],
@@ -135,6 +166,19 @@ def place_of(nodes: Sequence[Node], *, cpu_workers: int, driver_ip: str, left_ou
         nodes=tuple(nodes),
         left_out=left_out,
     )
+
+
+def _cpu_share(cpus: Sequence[float], num_workers: int) -> float:
+    """Returns the CPUs of each of `num_workers` workers on nodes of so many CPUs: the most, up to 1, with which all
+    of them fit on whole nodes.
+
+    A little of each node is left over: two workers of a whole CPU and Tune's own share never fit two cores.
+    """
+    left_over = max(0.1, 0.2 / len(cpus))
+    free = [each - left_over for each in cpus if each > left_over]
+    shares = {min(1.0, each / count) for each in free for count in range(1, num_workers + 1)}
+    fitting = (share for share in shares if sum(int(each / share + 1e-9) for each in free) >= num_workers)
+    return max(0.1, math.floor(100 * max(fitting, default=0.0) + 1e-9) / 100)
 
 
 def _gpus_of(fact: Mapping[str, Any]) -> str:

@@ -1,7 +1,5 @@
-"""What the commands share: mistakes and faults as one sentence with an exit code, and numbers among their options."""
+"""What the commands share: mistakes and faults as one sentence with an exit code."""
 
-import argparse
-import contextlib
 from collections.abc import Callable
 
 from platform.common.errors import ClusterError, InputError, one_line
@@ -29,16 +27,3 @@ def exit_code_of_resumable(run: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         say("Interrupted: the same command goes on.")
         return INTERRUPTED
-
-
-def whole_number(least: int) -> Callable[[str], int]:
-    """Returns what reads an option as a whole number of at least `least`, such as 2000 or 2e9."""
-
-    def read(text: str) -> int:
-        with contextlib.suppress(ValueError, OverflowError):
-            value = float(text)
-            if value == int(value) and least <= value <= 2**62:
-                return int(text) if text.isdecimal() else int(value)
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, as in 2000 or 2e9, got {text!r}")
-
-    return read

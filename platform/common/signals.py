@@ -93,6 +93,17 @@ def interruptible() -> Generator[None]:
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def sigterm_restored() -> Generator[None]:
+    """Gives SIGTERM the handler that it had before this context, where that is one: Ray sets its own as it connects."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if callable(before) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
 def leave() -> NoReturn:
     """Ends the process at once, as interrupted: the way out where the main thread is stuck."""
     with contextlib.suppress(OSError):

@@ -170,7 +170,8 @@ def find_device(name: str) -> Device:
     key = "CPU-core" if _CPU.search(name) else None
     key = key or next((names[_plain(each)] for each in spellings if _plain(each) in names), None)
     if key is None:
-        near = difflib.get_close_matches(_plain(name), _names("devices"), n=3, cutoff=0.4)
+        alike = [each for each in _names("devices") if _letters(each) == _letters(_plain(name))]
+        near = difflib.get_close_matches(_plain(name), alike, n=3, cutoff=0.4)
         close = ", ".join(dict.fromkeys(_names("devices")[each] for each in near))
         known = f"near names are {close}" if near else f"no name is near, known are {', '.join(device_names())}"
         raise InputError(f"unknown device {name!r}: {known}; add others to platform/cost_model/{_FILE.name}")
@@ -307,6 +308,19 @@ def datasheet_tflops(cluster: Cluster, precision: str) -> float | None:
     return None
 
 
+def _letters(plain_name: str) -> str:
+    """Returns the letters that a device's name begins with: its maker's family, as in "rtx" and "h"."""
+    return re.sub(r"[^a-z].*", "", plain_name)
+
+
+def _with_an_x(name: str) -> str | None:
+    """Returns `8xH100-SXM` for `8h100`; None where the name does not begin with a count, or its rest is no device."""
+    match = re.fullmatch(r"(\d+)([A-Za-z].*)", name)
+    with contextlib.suppress(InputError):
+        return f"{match[1]}x{find_device(match[2]).name}" if match else None
+    return None
+
+
 def find_cluster(text: str) -> ClusterSpec:
     """The cluster that `text` writes: `8xA100-80GB`, `4x8xH100`, a catalogue name, or a count and a name.
 
@@ -329,6 +343,10 @@ def find_cluster(text: str) -> ClusterSpec:
     try:
         device = find_device(name)
     except InputError as error:
+        if meant := _with_an_x(name):
+            raise InputError(
+                f"cluster {text!r} has no x between the count and the device: write it as {meant}"
+            ) from None
         nodes = ", ".join(difflib.get_close_matches(name.lower(), node_names(), n=3, cutoff=0.5))
         raise InputError(
             f"cluster {text!r}: {error}" + (f"; nodes with near names: {nodes}" if nodes else "")

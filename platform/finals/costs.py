@@ -7,7 +7,7 @@ from trainers.values.measurement import Measurement
 
 UNKNOWN_SLOWDOWN = 2.5
 """How many times slower than the winner a reference that has not run is taken to be. BLOOM-7b1 on an H200: 2.3, eager
-attention and plain loss against flex and chunked (docs/measurements/bloom7b.md)."""
+attention and plain loss against flex and chunked (docs/lab/2026-11-22.md)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

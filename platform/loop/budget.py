@@ -21,7 +21,7 @@ class Budget:
     @property
     def time_words(self) -> str:
         """Where `time_s` comes from, in brackets."""
-        return "(the space's own budget: --time-budget-s sets another)" if self.of_space else "(--time-budget-s)"
+        return "(the space's own budget: --time-budget sets another)" if self.of_space else "(--time-budget)"
 
 
 class Spending:

@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 
 from platform.common.errors import InputError, NothingFits
+from platform.common.text import count as short_count
 from platform.cost_model.hardware import ClusterSpec
 from platform.plans.layouts import Plan, batch_hint, best_plan
 from platform.plans.max_model import largest_models
@@ -114,7 +115,7 @@ def _sizes(asked: Question, written: str) -> Answer:
     space, cluster, console, png = asked.space, asked.cluster, asked.console, asked.options.png
     cap = asked.options.device_memory_gib
     sizes = against_devices(space, space.recipe, cluster, parse_counts(written), cap, asked.taught)
-    console.print(f"{space.recipe.label}, {asked.tokens:.3g} tokens", highlight=False)
+    console.print(f"{space.recipe.label}, {short_count(asked.tokens)} tokens", highlight=False)
     show_sizes(sizes, cluster, asked.tokens, console)
     if png is not None:
         draw_sizes(sizes, cluster, asked.tokens, space.recipe.label, png)
@@ -184,7 +185,7 @@ def _fewest_nodes(asked: Question) -> Answer:
     counts = sorted({fewest.num_nodes * factor for factor in (1, 2, 4, 8, 16)})
     parts = [dataclasses.replace(cluster, num_nodes=count) for count in counts]
     sizes = [at_size(space, space.recipe, part, cap) for part in parts]
-    console.print(f"\ntime against nodes ({asked.tokens:.3g} tokens)", highlight=False)
+    console.print(f"\ntime against nodes ({short_count(asked.tokens)} tokens)", highlight=False)
     show_sizes(sizes, cluster, asked.tokens, console, by_node=True)
     found = {
         "nodes": fewest.num_nodes,

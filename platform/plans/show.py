@@ -10,6 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from platform.common.text import count as short_count
 from platform.cost_model.hardware import ClusterSpec
 from platform.plans.layouts import Plan, Planned
 from platform.plans.max_model import Largest
@@ -87,7 +88,7 @@ def _show_best(best: Sequence[Planned], cluster: ClusterSpec, tokens: float, con
     """The table of the best layouts, and the parts of the first one's step."""
     numbered = console.width < _WIDE
     first = "#" if numbered else "layout"
-    table = table_of(first, "batch", "GiB", "step s", "80 %", "tok/s", "MFU", "days", "cost $", "loses by")
+    table = table_of(first, "batch", "GiB", "step s", "80 %", "tok/s", "MFU", "days", "cost $", "slower in")
     for number, planned in enumerate(best, 1):
         days = planned.days(tokens)
         half = planned.high_s / planned.step_s - 1
@@ -110,6 +111,20 @@ def _show_best(best: Sequence[Planned], cluster: ClusterSpec, tokens: float, con
         console.print("?: fits with less than 90 % probability", highlight=False)
     shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in best[0].shares.items() if share >= 0.005)
     console.print(f"the best one's step: {shares}", highlight=False)
+    console.print(_legend(best, cluster, tokens), highlight=False)
+
+
+def _legend(best: Sequence[Planned], cluster: ClusterSpec, tokens: float) -> str:
+    """Returns what the table's columns mean that do not say it themselves."""
+    meanings = [
+        "batch: micro-batch x accumulated micro-batches",
+        f"days: for {short_count(tokens)} tokens (--tokens)",
+    ]
+    if len(best) > 1:
+        meanings.append("slower in: the part of the step that costs most beside the first row")
+    if cluster.price_per_device_hour is None:
+        meanings.append("cost: give --price-per-gpu-h")
+    return "; ".join(meanings)
 
 
 def show_sizes(

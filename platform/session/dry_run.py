@@ -1,34 +1,79 @@
-"""What `--dry-run` prints."""
+"""What `--dry-run` prints: what a search would run, what it would skip and why, and what it would cost at most."""
 
 import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
 
 from platform.common.text import duration, plural
 from platform.loop.budget import Budget
 from platform.study.history import History
-from platform.subject.planning import num_rungs
+from platform.subject.planning import Candidate, num_rungs
 from platform.subject.subject import Subject
 
 
-def print_dry_run(subject: Subject, budget: Budget, history: History) -> None:
-    """Prints what a search of `subject` would run that its study, by its `history`, has not run yet, what it skips and
-    why, and what it would cost at most.
+def show_dry_run(subject: Subject, budget: Budget, history: History, *, as_object: bool) -> None:
+    """Prints what a search of `subject` would run that its study, by its `history`, has not run yet: lines, or
+    one JSON object where `as_object`.
     """
-    plan, num_devices = subject.plan, subject.cluster.num_devices
-    missing = ((each, history.missing(each)) for each in plan.candidates)
+    missing = ((each, history.missing(each)) for each in subject.plan.candidates)
     left = [dataclasses.replace(each, micro_batches=rungs) for each, rungs in missing if rungs]
+    seconds = subject.plan.expected_s(left, subject.cluster, subject.timing, subject.rules)
+    if as_object:
+        print(json.dumps(_as_object(subject, budget, left, seconds)))
+        return
+    _print(subject, left, seconds)
+    for option, limit_s in _limits(subject, budget).items():
+        if limit_s is not None and limit_s < seconds:
+            whose = budget.time_words if budget.of_space else f"({option})"
+            print(f"The budget ends it after {duration(limit_s)} {whose}.")
+
+
+def _print(subject: Subject, left: Sequence[Candidate], seconds: float) -> None:
+    plan = subject.plan
     print(f"Space {subject.space.name} on {subject.cluster.label}: {subject.space.recipe.label}")
     for candidate in left:
         print(f"  would run  {candidate.layout.label}, micro-batch {', '.join(map(str, candidate.micro_batches))}")
     for skipped in plan.skipped:
         print(f"  skipped    {skipped.layout.label}, micro-batch {skipped.batch.micro_batch}: {skipped.reason}")
-    seconds = plan.expected_s(left, subject.cluster, subject.timing, subject.rules)
     print(
         f"{plural(len(left), 'trial')} with up to {plural(num_rungs(left), 'rung')} and"
         f" up to {plan.num_final(subject.rules)} final runs, {plural(len(plan.skipped), 'batch point')} skipped;"
-        f" at most about {duration(seconds)}, {seconds * num_devices:.0f} device seconds (estimated)."
+        f" at most about {duration(seconds)}, {seconds * subject.cluster.num_devices:.0f} device seconds (estimated)."
     )
-    limits = {"--time-budget-s": budget.time_s, "--gpu-s": budget.gpu_s and budget.gpu_s / num_devices}
-    for option, limit_s in limits.items():
-        if limit_s is not None and limit_s < seconds:
-            whose = budget.time_words if budget.of_space else f"({option})"
-            print(f"The budget ends it after {duration(limit_s)} {whose}.")
+
+
+def _as_object(subject: Subject, budget: Budget, left: Sequence[Candidate], seconds: float) -> dict[str, Any]:
+    given = {option: limit_s for option, limit_s in _limits(subject, budget).items() if limit_s is not None}
+    return {
+        "space": subject.space.name,
+        "cluster": dataclasses.asdict(subject.cluster),
+        "recipes": [each.label for each in subject.recipes],
+        "would_run": [
+            {
+                "recipe": each.recipe.label,
+                "layout": dataclasses.asdict(each.layout),
+                "micro_batches": each.micro_batches,
+            }
+            for each in left
+        ],
+        "skipped": [
+            {
+                "recipe": each.recipe.label,
+                "layout": dataclasses.asdict(each.layout),
+                "micro_batch": each.batch.micro_batch,
+                "reason": each.reason,
+            }
+            for each in subject.plan.skipped
+        ],
+        "final_runs_at_most": subject.plan.num_final(subject.rules),
+        "estimated_s_at_most": seconds,
+        "estimated_device_s_at_most": seconds * subject.cluster.num_devices,
+        "budget_s": min(given.values(), default=None),
+    }
+
+
+def _limits(subject: Subject, budget: Budget) -> dict[str, float | None]:
+    """Returns the seconds after which each option of the budget ends the search, None where it is not given."""
+    gpu_s = None if budget.gpu_s is None else budget.gpu_s / subject.cluster.num_devices
+    return {"--time-budget": budget.time_s, "--gpu-s": gpu_s}

@@ -20,7 +20,7 @@ from platform.loop.budget import Budget
 from platform.mirror.mirror import Mirror, check_uri, default_uri
 from platform.probing import slow_nodes, store
 from platform.session import ending, finished
-from platform.session.dry_run import print_dry_run
+from platform.session.dry_run import show_dry_run
 from platform.session.first_line import check_same, header_of
 from platform.session.opening import Opened, opened
 from platform.session.run import Run
@@ -54,7 +54,6 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
             return _show_finished(opening, study, uri, why, shown=shown)
         if study:
             searchers.preload(request.searcher)
-        # The signal last: Ray sets handlers of its own when it connects.
         with nullcontext(place) if place else connection(options, request) as place, interruptible():
             if study:
                 preflight.check(place.nodes, study.path)
@@ -62,7 +61,7 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
             subject = _subject(opening, place)
             budget = _budget(options, subject.space)
             if study is None or options.dry_run:
-                print_dry_run(subject, budget, opening.history)
+                show_dry_run(subject, budget, opening.history, as_object=options.json)
                 return 0
             _record_beginning(study, opening, subject, uri)
             if not finished.why_over(study, request):
@@ -133,6 +132,7 @@ def connection(options: SearchOptions, request: Request, num_devices: int | None
         cpu_workers=_cpu_workers(request),
         num_gpus=num_devices or request.wanted_devices,
         wait_s=options.wait_for_gpus,
+        start=not options.dry_run,
     ) as place:
         for sentence in preflight.remarks(place.nodes):
             say(sentence)

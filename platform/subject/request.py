@@ -90,8 +90,6 @@ def read_request(options: SearchOptions) -> Request:
     study = options.study
     if options.profile and options.dry_run:
         raise InputError("--profile profiles the winner's run, and --dry-run runs nothing: leave out one of them")
-    if options.json and options.dry_run:
-        raise InputError("--json prints what a search found, and --dry-run runs nothing: leave out one of them")
     fixed = read_layout(Path(study.layout)) if study.layout else None
     try:
         space = _space(study, fixed)

@@ -362,7 +362,7 @@ def test_several_tables_are_scored_together(capsys: pytest.CaptureFixture[str]) 
 
 
 MISSED_UNDER_TORCH_2_11 = {"bloom7b-guided-1xH200.csv": 3}
-"""Full checkpointing of compiled blocks, which kept what BLOOM's GELU saves there (docs/cost-model-causes.md)."""
+"""Full checkpointing of compiled blocks, which kept what BLOOM's GELU saves there (docs/lab/2026-11-23.md)."""
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in MEASUREMENTS.glob("*H200.csv")))

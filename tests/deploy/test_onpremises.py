@@ -1,5 +1,5 @@
-"""A real `ray up` of the file for hosts of one's own, on a machine of namespaces with sshd: a search by `ray exec`, one
-as a job, the studies brought back, and `ray down`.
+"""A real `ray up` of the file for hosts of one's own, on two machines of namespaces with sshd: a search by `ray exec`,
+one as a job, the studies brought back, and `ray down`.
 """
 
 import os
@@ -20,10 +20,11 @@ from tests.search.session import ROOT, write_space
 
 pytestmark = [pytest.mark.search, pytest.mark.heavy]
 FILE = ROOT / "deploy" / "onpremises" / "cluster.yaml"
+HEAD, OTHER = "10.77.0.1", "10.77.0.2"
 SSHD = """\
 HostKey {folder}/host_key
 AuthorizedKeysFile {folder}/key.pub
-ListenAddress 127.0.0.1
+ListenAddress 0.0.0.0
 UsePAM no
 StrictModes no
 PermitRootLogin prohibit-password
@@ -31,11 +32,12 @@ PidFile none
 """
 SETUP = """\
 python={python}
-mkdir -p /run/sshd {folder}/home
+home={folder}/home$NUMBER
+mkdir -p /run/sshd $home
 if [ {python} != "${{python#/root/}}" ]; then  # Python may lie in the home that is hidden below
-    mkdir -p {folder}/home/"${{python#/root/}}"; mount --bind {python} {folder}/home/"${{python#/root/}}"
+    mkdir -p $home/"${{python#/root/}}"; mount --bind {python} $home/"${{python#/root/}}"
 fi
-mount --rbind {folder}/home /root
+mount --rbind $home /root
 /usr/sbin/sshd -f {folder}/sshd_config
 """
 
@@ -48,13 +50,13 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def machine(folder: Path) -> Iterator[Machine]:
-    """A machine with sshd on loopback and an empty home."""
+def both(folder: Path) -> Iterator[tuple[Machine, ...]]:
+    """Two machines with sshd and an empty home each: the head, which is the user's machine too, and another."""
     needs.tools(["sshd", "rsync", "ssh-keygen"], "openssh-server rsync")
     (folder / "sshd_config").write_text(SSHD.format(folder=folder))
     for key in ("key", "host_key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)], check=True)
-    with needs.namespaces(), machines(1, folder, SETUP.format(folder=folder, python=sys.base_prefix)) as (made,):
+    with needs.namespaces(), machines(2, folder, SETUP.format(folder=folder, python=sys.base_prefix)) as made:
         yield made
 
 
@@ -75,7 +77,7 @@ class Cluster:
         shutil.copy(ROOT / ".gitignore", self._checkout)
         write_space(self._checkout / "tiny.py", micro_batches=(1,))
         config = yaml.safe_load(FILE.read_text())
-        config["provider"] |= {"head_ip": "127.0.0.1", "worker_ips": []}
+        config["provider"] |= {"head_ip": HEAD, "worker_ips": [OTHER]}
         config["auth"] = {"ssh_user": "root", "ssh_private_key": str(folder / "key")}
         # The environment of this checkout in place of a new one, which takes minutes and a package index.
         *first, setup = config["setup_commands"]
@@ -92,8 +94,11 @@ class Cluster:
         return self._machine.run(*command, timeout_s=timeout_s, environment=environment, check=check)
 
 
-def test_ray_up_brings_checkout_and_token_and_starts_no_ray_without_a_token(machine: Machine, folder: Path) -> None:
-    """With a stand-in for Ray on the host, which writes down what it is asked for."""
+def test_ray_up_brings_checkout_and_token_and_starts_no_ray_without_a_token(
+    both: tuple[Machine, ...], folder: Path
+) -> None:
+    """With a stand-in for Ray on the head, which writes down what it is asked for."""
+    machine = both[0]
     stand_in, asked = folder / "venv" / "bin", folder / "asked"
     stand_in.mkdir(parents=True)
     (stand_in / "activate").write_text(f"export PATH={stand_in}:$PATH\n")
@@ -112,10 +117,12 @@ def test_ray_up_brings_checkout_and_token_and_starts_no_ray_without_a_token(mach
     assert "tiny.py" in cluster.ray("exec", file, "cd layout-search && . .venv/bin/activate && ls")
 
 
-def test_from_ray_up_to_ray_down(machine: Machine, folder: Path, outside: subprocess.Popen[bytes]) -> None:
-    # First of all: `ray stop` within the machine sees nothing outside of it.
-    assert str(outside.pid) not in machine.run("ps", "-eo", "pid", "--no-headers").split()
-    assert "gcs_server" not in machine.run("ps", "-eo", "args")
+def test_from_ray_up_to_ray_down(both: tuple[Machine, ...], folder: Path, outside: subprocess.Popen[bytes]) -> None:
+    # First of all: `ray stop` within a machine sees nothing outside of it.
+    for each in both:
+        assert str(outside.pid) not in each.run("ps", "-eo", "pid", "--no-headers").split()
+        assert "gcs_server" not in each.run("ps", "-eo", "args")
+    machine = both[0]
     cluster, file = Cluster(machine, folder), str(folder / "cluster.yaml")
 
     missing = cluster.ray("up", "--yes", "--no-config-cache", file, check=False)
@@ -130,6 +137,7 @@ def test_from_ray_up_to_ray_down(machine: Machine, folder: Path, outside: subpro
     enter = "cd layout-search && . .venv/bin/activate && RAY_AUTH_MODE=token CUDA_VISIBLE_DEVICES="
     said = cluster.ray("exec", file, f"{enter} python -m platform.search tiny.py --name one {options}", timeout_s=900)
     assert "Runs on the Ray cluster at" in said and "Fastest" in said, said
+    assert "raylet" in both[1].run("ps", "-eo", "args")  # which starts later: the search has waited for it
 
     job = ["job", "submit", "--address=http://127.0.0.1:8265", "--working-dir=.", "--"]
     search = ["python", "-m", "platform.search", "tiny.py", "--name=two", *options.split()]
@@ -141,8 +149,8 @@ def test_from_ray_up_to_ray_down(machine: Machine, folder: Path, outside: subpro
     assert (folder / "brought" / "two" / "journal.jsonl").exists()
 
     cluster.ray("down", "--yes", file)
-    until_s = time.monotonic() + 60
-    while "raylet" in (left := machine.run("ps", "-eo", "args")):
+    until_s = time.monotonic() + 300  # other hosts end their Ray a minute after they have lost the head
+    while "raylet" in (left := "".join(each.run("ps", "-eo", "args") for each in both)):
         assert time.monotonic() < until_s, left
         time.sleep(0.5)
     assert outside.poll() is None, "a process outside was ended"

@@ -146,6 +146,7 @@ def test_before_the_time_limit_the_search_alone_gets_the_signal(slurm: tuple[Mac
     ended, said = Submitted(slurm[0], folder, minutes=2, notice_s=60, venv=folder / "venv").run()
     assert ended == "FAILED 130", said  # the search's own code, and before SLURM's limit
     assert "The job's time is nearly over" in said and "search was interrupted" in said
+    assert f"python -m platform.report two --studies {folder}/studies makes its runs again" in said
     tokens = re.findall(
         r"^(node\d) has token (\w{8}) for 10\.77\.0\.1:6379: symmetric-run .*--min-nodes 2 ", said, re.M
     )

@@ -1,16 +1,20 @@
 """A search that a user starts on the first of several hosts."""
 
+import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import psutil
+import pytest
 
-from benchmarks.hosts import RayHosts
+from benchmarks.hosts import Host, RayHosts
 from platform.study.journal import Tail
+from tests.faults.memory_group import REFUSED
 from tests.search.session import ROOT, lives
 from trainers.values.journal import Line
 
@@ -34,6 +38,42 @@ def nothing_left(cluster: RayHosts) -> None:
     command = ["ip", "netns", "exec", cluster.hosts[0].name, sys.executable, "-c", _GROUPS, cluster.address]
     asked = subprocess.run(command, env=cluster.environment, capture_output=True, text=True, timeout=600, check=True)
     assert int(asked.stdout) == 0, "placement groups were left behind"
+
+
+def gone(cluster: RayHosts, left: int) -> None:
+    """Waits until the head counts no more than `left` nodes, itself among them."""
+    until_s = time.monotonic() + 600
+    while cluster.num_alive() > left:
+        assert time.monotonic() < until_s
+        time.sleep(0.5)
+
+
+@contextlib.contextmanager
+def on_a_fifth_of_a_core(host: Host) -> Generator[None]:
+    """Holds all that runs on a host to 20 % of a core; skips where this user may write no control groups."""
+    mount = Path("/sys/fs/cgroup")
+    first = (mount / "cpu").is_dir()
+    group = (mount / "cpu" if first else mount) / host.name
+    # In slices of 20 ms, shorter than what a probe times once: a fifth of a long one is none where it begins.
+    limits = {"cpu.cfs_period_us": "20000", "cpu.cfs_quota_us": "4000"} if first else {"cpu.max": "4000 20000"}
+    try:
+        if not first:  # version 2, written by its documentation: it has not run on such a machine
+            (mount / "cgroup.subtree_control").write_text("+cpu")
+        group.mkdir()
+        for name, limit in limits.items():
+            (group / name).write_text(limit)
+        for pid in host.pids():
+            (group / "cgroup.procs").write_text(str(pid))
+    except OSError as error:
+        if error.errno not in REFUSED:
+            raise
+        pytest.skip(f"no control group of this kernel can be written: {error}")
+    try:
+        yield
+    finally:
+        host.kill()
+        time.sleep(0.5)
+        group.rmdir()
 
 
 def _is_worker(pid: int) -> bool:

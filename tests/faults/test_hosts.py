@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.hosts import Host, RayHosts, hosts
+from benchmarks.hosts import RayHosts, hosts
 from tests import needs
-from tests.faults.memory_group import REFUSED
-from tests.faults.searching import QUICK, Searching, nothing_left
+from tests.faults.searching import QUICK, Searching, gone, nothing_left, on_a_fifth_of_a_core
 from tests.search.head import short_folder
 from tests.search.session import write_space
 from tests.search.studies import RAN, all_ran
@@ -33,34 +32,6 @@ def cluster() -> Iterator[RayHosts]:
         yield up
 
 
-@contextlib.contextmanager
-def _on_a_fifth_of_a_core(host: Host) -> Generator[None]:
-    """Holds all that runs on a host to 20 % of a core; skips where this user may write no control groups."""
-    mount = Path("/sys/fs/cgroup")
-    first = (mount / "cpu").is_dir()
-    group = (mount / "cpu" if first else mount) / host.name
-    # In slices of 20 ms, shorter than what a probe times once: a fifth of a long one is none where it begins.
-    limits = {"cpu.cfs_period_us": "20000", "cpu.cfs_quota_us": "4000"} if first else {"cpu.max": "4000 20000"}
-    try:
-        if not first:  # version 2, written by its documentation: it has not run on such a machine
-            (mount / "cgroup.subtree_control").write_text("+cpu")
-        group.mkdir()
-        for name, limit in limits.items():
-            (group / name).write_text(limit)
-        for pid in host.pids():
-            (group / "cgroup.procs").write_text(str(pid))
-    except OSError as error:
-        if error.errno not in REFUSED:
-            raise
-        pytest.skip(f"no control group of this kernel can be written: {error}")
-    try:
-        yield
-    finally:
-        host.kill()
-        time.sleep(0.5)
-        group.rmdir()
-
-
 def _two_layouts(cluster: RayHosts, **fields: float) -> str:
     """A space of two layouts of two rungs."""
     return str(write_space(cluster.folder / "two.py", micro_batches=(1, 2), global_batch=8, axes=LAYOUTS, **fields))
@@ -73,14 +44,6 @@ def _in_the_second_rung(cluster: RayHosts, name: str, **fields: float) -> Genera
     with Searching(cluster, _two_layouts(cluster, **fields), *LONG_RUNGS, name=name, environment=QUICK) as search:
         search.wait_for(lambda: len(search.of(RungStart)) > 1)
         yield search
-
-
-def _gone(cluster: RayHosts) -> None:
-    """Waits until the head knows that its only other node is gone."""
-    until_s = time.monotonic() + 600
-    while cluster.num_alive() > 1:
-        assert time.monotonic() < until_s
-        time.sleep(0.5)
 
 
 def _all_of_it_once(search: Searching, before: Sequence[Measured]) -> None:
@@ -131,7 +94,7 @@ def test_a_node_that_is_lost_and_returns_is_used_again(cluster: RayHosts) -> Non
     with _in_the_second_rung(cluster, "back") as search:
         before = search.of(Measured)
         second.kill()
-        _gone(cluster)
+        gone(cluster, 1)
         cluster.start(1)
         assert search.end() == 0, search.said
     nothing_left(cluster)
@@ -156,7 +119,7 @@ def test_a_node_that_does_not_return_ends_the_session_and_is_named(cluster: RayH
         ("done", ""),
         _NOT_BEGUN,
     }
-    _gone(cluster)
+    gone(cluster, 1)
     cluster.start(1)
     with Searching(cluster, "--resume", "gone", name="gone") as search:
         assert search.end() == 0, search.said
@@ -169,7 +132,7 @@ def test_preflight_leaves_out_a_slow_node(cluster: RayHosts) -> None:
     cluster.start(1)
     options = ("--max-trials=1", "--exclude-slow")
     with (
-        _on_a_fifth_of_a_core(second),
+        on_a_fifth_of_a_core(second),
         Searching(cluster, _two_layouts(cluster), *options, name="slow") as search,
     ):
         assert search.end() == 0, search.said

@@ -48,7 +48,7 @@ def space():
     )
     return Space(
         name="{name}",
-        summary="a small model on two CPU workers",
+        summary="a small model on CPU workers",
         recipe=Recipe(
             model=model,
             seq_len={seq_len},
@@ -60,7 +60,7 @@ def space():
         micro_batches={micro_batches},
         refine=False,
         repeats={repeats},
-        num_workers=2,
+        num_workers={num_workers},
         hang_floor_s={hang_floor_s},
         first_step_s={first_step_s},
     )
@@ -79,6 +79,7 @@ def write_space(path: Path, **fields: Any) -> Path:
         "micro_batches": (1, 2),
         "axes": {"engine": ("ddp",)},
         "repeats": 0,
+        "num_workers": 2,
         "hang_floor_s": 60.0,
         "first_step_s": 300.0,
     }

@@ -233,11 +233,6 @@ def test_devices_that_nothing_runs_on(refused: Refused) -> None:
     assert "512 is not a multiple of micro_batch 4 x 3 data-parallel ranks" in refused("gpt2", "--gpus", "3")
 
 
-def test_json_of_a_dry_run(refused: Refused) -> None:
-    said = refused("gpt2", "--dry-run", "--json")
-    assert said == "--json prints what a search found, and --dry-run runs nothing: leave out one of them"
-
-
 def test_studies_in_no_folder(capsys: pytest.CaptureFixture[str]) -> None:
     """As an unset variable of the shell gives it."""
     assert main(["gpt2", "--studies", ""]) == 2

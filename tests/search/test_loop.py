@@ -135,7 +135,7 @@ class TestBudgets:
         assert loop.spending.time_left_s() == 16.0
         backend.run(loop)
         assert backend.order == WHOLE[:2] and loop.spending.time_left_s() == 0
-        assert loop.why_ended == "16 s are over (--time-budget-s)"
+        assert loop.why_ended == "16 s are over (--time-budget)"
 
     def test_device_seconds(self, make: Make, backend: Backend) -> None:
         loop = make(gpu_s=32.0)  # a trial takes 8 s of two devices
@@ -219,7 +219,7 @@ class TestBudgets:
     def test_the_end_names_the_budget_that_is_over(self, make: Make, backend: Backend) -> None:
         loop = make(time_s=16.0, gpu_s=500.0)
         backend.run(loop)
-        assert loop.why_ended == "16 s are over (--time-budget-s)"
+        assert loop.why_ended == "16 s are over (--time-budget)"
 
     @pytest.mark.parametrize(("time_s", "told"), [(16.0, "16 s are over"), (20.0, "the 4 s that are left")])
     def test_a_budget_of_the_space_s_own_says_how_to_lift_it(
@@ -228,7 +228,7 @@ class TestBudgets:
         loop = make(time_s=time_s, of_space=True)
         backend.run(loop)
         assert loop.why_ended.startswith(told)
-        assert "(the space's own budget: --time-budget-s sets another)" in loop.why_ended
+        assert "(the space's own budget: --time-budget sets another)" in loop.why_ended
 
 
 class TestFailures:

@@ -5,7 +5,13 @@ import dataclasses
 import pytest
 
 import search_spaces
+from search_spaces import changes
 from trainers.values.layout import Layout
+
+
+def test_k_stands_for_1024_in_whole_numbers() -> None:
+    (change,) = changes.parse(["seq_len=2k,512,8K"])
+    assert change.values == (2048, 512, 8192)
 
 
 def test_layout_axes_and_ladder_are_replaced() -> None:
@@ -90,6 +96,9 @@ def test_a_recipe_without_a_fixed_accumulation_keeps_its_identity() -> None:
         ("bloom7b", ["zero_stage"], "wants axis=value,value, got 'zero_stage'"),
         ("bloom7b", ["zero_stag=1"], "unknown axis 'zero_stag' in --set; did you mean zero_stage?"),
         ("bloom7b", ["engine=fsdb"], r"engine has no value 'fsdb'; did you mean fsdp\? \(engine takes ddp, fsdp"),
+        ("bloom7b", ["lr=1e-3"], "unknown axis 'lr' in --set; did you mean learning_rate"),
+        ("bloom7b", ["batch_size=8"], "unknown axis 'batch_size' in --set; did you mean global_batch"),
+        ("bloom7b", ["seq_len=2kk"], "seq_len takes whole numbers, got '2kk'"),
         ("bloom7b", ["zero_stage=two"], "zero_stage takes whole numbers, got 'two'"),
         ("bloom7b", ["global_batch=1.5"], "global_batch takes whole numbers, got '1.5'"),
         ("bloom7b", ["seq_len="], "seq_len takes whole numbers, got ''"),

@@ -180,6 +180,15 @@ def test_an_unknown_name_tells_near_ones() -> None:
         search_spaces.load("bloom7")
 
 
+def test_a_model_of_the_hub_gets_the_command_that_downloads_its_config() -> None:
+    command = r"hf download org/Model-8B config.json --local-dir Model-8B, then give Model-8B/config.json"
+    with pytest.raises(ValueError, match=command):
+        search_spaces.load("org/Model-8B")
+    for path in ("folder/space.py", "folder/config.json", "a/b/c", "/org/model", "./model"):
+        with pytest.raises(ValueError, match=r"^(?!.*hf download)"):
+            search_spaces.load(path)
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_config_json_becomes_a_space(name: str, tmp_path: Path) -> None:
     config, num_parameters = CONFIGS[name]

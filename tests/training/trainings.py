@@ -4,6 +4,8 @@ A process of its own, since Ray reads its settings at import. What it ends with 
 """
 
 import json
+import os
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -14,8 +16,8 @@ import psutil
 import platform.train as train  # pyright takes `from platform import` for the standard module
 from platform.cluster.connection import connected
 from platform.cluster.nodes import Place
+from platform.common.signals import interruptible
 from platform.training.ending import summary
-from platform.training.folder import TrainingFolder
 from platform.training.session import opened, train_on
 from tests.search.session import listening
 from tests.training.layout_file import write_layout
@@ -30,7 +32,7 @@ STEPS = 200
 def main(folder: Path) -> None:
     """Plays the trainings one after the other."""
     ended: dict[str, Any] = {}
-    with connected("local", cpu_workers=2) as place:
+    with interruptible(), connected("local", cpu_workers=2) as place:  # as the command does
         sockets: list[tuple[str, str]] = []
         ended["whole"] = beside(listen_after, (folder / "whole", sockets), place, folder, "whole")
         ended["listening"] = sockets
@@ -81,9 +83,9 @@ def kill_worker_after(folder: Path, killed: list[int]) -> None:
 
 
 def stop_after(folder: Path) -> None:
-    """Asks the training to stop, as Ctrl-C does, once step 40 is recorded."""
+    """Sends this process SIGTERM, once step 40 is recorded."""
     _wait_for(folder)
-    TrainingFolder(folder).ask_to_stop()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _wait_for(folder: Path, step: int = 40) -> None:

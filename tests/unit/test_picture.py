@@ -35,7 +35,7 @@ def test_it_shows_all_that_was_run(picture: Any) -> None:
 def test_the_committed_picture_is_of_the_committed_table(picture: Any) -> None:
     with Image.open(picture.PICTURE) as drawn:
         assert drawn.info["Table"] == picture.fingerprint(picture.TABLE), "run scripts/picture.py"
-    page = ROOT / "docs" / "measurements" / "bloom7b.md"
+    page = ROOT / "docs" / "lab" / "2026-11-22.md"
     assert str(picture.PICTURE.relative_to(ROOT / "docs")) in page.read_text()
 
 

@@ -109,6 +109,22 @@ def test_what_is_left_of_a_cluster_takes_its_workers_on_fewer_cores() -> None:
     assert place_of(gpus, cpu_workers=2, driver_ip="10.0.0.1").cluster.num_nodes == 2
 
 
+@pytest.mark.parametrize(
+    ("cpus", "num_workers", "share"),
+    [
+        ((2.0,), 2, 0.9),
+        ((8.0,), 2, 1.0),
+        ((1.0, 1.0, 1.0, 1.0), 4, 0.9),
+        ((1.0, 1.0, 1.0), 4, 0.45),  # 0.7 each would be less than there is, and fit three workers only
+        ((4.0, 1.0), 4, 0.97),
+        ((0.0,), 2, 0.1),
+    ],
+)
+def test_all_workers_without_gpus_fit_on_whole_nodes(cpus: tuple[float, ...], num_workers: int, share: float) -> None:
+    nodes = [dataclasses.replace(_node(), num_cpus=each) for each in cpus]
+    assert place_of(nodes, cpu_workers=num_workers, driver_ip="10.0.0.1").cpus_per_worker == share
+
+
 def test_unlike_gpus_are_refused_by_name() -> None:
     def gpus(number: int = 4, **facts: Any) -> Node:
         return dataclasses.replace(_node(), num_gpus=number, facts={**FACTS, "capability": (9, 0), **facts})

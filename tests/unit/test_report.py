@@ -85,7 +85,7 @@ def _end(exit_code: int, why: str = "") -> End:
 @pytest.mark.parametrize(
     ("end", "told"),
     [
-        (_end(0, "16 s are over (--time-budget-s)"), "Ended: 16 s are over (--time-budget-s)."),
+        (_end(0, "16 s are over (--time-budget)"), "Ended: 16 s are over (--time-budget)."),
         (_end(3, "3 trials in a\nrow failed"), "cluster fault: 3 trials in a row failed"),
         (_end(130), "Interrupted. What was measured is kept; go on with: python -m platform.search --resume one"),
         (_end(1), "Ended with exit code 1."),

@@ -15,7 +15,7 @@ from platform.common import checkout
 from platform.common.errors import InputError
 from platform.loop.budget import Budget
 from platform.search import parse
-from platform.session.dry_run import print_dry_run
+from platform.session.dry_run import show_dry_run
 from platform.session.first_line import check_same, header_of
 from platform.study.history import History
 from platform.study.study import Study
@@ -146,7 +146,7 @@ class TestAConfigurationOnEightDevices:
         plain = [each for each in planned if each.model_parallel == 1]
         for axis, values in (("attention", 2), ("compile", 2), ("loss", 2), ("checkpointing", 2), ("engine", 3)):
             assert len({getattr(each, axis) for each in plain}) == values, axis
-        print_dry_run(subject, Budget(), History())
+        show_dry_run(subject, Budget(), History(), as_object=False)
         said = capsys.readouterr().out
         assert f"{len(planned)} trials with up to" in said
         assert all(f"  would run  {each.label}, micro-batch" in said for each in planned)

@@ -28,7 +28,7 @@ from platform.loop.loop import Loop
 from platform.reports.summary import verdicts
 from platform.search import main, parse
 from platform.session import ending, session
-from platform.session.dry_run import print_dry_run
+from platform.session.dry_run import show_dry_run
 from platform.session.first_line import check_same
 from platform.study.history import History
 from platform.study.study import Study, read
@@ -94,7 +94,7 @@ class TestBudget:
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
         subject = _subject()
-        print_dry_run(subject, Budget(time_s=10.0, of_space=True), History())
+        show_dry_run(subject, Budget(time_s=10.0, of_space=True), History(), as_object=False)
         said = capsys.readouterr().out
         # Three trials of three rungs, a last run of the winner and a reference: 5 starts, 11 rungs of 1.5 s, and a
         # winner's 2 s of windows after a step of at most 5 s.
@@ -102,15 +102,15 @@ class TestBudget:
         assert subject.plan.expected_s(candidates(), CLUSTER, subject.timing, subject.rules) == expected_s
         assert f"{2 * expected_s:.0f} device seconds" in said
         assert "3 trials with up to 9 rungs and up to 2 final runs" in said
-        assert "The budget ends it after 10 s (the space's own budget: --time-budget-s sets another)." in said
-        print_dry_run(subject, Budget(gpu_s=20.0), History())
+        assert "The budget ends it after 10 s (the space's own budget: --time-budget sets another)." in said
+        show_dry_run(subject, Budget(gpu_s=20.0), History(), as_object=False)
         assert "The budget ends it after 10 s (--gpu-s)." in capsys.readouterr().out
 
     def test_a_dry_run_of_a_study_tells_what_is_left_of_it(self, capsys: pytest.CaptureFixture[str]) -> None:
         at = "2026-01-01T00:00:00+00:00"
         ran = [measurement(recipe=RECIPE, on=LAYOUTS[0], micro_batch=each) for each in (1, 2, 4)]
         ran.append(measurement(recipe=RECIPE, on=LAYOUTS[1], micro_batch=1))
-        print_dry_run(_subject(), Budget(), History(Measured(at=at, measurement=each) for each in ran))
+        show_dry_run(_subject(), Budget(), History(Measured(at=at, measurement=each) for each in ran), as_object=False)
         said = capsys.readouterr().out
         assert [f"would run  {each.label}" in said for each in LAYOUTS] == [False, True, True]
         assert f"{LAYOUTS[1].label}, micro-batch 2, 4\n" in said

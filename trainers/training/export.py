@@ -1,5 +1,6 @@
 """A checkpoint as a transformers folder: `from_pretrained` gives the model that was trained."""
 
+import warnings
 from pathlib import Path
 
 import torch
@@ -24,7 +25,9 @@ def export(checkpoint: Path, recipe: Recipe, out: Path, *, dtype: str = "fp32") 
         f"{WEIGHT}/{name}": torch.empty(parameter.shape, dtype=torch.float32)
         for name, parameter in module.named_parameters()
     }
-    read_sharded(weights, storage_reader=FileSystemReader(checkpoint), no_dist=True)
+    with warnings.catch_warnings():  # torch warns of the one process that is asked for
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        read_sharded(weights, storage_reader=FileSystemReader(checkpoint), no_dist=True)
     for key, weight in weights.items():
         path, _, name = key.removeprefix(f"{WEIGHT}/").rpartition(".")
         setattr(module.get_submodule(path), name, torch.nn.Parameter(weight.to(DTYPES[dtype]), requires_grad=False))

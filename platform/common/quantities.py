@@ -1,0 +1,66 @@
+"""Readers of numbers among a command's options: counts such as 100B, durations such as 10m, whole numbers."""
+
+import argparse
+import math
+import re
+from collections.abc import Callable, Mapping
+
+_COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+def positive(text: str) -> float:
+    """Returns a number above 0 that has no unit.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no such number.
+    """
+    return _above_zero(text, {"": 1.0}, "a number above 0")
+
+
+def amount(text: str) -> float:
+    """Returns a number above 0 such as 2e9, 300M or 100B; k, M, B and T stand for thousands to trillions.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no such number.
+    """
+    return _above_zero(text, _COUNTS, "a number above 0, as in 2e9, 300M or 100B")
+
+
+def duration(text: str) -> float:
+    """Returns the seconds of a duration such as 90, 90s, 10m, 1.5h or 2d.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no such duration.
+    """
+    return _above_zero(text, _SECONDS, "a duration above 0, as in 90 (seconds), 10m, 1.5h or 2d")
+
+
+def whole_number(least: int) -> Callable[[str], int]:
+    """Returns what reads an option as a whole number of at least `least`, such as 2000, 2e9 or 2B."""
+
+    def read(text: str) -> int:
+        value = _value(text, _COUNTS)
+        if value == value // 1 and least <= value <= 2**62:
+            return int(text) if text.isdecimal() else int(value)
+        wanted = f"must be a whole number of at least {least}, as in 2000, 2e9 or 2B"
+        raise argparse.ArgumentTypeError(f"{wanted}, got {text!r}")
+
+    return read
+
+
+def _above_zero(text: str, units: Mapping[str, float], wanted: str) -> float:
+    value = _value(text, units)
+    if value > 0 and math.isfinite(value):
+        return value
+    raise argparse.ArgumentTypeError(f"must be {wanted}, got {text!r}")
+
+
+def _value(text: str, units: Mapping[str, float]) -> float:
+    """Returns the number in these units; NaN where the text is none."""
+    match = _NUMBER.fullmatch(text)
+    if match is None or match[2].lower() not in units:
+        return math.nan
+    # Of digits alone, so that 0.1 thousand is 100 and not a double beside it.
+    return float(f"{float(match[1]) * units[match[2].lower()]:.15g}")

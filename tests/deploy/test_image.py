@@ -1,0 +1,128 @@
+"""The image, built of the Dockerfile by buildah, and a search in it. Its base is a Debian from debootstrap that stands
+in for the real one, which comes from a registry.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests import needs
+from tests.search.session import ROOT, write_space
+
+pytestmark = [pytest.mark.search, pytest.mark.heavy, pytest.mark.timeout(7200)]
+RELEASE = "bookworm"
+PACKAGES = "ca-certificates,python3,python3-dev,python3-venv"
+"""What the real base has too: Python 3.11 with its headers, and certificates."""
+CERTIFICATES = "etc/ssl/certs/ca-certificates.crt"
+OPTIONS = ["--name=tiny", "--auto-resume", "--repeats=0", "--steps=3"]
+
+
+def _pip_settings() -> dict[str, str]:
+    """Where this machine's pip looks for packages."""
+    done = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True)
+    return dict(re.findall(r"^global\.([\w-]+)='(.*)'$", done.stdout, re.MULTILINE))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Built:
+    """The image, in a store of the test's."""
+
+    buildah: Sequence[str]
+    name: str = "layout-search"
+
+    def entrypoint(self) -> list[str]:
+        """Returns the command that `docker run` would run."""
+        done = _checked([*self.buildah, "inspect", "--type", "image", self.name])
+        return json.loads(done)["OCIv1"]["config"]["Entrypoint"]
+
+    def run(self, command: Sequence[str], *volumes: str) -> subprocess.CompletedProcess[str]:
+        """Runs a command in a new container of it."""
+        container = _checked([*self.buildah, "from", self.name]).strip()
+        try:
+            mounts = [f"--volume={each}" for each in volumes]
+            return subprocess.run(
+                [*self.buildah, "run", "--isolation=chroot", *mounts, container, "--", *command],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=1800,
+                check=False,
+            )
+        finally:
+            _checked([*self.buildah, "rm", container])
+
+
+def _checked(command: Sequence[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def image() -> Iterator[Built]:
+    """The image on the stand-in; base, store and containers are gone afterwards."""
+    buildah, debootstrap = needs.tools(["buildah", "debootstrap"], "buildah debootstrap")
+    if os.getuid():
+        pytest.skip("debootstrap must be run by root")
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="image", dir="/var/tmp")))
+        own = [buildah, f"--root={folder}/root", f"--runroot={folder}/run"]
+        stack.callback(subprocess.run, [*own, "rmi", "--all", "--force"], capture_output=True, check=False)
+        stack.callback(subprocess.run, [*own, "rm", "--all"], capture_output=True, check=False)
+        base = folder / "base"
+        _checked([debootstrap, "--variant=minbase", f"--include={PACKAGES}", RELEASE, str(base)])
+        # Packages come from where this machine takes them.
+        settings = _pip_settings()
+        (base / "etc" / "pip.conf").write_text(
+            "\n".join(["[global]", *(f"{name} = {value}" for name, value in settings.items())]) + "\n"
+        )
+        shutil.copy(Path("/", CERTIFICATES), base / CERTIFICATES)
+        folders = {re.sub("^file://", "", each) for value in settings.values() for each in value.split()}
+        mounts = [f"--volume={each}:{each}:ro" for each in sorted(folders) if Path(each).is_dir()]
+        container = _checked([*own, "from", "scratch"]).strip()
+        _checked([*own, "add", "--quiet", container, str(base), "/"])
+        _checked([*own, "commit", "--quiet", "--rm", container, "localhost/base"])
+        shutil.rmtree(base)
+        made = Built(buildah=own)
+        file = ROOT / "deploy" / "docker" / "Dockerfile"
+        command = [*own, "build", "--isolation=chroot", "--format=docker", f"--ignorefile={file}.dockerignore", *mounts]
+        _checked([*command, "--build-arg=BASE=localhost/base", f"--file={file}", f"--tag={made.name}", str(ROOT)])
+        yield made
+
+
+def test_the_image_s_command_is_the_search(image: Built) -> None:
+    done = image.run([*image.entrypoint(), "--help"])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: python -m platform.search")
+
+
+def test_no_cuda_lies_beside_torch_s_own(image: Built) -> None:
+    done = image.run(["find", "/", "-xdev", "-name", "libcud*", "-not", "-path", "/opt/venv/*"])
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_a_search_writes_its_study_on_the_mounted_folder_and_the_same_command_goes_on(
+    image: Built, tmp_path: Path
+) -> None:
+    studies, spaces = tmp_path / "studies", tmp_path / "spaces"
+    studies.mkdir()
+    spaces.mkdir()
+    write_space(spaces / "tiny.py", micro_batches=(1,))
+    command = [*image.entrypoint(), "/spaces/tiny.py", *OPTIONS]
+    volumes = (f"{studies}:/studies", f"{spaces}:/spaces:ro")
+    first = image.run(command, *volumes)
+    assert first.returncode == 0 and "Fastest" in first.stdout, first.stdout + first.stderr
+    assert json.loads((studies / "tiny" / "layout.json").read_text())
+    assert (studies / "mlflow.db").exists()
+    second = image.run(command, *volumes)
+    assert second.returncode == 0 and "Kept 1 measurement" in second.stderr, second.stdout + second.stderr
