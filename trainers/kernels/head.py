@@ -44,8 +44,8 @@ class Inputs:
 def causal_lm_loss(logits: torch.Tensor, labels: torch.Tensor, num_labels: torch.Tensor | None = None) -> torch.Tensor:
     """Mean cross-entropy in nats over all positions, in fp32 whatever the logits' type.
 
-    `logits` is [batch, seq_len, vocab], `labels` int64 [batch, seq_len], already shifted by one. With `num_labels` it is the
-    sum over the labels that are not `IGNORED`, divided by that number.
+    `logits` is [batch, seq_len, vocab], `labels` int64 [batch, seq_len], already shifted by one. With `num_labels`
+    it is the sum over the labels that are not `IGNORED`, divided by that number.
     """
     rows = logits.float().flatten(0, 1)
     if num_labels is None:
