@@ -95,9 +95,9 @@ def product() -> list[MeshCase]:
         ranks = WORLD_SIZE
         for degree in split.values():
             ranks //= degree
-        data = {"dp_replicate" if engine is _DDP else "dp_shard": ranks}
+        data: dict[str, Any] = {"dp_replicate" if engine is _DDP else "dp_shard": ranks}
         loss = ("plain", "chunked")[place % 2]
-        case = _case(name, mask, **engine, **data, **split, attention=attention, loss=loss)
+        case = _case(name, mask, **engine, **{**data, **split, "attention": attention, "loss": loss})
         if standing_refusal(case.recipe, case.layout, WORLD_SIZE) is None:
             found.append(case)
     return found

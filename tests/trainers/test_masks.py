@@ -224,7 +224,8 @@ class TestCosts:
     ],
 )
 def test_what_a_mask_cannot_run_with_is_refused(recipe: Recipe, layout: dict[str, Any], sentence: str) -> None:
-    assert sentence in (standing_refusal(recipe, Layout(**{"engine": "ddp", **layout}), 1) or "")
+    chosen: dict[str, Any] = {"engine": "ddp", **layout}
+    assert sentence in (standing_refusal(recipe, Layout(**chosen), 1) or "")
     assert standing_refusal(dataclasses.replace(DOCUMENT, model=MISTRAL), Layout(engine="ddp"), 1) is None
 
 
