@@ -17,8 +17,9 @@ import platform.searchers as searchers  # pyright takes `from platform import` f
 from platform.cluster.nodes import Place
 from platform.cost_model.predict import predict
 from platform.search import parse
-from platform.study.history import History, key_of
+from platform.study.history import History
 from platform.study.journal import Tail
+from platform.study.keys import key_of
 from platform.subject.planning import TRIAL_S
 from platform.subject.request import read_request
 from platform.subject.subject import subject_of

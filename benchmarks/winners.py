@@ -11,7 +11,7 @@ from typing import Any
 
 from platform.finals.result import Result
 from platform.reports.files import read_layout
-from platform.reports.summary import as_json
+from platform.reports.json_report import as_json
 from platform.study.folder import default_folder
 from platform.study.study import is_study, read
 from search_spaces.space import Point, Space

@@ -46,6 +46,13 @@ def parser() -> argparse.ArgumentParser:
     made = Parser(
         prog="python -m platform.plan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    _add_subject(made)
+    _add_questions(made)
+    return made
+
+
+def _add_subject(made: argparse.ArgumentParser) -> None:
+    """Adds what is planned: model, cluster, software."""
     made.add_argument("space", metavar="SPACE", help="a space's name, its file, or a model's config.json")
     made.add_argument(
         "--cluster",
@@ -80,6 +87,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--learn-from", metavar="STUDY", type=Path, help="correct predictions by what a study of the model measured"
     )
+
+
+def _add_questions(made: argparse.ArgumentParser) -> None:
+    """Adds what is asked of it, and how the answer is shown."""
     made.add_argument("--top", metavar="N", type=int, default=10, help="layouts to show (default 10)")
     made.add_argument("--device-memory-gib", metavar="GIB", type=float, help="memory cap of a device")
     made.add_argument("--gpus", metavar="COUNTS", help="days against devices: 2..3072 or 4,8,16")
@@ -93,7 +104,6 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--batch-rampup", metavar="PHASES", help="nodes and micro-batch a phase: 32,64,128 or 32:8,64:16")
     made.add_argument("--json", action="store_true", help="print one JSON object in place of tables")
-    return made
 
 
 def parse(arguments: Sequence[str] | None = None) -> PlanOptions:

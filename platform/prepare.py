@@ -15,9 +15,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from platform.common.errors import ClusterError, InputError, Parser, one_line
-from platform.common.say import say
-from platform.common.signals import INTERRUPTED, exit_with, interruptible
+from platform.common.command import exit_code_of_resumable
+from platform.common.errors import InputError, Parser
+from platform.common.signals import exit_with
 from platform.preparing.run import Request, prepare
 from trainers.values.codec import to_json
 
@@ -45,17 +45,13 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    try:
-        options = parser().parse_args(argv)
-        request = _request(options)
-        with interruptible():
-            index = prepare(request)
-    except (InputError, ClusterError) as error:
-        say(f"error: {one_line(error)}")
-        return error.exit_code
-    except KeyboardInterrupt:
-        say("Interrupted: the same command goes on.")
-        return INTERRUPTED
+    return exit_code_of_resumable(lambda: _run(argv))
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    options = parser().parse_args(argv)
+    request = _request(options)
+    index = prepare(request)
     if options.json:
         print(json.dumps(to_json(index), indent=2))
     else:

@@ -9,7 +9,6 @@ Exit codes: 0, 2 bad input, 3 the cluster is at fault.
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,8 @@ from pathlib import Path
 from rich.console import Console
 
 from platform.cluster import connection as clusters
-from platform.common.errors import ClusterError, InputError, Parser, one_line
+from platform.common.command import exit_code_of
+from platform.common.errors import Parser
 from platform.common.signals import exit_with
 from platform.probing import store
 from platform.probing.run import measure
@@ -42,19 +42,16 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
+    return exit_code_of(lambda: _run(argv))
+
+
+def _run(argv: Sequence[str] | None) -> int:
     began_s = time.monotonic()
-    try:
-        options = parser().parse_args(argv)
-        studies = user_path(options.studies)
-        with clusters.connected(options.address) as place:
-            probe = measure(place, began_s)
-        path = store.write(studies, probe)
-    except InputError as error:
-        print(f"error: {one_line(error)}", file=sys.stderr)
-        return InputError.exit_code
-    except ClusterError as error:
-        print(f"cluster fault: {one_line(error)}", file=sys.stderr)
-        return ClusterError.exit_code
+    options = parser().parse_args(argv)
+    studies = user_path(options.studies)
+    with clusters.connected(options.address) as place:
+        probe = measure(place, began_s)
+    path = store.write(studies, probe)
     if options.json:
         print(json.dumps(to_object(probe, path), indent=1))
     else:

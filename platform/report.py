@@ -21,10 +21,12 @@ from platform.common.signals import exit_with
 from platform.finals.result import Result
 from platform.mirror.mirror import Mirror
 from platform.mirror.uri import check_uri, report_uri
-from platform.reports.difference import chosen, difference, sentences
+from platform.reports.difference import chosen, difference
+from platform.reports.difference_words import sentences
 from platform.reports.html.page import write_page
+from platform.reports.json_report import as_json, finite
 from platform.reports.show import show
-from platform.reports.summary import as_json, finite, verdicts
+from platform.reports.summary import verdicts
 from platform.reports.table import to_rows, write_csv
 from platform.session import ending, scaling
 from platform.session.replanned import with_plan

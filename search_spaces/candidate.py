@@ -1,13 +1,23 @@
 """`Candidate`: one (recipe, layout) of a space with its ladder, and `Rejected`: one that cannot run."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from search_spaces.degrees import reason_against
 from trainers.values.batch import BatchPoint
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """One experiment with a name: changes to the space's recipe and layout, and a single micro-batch."""
+
+    name: str
+    micro_batch: int
+    recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    layout: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,13 +2,47 @@
 
 import typing
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from search_spaces.candidate import Point
 from search_spaces.changes import near
 from trainers.engines import rules_of
 from trainers.values.codec import shortened
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
+
+if TYPE_CHECKING:
+    from search_spaces.space import Space
+
+
+def check_types(space: "Space") -> None:
+    """That the fields of `space` have their types: it may be a file that no type checker has read.
+
+    Raises:
+        ValueError: one has another.
+    """
+    name = f"space {space.name}"
+    check_axes(space.axes, of=name)
+    check_axes(space.model_parallel, of=f"the model-parallel part of {name}")
+    for field, kind in (("micro_batches", int), ("further_recipes", Recipe), ("points", Point)):
+        values = getattr(space, field)
+        if not isinstance(values, tuple):
+            raise ValueError(f"{field} of {name} must be a tuple, as in ({shortened(values)},), got no tuple")
+        if wrong := [each for each in values if type(each) is not kind]:  # type: ignore[reportUnknownVariableType]
+            raise ValueError(f"{field} of {name} must hold {kind.__name__} values, got {shortened(wrong[0])}")
+    for recipe in space.recipes:
+        check_recipe(recipe, of=name)
+    for field in ("tokens", "hang_floor_s", "first_step_s"):
+        check_number(getattr(space, field), of=f"{field} of {name}")
+    for field in ("device_memory_gib", "time_budget_s"):
+        check_number(getattr(space, field), of=f"{field} of {name}", optional=True)
+    check_number(space.num_workers, of=f"num_workers of {name}", whole=True, optional=True)
+    check_number(space.repeats, of=f"repeats of {name}", whole=True)
+    for point in space.points:
+        of = f"point {shortened(point.name)} of {name}"
+        check_fields(point.layout, Layout, of=of)
+        check_fields(point.recipe, Recipe, of=of)
+        check_number(point.micro_batch, of=f"micro_batch of {of}", whole=True)
 
 
 def check_axes(axes: Any, *, of: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainers.engines import imported_rules
+from trainers.engines.axes import fewest_shards
 from trainers.mesh.division import division_refusals
 from trainers.mesh.stages import pipeline_refusals
 from trainers.values.layout import Layout
@@ -78,8 +79,8 @@ def refilled(layout: Layout, num_devices: int) -> Layout:
 
 
 def fewest_devices(values: Mapping[str, Any]) -> int:
-    """The smallest number of devices on which the degrees named in `values` can stand, twice the ranks of `reshard`."""
-    named = {"dp_shard": 2 * values.get("reshard", 0), **values}
+    """The smallest number of devices on which the degrees named in `values`, and axes that want shards, can stand."""
+    named = {"dp_shard": fewest_shards(values), **values}
     return math.prod(max(1, named.get(axis, 1)) for axis in ("dp_replicate", "dp_shard", "tp", "pp", "cp"))
 
 

@@ -5,27 +5,16 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from search_spaces.candidate import Candidate, Rejected, joined, ladder_of
+from search_spaces.candidate import Candidate, Point, Rejected, joined, ladder_of
 from search_spaces.changes import GRAD_ACCUM, MICRO_BATCH, Change, near, parse
-from search_spaces.checks import check_axes, check_fields, check_number, check_recipe
+from search_spaces.checks import check_types
 from search_spaces.degrees import fewest_devices, fill, splits_model
-from trainers.values.codec import shortened
-from trainers.values.layout import Layout
+from search_spaces.reasons import Reasons
 from trainers.values.recipe import Recipe
 
 _MANY_DEVICES = 128
 _ON_MANY: Mapping[str, tuple[Any, ...]] = {"pp": (16, 32), "virtual": (4, 8), "checkpointing": ("selective",)}
 """Values that a plan for so many devices adds to those that split the model."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Point:
-    """One experiment with a name: changes to the space's recipe and layout, and a single micro-batch."""
-
-    name: str
-    micro_batch: int
-    recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
-    layout: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +69,7 @@ class Space:
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):  # type: ignore[reportUnnecessaryIsInstance]
             raise ValueError("a space needs a name")
-        self._check_types()
+        check_types(self)
         wrong = [value for value in self.micro_batches if value < 1]
         if wrong or not (self.micro_batches or self.points):
             raise ValueError(f"space {self.name} wants micro-batches of at least 1, got {wrong or 'none'}")
@@ -98,32 +87,7 @@ class Space:
         if many:
             raise ValueError(f"space {self.name} has named points: one value each for {', '.join(many)}")
         if "engine" not in self.axes and not (self.points and all("engine" in point.layout for point in self.points)):
-            raise ValueError(f"space {self.name} names no engine: give axes an 'engine', such as ('fsdp', 'ddp')")
-
-    def _check_types(self) -> None:
-        """Refuses values of other types: a space may be a file that nobody's type checker has read."""
-        name = f"space {self.name}"
-        check_axes(self.axes, of=name)
-        check_axes(self.model_parallel, of=f"the model-parallel part of {name}")
-        for field, kind in (("micro_batches", int), ("further_recipes", Recipe), ("points", Point)):
-            values = getattr(self, field)
-            if not isinstance(values, tuple):
-                raise ValueError(f"{field} of {name} must be a tuple, as in ({shortened(values)},), got no tuple")
-            if wrong := [each for each in values if type(each) is not kind]:  # type: ignore[reportUnknownVariableType]
-                raise ValueError(f"{field} of {name} must hold {kind.__name__} values, got {shortened(wrong[0])}")
-        for recipe in self.recipes:
-            check_recipe(recipe, of=name)
-        for field in ("tokens", "hang_floor_s", "first_step_s"):
-            check_number(getattr(self, field), of=f"{field} of {name}")
-        for field in ("device_memory_gib", "time_budget_s"):
-            check_number(getattr(self, field), of=f"{field} of {name}", optional=True)
-        check_number(self.num_workers, of=f"num_workers of {name}", whole=True, optional=True)
-        check_number(self.repeats, of=f"repeats of {name}", whole=True)
-        for point in self.points:
-            of = f"point {shortened(point.name)} of {name}"
-            check_fields(point.layout, Layout, of=of)
-            check_fields(point.recipe, Recipe, of=of)
-            check_number(point.micro_batch, of=f"micro_batch of {of}", whole=True)
+            raise ValueError(f"space {self.name} names no engine: give axes an 'engine', such as ('fsdp',)")
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:
@@ -146,7 +110,7 @@ class Space:
             raise ValueError(f"space {self.name} takes {wanted} devices, there are {num_devices}")
         found: dict[str, Candidate] = {}
         rejected: list[Rejected] = []
-        against = _Reasons()
+        against = Reasons()
         seen: set[str] = set()
         asks_to_split = bool(self.points) or any(axis in self.axes for axis in ("tp", "pp", "cp"))
         for recipe, values, micro_batches, name in self.combinations(wanted):
@@ -250,7 +214,7 @@ class Space:
     def _check(self, asked: Sequence[Change]) -> None:
         """Every value asked for must be able to run somewhere: on the fewest devices that its degrees allow."""
         unproven = {(change.axis, value) for change in asked for value in change.values}
-        against: dict[tuple[str, Any], _Reasons] = {}
+        against: dict[tuple[str, Any], Reasons] = {}
         for recipe, values, micro_batches, _ in self.combinations():
             if not unproven:
                 return
@@ -266,7 +230,7 @@ class Space:
                 if not meaningless and reason is None:
                     unproven.difference_update(own)
                 for each in own:
-                    against.setdefault(each, _Reasons()).add(rejected=reason or "", meaningless=meaningless)
+                    against.setdefault(each, Reasons()).add(rejected=reason or "", meaningless=meaningless)
         for change in asked:
             for value in change.values:
                 told = against.get((change.axis, value))
@@ -298,25 +262,6 @@ def _product(axes: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
     """Every combination of these axes' values, the first axis varying slowest."""
     for values in itertools.product(*axes.values()):
         yield dict(zip(axes, values, strict=True))
-
-
-class _Reasons:
-    """Why nothing can run: reasons of real layouts first, of combinations that mean nothing only without them."""
-
-    def __init__(self) -> None:
-        self._rejected: dict[str, None] = {}
-        self._meaningless: dict[str, None] = {}
-
-    def add(self, *, rejected: str = "", meaningless: str = "") -> None:
-        """Keeps each of the two unless it is empty or known."""
-        for text, kept in ((rejected, self._rejected), (meaningless, self._meaningless)):
-            if text:
-                kept[text] = None
-
-    @property
-    def text(self) -> str:
-        """Up to three reasons in one line."""
-        return "; ".join(list(self._rejected or self._meaningless)[:3])
 
 
 def _fixed(point: Point) -> set[str]:

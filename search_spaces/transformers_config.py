@@ -26,17 +26,7 @@ def space_of_config(path: Path) -> Space:
     name = path.stem if path.name != "config.json" else path.absolute().parent.name or "model"
     config = _read(path)
     model = ModelSpec.from_config(config, name=name)
-    length, batch = _stated(config, "seq_length", name), _stated(config, "global_batch_size", name)
-    seq_len, global_batch = length or min(_SEQ_LEN, model.max_positions or _SEQ_LEN), batch or _GLOBAL_BATCH
-    by_default = [
-        f"{axis} {value}"
-        for axis, value, is_default in (
-            ("seq_len", seq_len, not length),
-            ("global_batch", global_batch, not batch),
-        )
-        if is_default
-    ]
-    remark = f"; {' and '.join(by_default)} by default: change with --set" if by_default else ""
+    seq_len, global_batch, remark = _lengths(config, model)
     # ALiBi and windows are a bias and a mask to sdpa, which then has no FlashAttention; FlexAttention has both for next
     # to nothing, and skips what no query sees.
     fused = "flex" if model.position == "alibi" or model.window else "sdpa"
@@ -72,6 +62,16 @@ def space_of_config(path: Path) -> Space:
 
 _SEQ_LEN, _GLOBAL_BATCH = 2048, 512
 """What is searched where a configuration does not state it."""
+
+
+def _lengths(config: dict[str, Any], model: ModelSpec) -> tuple[int, int, str]:
+    """Sequence length and global batch, and for the summary which of them the configuration does not state."""
+    length, batch = _stated(config, "seq_length", model.name), _stated(config, "global_batch_size", model.name)
+    seq_len, global_batch = length or min(_SEQ_LEN, model.max_positions or _SEQ_LEN), batch or _GLOBAL_BATCH
+    by_default = [] if length else [f"seq_len {seq_len}"]
+    by_default += [] if batch else [f"global_batch {global_batch}"]
+    remark = f"; {' and '.join(by_default)} by default: change with --set" if by_default else ""
+    return seq_len, global_batch, remark
 
 
 def _stated(config: dict[str, Any], key: str, name: str) -> int:

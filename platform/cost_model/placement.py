@@ -21,7 +21,7 @@ def misplaced(recipe: Recipe, layout: Layout, cluster: ClusterSpec) -> str:
         ("tp does not divide the vocabulary", model.vocab_size % layout.tp),
         (
             "DeepSpeed's stages 2 and 3 under a pipeline",
-            layout.pp > 1 and layout.zero_stage > 1 and not layout.rules.axes.get("virtual"),
+            layout.pp > 1 and layout.zero_stage > 1 and not layout.rules.stages_with("virtual"),
         ),
     )
     return next((reason for reason, holds in reasons if holds), "")

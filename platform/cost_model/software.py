@@ -13,10 +13,12 @@ from platform.cost_model.mesh import STAGE_COLUMNS
 from platform.cost_model.published import modules_of, stack_features
 from platform.cost_model.rows import NEEDED, Row
 from platform.cost_model.stacks import STAGES, THIS_PROJECT, data_parallelism_of, fact
+from trainers.values.axes import axes_of, defaults_of
 from trainers.values.batch import BatchPoint
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
 
+_OF_THE_STACK = {name: defaults_of(Layout)[name] for name, each in axes_of(Layout).items() if each.of_the_stack}
 Point = tuple[Recipe, Layout, BatchPoint]
 
 
@@ -64,8 +66,7 @@ def _columns(points: Sequence[Point], row: Row, cluster: ClusterSpec) -> Columns
     recipe, tp = points[0][0], float(row["tp"])
     work = dataclasses.replace(Workload.of(recipe), modules=modules_of(row))
     engine = data_parallelism_of(row)
-    # How it communicates beside its computing is its stack's.
-    given = {"engine": engine, "overlap": "default"}
+    given = {"engine": engine, **_OF_THE_STACK}
     layouts = [{name: getattr(layout, name) for name in AXES} | given for _, layout, _ in points]
     return features(
         work,

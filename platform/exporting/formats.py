@@ -15,7 +15,7 @@ from platform.study.replace import replacing
 from platform.training.folder import TrainingFolder
 from trainers import data, engines
 from trainers.data import INCLUDED_TEXT, ParquetTokens
-from trainers.values.recipe import INCLUDED
+from trainers.values.recipe import INCLUDED, Recipe
 from trainers.values.training import Plan
 
 Device = Literal["cuda", "cpu"]
@@ -72,20 +72,37 @@ def write_accelerate(plan: Plan, out: Path, device: Device) -> list[str]:
     Raises:
         InputError: the layout cannot be one of accelerate's, or not on that device.
     """
-    layout, recipe = plan.phases[0].layout, plan.recipe
+    layout = plan.phases[0].layout
     _check(plan, "accelerate")
     if device == "cpu" and layout.zero_stage:
         raise InputError(
             f"accelerate shards on GPUs alone, got {layout.rules.title} with --device cpu: export it --to torchrun"
         )
     limits = _write_plain(plan, out, "accelerate")
+    _write(out / "accelerate.yaml", yaml.safe_dump(_accelerate_config(plan, device), sort_keys=False))
+    _write_json(out / "training_arguments.json", _training_arguments(plan, device))
+    about = "Trains with transformers' Trainer, laid out by accelerate."
+    if device == "cpu":  # `accelerate launch` starts several CPU processes by MPI alone
+        _write_launch(out, about, limits, _PLAIN.format(ranks=layout.world_size))
+    else:
+        _write_launch(out, about, limits, _ACCELERATE.format(), alone='""', several=_OF_ACCELERATE)
+    return limits
+
+
+def _half(recipe: Recipe) -> str:
+    """The 16-bit precision of the products over fp32 states; empty for any other."""
     half = recipe.compute_precision if recipe.state_precision == "fp32" else ""
+    return half if half in ("bf16", "fp16") else ""
+
+
+def _accelerate_config(plan: Plan, device: Device) -> dict[str, Any]:
+    layout = plan.phases[0].layout
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "MULTI_CPU" if device == "cpu" else "FSDP" if layout.zero_stage else "MULTI_GPU",
         "machine_rank": 0,
         "main_training_function": "main",
-        "mixed_precision": half if half in ("bf16", "fp16") else "no",
+        "mixed_precision": _half(plan.recipe) or "no",
         "num_machines": 1,
         "num_processes": layout.world_size,
         "use_cpu": device == "cpu",
@@ -99,7 +116,12 @@ def write_accelerate(plan: Plan, out: Path, device: Device) -> list[str]:
             "fsdp_activation_checkpointing": layout.checkpointing != "none",
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         }
-    batch = plan.phases[0].batch
+    return config
+
+
+def _training_arguments(plan: Plan, device: Device) -> dict[str, Any]:
+    layout, recipe, batch, half = plan.phases[0].layout, plan.recipe, plan.phases[0].batch, _half(plan.recipe)
+    checkpoints = layout.checkpointing != "none" and not layout.zero_stage
     arguments: dict[str, Any] = {
         "per_device_train_batch_size": batch.micro_batch,
         "gradient_accumulation_steps": batch.grad_accum,
@@ -107,7 +129,7 @@ def write_accelerate(plan: Plan, out: Path, device: Device) -> list[str]:
         "max_grad_norm": recipe.grad_clip,
         "bf16": half == "bf16",
         "fp16": half == "fp16",
-        "gradient_checkpointing": layout.checkpointing != "none" and not layout.zero_stage,
+        "gradient_checkpointing": checkpoints,
         "torch_compile": layout.compile == "model",
         "accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": layout.grad_sync == "every"}},
         "train_sampling_strategy": "sequential",
@@ -121,16 +143,9 @@ def write_accelerate(plan: Plan, out: Path, device: Device) -> list[str]:
     }
     if layout.bucket_mib and not layout.zero_stage:
         arguments["ddp_bucket_cap_mb"] = layout.bucket_mib
-    if arguments["gradient_checkpointing"]:
+    if checkpoints:
         arguments["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
-    _write(out / "accelerate.yaml", yaml.safe_dump(config, sort_keys=False))
-    _write_json(out / "training_arguments.json", arguments)
-    about = "Trains with transformers' Trainer, laid out by accelerate."
-    if device == "cpu":  # `accelerate launch` starts several CPU processes by MPI alone
-        _write_launch(out, about, limits, _PLAIN.format(ranks=layout.world_size))
-    else:
-        _write_launch(out, about, limits, _ACCELERATE.format(), alone='""', several=_OF_ACCELERATE)
-    return limits
+    return arguments
 
 
 def write_deepspeed(plan: Plan, out: Path) -> list[str]:

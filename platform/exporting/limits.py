@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from trainers.architectures import architecture_of
+from trainers.engines.axes import axes_of_engine
 from trainers.values.axes import axes_of
 from trainers.values.layout import Layout
 from trainers.values.training import Plan
@@ -16,11 +17,9 @@ _IN_ITS_PLACE = {
     "compile": "nothing is compiled",
     "checkpointing": "every block is checkpointed, which takes more time",
     "offload": "nothing lies in host memory",
-    "reshard": "parameters are spread over all shards",
-    "prefetch": "accelerate's own prefetching",
     "bucket_mib": "buckets of the program's own size",
 }
-"""Axis -> what runs where the program cannot do it."""
+"""Axis of all engines -> what runs where the program cannot do it."""
 
 
 def refusal(plan: Plan, program: Program) -> str | None:
@@ -55,12 +54,15 @@ def not_carried(plan: Plan, program: Program) -> Iterator[str]:
     """A line for each thing that the program does otherwise, with what it does in its place."""
     layout, recipe = plan.phases[0].layout, plan.recipe
     carried = _carried(layout, program)
+    in_its_place = _IN_ITS_PLACE | {
+        name: axis.elsewhere for name, axis in axes_of_engine(layout.engine).items() if axis.elsewhere
+    }
     for name, declared in axes_of(Layout).items():
         if name == "attention":
             if (nearest := attention_name(plan)) != layout.attention:
                 yield f"{layout.attention} attention: {_IN_ITS_PLACE[name].format(attention=nearest)} in its place"
-        elif layout.is_set(name) and name in _IN_ITS_PLACE and name not in carried:
-            yield f"{declared.words(getattr(layout, name))}: {_IN_ITS_PLACE[name]}"
+        elif layout.is_set(name) and name in in_its_place and name not in carried:
+            yield f"{declared.words(getattr(layout, name))}: {in_its_place[name]}"
     if recipe.compression != "none":
         yield f"{recipe.compression} compression: gradients are exchanged whole, which is another recipe"
     half = recipe.compute_precision in ("bf16", "fp16")
@@ -77,6 +79,6 @@ def _carried(layout: Layout, program: Program) -> set[str]:
     """Axes of which the program does what the layout says."""
     found = {"grad_sync"} | ({"checkpointing"} if layout.checkpointing == "full" else set())
     if program == "deepspeed":
-        return found | {"offload", "bucket_mib", "prefetch", "overlap"}
+        return found | {"offload", "bucket_mib"}
     found |= {"bucket_mib"} | ({"compile"} if layout.compile == "model" else set())
     return found | ({"offload"} if layout.offload == "all" else set())

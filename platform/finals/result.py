@@ -11,7 +11,8 @@ from platform.finals.contenders import contenders_of, unresolved_of
 from platform.finals.coverage import Coverage, coverage
 from platform.finals.gate import Verdict, verdict_on
 from platform.finals.ranking import Comparison, PointRuns, comparisons, points, rank, speed_of, winner
-from platform.study.history import History, by_recipe
+from platform.study.history import History
+from platform.study.keys import by_recipe
 from trainers.values.journal import GateCurves, Profile, StudyHeader
 from trainers.values.layout import Layout
 from trainers.values.measurement import Measurement, Outcome

@@ -7,7 +7,7 @@ from platform.finals.ranking import winner
 from platform.loop.jobs import Settings, make_job, misfits_of_layout
 from platform.loop.log import Log
 from platform.searchers import RungSearcher, Searcher
-from platform.study.history import key_of
+from platform.study.keys import key_of
 from search_spaces.candidate import Candidate
 from trainers.values.batch import BatchPoint
 from trainers.values.measurement import Measurement, Outcome

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from platform.common.text import count, figure
 from platform.finals.result import RecipeResult, Result
+from platform.reports.console import as_text, console
 from platform.reports.summary import days_of
-from platform.reports.terminal import as_text, console
 from trainers.values.measurement import Outcome
 from trainers.values.recipe import Recipe
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from platform.common.text import figure, plural
 from platform.finals.result import RecipeResult, Result
 from platform.reports.accumulations import why_no_winner
-from platform.reports.terminal import STYLES, as_text, console
+from platform.reports.console import STYLES, as_text, console
 from trainers.values.layout import Layout
 from trainers.values.measurement import Measurement, Outcome
 from trainers.values.recipe import Recipe

@@ -7,43 +7,21 @@ import contextlib
 import dataclasses
 import itertools
 import math
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from platform.common.errors import InputError
-from platform.common.text import figure
 from platform.reports.forecast import Forecaster
+from platform.reports.surroundings import Change, surroundings
 from trainers.values.batch import BatchPoint
-from trainers.values.codec import to_json
 from trainers.values.journal import StudyHeader
 from trainers.values.layout import Layout
 from trainers.values.measurement import Measurement, Outcome
 from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
 
-_NOTED = 0.002
+NOTED = 0.002
 """Share of a step below which a part of it is not named."""
-_MACHINE: tuple[tuple[str, Callable[[Measurement], Sequence[float]], str], ...] = (
-    ("clock of the slowest GPU", lambda each: each.sm_clock_mhz, " MHz"),
-    ("power of all GPUs", lambda each: each.power_w, " W"),
-    ("processors taken by other processes", lambda each: each.others_busy_pct, " %"),
-    ("steal time", lambda each: each.steal_pct, " %"),
-    ("clock of the processors", lambda each: each.cpu_clock_mhz, " MHz"),
-)
-"""What was recorded of the machine: its name, its values in a measurement, their unit."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
-    """One thing that differs, or several that can only change together."""
-
-    names: tuple[str, ...]
-    values: str
-    ratio: float | None = None
-    """Step time with the change over that without it; None where nothing tells."""
-    source: str = ""
-    """Where the ratio is from: "measured" or "predicted"; "" without one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,7 +88,7 @@ def difference(
         first=first,
         second=second,
         changes=tuple(changes),
-        surroundings=tuple(_surroundings(first, second, headers)),
+        surroundings=tuple(surroundings(first, second, headers)),
         parts=_parts(first, second),
     )
 
@@ -208,42 +186,6 @@ def _predicted(points: Sequence[_Point], header: StudyHeader) -> list[float | No
     return times
 
 
-def _surroundings(
-    first: Measurement, second: Measurement, headers: tuple[StudyHeader, StudyHeader]
-) -> Iterator[Change]:
-    """What differs beside what was measured."""
-    old, new = headers[0].cluster, headers[1].cluster
-    if old != new:
-        yield Change(names=("devices",), values=f"{old.label} to {new.label}")
-    peaks = first.matmul_peak_tflops, second.matmul_peak_tflops
-    if all(peaks) and abs((peaks[1] or 0.0) / (peaks[0] or 1.0) - 1) > 0.01:
-        yield Change(names=("matmul peak",), values=f"{figure(peaks[0])} to {figure(peaks[1])} TFLOP/s a device")
-    for name, of, unit in _MACHINE:
-        then, now = of(first), of(second)
-        if (
-            then
-            and now
-            and abs(statistics.fmean(now) - statistics.fmean(then)) > 0.03 * max(statistics.fmean(then), 1.0)
-        ):
-            yield Change(
-                names=(name,), values=f"{figure(statistics.fmean(then))} to {figure(statistics.fmean(now))}{unit}"
-            )
-    if first.held_back_by != second.held_back_by:
-        held = (", ".join(each.held_back_by) or "nothing" for each in (first, second))
-        yield Change(names=("clocks lowered by",), values=" to ".join(held))
-    if first.step_time_derived != second.step_time_derived:
-        kinds = ("derived" if each.step_time_derived else "timed whole" for each in (first, second))
-        yield Change(names=("step time",), values=" to ".join(kinds))
-    one, other = (to_json(each.conditions) if each.conditions else {} for each in (first, second))
-    for part in ("versions", "environment"):
-        before, after = one.get(part, {}), other.get(part, {})
-        for name in sorted({*before, *after}):
-            if one and other and before.get(name) != after.get(name):
-                yield Change(names=(name,), values=f"{before.get(name, 'not set')} to {after.get(name, 'not set')}")
-    if one and other and one["commit"] != other["commit"]:
-        yield Change(names=("commit",), values=f"{one['commit']} to {other['commit']}")
-
-
 def _parts(first: Measurement, second: Measurement) -> dict[str, float]:
     """Seconds that a micro-step and an optimizer step of the second take more."""
     pairs = {
@@ -251,56 +193,12 @@ def _parts(first: Measurement, second: Measurement) -> dict[str, float]:
         "the last micro-step, with the exchange of gradients": (first.last_micro_step_s, second.last_micro_step_s),
         "the optimizer step": (first.optimizer_step_s, second.optimizer_step_s),
     }
-    least = _NOTED * (first.step_time_s or 0.0)
+    least = NOTED * (first.step_time_s or 0.0)
     return {
         name: after - before
         for name, (before, after) in pairs.items()
         if before is not None and after is not None and abs(after - before) > least / max(1, first.batch.grad_accum)
     }
-
-
-def sentences(found: Difference) -> list[str]:
-    """What differs, a sentence each: the whole, each change with its share, what is left, and what else differs."""
-    first, second, ratio = found.first, found.second, found.ratio
-    named = [f"{each.layout.label}, micro-batch {each.batch.micro_batch}" for each in (first, second)]
-    if ratio is None:
-        ends = [f"{name}: {each.outcome}{f' ({each.reason})' if each.reason else ''}"
-                for name, each in zip(named, (first, second), strict=True)]  # fmt: skip
-        lines = [f"One of the two has no speed: {'; '.join(ends)}."]
-    else:
-        apart = f"{abs(1 - 1 / ratio):.1%} {'slower' if ratio > 1 else 'faster'} than"
-        apart = "as fast as" if abs(ratio - 1) < _NOTED else apart
-        figures = f"{figure(second.tokens_per_s)} against {figure(first.tokens_per_s)} tokens/s"
-        lines = [f"{named[1]} is {apart} {named[0]}: {figures}."]
-    lines += [_sentence(each, ratio) for each in found.changes]
-    if not found.changes:
-        lines.append("Recipe, layout and batch point are the same.")
-    rest = found.rest
-    if rest is not None and ratio is not None and (found.changes or found.surroundings):
-        whose = "the surroundings below" if found.surroundings else "nothing that was recorded"
-        model = " and the cost model's error" if any(each.source == "predicted" for each in found.changes) else ""
-        belongs = "" if abs(rest - 1) < _NOTED / 2 else f" It belongs to {whose}{model}."
-        lines.append(f"Left over: {_effect(rest, ratio)}.{belongs}")
-    lines += [f"Also {each.names[0]}: {each.values}." for each in found.surroundings]
-    lines += [f"Measured: {name} takes {figure(abs(s) * 1e3)} ms {'more' if s > 0 else 'less'}."
-              for name, s in found.parts.items()]  # fmt: skip
-    return lines
-
-
-def _sentence(change: Change, whole: float | None) -> str:
-    name = " with ".join(change.names)
-    if change.ratio is None or whole is None:
-        return f"{name}: {change.values} (its share is not known: not measured alone, and not predicted here)."
-    return f"{name}: {change.values}: {_effect(change.ratio, whole)} ({change.source})."
-
-
-def _effect(ratio: float, whole: float) -> str:
-    """Such as "12.0 % slower, 80 % of the difference"."""
-    if abs(ratio - 1) < _NOTED / 2:
-        return "no difference"
-    words = f"{abs(1 - 1 / ratio):.1%} {'slower' if ratio > 1 else 'faster'}"
-    share = math.log(ratio) / math.log(whole) if abs(whole - 1) >= _NOTED else None
-    return words if share is None else f"{words}, {share:.0%} of the difference"
 
 
 def chosen(measurements: Sequence[Measurement], winner: Measurement | None, wanted: str) -> Measurement:

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from platform.common.text import figure
+from platform.reports.console import STYLES
 from platform.reports.progress import Progress, best_point, spent
-from platform.reports.terminal import STYLES
 from trainers.values.measurement import Measurement, Outcome
 
 _LABEL = 9

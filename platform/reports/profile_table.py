@@ -7,8 +7,8 @@ from rich.table import Table, box
 from platform.common.text import figure
 from platform.cost_model.step_time import StepTime
 from platform.finals.result import Result
+from platform.reports.console import as_text, console
 from platform.reports.profile import Part, parts_of, predicted_step, profiled
-from platform.reports.terminal import as_text, console
 from trainers.profiling.sums import Sums
 from trainers.values.journal import Profile
 from trainers.values.measurement import Measurement

@@ -17,7 +17,8 @@ from platform.common.text import count, figure
 from platform.finals.coverage import Coverage
 from platform.finals.result import Result
 from platform.reports.days_picture import Days, draw_days
-from platform.reports.summary import as_json, cost_of, days_of, finite, measurement_json, nearest
+from platform.reports.json_report import as_json, finite, measurement_json
+from platform.reports.summary import cost_of, days_of, nearest
 from platform.study.replace import replacing
 from trainers.values.measurement import Measurement
 from trainers.values.recipe import Recipe

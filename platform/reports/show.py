@@ -12,9 +12,10 @@ from platform.finals.result import Result
 from platform.reports.accumulations import render_accumulations
 from platform.reports.batches import render_batches
 from platform.reports.forecast import forecaster_of
+from platform.reports.json_report import as_json
 from platform.reports.lessons import lessons
 from platform.reports.profile_table import render_profiles
-from platform.reports.summary import as_json, verdicts
+from platform.reports.summary import verdicts
 from platform.reports.terminal import render
 
 _PLAIN_WIDTH = 200

@@ -1,20 +1,15 @@
 """The winner, what came nearest where nothing fits, and the object that `--json` prints."""
 
-import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from platform.common.text import count, figure, stages
 from platform.finals.coverage import Coverage
-from platform.finals.ranking import PointRuns, speed_of
+from platform.finals.ranking import speed_of
 from platform.finals.result import RecipeResult, Result
-from platform.reports.coverage import coverage_json
-from platform.reports.disturbance import disturbance_sentences, unresolved_json, unresolved_sentence
-from platform.reports.profile import profile_json
+from platform.reports.disturbance import disturbance_sentences, unresolved_sentence
 from trainers.values.cluster import Cluster
-from trainers.values.codec import to_json
-from trainers.values.journal import Peak, StudyHeader
+from trainers.values.journal import Peak
 from trainers.values.measurement import Measurement, Outcome, days_for_tokens
 from trainers.values.recipe import Recipe
 
@@ -183,125 +178,3 @@ def lag(peak: Peak, cluster: Cluster) -> str:
     nodes = dict(enumerate(f" on node {address}" for address in peak.nodes))
     lagging = ", ".join(f"that of rank {rank}{nodes.get(rank, '')} {figure(peak.by_device[rank])}" for rank in slow)
     return f"A device lags: the median one reaches {figure(peak.tflops)} TFLOP/s on plain products, {lagging}."
-
-
-def as_json(result: Result) -> dict[str, Any]:
-    """What `--json` prints. Figures that are not finite become null, so that any reader can take it.
-
-    `recipe`, `winner`, `tie` and so on are those of the space's first recipe; `recipes` has them for each. `tie` holds
-    the ids of the points tied with the winner, null where none was run several times in fresh processes beside it.
-    `winner` is null too where `unresolved` holds points between which the fastest is not resolved.
-    """
-    header, history = result.header, result.history
-
-    each_recipe = [_result_json(each, header) for each in result.of_study]
-    tried = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
-    left = [each for each in history.measurements if each.outcome is Outcome.SKIPPED]
-    return finite(
-        {
-            "study": header.name,
-            "space": header.space,
-            **(each_recipe[0] if each_recipe else _result_json(None, header)),
-            "miniature": header.miniature,
-            "cluster": {**to_json(header.cluster), "label": header.cluster.label},
-            "tokens": header.tokens,
-            "price_per_gpu_h": header.price_per_gpu_h,
-            "measurements": [measurement_json(each, header.tokens, header.price_per_gpu_h) for each in tried],
-            "skipped": [
-                {
-                    "recipe": each.recipe.id,
-                    "layout": _layout_json(each),
-                    "batch": to_json(each.batch),
-                    "reason": each.reason,
-                }
-                for each in left
-            ],
-            "recipes": each_recipe,
-            "wall_s": history.wall_s,
-            "gpu_s": history.gpu_s,
-            "end": to_json(history.end),
-        }
-    )
-
-
-def _result_json(of_recipe: RecipeResult | None, header: StudyHeader) -> dict[str, Any]:
-    """What is said of one recipe; the same keys with nothing in them where a study has none."""
-    best = of_recipe and of_recipe.winner
-    return {
-        "recipe": of_recipe and _recipe_json(of_recipe.recipe),
-        "winner": best and measurement_json(best, header.tokens, header.price_per_gpu_h),
-        "unresolved": of_recipe and unresolved_json(of_recipe.unresolved),
-        **coverage_json(of_recipe and of_recipe.coverage),
-        **_evidence_json(of_recipe),
-        "profile": of_recipe and profile_json(of_recipe, header),
-    }
-
-
-def _evidence_json(result: RecipeResult | None) -> dict[str, Any]:
-    compared = result.comparisons if result and result.winner else ()
-    verdict = result and result.gate
-    return {
-        "tie": [each.other.id for each in compared if each.resolution == "tie"] if compared else None,
-        "comparisons": [
-            {
-                "other": each.other.id,
-                "ratio": each.ratio,
-                "low": each.low,
-                "high": each.high,
-                "resolution": each.resolution,
-            }
-            for each in compared
-        ],
-        "runs": [_runs_json(point) for point in (result.points if result else ()) if point.runs],
-        "gate": None
-        if verdict is None
-        else {**dataclasses.asdict(verdict), "layout": verdict.layout.id, "reference": verdict.reference.id}
-        | {"passed": verdict.passed},
-    }
-
-
-def _runs_json(point: PointRuns) -> dict[str, Any]:
-    shown = point.shown
-    return {
-        "layout": shown.layout.id,
-        "batch": to_json(shown.batch),
-        "tokens_per_s": [run.tokens_per_s for run in point.runs],
-        "median_tokens_per_s": point.median_tokens_per_s,
-        "std_tokens_per_s": point.std_tokens_per_s,
-        "interval_tokens_per_s": point.interval_tokens_per_s,
-    }
-
-
-def _recipe_json(recipe: Recipe) -> dict[str, Any]:
-    return {"id": recipe.id, "label": recipe.label, **to_json(recipe)}
-
-
-def _layout_json(measurement: Measurement) -> dict[str, Any]:
-    layout = measurement.layout
-    return {"id": layout.id, "label": layout.label, **to_json(layout)}
-
-
-def measurement_json(measurement: Measurement, tokens: float, price_per_gpu_h: float | None) -> dict[str, Any]:
-    """A measurement as `--json` shows it, with the days and the cost of the token budget."""
-    return {
-        "id": measurement.id,
-        **to_json(measurement),
-        "recipe": measurement.recipe.id,
-        "layout": _layout_json(measurement),
-        "num_devices": measurement.num_devices,
-        "global_batch": measurement.global_batch,
-        "miniature": measurement.miniature,
-        "days": days_of(measurement, tokens),
-        "cost": cost_of(measurement, tokens, price_per_gpu_h),
-    }
-
-
-def finite(value: Any) -> Any:
-    """`value` with null for every figure that is not finite."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}  # type: ignore[reportUnknownVariableType]
-    if isinstance(value, list):
-        return [finite(item) for item in value]  # type: ignore[reportUnknownVariableType]
-    return value

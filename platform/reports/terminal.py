@@ -1,7 +1,6 @@
 """The table a person reads: best first, what failed after it with its reason, fitted to the terminal's width."""
 
 import dataclasses
-import io
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -13,26 +12,18 @@ from platform.common import text
 from platform.finals.ranking import PointRuns
 from platform.finals.result import RecipeResult, Result
 from platform.reports.columns import GLOBAL_BATCH, Column, columns_of, flat, narrow, outcome
+from platform.reports.console import STYLES, as_text, console
 from platform.reports.coverage import not_tried_lines
-from platform.reports.summary import shortfall_gib
+from platform.reports.notes import notes, short_reason, skipped_lines
 from trainers.values.cluster import Cluster
 from trainers.values.journal import StudyHeader
-from trainers.values.measurement import TIMED, Measurement, Outcome
+from trainers.values.measurement import Measurement, Outcome
 from trainers.values.recipe import Recipe
 
-STYLES = {
-    Outcome.OK: "",
-    Outcome.THRASH: "yellow",
-    Outcome.SLOW: "dim",
-    Outcome.SKIPPED: "dim",
-}
-"""How rows look by outcome; what is not here is a failure and red."""
 _NARROW = 80
 """Columns below which the table of runs has fewer."""
 _MOST_ROWS = 100
 """Rows of a table, of the best and of what failed each; the rest is counted."""
-_MOST_SKIPPED = 6
-"""Reasons for skipping that are listed; the rest is counted."""
 
 
 def render(result: Result, *, width: int, color: bool = False) -> str:
@@ -53,27 +44,6 @@ def render(result: Result, *, width: int, color: bool = False) -> str:
             columns = [dataclasses.replace(one, drop=0) if one.title == GLOBAL_BATCH else one for one in columns]
         _render_recipe(screen, each, header.cluster, columns)
     return as_text(stream)
-
-
-def console(*, width: int, color: bool) -> tuple[Console, io.StringIO]:
-    """A console that writes into a string, letters as they are; and the string."""
-    stream = io.StringIO()
-    made = Console(
-        file=stream,
-        width=width,
-        force_terminal=color,
-        color_system="standard" if color else None,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        legacy_windows=False,
-    )
-    return made, stream
-
-
-def as_text(stream: io.StringIO) -> str:
-    """What was written, without blanks at the ends of lines."""
-    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
 def _render_plan(console: Console, result: RecipeResult, header: StudyHeader) -> None:
@@ -124,8 +94,8 @@ def _render_recipe(console: Console, result: RecipeResult, cluster: Cluster, col
     console.print()
     if recipe.grad_accum and len({each.global_batch for each in ran}) > 1:
         console.print("Rows of different global batch are different recipes: speed alone does not choose between them.")
-    lines = [*not_tried_lines(result.coverage), *_skipped_lines(skipped)]
-    for line in (*lines, *_notes(ran, best, gone, [flat(column.title) for column in columns])):
+    lines = [*not_tried_lines(result.coverage), *skipped_lines(skipped)]
+    for line in (*lines, *notes(ran, best, gone, [flat(column.title) for column in columns])):
         console.print(line)
     console.print()
 
@@ -247,71 +217,3 @@ def _speed(run: Measurement) -> str:
     if run.tokens_per_s is None or run.outcome is not Outcome.OK:
         return run.outcome.value
     return text.figure(run.tokens_per_s) + ("~" if run.step_time_derived else "")
-
-
-def short_reason(measurement: Measurement, cluster: Cluster) -> str:
-    """Why there is no figure, in a few words."""
-    # An OOM without sizes is a kill for want of host memory.
-    if measurement.outcome is not Outcome.OOM or measurement.asked_gib is None:
-        words = " ".join(measurement.reason.split())
-        return words if len(words) <= 160 else words[:157] + "..."
-    parts = [measurement.phase.replace("_", " and ")] if measurement.phase else []
-    if measurement.rank is not None:
-        parts.append(f"rank {measurement.rank}")
-    parts.append(f"asked {text.figure(measurement.asked_gib)} GiB")
-    if measurement.allocated_gib is not None:
-        parts.append(f"held {text.figure(measurement.allocated_gib)}")
-    missing = shortfall_gib(measurement, cluster)
-    if missing:
-        parts.append(f"{text.figure(missing)} too many")
-    return ", ".join(parts)
-
-
-def _skipped_lines(skipped: Sequence[Measurement]) -> list[str]:
-    if not skipped:
-        return []
-    reasons: dict[str, list[Measurement]] = {}
-    for row in skipped:
-        reasons.setdefault(" ".join(row.reason.split()), []).append(row)
-    layouts = len({row.layout.id for row in skipped})
-    lines = [f"Skipped: {text.plural(len(skipped), 'batch point')} of {text.plural(layouts, 'layout')}."]
-    for reason, rows in list(reasons.items())[:_MOST_SKIPPED]:
-        more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
-        lines.append(f"  {rows[0].layout.label}, MBS {rows[0].batch.micro_batch}{more}: {reason}")
-    left = sum(len(rows) for rows in list(reasons.values())[_MOST_SKIPPED:])
-    return [*lines, f"  and {left} more, see --json"] if left else lines
-
-
-def _notes(
-    ran: Sequence[Measurement], best: Measurement | None, gone: Sequence[str], shown: Sequence[str]
-) -> list[str]:
-    notes: list[str] = []
-    if best is not None:
-        notes.append("* the winner")
-    slow = sum(row.outcome is Outcome.SLOW for row in ran)
-    if slow:
-        notes.append(
-            f"slow ({text.plural(slow, 'row')}): stopped early, as what it may reach at most was below the best"
-        )
-    for row in ran:
-        if row.outcome not in TIMED and row.reason:
-            point = f"{row.layout.label}, MBS {row.batch.micro_batch}"
-            notes.append(f"Not counted: {point}: {row.outcome.value}, {' '.join(row.reason.split())}")
-    if "runs" in shown:
-        spread = ", std % their standard deviation, 95 % ±% half the interval of their mean" * ("std %" in shown)
-        notes.append(f"runs: in fresh processes; the row is the one of median speed{spread}.")
-    if any(row.step_time_derived for row in ran):
-        notes.append("~ derived from the parts of a step with fewer micro-steps")
-    legend = {
-        "±%": "±%: half the distance of the step time's quartiles.",
-        "TFLOP/s": "TFLOP/s: model FLOPs, recomputation not counted.",
-        "% of peak": "% of peak: of the measured matmul peak.",
-        "GiB": "GiB: most allocated, on the fullest device.",
-    }
-    if ran:
-        notes.append(
-            " ".join(note for title, note in legend.items() if not any(each.startswith(title) for each in gone))
-        )
-    if gone:
-        notes.append(f"Left out at this width: {', '.join(gone)}.")
-    return notes

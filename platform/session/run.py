@@ -21,7 +21,7 @@ from platform.loop.jobs import Settings
 from platform.loop.loop import Loop
 from platform.mirror.mirror import Mirror
 from platform.mirror.system_metrics import sampled
-from platform.reports.progress import followed
+from platform.reports.follow import followed
 from platform.session import ending
 from platform.study.study import Study
 from platform.subject.planned import planned

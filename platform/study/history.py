@@ -3,11 +3,12 @@
 import copy
 import datetime
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from platform.common.errors import NOT_RESOLVED
+from platform.study.clock import Clock
+from platform.study.keys import between, key_of, key_of_trial, plain_key
 from search_spaces.candidate import Candidate
-from trainers.values.batch import divides
 from trainers.values.journal import (
     End,
     GateCurves,
@@ -22,7 +23,7 @@ from trainers.values.journal import (
     TrialEnd,
     TrialStart,
 )
-from trainers.values.measurement import ENDS_LADDER, TIMED, Measurement, Outcome
+from trainers.values.measurement import ENDS_LADDER, Measurement, Outcome
 from trainers.values.recipe import Recipe
 
 
@@ -58,9 +59,7 @@ class History:
         self._last_number = 0
         self._open_gpu_s: dict[str, float] = {}
         self._rungs: Counter[tuple[str, int]] = Counter()
-        self._session_start: datetime.datetime | None = None
-        self._last: datetime.datetime | None = None
-        self._past_wall_s = 0.0
+        self._clock = Clock()
         self.extend(entries)
 
     def copy(self) -> "History":
@@ -69,6 +68,7 @@ class History:
         for name, value in vars(self).items():
             if isinstance(value, (list, dict)):
                 setattr(other, name, copy.copy(value))  # type: ignore[reportUnknownArgumentType]
+        other._clock = copy.copy(self._clock)
         other._of = defaultdict(dict, {key: dict(found) for key, found in self._of.items()})
         other._starts_of = defaultdict(list, {key: list(found) for key, found in self._starts_of.items()})
         return other
@@ -86,8 +86,8 @@ class History:
                 self._close_session()
             self.sessions += 1
             self.end = None
-            self._session_start = at
-        self._last = at
+            self._clock.begin(at)
+        self._clock.last = at
         match entry:
             case StudyHeader():
                 self.header = self.header or entry
@@ -101,12 +101,12 @@ class History:
                 self.profiles.append(entry)
             case TrialStart():
                 self._starts[entry.trial_id] = self._open[entry.trial_id] = entry
-                self._starts_of[_key(entry)].append(entry)
+                self._starts_of[key_of_trial(entry)].append(entry)
                 self._count(entry.trial_id)
             case RungStart():
                 start = self._starts.get(entry.trial_id)
                 if start is not None:
-                    self._rungs[_key(start), entry.batch.micro_batch] += 1
+                    self._rungs[key_of_trial(start), entry.batch.micro_batch] += 1
             case Measured(measurement=measurement):
                 self._add_measurement(measurement)
             case TrialEnd():
@@ -147,17 +147,10 @@ class History:
 
     def _close_session(self, wall_s: float | None = None) -> None:
         """Settle a session that ended after `wall_s` or (None) was killed: its length, and the trials it left open."""
-        assert self._last is not None
-        self._past_wall_s += self._session_wall_s() if wall_s is None else wall_s
         for trial_id, start in self._open.items():
             if trial_id not in self._open_gpu_s:
-                self._open_gpu_s[trial_id] = _seconds(start, self._last) * start.layout.world_size
-        self._session_start = None
-
-    def _session_wall_s(self) -> float:
-        if self._session_start is None or self._last is None:
-            return 0.0
-        return max(0.0, (self._last - self._session_start).total_seconds())
+                self._open_gpu_s[trial_id] = self._clock.since_s(start.at) * start.layout.world_size
+        self._clock.end(wall_s)
 
     @property
     def measurements(self) -> tuple[Measurement, ...]:
@@ -219,18 +212,18 @@ class History:
     def finished(self) -> frozenset[str]:
         """Candidates with a trial that ended as done, as "recipe id-layout id"."""
         return frozenset(
-            _key(self._starts[end.trial_id]) if end.trial_id in self._starts else _plain(end.key)
+            key_of_trial(self._starts[end.trial_id]) if end.trial_id in self._starts else plain_key(end.key)
             for end in self._ends.values()
             if end.state == "done"
         )
 
     def attempts(self, key: str) -> int:
         """How many trials of the candidate were started."""
-        return len(self._starts_of.get(_plain(key), ()))
+        return len(self._starts_of.get(plain_key(key), ()))
 
     def measured(self, key: str, repeat: int = 0) -> tuple[Measurement, ...]:
         """The candidate's measurements of one repeat, by micro-batch."""
-        found = [each for each in self._of.get(_plain(key), {}).values() if each.repeat == repeat]
+        found = [each for each in self._of.get(plain_key(key), {}).values() if each.repeat == repeat]
         return tuple(sorted(found, key=lambda each: each.batch.micro_batch))
 
     def missing(self, candidate: Candidate) -> tuple[int, ...]:
@@ -242,13 +235,13 @@ class History:
         """
         known = self.measured(candidate.key)
         measured = [each for each in known if each.outcome is not Outcome.SKIPPED]
-        settled = self._settled(_plain(candidate.key))
+        settled = self._settled(plain_key(candidate.key))
         seen = {each.batch.micro_batch for each in measured} | settled
         ceiling = min((each.batch.micro_batch for each in measured if each.outcome in ENDS_LADDER), default=None)
         missing = tuple(
             each for each in candidate.micro_batches if each not in seen and (ceiling is None or each < ceiling)
         )
-        return missing or tuple(each for each in _between(candidate, known) if each not in seen)
+        return missing or tuple(each for each in between(candidate, known) if each not in seen)
 
     def _settled(self, key: str) -> set[int]:
         """Micro-batches of the candidate's trials that ended as done."""
@@ -271,19 +264,19 @@ class History:
 
     def lost(self, key: str, micro_batch: int) -> int:
         """How often the rung was begun and left nothing: the process that ran it was killed."""
-        key = _plain(key)
+        key = plain_key(key)
         done = any(each.batch.micro_batch == micro_batch for each in self.measured(key))
         return self._rungs[key, micro_batch] - (1 if done else 0)
 
     @property
     def last_at(self) -> str:
         """When the last line was written, "" before the first."""
-        return self._last.isoformat() if self._last else ""
+        return self._clock.last.isoformat() if self._clock.last else ""
 
     @property
     def wall_s(self) -> float:
         """Seconds that the study's sessions took, of one that was killed or runs from its first line to its last."""
-        return self._past_wall_s + self._session_wall_s()
+        return self._clock.wall_s
 
     @property
     def gpu_s(self) -> float:
@@ -293,52 +286,10 @@ class History:
         for trial_id, start in dict(self._open).items():
             settled = self._open_gpu_s.get(trial_id)
             if settled is None:
-                settled = _seconds(start, self._last) * start.layout.world_size if self._last else 0.0
+                settled = self._clock.since_s(start.at) * start.layout.world_size
             total += settled
         return total
 
     def peak_tflops(self, precision: str) -> float | None:
         """The measured matrix-product peak of a device in `precision`, the last one measured."""
         return next((peak.tflops for peak in reversed(self.peaks) if peak.precision == precision), None)
-
-
-def key_of(measurement: Measurement) -> str:
-    """The key of the candidate that was measured."""
-    return f"{measurement.recipe.id}-{measurement.layout.id}"
-
-
-def _between(candidate: Candidate, known: Sequence[Measurement]) -> Sequence[int]:
-    """Micro-batches that divide the global batch between the largest that ran and the first that memory refused.
-
-    A refusal is an out-of-memory or thrashing run, or a rung of which it was clear beforehand that it would be one.
-    """
-    refusals = (Outcome.OOM, Outcome.THRASH, Outcome.SKIPPED)
-    refused = {each.batch.micro_batch for each in known if each.outcome in refusals}
-    ran = (each.batch.micro_batch for each in known if each.outcome in TIMED)
-    largest = max(ran, default=None)
-    first = min(refused, default=None)
-    if largest is None or first is None or not candidate.refine:
-        return ()
-    return [each for each in range(largest + 1, first) if divides(candidate.recipe, candidate.layout, each)]
-
-
-def by_recipe(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:
-    """Measurements by recipe id, in order of first appearance: only those of one recipe compete."""
-    groups: dict[str, list[Measurement]] = {}
-    for each in measurements:
-        groups.setdefault(each.recipe.id, []).append(each)
-    return groups
-
-
-def _key(start: TrialStart) -> str:
-    """Made anew from the values: a key written by an older version may hash fewer fields."""
-    return f"{start.recipe.id}-{start.layout.id}"
-
-
-def _plain(key: str) -> str:
-    """The key without the name of a point: what was run is the same under any name."""
-    return "-".join(key.split("-", 2)[:2])
-
-
-def _seconds(start: TrialStart, end: datetime.datetime) -> float:
-    return max(0.0, (end - datetime.datetime.fromisoformat(start.at)).total_seconds())

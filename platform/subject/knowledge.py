@@ -10,8 +10,9 @@ from platform.common.errors import InputError
 from platform.common.text import plural
 from platform.searchers.problem import Earlier
 from platform.study.folder import is_path, located
-from platform.study.history import History, key_of
+from platform.study.history import History
 from platform.study.journal import JOURNAL, Tail, describe_newer
+from platform.study.keys import key_of
 from platform.study.plain_files import refuse_links
 from platform.study.study import find, is_study, names
 from platform.subject.planning import same_devices

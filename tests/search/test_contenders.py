@@ -11,7 +11,8 @@ from platform.finals.finals import MOST_ROUNDS, SURE_ROUNDS
 from platform.finals.result import Result
 from platform.finals.trial import Rules
 from platform.reports.files import write_results
-from platform.reports.summary import as_json, verdicts
+from platform.reports.json_report import as_json
+from platform.reports.summary import verdicts
 from platform.session.ending import verdict
 from platform.study.study import Study
 from tests.search.backend import LAYOUTS, Backend, Make, fast, history_of, out_of_memory, result

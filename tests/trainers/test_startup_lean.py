@@ -20,6 +20,8 @@ assert gc.isenabled()
 unused = {name.partition(".")[0] for name in sys.modules} & {"mlflow", "scipy", "sklearn"}
 assert not unused, unused
 assert "deepspeed.runtime.zero.muon.muon_optimizer" in sys.modules and "torch._inductor.compile_fx" not in sys.modules
+from deepspeed.runtime import bf16_optimizer
+assert "deepspeed" not in bf16_optimizer.see_memory_usage.__module__, "memory tables are printed"
 assert hasattr(transformers, "BloomForCausalLM") and not hasattr(transformers, "BertModel"), "all models were read"
 import scipy.optimize  # what was hidden is there again
 """
@@ -43,6 +45,7 @@ def test_the_switch_leaves_imports_alone_and_starts_nothing(monkeypatch: pytest.
     monkeypatch.setattr(prestart.importlib, "import_module", imported.append)
     monkeypatch.setenv(prestart.IS_WORKER, "1")
     prestart.preload()
+    lean.spare_deepspeed()
     assert not imported
     monkeypatch.setenv(startup.SWITCH, "1")
     prestart.preload()

@@ -23,7 +23,7 @@ from tests.search.session import listening
 from tests.training.layout_file import write_layout
 from tests.training.values import DDP, FSDP, STEP
 from trainers.values.layout import Layout
-from trainers.values.training import Steps
+from trainers.values.training import Begun, Steps
 from trainers.values.training_lines import Reader
 
 STEPS = 200
@@ -38,9 +38,8 @@ def main(folder: Path) -> None:
         ended["listening"] = sockets
         ended["whole again"] = run(place, folder, "whole")
         killed: list[int] = []
-        ended["killed"] = beside(kill_worker_after, (folder / "killed", killed), place, folder, "killed")
+        ended["stopped"] = beside(kill_worker_and_stop, (folder / "moved", killed), place, folder, "moved")
         ended["killed pids"] = killed
-        ended["stopped"] = beside(stop_after, (folder / "moved",), place, folder, "moved")
         ended["moved"] = run(place, folder, "moved", FSDP)
     (folder / "ended.json").write_text(json.dumps(ended))
 
@@ -71,8 +70,10 @@ def listen_after(folder: Path, sockets: list[tuple[str, str]]) -> None:
     sockets += sorted(listening([this, *this.children(recursive=True)]))
 
 
-def kill_worker_after(folder: Path, killed: list[int]) -> None:
-    """Kills one of the training's workers once step 40 is recorded."""
+def kill_worker_and_stop(folder: Path, killed: list[int]) -> None:
+    """Kills a worker of the training once step 40 is recorded, and sends this process SIGTERM once the next attempt
+    has trained 20 steps.
+    """
     _wait_for(folder)
     workers = [
         each for each in psutil.Process().children(recursive=True) if "RayTrainWorker" in " ".join(each.cmdline())
@@ -80,17 +81,19 @@ def kill_worker_after(folder: Path, killed: list[int]) -> None:
     if workers:
         killed.append(workers[-1].pid)
         workers[-1].kill()
-
-
-def stop_after(folder: Path) -> None:
-    """Sends this process SIGTERM, once step 40 is recorded."""
-    _wait_for(folder)
+    _wait_for(folder, steps=20, attempt=2)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _wait_for(folder: Path, step: int = 40) -> None:
-    reader, over = Reader(folder / "training.jsonl"), threading.Event()
-    while not any(isinstance(each, Steps) and each.last_step >= step for each in reader.read()):
+def _wait_for(folder: Path, steps: int = 40, attempt: int = 1) -> None:
+    """Waits until that attempt has recorded so many steps."""
+    reader, over, begun = Reader(folder / "training.jsonl"), threading.Event(), list[Begun]()
+    while True:
+        for each in reader.read():
+            if isinstance(each, Begun):
+                begun.append(each)
+            elif isinstance(each, Steps) and len(begun) >= attempt and each.last_step >= begun[-1].step + steps:
+                return
         over.wait(0.02)
 
 

@@ -15,30 +15,33 @@ from trainers.values.layout import Layout
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("platform", "search_spaces", "trainers")
-MODULES = ("re", "torch")
-"""`re.compile` and `torch.compile` are no axes."""
+MODULES = ("compiler", "re", "torch")
+"""`re.compile`, `torch.compile` and that of DeepSpeed's `compiler` are no axes."""
 EVERY = frozenset(axes_of(Layout))
+OF_ENGINES = EVERY & {path.stem for path in (ROOT / "trainers" / "engines" / "axes").glob("*.py")}
+"""Axes that some engines have, each in files of its own: its place follows from its name."""
+SHARED = EVERY - OF_ENGINES
+DECLARATIONS = "trainers/values/layout_axes.py"
 
 AXES: Mapping[str, frozenset[str]] = {
     # The declarations.
-    "trainers/values/layout_axes.py": EVERY,
+    DECLARATIONS: EVERY,
     # What a layout is called and how its degrees number ranks.
-    "trainers/values/layout.py": EVERY
-    - {"attention", "bucket_mib", "compile", "loss", "overlap", "prefetch", "reshard"},
+    "trainers/values/layout.py": SHARED - {"attention", "bucket_mib", "compile", "loss"},
     # Engines and kernels that implement axes.
-    "trainers/engines/": EVERY,
-    "trainers/kernels/": EVERY,
-    "trainers/mesh/": EVERY,  # implements the degrees
+    "trainers/engines/": SHARED,
+    "trainers/kernels/": SHARED,
+    "trainers/mesh/": SHARED,  # implements the degrees
     "trainers/worker.py": frozenset({"engine"}),  # loads it, and holds its source against the search's
     "trainers/support.py": frozenset({"offload"}),  # refuses it where all memory is the host's
     "trainers/measuring/rung.py": frozenset({"compile"}),  # the first step's time is that of compiling
     # Their costs.
-    "platform/cost_model/": EVERY,
+    "platform/cost_model/": SHARED,
     # Search spaces, and the one that a layout's file makes.
     "search_spaces/": EVERY,
     "platform/subject/request.py": frozenset({"engine"}),
     # Readers and writers of tables.
-    "platform/validating/show.py": EVERY,
+    "platform/validating/show.py": SHARED,
     "platform/reports/table.py": frozenset({"attention", "dp_replicate", "dp_shard", "tp"}),  # published tables' words
     # Files of other programs, and what these cannot carry.
     "platform/exporting/": frozenset(
@@ -51,14 +54,11 @@ AXES: Mapping[str, frozenset[str]] = {
             "grad_sync",
             "loss",
             "offload",
-            "overlap",
-            "prefetch",
-            "reshard",
             "zero_stage",
         }
     ),
     # Definitions of views: names of columns.
-    "platform/mirror/views.py": EVERY,
+    "platform/mirror/views.py": SHARED,
     "platform/mirror/content.py": frozenset({"checkpointing"}),
     "platform/reports/columns.py": frozenset({"engine", "checkpointing"}),
     "platform/reports/rows.py": frozenset({"engine", "checkpointing"}),
@@ -77,7 +77,7 @@ AXES: Mapping[str, frozenset[str]] = {
     # Exposed communication is told apart by mesh axis.
     "trainers/profiling/": frozenset({"attention", "compile", "cp", "loss", "pp", "tp"}),
 }
-"""File, or folder with a slash -> the axes that it names."""
+"""File, or folder with a slash -> the axes that it names, beside those of engines in their own files."""
 
 ENGINES = (
     "trainers/engines/",
@@ -142,10 +142,19 @@ def test_uses_are_seen(source: str, found: list[str]):
 def test_axes_are_named_only_where_they_belong():
     wrong = [
         f"{name}:{line} names the axis {word}: ask its declaration or the engine's rules"
-        for name, line, word in _places(EVERY)
+        for name, line, word in _places(SHARED)
         if not any(_covers(place, name) and word in words for place, words in AXES.items())
     ]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("axis", sorted(OF_ENGINES))
+def test_an_axis_of_engines_is_named_in_three_files(axis: str):
+    """In that of its declaration, which is a field, what its engines do, and what that costs; spaces may try it."""
+    places = {name for name, _, _ in _places(frozenset({axis})) if not _covers("search_spaces/", name)}
+    costs = {name for name in places if _covers("platform/cost_model/", name)}
+    assert places - costs == {f"trainers/engines/axes/{axis}.py"}
+    assert len(costs) <= 1, f"costs of {axis} belong in one file"
 
 
 def test_engines_are_named_only_where_they_belong():
@@ -159,7 +168,7 @@ def test_engines_are_named_only_where_they_belong():
 
 def test_the_lists_allow_no_more_than_is_used():
     axes = {(place, word) for name, _, word in _places(EVERY) for place in AXES if _covers(place, name)}
-    few = {(place, word) for place, words in AXES.items() if words is not EVERY for word in words}
+    few = {(place, word) for place, words in AXES.items() if words not in (EVERY, SHARED) for word in words}
     assert few <= axes
     assert {place for place, _ in axes} == set(AXES)
     named = {place for name, *_ in _places(frozenset(engines.names())) for place in ENGINES if _covers(place, name)}

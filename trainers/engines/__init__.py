@@ -186,7 +186,7 @@ def engines_with(axis: str) -> str:
     """The engines of this project that have `axis`, with their stages, as in "fsdp and of deepspeed at stage 3"."""
     found: list[str] = []
     for rules in registered():
-        stages = rules.axes.get(axis, ())
+        stages = rules.stages_with(axis)
         span = f"stages {stages[0]} to {stages[-1]}" if len(stages) > 1 else f"stage {stages[0]}" if stages else ""
         if stages:
             found.append(rules.name if stages == rules.stages else f"{rules.name} at {span}")

@@ -34,7 +34,7 @@ from trainers.values.recipe import Recipe
 
 
 class TorchEngine(AccumulatingEngine):
-    """The step that `ddp` and `fsdp` share: scaling, clipping, the optimizer. See `trainers.engines.Engine`.
+    """The step of engines whose optimizer is torch's: scaling, clipping, the optimizer. See `trainers.engines.Engine`.
 
     With states in bf16 ("pure bf16") there is no fp32 copy of anything: weights, gradients, AdamW's moments and the
     norm are stored in bf16. Micro-steps are added up in bf16, and so are ranks, with a rounding at each addition.

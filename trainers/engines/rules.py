@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from trainers.engines.axes import axes_of_engine
 from trainers.values.axes import axes_of
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ class Rules:
     grad_syncs: "Mapping[int, tuple[GradSync, ...]]"
     """When gradients may be reduced, by ZeRO stage; the stages that are missing it has not."""
     axes: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict[str, tuple[int, ...]])
-    """Axes that some engines have and others have not, with the ZeRO stages at which this one has them."""
+    """Axes of the mesh that some engines use, with the ZeRO stages at which this one does; for what is the engine's own
+    see `trainers.engines.axes`."""
     model_parallel: tuple[str, ...] = ()
     """Which of tp, pp and cp it has."""
     has_compression: bool = False
@@ -53,6 +55,11 @@ class Rules:
     def stages(self) -> tuple[int, ...]:
         """The values that `zero_stage` may have."""
         return tuple(self.grad_syncs)
+
+    def stages_with(self, axis: str) -> tuple[int, ...]:
+        """The ZeRO stages at which this engine has an axis that others may lack."""
+        mine = axes_of_engine(self.name)
+        return mine[axis].stages if axis in mine else self.axes.get(axis, ())
 
     def chooses_sync(self, layout: "Layout") -> bool:
         """Whether `grad_sync` tells layouts of this engine and stage apart."""
@@ -84,6 +91,8 @@ class Rules:
             yield f"{self.name} at stage 0 shards nothing: dp_shard must be 1, got {layout.dp_shard}"
         if layout.grad_sync not in (syncs := self.grad_syncs[layout.zero_stage]):
             yield self.wrong_sync(layout, syncs[0])
+        for axis in axes_of_engine(self.name).values():
+            yield from axis.contradictions(layout)
 
     def wrong_sync(self, layout: "Layout", wanted: str) -> str:
         """The sentence about a `grad_sync` that this engine has not at this stage, where it has `wanted` alone."""
@@ -95,9 +104,12 @@ class Rules:
             if getattr(layout, axis) > 1 and axis not in self.model_parallel:
                 yield f"{self.lacks_axis(axis)}, got {axis} {getattr(layout, axis)}: set it to 1"
         if recipe.compression != "none" and not self.has_compression:
+            having = [rules for rules in _registered() if rules.has_compression]
+            who = " and ".join(rules.title for rules in having) or "no engine"
+            choice = "".join(f"engine {rules.name} or " for rules in having)
             yield (
-                f"gradients are compressed by hooks that DDP alone has, got compression {recipe.compression} with"
-                f" {layout.engine}: choose engine ddp or compression none"
+                f"gradients are compressed by hooks that {who} alone has, got compression {recipe.compression} with"
+                f" {layout.engine}: choose {choice}compression none"
             )
         if recipe.attention_mask != "causal" and not self.has_attention_masks:
             yield (
@@ -111,6 +123,8 @@ class Rules:
                 f"{what} keeps everything on the device, got offload {layout.offload}:"
                 " choose none, or an engine that shards"
             )
+        for axis in axes_of_engine(self.name).values():
+            yield from axis.refusals(recipe, layout)
 
     def depth_refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
         """What reaches beyond the blocks of the model, a sentence each."""
@@ -130,3 +144,15 @@ class Rules:
     def keeps_on_device(self, layout: "Layout") -> str:
         """What keeps all of its states on the device, as a subject; empty where this layout can offload."""
         return self.title
+
+
+def having(axis: str) -> str:
+    """The engines of this project that have tp, pp or cp, as a clause."""
+    names = [rules.name for rules in _registered() if axis in rules.model_parallel]
+    return f"engines {' and '.join(names)} have it" if len(names) > 1 else f"engine {names[0]} has it" if names else ""
+
+
+def _registered() -> "tuple[Rules, ...]":
+    from trainers.engines import registered  # the registry is made of rules
+
+    return registered()

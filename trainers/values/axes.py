@@ -36,6 +36,8 @@ class Axis:
     reads it back at all."""
     of_some_engines: bool = False
     """Whether it means nothing but in engines whose rules name it."""
+    of_the_stack: bool = False
+    """Whether another software that runs the layout decides it by itself (`platform.plan --software`)."""
     least: int | None = None
     """The smallest number that it may be."""
     counts_blocks: bool = False

@@ -50,8 +50,9 @@ class Layout(LayoutAxes):
     def _missing_axes(self) -> Iterator[str]:
         """A sentence for each axis that is not at its default and that the engine has not at this stage."""
         for name, declared in axes_of(Layout).items():
-            stages = self.rules.axes.get(name, ())
-            if declared.of_some_engines and self.is_set(name) and self.zero_stage not in stages:
+            if not declared.of_some_engines or not self.is_set(name):
+                continue
+            if self.zero_stage not in self.rules.stages_with(name):
                 yield (
                     f"{name} is an axis of {engines_with(name)}, got {name} {getattr(self, name)} with"
                     f" {self.engine} at stage {self.zero_stage}"

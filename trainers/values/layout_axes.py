@@ -129,6 +129,7 @@ class LayoutAxes:
         note="overlap {}",
         read_back="if set",
         of_some_engines=True,
+        of_the_stack=True,
         about="Whether DeepSpeed's stages 1 to 3 communicate beside their computing; by default stage 3 alone does.",
     )
     prefetch: int = axis(

@@ -63,7 +63,7 @@ class Recipe:
     compression: Compression = axis(
         "none",
         label="{} compression",
-        about="What DDP's gradients are squeezed into before they are exchanged: bf16, or PowerSGD's factors of that"
+        about="What gradients are squeezed into before they are exchanged: bf16, or PowerSGD's factors of that"
         " rank (arXiv 1905.13727) from the second optimizer step on.",
     )
     learning_rate: float = axis(1e-4, about="Size of an optimizer step.")

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from trainers import architectures
 from trainers.architectures import architecture_of
 from trainers.architectures.architecture import Position
 from trainers.values.codec import shortened
+from trainers.values.model_config import check_rest, family_of, fields_of, text_model
 
 FlopsConvention = Literal["6n", "8n", "6n_causal", "palm", "megatron_model", "megatron_hardware"]
 
@@ -195,59 +195,11 @@ class ModelSpec:
             ValueError: a model type the project does not know, a needed size is missing, or a field asks for parameters
                 that this project does not count.
         """
-        config = _text_model(config)
-        kind = config.get("model_type")
-        for key in _EXPERTS:
-            if config.get(key):
-                raise ValueError(
-                    f"{key} of {name} is {shortened(config[key])}: this project trains no mixtures of experts,"
-                    " take a model without them"
-                )
-        if kind not in architectures.names():
-            known = ", ".join(architectures.names())
-            raise ValueError(f"model_type {kind!r} of {name} is not known: this project trains {known}")
-        family = architecture_of(kind)
-        keys = family.config_keys
-        found: dict[str, Any] = {}
-        complete = {**family.config_defaults, **config}
-        for field, spellings in keys.items():
-            value = next((complete[key] for key in spellings if complete.get(key) is not None), None)
-            if value is not None:
-                found[field] = value
-        missing = [
-            f"{field} ({' or '.join(keys[field])})"
-            for field in ("num_layers", "hidden_size", "num_heads", "vocab_size")
-            if field not in found
-        ]
-        if missing:
-            raise ValueError(f"the configuration of {name} lacks {', '.join(missing)}")
-        wrong = [field for field, value in found.items() if field in _INTEGERS and type(value) is not int]
-        if wrong:
-            raise ValueError(f"the configuration of {name} wants whole numbers for {', '.join(wrong)}")
-        if type(found.get("init_std", 0.0)) not in (int, float):
-            raise ValueError(f"the configuration of {name} wants a number for init_std, got {found['init_std']!r}")
-        if type(found.get("tied_embeddings", False)) is not bool:
-            raise ValueError(f"the configuration of {name} wants true or false for tied_embeddings")
-        if type(found.get("logit_softcap", 0.0)) not in (int, float):
-            raise ValueError(f"the configuration of {name} wants a number for {keys['logit_softcap'][0]}")
-        try:
-            window = family.window(config, found["num_layers"])
-        except ValueError as error:
-            raise ValueError(f"the configuration of {name} cannot be trained: {error}") from None
-        found.update(window=window.size, window_layers=window.num_layers)
-        spec = cls(name=name, architecture=kind, config=json.dumps(config, sort_keys=True), **found)
-        for field, trained in family.trained_with.items():
-            if config.get(field, trained) not in (None, trained):
-                raise ValueError(
-                    f"{field} of {name} must be {'null' if trained is None else str(trained).lower()} or left out, got"
-                    f" {config[field]}: this project trains a {kind} without it only"
-                )
-        for field, counted in {**family.counted_with, "head_dim": spec.head_dim}.items():
-            if config.get(field, counted) not in (None, counted):
-                raise ValueError(
-                    f"{field} of {name} must be {counted} or left out, got {config[field]}: this project counts the"
-                    f" parameters of a {kind} with {counted} only"
-                )
+        config = text_model(config)
+        family = family_of(config, name)
+        found = fields_of(config, family, name)
+        spec = cls(name=name, architecture=family.name, config=json.dumps(config, sort_keys=True), **found)
+        check_rest(config, family, name, head_dim=spec.head_dim)
         return spec
 
     def to_config(self) -> dict[str, Any]:
@@ -260,27 +212,3 @@ class ModelSpec:
         family = architecture_of(self.architecture)
         stated = {keys[field][0]: value for field, value in values.items()}
         return {"model_type": self.architecture, **stated, **family.window_config(self)}
-
-
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-"""Keys of `config.json` by which models state a mixture of experts."""
-
-
-def _text_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration of the language model in that of one with images, where its family is known here by itself."""
-    inner, kind = config.get("text_config"), config.get("model_type")
-    if isinstance(inner, Mapping) and f"{kind}_text" in architectures.names():
-        return {"model_type": f"{kind}_text", **inner}
-    return config
-
-
-_INTEGERS = (
-    "num_layers",
-    "hidden_size",
-    "num_heads",
-    "vocab_size",
-    "ffn_size",
-    "num_kv_heads",
-    "head_width",
-    "max_positions",
-)

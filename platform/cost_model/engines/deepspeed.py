@@ -7,6 +7,7 @@ import numpy as np
 
 from platform.cost_model import constants
 from platform.cost_model.columns import Array, Columns, Mask, checkpointed_share, code_of
+from platform.cost_model.engines import gathering
 from platform.cost_model.engines.autocast import autocast_cache, autocast_certain, cast_traffic
 from platform.cost_model.engines.base import Certain, Copies, EngineCosts, Hooks, Load, PerParameter, Sizes
 from platform.cost_model.engines.exchange import OVERLAP_SLOWDOWN, Buckets, syncs, units_s
@@ -17,7 +18,6 @@ from trainers.values.recipe import Recipe
 GRADIENT_HOST_S = constants.number("deepspeed", "GRADIENT_HOST_S")
 GATHER_HOST_S = constants.number("deepspeed", "GATHER_HOST_S")
 INSTRUCTIONS_S = constants.number("deepspeed", "INSTRUCTIONS_S")
-LIVE_PARAMETERS = constants.number("deepspeed", "LIVE_PARAMETERS")
 SUB_GROUP = constants.number("deepspeed", "SUB_GROUP")
 ZERO_3_GATHERS = constants.number("deepspeed", "ZERO_3_GATHERS")
 ZERO_3_SIGMA = constants.number("deepspeed", "ZERO_3_SIGMA")
@@ -105,7 +105,6 @@ class DeepSpeed(EngineCosts):
         """
         cb, block = c.compute_bytes, c.layer_parameters / c.tp
         whole = c.layers * block / c.pp
-        ahead = c.axes["prefetch"]
         autocasts = self.autocasts(c)
         cached = autocast_cache(c, autocasts)
         leaves = (c.full_checkpointing > 0) & (cached > 0)
@@ -113,9 +112,7 @@ class DeepSpeed(EngineCosts):
         # It reduces each gradient as it comes, and copies what it gathered for a module into place.
         largest = c.ffn * c.hidden / c.tp * cb
         for root, logits in ranks:
-            live = np.minimum(np.minimum(LIVE_PARAMETERS, whole + root), np.maximum(2 * block, root)) * cb
-            wished = np.minimum((1 + ahead) * block + root, whole + root) * cb
-            live = np.where(ahead > 0, wished, live)
+            live = gathering.of_modules(c, block=block, root=root, whole=whole) * cb
             before_loss = np.maximum(cached - logits * (1 - cb / c.logit_bytes), 0.0) + root * cb
             yield Copies(
                 at_loss=np.where(gathers, live, np.where(leaves, before_loss, cached)),

@@ -6,6 +6,7 @@ import numpy as np
 
 from platform.cost_model import constants
 from platform.cost_model.columns import Array, Columns
+from platform.cost_model.engines import gathering
 from platform.cost_model.engines.base import NOTHING, Certain, Copies, EngineCosts, Hooks, Load, PerParameter, Sizes
 from platform.cost_model.engines.exchange import OVERLAP_SLOWDOWN, units_s
 from platform.cost_model.offload import HOST_SUMS
@@ -60,8 +61,7 @@ class Fsdp(EngineCosts):
         # Between the passes each rank of a smaller group has its part of every block.
         few = _between_passes(c)
         keeps = np.where(c.zero_stage == 2, whole, np.where(few < c.shard, whole / few, 0.0))
-        ahead = np.maximum(c.axes["prefetch"], 1.0)
-        unit = np.where(c.zero_stage == 2, whole, (1 + ahead) * block + keeps) * cb + block * (cb + sb)
+        unit = np.where(c.zero_stage == 2, whole, gathering.of_units(c, block) + keeps) * cb + block * (cb + sb)
         later = np.where(c.shard > 1, 2 * cb, cb) + sb
         gathers = (c.shard > 1) | (cb != sb)
         for root, _ in ranks:

@@ -12,9 +12,10 @@ from platform.finals.coverage import coverage
 from platform.finals.result import Result
 from platform.report import main
 from platform.reports.coverage import not_tried_lines
+from platform.reports.json_report import as_json
 from platform.reports.rows import tables
 from platform.reports.show import show
-from platform.reports.summary import as_json, verdicts
+from platform.reports.summary import verdicts
 from platform.search import parse
 from platform.session.replanned import with_plan
 from platform.study.history import History

@@ -6,7 +6,8 @@ import math
 import pytest
 
 from platform.common.errors import InputError
-from platform.reports.difference import chosen, difference, sentences
+from platform.reports.difference import chosen, difference
+from platform.reports.difference_words import sentences
 from tests.samples import CONDITIONS, RECIPE, header, layout, measurement, oom
 from trainers.values.cluster import Cluster
 from trainers.values.journal import StudyHeader

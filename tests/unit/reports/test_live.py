@@ -108,7 +108,7 @@ import conftest
 import sys, time
 from pathlib import Path
 from platform.common.say import say
-from platform.reports.progress import followed
+from platform.reports.follow import followed
 from tests.samples import RECIPE, header, layout, measurement
 from tests.unit.reports.test_progress import _Budget, begun
 from trainers.values.cluster import Cluster

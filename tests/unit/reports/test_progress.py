@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from platform.reports.progress import Progress, count_outcomes, followed, measurement_line, progress_line, set_apart
+from platform.reports.follow import followed
+from platform.reports.progress import Progress, count_outcomes, measurement_line, progress_line, set_apart
 from platform.study.history import History
 from platform.study.journal import Tail
 from tests.samples import CLUSTER, RECIPE, header, layout, measurement, miniature, oom, skipped

@@ -7,8 +7,9 @@ import pytest
 
 from platform.finals.ranking import winner
 from platform.finals.result import Result
+from platform.reports.json_report import as_json
 from platform.reports.scaling import rows
-from platform.reports.summary import as_json, nearest, nearest_sentence, verdicts, winner_sentence
+from platform.reports.summary import nearest, nearest_sentence, verdicts, winner_sentence
 from platform.study.history import History
 from tests.samples import CLUSTER, RECIPE, header, layout, measurement, miniature, oom, skipped
 from trainers.values.journal import End, GateCurves, Line, Measured, Peak

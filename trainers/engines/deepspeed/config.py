@@ -5,8 +5,11 @@ transformers one).
 """
 
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
+from trainers.engines.axes import axes_of_engine
+from trainers.engines.deepspeed.axis import DeepSpeedAxis
 from trainers.values.batch import BatchPoint
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
@@ -75,12 +78,16 @@ def engine_config(recipe: Recipe, layout: Layout) -> dict[str, Any]:
 
 
 def zero_in_effect(engine: Any, recipe: Recipe, compute: str) -> dict[str, Any]:
-    """The axes that `_zero` sets as numbers, read back from DeepSpeed's engine; its products are in `compute`."""
+    """The axes that `_zero` sets, read back from DeepSpeed's engine; its products are in `compute`."""
     return {
         "bucket_mib": engine.zero_reduce_bucket_size() * (4 if compute == "fp32" else 2) // 2**20,
-        "overlap": "on" if engine.zero_overlap_comm() else "off",
-        "prefetch": engine.zero_prefetch_bucket_size() // recipe.model.parameters_per_layer,
+        **{name: axis.in_effect(engine, recipe) for name, axis in _axes().items()},
     }
+
+
+def _axes() -> Mapping[str, DeepSpeedAxis]:
+    """The axes that have a file in `trainers/engines/axes`."""
+    return cast(Mapping[str, DeepSpeedAxis], axes_of_engine("deepspeed"))
 
 
 def _zero(recipe: Recipe, layout: Layout) -> dict[str, Any]:
@@ -96,13 +103,8 @@ def _zero(recipe: Recipe, layout: Layout) -> dict[str, Any]:
     if layout.zero_stage == 3:
         # Below hidden^2 only vectors are left; 100,000 is DeepSpeed's own bound.
         zero["stage3_param_persistence_threshold"] = min(100_000, recipe.model.hidden_size**2 - 1)
-        if layout.prefetch:
-            ahead = layout.prefetch * recipe.model.parameters_per_layer
-            alive = ahead + recipe.model.parameters_per_layer + recipe.model.embedding_parameters
-            zero |= {"stage3_prefetch_bucket_size": ahead}
-            zero |= {"stage3_max_live_parameters": alive, "stage3_max_reuse_distance": alive}
-    if layout.overlap != "default":
-        zero["overlap_comm"] = layout.overlap == "on"
+    for axis in _axes().values():
+        zero |= axis.zero_settings(recipe, layout)
     if layout.offload in ("optimizer", "all"):
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     if layout.offload == "all":

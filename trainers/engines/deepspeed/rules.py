@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from trainers.engines.rules import Rules
+from trainers.engines.rules import Rules, having
 
 if TYPE_CHECKING:
     from trainers.values.layout import Layout
@@ -34,7 +34,7 @@ class _DeepSpeed(Rules):
     def lacks_axis(self, axis: str) -> str:
         return (
             f"DeepSpeed reduces gradients over all ranks alike, and its models for {axis} are not those of"
-            " transformers: engines ddp and fsdp have it"
+            f" transformers: {having(axis)}"
         )
 
     def lacks_buckets(self, layout: "Layout") -> str:
@@ -48,12 +48,12 @@ class _DeepSpeed(Rules):
         if recipe.optimizer == "adafactor" and stage > 0:
             yield (
                 f"DeepSpeed ZeRO-{stage} cuts weights into flat shards, over which Adafactor factors nothing"
-                " and is another algorithm: choose engine ddp, or deepspeed at stage 0"
+                " and is another algorithm: choose zero_stage 0"
             )
         if recipe.state_precision == "bf16" and stage == 0:
             yield (
                 "DeepSpeed stage 0 in bf16 always keeps fp32 master weights and states:"
-                " choose zero_stage 1, 2 or 3, engine ddp or fsdp, or state_precision fp32"
+                " choose zero_stage 1, 2 or 3, another engine, or state_precision fp32"
             )
         yield from super().refusals(recipe, layout)
         if layout.offload != "none" and recipe.state_precision == "bf16":
@@ -68,12 +68,6 @@ class _DeepSpeed(Rules):
                 "ZeRO-3 gathers each module's parameters by hooks that cannot be compiled, got compile"
                 f" {layout.compile}: choose none, another zero_stage, or engine fsdp at stage 3"
             )
-        half_sums = recipe.compute_precision == "bf16" and recipe.state_precision == "fp32"
-        if layout.overlap != "default" and stage == 1 and half_sums and layout.offload == "none":
-            yield (
-                "DeepSpeed stage 1 in bf16 with fp32 states reduces all gradients after the backward pass, got overlap"
-                f" {layout.overlap}: choose default, or another zero_stage"
-            )
 
 
 ENGINE = _DeepSpeed(
@@ -81,7 +75,6 @@ ENGINE = _DeepSpeed(
     title="DeepSpeed",
     runtime="trainers.engines.deepspeed.runtime:DeepSpeedEngine",
     grad_syncs={0: ("last",), 1: ("last",), 2: ("every",), 3: ("every",)},
-    axes={"prefetch": (3,), "overlap": (1, 2, 3)},
     has_attention_masks=True,
     machinery=2,
     packages=("deepspeed",),

@@ -26,12 +26,8 @@ their part of the weights. Stage 0 refuses this: its native bf16 mode always has
 """
 
 import functools
-import importlib
-import logging
-import os
-import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -54,6 +50,13 @@ from trainers.engines._settings import (
     state_dtype,
 )
 from trainers.engines.deepspeed.config import engine_config, zero_in_effect
+from trainers.engines.deepspeed.library import (
+    deepspeed,
+    safe_get_full_fp32_param,
+    safe_set_full_fp32_param,
+    torch_autocast,
+)
+from trainers.engines.deepspeed.wrappers import cut, cut_modules_from_masters, masters_of, offload_of, stage_of
 from trainers.engines.state import (
     Counters,
     StateTensor,
@@ -68,34 +71,6 @@ from trainers.kernels.head import loss_of
 from trainers.models import Model
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
-logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-
-import deepspeed  # noqa: E402
-import deepspeed.ops  # noqa: E402
-from deepspeed.runtime import bf16_optimizer, compiler, torch_autocast  # noqa: E402
-from deepspeed.runtime.bf16_optimizer import BF16_Optimizer  # noqa: E402
-from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3  # noqa: E402
-from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer  # noqa: E402
-from deepspeed.utils import logger, safe_get_full_fp32_param, safe_set_full_fp32_param  # noqa: E402
-
-logger.setLevel(logging.ERROR)
-# ZeRO 1 to 3 import Muon, which no recipe here has, to tell that it is not the optimizer; its functions would be handed
-# to torch.compile as they are defined, which imports inductor: 1.5 s of every trial that compiles nothing.
-_compile = compiler.compile
-compiler.compile = lambda: lambda function: function
-importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
-compiler.compile = _compile
-# Stage 1 in bf16 prints memory tables, whatever the log level, and collects garbage for each of four: half a second.
-bf16_optimizer.see_memory_usage = lambda *_, **__: None
-# From torch 2.13 on, the collectives that ZeRO uses have new names; without this each call warns.
-warnings.filterwarnings("ignore", r"`torch.distributed.*_tensor` is deprecated", FutureWarning)
-if not torch.cuda.is_available():
-    # Gloo does without the shared-memory collectives, which DeepSpeed would compile at the first start. Asking for this
-    # dictionary makes it try every operation that it could compile, with compilers and on GPUs: nowhere else.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 class DeepSpeedEngine(AccumulatingEngine):
@@ -203,7 +178,7 @@ class DeepSpeedEngine(AccumulatingEngine):
             return loss_of(self._engine, self._models[0].head, tokens, self._context.inputs).float()
 
     def training_state(self) -> Mapping[str, StateTensor]:
-        optimizer, masters = self._engine.basic_optimizer, _masters(self._engine.optimizer)
+        optimizer, masters = self._engine.basic_optimizer, masters_of(self._engine.optimizer)
         rank, world_size = dist.get_rank(), dist.get_world_size()
         state: dict[str, StateTensor] = {}
         for name, parameter in self._engine.module.named_parameters():
@@ -212,7 +187,7 @@ class DeepSpeedEngine(AccumulatingEngine):
                 place = functools.partial(whole, replica=rank, num_replicas=world_size)
                 state |= named(name, parameter, optimizer_state(optimizer, parameter), place)
                 continue
-            group, first, size, start, shape = _cut(self._engine.optimizer, parameter)
+            group, first, size, start, shape = cut(self._engine.optimizer, parameter)
             states = {
                 kind: value.narrow(0, first, size)
                 for kind, value in optimizer_state(optimizer, masters[group]).items()
@@ -242,14 +217,14 @@ class DeepSpeedEngine(AccumulatingEngine):
             scaler.last_overflow_iter = -1
         # What the modules compute with is made anew from the master weights.
         if self._layout.zero_stage == 3:
-            _cut_modules_from_masters(wrapper, self._engine.module)
+            cut_modules_from_masters(wrapper, self._engine.module)
         elif self._layout.zero_stage:
             wrapper.update_lp_params()
 
     def in_effect(self) -> Mapping[str, Any]:
         engine, wrapper = self._engine, self._engine.optimizer
         kind = type(engine).__name__
-        stage = _stage(wrapper)
+        stage = stage_of(wrapper)
         ranks = dist.get_world_size(engine.seq_data_parallel_group)
         if engine.torch_autocast_enabled():
             compute = dtype_name(engine.torch_autocast_dtype())
@@ -257,14 +232,14 @@ class DeepSpeedEngine(AccumulatingEngine):
             dtypes = {parameter.dtype for parameter in engine.module.parameters()}
             compute = "+".join(sorted(map(dtype_name, dtypes)))
         return {
-            **optimizer_in_effect(engine.basic_optimizer, masters=_masters(wrapper)),
+            **optimizer_in_effect(engine.basic_optimizer, masters=masters_of(wrapper)),
             "engine": {"DeepSpeedEngine": "deepspeed"}.get(kind, kind),
             "zero_stage": stage if stage == engine.zero_optimization_stage() else f"{stage}, not what it says",
             "dp_replicate": 1 if stage else ranks,
             "dp_shard": ranks if stage else 1,
             "world_size": dist.get_world_size(),
             "grad_accum": engine.gradient_accumulation_steps(),
-            "offload": _offload(wrapper),
+            "offload": offload_of(wrapper),
             "grad_sync": "every" if engine.zero_optimization_partition_gradients() else "last",
             "product_sums": product_sums(),
             "attention_mask": self._context.mask_in_effect(self._models),
@@ -289,55 +264,3 @@ class DeepSpeedEngine(AccumulatingEngine):
         F.linear = self._linear
         torch_autocast.TORCH_AUTOCAST_INITIALIZED, torch_autocast.TORCH_AUTOCAST_DTYPE = False, None
         del self._engine, self._models
-
-
-def _cut(wrapper: Any, parameter: Any) -> tuple[int, int, int, int, tuple[int, ...]]:
-    """Which master weights of the parameter this rank has: its group, the first one in the group's flat tensor, their
-    number, where they begin in the flattened parameter, and the parameter's shape.
-    """
-    if isinstance(wrapper, DeepSpeedZeroOptimizer_Stage3):
-        group, first, size = wrapper.grad_position[wrapper.get_param_id(parameter)]
-        start = size * dist.get_rank(wrapper.dp_process_group)  # the last ranks' parts end with padding
-        return group, first, max(0, min(size, parameter.ds_numel - start)), start, tuple(parameter.ds_shape)
-    mapping = parameter._hp_mapping
-    if mapping is None:
-        return 0, 0, 0, 0, tuple(parameter.shape)
-    there, here = mapping.hp_fragment_address, mapping.lp_fragment_address
-    return mapping.param_group_index, there.start, there.numel, here.start, tuple(parameter.shape)
-
-
-def _cut_modules_from_masters(wrapper: Any, module: nn.Module) -> None:
-    """Fills stage 3's cut parameters from the master weights, and gathers again those that it keeps whole."""
-    persistent = wrapper.persistent_parameters
-    if persistent:
-        persistent[0].partition(persistent)
-    for parameter in cast(Iterator[Any], module.parameters()):
-        group, first, size = wrapper.grad_position[wrapper.get_param_id(parameter)]
-        parameter.ds_tensor.data.copy_(wrapper.fp32_partitioned_groups_flat[group].detach().narrow(0, first, size))
-    if persistent:
-        persistent[0].all_gather(persistent)
-
-
-def _stage(wrapper: Any) -> int:
-    """The ZeRO stage by the optimizer that runs, whatever the configuration says."""
-    if isinstance(wrapper, DeepSpeedZeroOptimizer_Stage3):
-        return 3
-    if isinstance(wrapper, DeepSpeedZeroOptimizer):
-        return 2 if wrapper.partition_gradients else 1
-    return 1 if isinstance(wrapper, BF16_Optimizer) else 0
-
-
-def _offload(wrapper: Any) -> str:
-    """What lies in host memory by the optimizer that runs: stages 1 and 2 have one flag for it, stage 3 two."""
-    if getattr(wrapper, "offload_param", False):
-        return "all" if wrapper.offload_optimizer else "parameters"
-    away = getattr(wrapper, "cpu_offload", False) or getattr(wrapper, "offload_optimizer", False)
-    return "optimizer" if away else "none"
-
-
-def _masters(wrapper: Any) -> list[torch.Tensor]:
-    """The master weights that a ZeRO optimizer keeps; empty at stage 0, where the module's own are the masters."""
-    for name in ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition"):
-        if hasattr(wrapper, name):
-            return list(getattr(wrapper, name))
-    return []

@@ -32,16 +32,11 @@ class _Fsdp(Rules):
     def keeps_on_device(self, layout: "Layout") -> str:
         return ""
 
-    def contradictions(self, layout: "Layout") -> Iterator[str]:
-        yield from super().contradictions(layout)
-        if layout.reshard == 1:
-            yield "reshard is a number of ranks, 2 or more, got 1: zero_stage 2 keeps parameters whole"
-
     def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
         if recipe.optimizer == "adafactor":
             yield (
                 "transformers' Adafactor mixes plain tensors with FSDP2's sharded ones and fails there:"
-                " choose engine ddp, or deepspeed at stage 0"
+                " choose zero_stage 0 with another engine"
             )
         yield from super().refusals(recipe, layout)
         if layout.offload == "optimizer":
@@ -53,16 +48,6 @@ class _Fsdp(Rules):
                 "an fp16 loss scale is kept on the device, FSDP2's offloaded gradients are not:"
                 " choose compute_precision bf16 or offload none"
             )
-        if layout.reshard and (layout.reshard >= layout.dp_shard or layout.dp_shard % layout.reshard):
-            yield (
-                f"reshard must divide dp_shard and be less, got reshard {layout.reshard} with dp_shard"
-                f" {layout.dp_shard}: choose another, or 0"
-            )
-        if layout.reshard and layout.model_parallel > 1:
-            yield (
-                f"FSDP2 makes the groups of reshard out of all ranks in a row, got reshard {layout.reshard} with"
-                f" {' '.join(layout.words('degrees').values())}: set reshard to 0"
-            )
         if layout.compile == "model":
             yield "FSDP2 gathers each block's parameters between blocks, got compile model: choose block"
 
@@ -72,7 +57,7 @@ ENGINE = _Fsdp(
     title="FSDP2",
     runtime="trainers.engines.fsdp.runtime:FsdpEngine",
     grad_syncs={2: ("last", "every"), 3: ("last", "every")},
-    axes={"prefetch": (2, 3), "reshard": (3,), "schedule": (2, 3), "virtual": (2, 3)},
+    axes={"schedule": (2, 3), "virtual": (2, 3)},
     model_parallel=("tp", "pp", "cp"),
     has_attention_masks=True,
     machinery=1,

@@ -17,6 +17,8 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from trainers import weights
 from trainers.engines._settings import dtype_name, half_dtype, matmul_precision, state_dtype
 from trainers.engines._torch import ShardedScaler, TorchEngine
+from trainers.engines.axes import axes_of_engine
+from trainers.engines.fsdp.axis import FsdpAxis
 from trainers.engines.state import Part, StateTensor
 from trainers.models import Model
 
@@ -30,15 +32,13 @@ class FsdpEngine(TorchEngine):
     whole on every rank, with "every" as reduced shards. With `dp_replicate` above 1 every shard group is a replica
     (HSDP).
 
-    With `reshard` stage 3 spreads a block's parameters over that many neighbouring ranks between its two passes, so
-    that the second gathering stays among them.
-
     With `offload` "all" shards of weights, gradients and AdamW's states lie in pinned host memory: weights are copied
     to the device to be gathered, reduced gradients copied back, and the host steps. The norm's sum crosses ranks on the
     device, since NCCL has no collectives for host memory.
     """
 
     _module: Any  # an FSDPModule that still is the transformers model
+    _axes = cast(Mapping[str, FsdpAxis], axes_of_engine("fsdp"))
 
     def _lay_out(self, model: Model) -> nn.Module:
         recipe, layout = self._recipe, self._layout
@@ -48,6 +48,9 @@ class FsdpEngine(TorchEngine):
         offload = (
             CPUOffloadPolicy(pin_memory=self._device.type == "cuda") if layout.offload == "all" else OffloadPolicy()
         )
+        wrapping: dict[str, Any] = {"reshard_after_forward": layout.zero_stage == 3}
+        for axis in self._axes.values():
+            wrapping |= axis.wrapping(layout)
         # A unit is drawn whole and cut at once, so that a rank never holds more than its shards and one unit.
         for unit in (*units, model.module):
             weights.materialise(
@@ -60,11 +63,10 @@ class FsdpEngine(TorchEngine):
                 cut=self._tensor.cut,
                 norm_start=recipe.model.norm_start,
             )
-            reshard = None if unit is model.module else layout.reshard or layout.zero_stage == 3
-            fully_shard(unit, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=reshard)
-        for i, unit in enumerate(units if layout.prefetch else ()):
-            unit.set_modules_to_forward_prefetch(list(units[i + 1 : i + 1 + layout.prefetch]))
-            unit.set_modules_to_backward_prefetch(list(units[max(0, i - layout.prefetch) : i][::-1]))
+            asked = {} if unit is model.module else wrapping
+            fully_shard(unit, mesh=mesh, mp_policy=policy, offload_policy=offload, **asked)
+        for axis in self._axes.values():
+            axis.lay_out(units, layout)
         return model.module
 
     @torch.no_grad()
@@ -142,8 +144,7 @@ class FsdpEngine(TorchEngine):
     def in_effect(self) -> Mapping[str, Any]:
         units: list[Any] = [unit for model in self._models for unit in model.units]
         groups = [unit._get_fsdp_state()._fsdp_param_group for unit in units]
-        between = [(group.post_forward_mesh_info, group) for group in groups]
-        reshard = {group.post_forward_mesh_info is not None for group in groups}
+        frees = {group.post_forward_mesh_info is not None for group in groups}
         everything = [group for model in self._models for group in _groups(model)]
         policies = {group.mp_policy for group in everything}
         compute = "+".join(sorted(dtype_name(policy.param_dtype or torch.float32) for policy in policies))
@@ -151,19 +152,16 @@ class FsdpEngine(TorchEngine):
         mesh = everything[0].mesh_info.mesh  # parameters may be whole just now
         degrees = {"dp_replicate": 1} | dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
         degrees["dp_shard"] //= self._context.in_effect(self._models)  # ranks of both share the shards
-        ahead = max((len(unit._get_fsdp_state()._states_to_forward_prefetch) for unit in units), default=0)
         away = {isinstance(group.offload_policy, CPUOffloadPolicy) for group in everything}
-        smaller = {0 if info in (None, group.mesh_info) else info.shard_mesh_size for info, group in between}
         kind = type(self._modules[0])
         return {
             **degrees,
             **super().in_effect(),
             "engine": "fsdp" if issubclass(kind, FSDPModule) else kind.__name__,
-            "zero_stage": {frozenset({True}): 3, frozenset({False}): 2}.get(frozenset(reshard)),
+            "zero_stage": {frozenset({True}): 3, frozenset({False}): 2}.get(frozenset(frees)),
             "offload": {frozenset({True}): "all", frozenset({False}): "none"}.get(frozenset(away), "some units"),
             "units": sum(isinstance(each, FSDPModule) for each in self._module.modules()),
-            "reshard": next(iter(smaller)) if len(smaller) == 1 else f"{len(smaller)} kinds",
-            "prefetch": ahead,
+            **{name: axis.in_effect(units) for name, axis in self._axes.items()},
             "reduce_precision": reduce,
             "compute_precision": matmul_precision() if compute == "fp32" else compute,
         }

@@ -1,0 +1,36 @@
+"""A console of rich that writes into a string, and how rows of an outcome look."""
+
+import io
+
+from rich.console import Console
+
+from trainers.values.measurement import Outcome
+
+STYLES = {
+    Outcome.OK: "",
+    Outcome.THRASH: "yellow",
+    Outcome.SLOW: "dim",
+    Outcome.SKIPPED: "dim",
+}
+"""How rows look by outcome; what is not here is a failure and red."""
+
+
+def console(*, width: int, color: bool) -> tuple[Console, io.StringIO]:
+    """A console that writes into a string, letters as they are; and the string."""
+    stream = io.StringIO()
+    made = Console(
+        file=stream,
+        width=width,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+    )
+    return made, stream
+
+
+def as_text(stream: io.StringIO) -> str:
+    """What was written, without blanks at the ends of lines."""
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"

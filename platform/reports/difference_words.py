@@ -1,0 +1,51 @@
+"""What differs between two measurements, in sentences."""
+
+import math
+
+from platform.common.text import figure
+from platform.reports.difference import NOTED, Difference
+from platform.reports.surroundings import Change
+
+
+def sentences(found: Difference) -> list[str]:
+    """What differs, a sentence each: the whole, each change with its share, what is left, and what else differs."""
+    first, second, ratio = found.first, found.second, found.ratio
+    named = [f"{each.layout.label}, micro-batch {each.batch.micro_batch}" for each in (first, second)]
+    if ratio is None:
+        ends = [f"{name}: {each.outcome}{f' ({each.reason})' if each.reason else ''}"
+                for name, each in zip(named, (first, second), strict=True)]  # fmt: skip
+        lines = [f"One of the two has no speed: {'; '.join(ends)}."]
+    else:
+        apart = f"{abs(1 - 1 / ratio):.1%} {'slower' if ratio > 1 else 'faster'} than"
+        apart = "as fast as" if abs(ratio - 1) < NOTED else apart
+        figures = f"{figure(second.tokens_per_s)} against {figure(first.tokens_per_s)} tokens/s"
+        lines = [f"{named[1]} is {apart} {named[0]}: {figures}."]
+    lines += [_sentence(each, ratio) for each in found.changes]
+    if not found.changes:
+        lines.append("Recipe, layout and batch point are the same.")
+    rest = found.rest
+    if rest is not None and ratio is not None and (found.changes or found.surroundings):
+        whose = "the surroundings below" if found.surroundings else "nothing that was recorded"
+        model = " and the cost model's error" if any(each.source == "predicted" for each in found.changes) else ""
+        belongs = "" if abs(rest - 1) < NOTED / 2 else f" It belongs to {whose}{model}."
+        lines.append(f"Left over: {_effect(rest, ratio)}.{belongs}")
+    lines += [f"Also {each.names[0]}: {each.values}." for each in found.surroundings]
+    lines += [f"Measured: {name} takes {figure(abs(s) * 1e3)} ms {'more' if s > 0 else 'less'}."
+              for name, s in found.parts.items()]  # fmt: skip
+    return lines
+
+
+def _sentence(change: Change, whole: float | None) -> str:
+    name = " with ".join(change.names)
+    if change.ratio is None or whole is None:
+        return f"{name}: {change.values} (its share is not known: not measured alone, and not predicted here)."
+    return f"{name}: {change.values}: {_effect(change.ratio, whole)} ({change.source})."
+
+
+def _effect(ratio: float, whole: float) -> str:
+    """Such as "12.0 % slower, 80 % of the difference"."""
+    if abs(ratio - 1) < NOTED / 2:
+        return "no difference"
+    words = f"{abs(1 - 1 / ratio):.1%} {'slower' if ratio > 1 else 'faster'}"
+    share = math.log(ratio) / math.log(whole) if abs(whole - 1) >= NOTED else None
+    return words if share is None else f"{words}, {share:.0%} of the difference"

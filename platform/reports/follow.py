@@ -1,0 +1,198 @@
+"""A search followed in its journal while it runs: drawn on a terminal (`live.py`), in plain lines where there is none.
+
+All of it goes to standard error.
+"""
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Generator, Mapping
+from typing import Any, Protocol
+
+from platform.common.say import say
+from platform.common.text import duration
+from platform.finals.result import Result
+from platform.reports.forecast import forecaster_of
+from platform.reports.live import Screen, is_terminal
+from platform.reports.progress import Progress, count_outcomes, measurement_line, progress_line, set_apart
+from platform.reports.summary import lag
+from platform.study.history import History
+from platform.study.journal import Tail
+from trainers.values.batch import BatchPoint
+from trainers.values.journal import Line, Measured, Peak, RungStart, TrialEnd, TrialStart
+from trainers.values.measurement import Measurement, Outcome
+
+_MOST_LAST = 6
+
+
+class Budgeted(Protocol):
+    """What of a running search its journal does not tell; asked from another thread."""
+
+    def time_left_s(self) -> float:
+        """Seconds until a budget ends, infinite without one."""
+        ...
+
+    def gpu_left_s(self) -> float:
+        """Device seconds that the budget leaves, infinite without one."""
+        ...
+
+
+@contextlib.contextmanager
+def followed(
+    journal: Tail,
+    history: History,
+    search: Budgeted,
+    *,
+    total: int | None,
+) -> Generator[None]:
+    """Tells of a search while it runs, until the end of the `with`.
+
+    On a terminal it is drawn in place; elsewhere there is a line for each finished batch point, and one on how the
+    search stands. What `history` says is counted and not told again; `journal` gives what comes after. `total` is the
+    number of trials planned.
+    """
+    follower = _Follower(journal, history, search, total)
+    screen = Screen() if is_terminal() else None
+    thread = threading.Thread(target=follower.work, args=(screen,), name="progress", daemon=True)
+    try:
+        if screen is not None:
+            screen.start()
+        thread.start()
+        yield
+    finally:
+        try:
+            follower.over.set()
+            thread.join(timeout=5)
+        finally:
+            # Whatever happens, a second Ctrl-C too: the terminal gets its cursor back.
+            if screen is not None:
+                screen.stop()
+
+
+class _Screen(Protocol):
+    def draw(self, progress: Progress) -> None: ...
+
+
+class _Follower:
+    def __init__(
+        self,
+        journal: Tail,
+        history: History,
+        search: Budgeted,
+        total: int | None,
+    ) -> None:
+        self.over = threading.Event()
+        self._tail = journal
+        self._history = history
+        self._search = search
+        self._total = total
+        self._trial: TrialStart | None = None
+        self._recipe = history.trials[-1].recipe if history.trials else None
+        """The last trial's."""
+        self._trial_started_s = 0.0
+        self._batch: BatchPoint | None = None
+        self._rungs: dict[int, Outcome] = {}
+        self._trials_s: list[float] = []
+        self._counted: tuple[dict[str, Any], Mapping[str, Measurement]] | None = None
+        """What of the progress the measurements say, and each recipe's best; None once something new was measured."""
+        self._before_s = self._history.wall_s
+        self._started_s = self._last_line_s = time.monotonic()
+
+    def work(self, screen: _Screen | None) -> None:
+        """Until `over` is set, and once more after it."""
+        ended = False
+        while not ended:
+            ended = self.over.wait(0.5)
+            for entry in self._tail.read():
+                self._history.extend([entry])
+                self._last_line_s = time.monotonic()
+                self._take(entry)
+                if screen is None:
+                    self._tell(entry)
+            if screen is not None:
+                screen.draw(self._progress())
+
+    def _take(self, entry: Line) -> None:
+        match entry:
+            case TrialStart():
+                self._trial, self._batch, self._rungs = entry, None, {}
+                self._recipe = entry.recipe
+                self._trial_started_s = time.monotonic()
+            case RungStart():
+                self._batch = entry.batch
+            case Measured(measurement=measurement):
+                self._rungs[measurement.batch.micro_batch] = measurement.outcome
+                self._counted = None
+            case TrialEnd():
+                self._trial, self._batch = None, None
+                self._trials_s.append(entry.wall_s)
+            case _:
+                pass
+
+    def _tell(self, entry: Line) -> None:
+        match entry:
+            case TrialStart() | RungStart():
+                say(progress_line(self._progress()))
+            case Peak() if self._history.header and (sentence := lag(entry, self._history.header.cluster)):
+                say(f"{sentence} --exclude-slow searches without its node.")
+            case Measured(measurement=measurement) if measurement.outcome is not Outcome.SKIPPED:
+                sentence = measurement_line(measurement)
+                if self._history.header is not None:
+                    sentence += forecaster_of(self._history.header).beside(measurement, self._history.measurements)
+                say(sentence)
+            case _:
+                pass
+
+    def _progress(self) -> Progress:
+        history, trial = self._history, self._trial
+        left_s, gpu_left_s = self._search.time_left_s(), self._search.gpu_left_s()
+        header = history.header
+        recipe = self._recipe or (header.recipes[0] if header else None)
+        counts, incumbents = self._counts()
+        # The journal tells of the running trial's device seconds up to its last line.
+        since_s = int(time.monotonic() - self._last_line_s) * trial.layout.world_size if trial else 0
+        return Progress(
+            trial=len(history.trials),
+            num_trials=self._total,
+            layout=trial.layout if trial else None,
+            batch=self._batch,
+            elapsed_s=self._before_s + time.monotonic() - self._started_s,
+            left_s=left_s if math.isfinite(left_s) else None,
+            gpu_s=history.gpu_s + since_s,
+            gpu_left_s=max(0.0, gpu_left_s) if math.isfinite(gpu_left_s) else None,
+            device=header.cluster.device_word if header else "device",
+            title=header.title if header else "",
+            recipe=set_apart(recipe, header.recipes) if recipe and header and len(header.recipes) > 1 else "",
+            incumbent=incumbents.get(recipe.id) if recipe else None,
+            ladder=trial.micro_batches if trial else (),
+            profiles=trial is not None and trial.profiles is not None,
+            rungs=dict(self._rungs),
+            running_s=time.monotonic() - self._trial_started_s,
+            to_go=self._to_go(),
+            miniature=header is not None and header.miniature,
+            **counts,
+        )
+
+    def _counts(self) -> tuple[dict[str, Any], Mapping[str, Measurement]]:
+        # Twice a second it is drawn; to go through ten thousand measurements takes a good part of that.
+        if self._counted is None:
+            measurements = self._history.measurements
+            measured = [each for each in measurements if each.outcome is not Outcome.SKIPPED]
+            last = tuple(measured[-_MOST_LAST:])
+            forecaster = forecaster_of(self._history.header) if self._history.header else None
+            counts = {
+                "outcomes": count_outcomes(measurements),
+                "last": last,
+                "predicted": forecaster.predictions(last) if forecaster else (),
+                "model_error": forecaster.error(measured) if forecaster else "",
+            }
+            leaders = {key: each.leader for key, each in Result.of(self._history).by_id.items()}
+            self._counted = counts, {key: leader.shown for key, leader in leaders.items() if leader is not None}
+        return self._counted
+
+    def _to_go(self) -> str:
+        if self._total is None or not self._trials_s:
+            return ""
+        left = max(0, self._total - len(self._history.trials) + (self._trial is not None))
+        return duration(left * sum(self._trials_s) / len(self._trials_s))

@@ -1,0 +1,40 @@
+"""How long a study's sessions took, by the times of its journal's lines."""
+
+import dataclasses
+import datetime
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class Clock:
+    """The seconds of sessions one after the other, of which one may be running."""
+
+    last: datetime.datetime | None = None
+    """When the last line was written; None before the first."""
+    _begun: datetime.datetime | None = None
+    """The running session's first line."""
+    _past_s: float = 0.0
+    """Of the sessions that are over."""
+
+    def begin(self, at: datetime.datetime) -> None:
+        """A session begins."""
+        self._begun = at
+
+    def end(self, wall_s: float | None) -> None:
+        """The session is over after `wall_s`; None for one that was killed, which lasted up to its last line."""
+        self._past_s += self._running_s if wall_s is None else wall_s
+        self._begun = None
+
+    def since_s(self, at: str) -> float:
+        """Seconds from a line written `at` that time to the last one."""
+        return max(0.0, (self.last - datetime.datetime.fromisoformat(at)).total_seconds()) if self.last else 0.0
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds of all sessions, of a running one those up to the last line."""
+        return self._past_s + self._running_s
+
+    @property
+    def _running_s(self) -> float:
+        if self._begun is None or self.last is None:
+            return 0.0
+        return max(0.0, (self.last - self._begun).total_seconds())

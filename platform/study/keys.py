@@ -1,0 +1,48 @@
+"""What trials and measurements are of: candidates by their keys, recipes, micro-batches still between two rungs."""
+
+from collections.abc import Sequence
+
+from search_spaces.candidate import Candidate
+from trainers.values.batch import divides
+from trainers.values.journal import (
+    TrialStart,
+)
+from trainers.values.measurement import TIMED, Measurement, Outcome
+
+
+def key_of(measurement: Measurement) -> str:
+    """The key of the candidate that was measured."""
+    return f"{measurement.recipe.id}-{measurement.layout.id}"
+
+
+def between(candidate: Candidate, known: Sequence[Measurement]) -> Sequence[int]:
+    """Micro-batches that divide the global batch between the largest that ran and the first that memory refused.
+
+    A refusal is an out-of-memory or thrashing run, or a rung of which it was clear beforehand that it would be one.
+    """
+    refusals = (Outcome.OOM, Outcome.THRASH, Outcome.SKIPPED)
+    refused = {each.batch.micro_batch for each in known if each.outcome in refusals}
+    ran = (each.batch.micro_batch for each in known if each.outcome in TIMED)
+    largest = max(ran, default=None)
+    first = min(refused, default=None)
+    if largest is None or first is None or not candidate.refine:
+        return ()
+    return [each for each in range(largest + 1, first) if divides(candidate.recipe, candidate.layout, each)]
+
+
+def by_recipe(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:
+    """Measurements by recipe id, in order of first appearance: only those of one recipe compete."""
+    groups: dict[str, list[Measurement]] = {}
+    for each in measurements:
+        groups.setdefault(each.recipe.id, []).append(each)
+    return groups
+
+
+def key_of_trial(start: TrialStart) -> str:
+    """Made anew from the values: a key written by an older version may hash fewer fields."""
+    return f"{start.recipe.id}-{start.layout.id}"
+
+
+def plain_key(key: str) -> str:
+    """The key without the name of a point: what was run is the same under any name."""
+    return "-".join(key.split("-", 2)[:2])

@@ -1,0 +1,22 @@
+"""`DeepSpeedAxis`: what DeepSpeed's configuration asks of an axis of `trainers/engines/axes`. Without torch."""
+
+import abc
+from typing import TYPE_CHECKING, Any
+
+from trainers.engines.axes import EngineAxis
+
+if TYPE_CHECKING:
+    from trainers.values.layout import Layout
+    from trainers.values.recipe import Recipe
+
+
+class DeepSpeedAxis(EngineAxis, abc.ABC):
+    """One axis in DeepSpeed."""
+
+    @abc.abstractmethod
+    def zero_settings(self, recipe: "Recipe", layout: "Layout") -> dict[str, Any]:
+        """Entries of the configuration's `zero_optimization`; empty for the library's own."""
+
+    @abc.abstractmethod
+    def in_effect(self, engine: Any, recipe: "Recipe") -> Any:
+        """The axis' value, read back from DeepSpeed's engine."""
