@@ -8,7 +8,7 @@ import pytest
 from tests.contract.group import run_group
 from tests.contract.masks import WORLD_SIZE, product, quick
 from tests.contract.mesh_group import run_all
-from tests.contract.test_mesh import differences
+from tests.contract.test_mesh import differences, wrong_in
 
 pytestmark = pytest.mark.contract
 
@@ -45,10 +45,4 @@ def test_a_planted_fault_is_seen(index: int) -> None:
 
 @pytest.mark.heavy
 def test_every_model_mask_engine_attention_and_degree_trains_as_the_dense_model() -> None:
-    cases = product()
-    found = run_group(run_all, cases, WORLD_SIZE, deadline_s=3600)
-    wrong = {
-        case.name: result.get("error") or [*differences(result["trained"], case.recipe), *result["mismatches"]]
-        for case, result in zip(cases, found, strict=True)
-    }
-    assert {name: sentences for name, sentences in wrong.items() if sentences} == {}
+    assert wrong_in(product(), WORLD_SIZE) == {}
