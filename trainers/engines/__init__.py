@@ -61,8 +61,9 @@ class Engine(Protocol):
         """One optimizer step over this rank's micro-batches; marks the phases as they begin.
 
         Each of `micro_batches` is int64 [micro_batch, seq_len + 1] on the device, the same on all ranks that share a
-        data-parallel coordinate. The gradient is that of the mean loss over all micro-batches and data-parallel ranks,
-        clipped. The result is this rank's alone: no collective is added for it, the caller combines ranks.
+        data-parallel coordinate; under a document or prefix mask some have a flag (`trainers.data.flags`). The
+        gradient is that of the mean loss over all micro-batches and data-parallel ranks, clipped. The result is this
+        rank's alone: no collective is added for it, the caller combines ranks.
         """
         ...
 
