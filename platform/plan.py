@@ -176,6 +176,11 @@ def run(options: PlanOptions, console: Console) -> int:
     cluster = stacks.with_software(cluster, software)
     if options.price_per_gpu_h is not None:
         cluster = dataclasses.replace(cluster, price_per_device_hour=options.price_per_gpu_h)
+    if "fp8" not in cluster.device.tflops and any(recipe.float8_scaling for recipe in space.recipes):
+        raise InputError(
+            f"the catalogue has no FP8 figures of {cluster.device.name}:"
+            " choose --set compute_precision=bf16, or another device"
+        )
     taught = None
     if options.learn_from is not None:
         old = read_old(user_path(options.learn_from), space)

@@ -1,6 +1,7 @@
 """What cannot run here, in one sentence before anything starts, without torch; the driver records `skipped`."""
 
-from collections.abc import Iterator
+import importlib.util
+from collections.abc import Iterator, Mapping
 
 from trainers import architectures
 from trainers.architectures import architecture_of
@@ -10,8 +11,16 @@ from trainers.mesh.rules import mesh_refusals
 from trainers.mesh.stages import pipeline_refusals
 from trainers.values.cluster import Cluster
 from trainers.values.layout import Layout
-from trainers.values.recipe import Recipe
+from trainers.values.recipe import Precision, Recipe
 from trainers.values.spec import ModelSpec
+
+_CAPABILITIES: Mapping[Precision, tuple[tuple[int, int], Precision]] = {
+    "bf16": ((8, 0), "fp16"),
+    "tf32": ((8, 0), "fp32"),
+    "fp8_tensorwise": ((8, 9), "bf16"),
+    "fp8_rowwise": ((8, 9), "bf16"),
+}
+"""Of precisions that not every CUDA device has, the least compute capability that has it, and what to choose below."""
 
 
 def refusal(recipe: Recipe, layout: Layout, cluster: Cluster) -> str | None:
@@ -53,15 +62,21 @@ def _of_cluster(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[st
             yield "TF32 is a mode of CUDA devices, the cluster has CPUs: choose fp32 or bf16"
         if layout.steps_on_host:
             yield f"offload {layout.offload} moves states to host memory, where a CPU's are already: choose none"
-    elif precision in ("bf16", "tf32") and (cluster.capability or (0, 0)) < (8, 0):
+    elif (needed := _CAPABILITIES.get(precision)) and (cluster.capability or (0, 0)) < needed[0]:
+        (major, minor), other = needed
         got = ".".join(map(str, cluster.capability)) if cluster.capability else "unknown"
-        other = "fp16" if precision == "bf16" else "fp32"
-        yield f"{precision} needs CUDA compute capability 8.0, that of {cluster.device} is {got}: choose {other}"
+        needs = f"CUDA compute capability {major}.{minor}"
+        yield f"{precision} needs {needs}, that of {cluster.device} is {got}: choose {other}"
+    if recipe.float8_scaling and importlib.util.find_spec("torchao") is None:
+        yield (
+            f"{precision} needs torchao, which is not installed: install it (pip install 'torchao==0.18.0'), or choose"
+            " bf16"
+        )
 
 
 def _of_engine(recipe: Recipe, layout: Layout) -> Iterator[str]:
     """What runs on no devices whatever: for the engine, and for what engines share."""
-    if recipe.state_precision == "bf16" and recipe.compute_precision != "bf16":
+    if recipe.state_precision == "bf16" and recipe.activation_precision != "bf16":
         yield (
             f"bf16 states go with bf16 products, got compute_precision {recipe.compute_precision}:"
             " choose compute_precision bf16 or state_precision fp32"

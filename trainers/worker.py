@@ -15,6 +15,7 @@ import trainers.profiling.run as profiling
 from trainers import data, engines, recorder
 from trainers.engines import Engine
 from trainers.failures import RungFailure, one_line, size
+from trainers.kernels import float8
 from trainers.kernels.attended import keys_per_query
 from trainers.measuring import conditions, gate, matmul_peak
 from trainers.measuring.context import Context
@@ -126,6 +127,8 @@ class Worker:
         """
         job, began_s = self.job, time.perf_counter()
         engines.load(job.layout.engine)
+        if job.recipe.float8_scaling:
+            float8.load()
         if job.engine_source and (source_here := engines.source_hash(job.layout.engine)) != job.engine_source:
             reason = (
                 f"engine {job.layout.engine} has source {source_here} on rank {self.rank} and {job.engine_source} where"

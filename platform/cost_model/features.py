@@ -72,7 +72,7 @@ class Workload:
             model=recipe.model,
             modules=architecture_of(recipe.model.architecture),
             seq_len=recipe.seq_len,
-            precision=recipe.compute_precision,
+            precision=recipe.product_type,
             state_bytes=2.0 if recipe.state_precision == "bf16" else 4.0,
             moments=2.0 if recipe.optimizer == "adamw" else 0.0,
             compression=recipe.compression,

@@ -91,7 +91,7 @@ def write_accelerate(plan: Plan, out: Path, device: Device) -> list[str]:
 
 def _half(recipe: Recipe) -> str:
     """The 16-bit precision of the products over fp32 states; empty for any other."""
-    half = recipe.compute_precision if recipe.state_precision == "fp32" else ""
+    half = recipe.activation_precision if recipe.state_precision == "fp32" else ""
     return half if half in ("bf16", "fp16") else ""
 
 

@@ -65,9 +65,11 @@ def not_carried(plan: Plan, program: Program) -> Iterator[str]:
             yield f"{declared.words(getattr(layout, name))}: {in_its_place[name]}"
     if recipe.compression != "none":
         yield f"{recipe.compression} compression: gradients are exchanged whole, which is another recipe"
-    half = recipe.compute_precision in ("bf16", "fp16")
+    if recipe.float8_scaling:
+        yield f"{recipe.compute_precision} compute: {recipe.activation_precision} in its place, which is another recipe"
+    half = recipe.activation_precision in ("bf16", "fp16")
     if layout.engine == "fsdp" and half and recipe.state_precision == "fp32":
-        yield f"sums of gradients over ranks in fp32: accelerate's FSDP2 sums them in {recipe.compute_precision}"
+        yield f"sums of gradients over ranks in fp32: accelerate's FSDP2 sums them in {recipe.activation_precision}"
     if recipe.data_order != "file":
         yield f"data order {recipe.data_order}: sequences come in the order of the files"
     if not plan.initial_weights:

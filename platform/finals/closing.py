@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from platform.finals import gate as gates
 from platform.finals.costs import Costs
+from platform.finals.float8_price import compared
 from platform.finals.ranking import by_speed, ranked, winner
 from platform.finals.schedule import Tried, last_run
 from platform.finals.trial import FinalTrial, Rules
@@ -24,6 +25,7 @@ class Closing:
         self, candidates: Sequence[Candidate], rules: Rules, given: Mapping[tuple[object, ...], FinalTrial]
     ) -> None:
         self._candidates = candidates
+        self._compared = compared({each.recipe for each in candidates})
         self._rules = rules
         self._given = given
 
@@ -98,11 +100,13 @@ class Closing:
         return self._rules.repeats > 0 or best.step_time_derived
 
     def _gate_wanted(self, best: Measurement, history: History) -> bool:
-        """Whether the winner's curves are still to be taken. A layout that is itself the plainest needs none."""
+        """Whether the winner's curves are still to be taken. A layout that is itself the plainest needs none, but where
+        what FP8 costs in loss is read from them.
+        """
         if has_curves(best, history):
             return False
         order = gates.references(best.recipe, self._candidates, history.measurements)
-        return bool(order) and order[0] != best.layout
+        return bool(order) and (order[0] != best.layout or best.recipe in self._compared)
 
     def _reference(self, best: Measurement, history: History) -> Layout | None:
         """The layout whose gate is still to run for the winner's to be held against; None where there is none."""

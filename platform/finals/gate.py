@@ -16,8 +16,13 @@ TOLERANCES: dict[Precision, tuple[float, float]] = {
     "tf32": (1e-3, 1e-2),
     "bf16": (5e-3, 3e-2),
     "fp16": (5e-3, 3e-2),
+    "fp8_tensorwise": (1e-2, 5e-2),
+    "fp8_rowwise": (1e-2, 5e-2),
 }
-"""Largest relative difference of loss and of gradient norm, those of the contract test (`tests/contract`)."""
+"""Largest relative difference of loss and of gradient norm, those of the contract test (`tests/contract`).
+
+Where bf16 rounds otherwise, as fused kernels do, values here and there cross a rounding to FP8, which is 16 times as
+coarse: the contract's tiny models are up to 3.4e-3 and 1.2e-2 apart between eager attention and sdpa."""
 POWERSGD_TOLERANCES = (1e-2, 0.3)
 """PowerSGD's factors begin as random numbers, drawn bucket by bucket, and a kernel that gives gradients in another
 order fills buckets otherwise: over the contract test's 20 steps another seed moves losses by up to 0.5 % and norms by

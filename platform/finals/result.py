@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from platform.finals.closing import has_curves
 from platform.finals.contenders import contenders_of, unresolved_of
 from platform.finals.coverage import Coverage, coverage
+from platform.finals.float8_price import Float8Price, in_bf16, price_of
 from platform.finals.gate import Verdict, verdict_on
 from platform.finals.ranking import Comparison, PointRuns, comparisons, points, rank, speed_of, winner
 from platform.study.history import History
@@ -140,6 +141,14 @@ class Result:
     def measured(self) -> list[RecipeResult]:
         """Of the recipes that have measurements."""
         return [each for each in self.by_id.values() if each.measurements]
+
+    def float8_price(self, of: RecipeResult) -> Float8Price | None:
+        """What FP8 gains and costs beside bf16; None where the recipe has no FP8 or bf16 is not searched."""
+        beside = self.by_id.get(in_bf16(of.recipe).id)
+        if not of.recipe.float8_scaling or beside is None:
+            return None
+        speeds = [speed_of(each.winner) if each.winner else 0.0 for each in (of, beside)]
+        return price_of(of.recipe, speeds[0] / speeds[1] if all(speeds) else None, self.history.gates)
 
     @property
     def is_resolved(self) -> bool:

@@ -86,7 +86,7 @@ def make_job(
         foreseen_gib=foreseen_gib(ladder, settings.cluster, settings.cap_gib) if race else (),
         cap_gib=settings.cap_gib,
         matmul_peak_tflops=history.peak_tflops(candidate.recipe.compute_precision),
-        datasheet_peak_tflops=datasheet_tflops(settings.cluster, candidate.recipe.compute_precision),
+        datasheet_peak_tflops=datasheet_tflops(settings.cluster, candidate.recipe.product_type),
         stop_at_s=stop_at_s,
         commit=settings.commit,
         timing=settings.timing,

@@ -209,7 +209,7 @@ def planned_at(
     tokens = batch.micro_batch * batch.grad_accum * layout.data_parallel * recipe.seq_len
     keys = keys_per_query(recipe)
     flops = recipe.model.flops_per_token(recipe.seq_len, "6n_causal", keys_per_query=keys) * tokens
-    peak = cluster.device.peak_tflops(recipe.compute_precision) * 1e12 * cluster.num_devices
+    peak = cluster.device.peak_tflops(recipe.product_type) * 1e12 * cluster.num_devices
     return Planned(
         layout=layout,
         micro_batch=batch.micro_batch,
@@ -219,7 +219,7 @@ def planned_at(
         high_s=float(prediction.high_s[row]),
         tokens_per_s=tokens / total,
         mfu=flops / total / peak,
-        peak_tflops=cluster.device.peak_tflops(recipe.compute_precision),
+        peak_tflops=cluster.device.peak_tflops(recipe.product_type),
         needed_gib=float(prediction.memory.needed_gib[row]),
         fit_probability=float(prediction.fit_probability[row]),
         shares={part: value / total for part, value in seconds.items()},

@@ -11,7 +11,6 @@ from platform.reports.disturbance import unresolved_json
 from platform.reports.profile import profile_json
 from platform.reports.summary import cost_of, days_of
 from trainers.values.codec import to_json
-from trainers.values.journal import StudyHeader
 from trainers.values.measurement import Measurement, Outcome
 from trainers.values.recipe import Recipe
 
@@ -25,14 +24,14 @@ def as_json(result: Result) -> dict[str, Any]:
     """
     header, history = result.header, result.history
 
-    each_recipe = [_result_json(each, header) for each in result.of_study]
+    each_recipe = [_result_json(each, result) for each in result.of_study]
     tried = [each for each in history.measurements if each.outcome is not Outcome.SKIPPED]
     left = [each for each in history.measurements if each.outcome is Outcome.SKIPPED]
     return finite(
         {
             "study": header.name,
             "space": header.space,
-            **(each_recipe[0] if each_recipe else _result_json(None, header)),
+            **(each_recipe[0] if each_recipe else _result_json(None, result)),
             "miniature": header.miniature,
             "cluster": {**to_json(header.cluster), "label": header.cluster.label},
             "tokens": header.tokens,
@@ -55,15 +54,17 @@ def as_json(result: Result) -> dict[str, Any]:
     )
 
 
-def _result_json(of_recipe: RecipeResult | None, header: StudyHeader) -> dict[str, Any]:
-    """What is said of one recipe; the same keys with nothing in them where a study has none."""
-    best = of_recipe and of_recipe.winner
+def _result_json(of_recipe: RecipeResult | None, result: Result) -> dict[str, Any]:
+    """Returns the result of one recipe; the same keys with nothing in them where a study has none."""
+    header, best = result.header, of_recipe and of_recipe.winner
+    price = of_recipe and result.float8_price(of_recipe)
     return {
         "recipe": of_recipe and _recipe_json(of_recipe.recipe),
         "winner": best and measurement_json(best, header.tokens, header.price_per_gpu_h),
         "unresolved": of_recipe and unresolved_json(of_recipe.unresolved),
         **coverage_json(of_recipe and of_recipe.coverage),
         **_evidence_json(of_recipe),
+        "float8_price": price and dataclasses.asdict(price),
         "profile": of_recipe and profile_json(of_recipe, header),
     }
 

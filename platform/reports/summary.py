@@ -1,13 +1,14 @@
 """The winner, what came nearest where nothing fits, and the object that `--json` prints."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from platform.common.text import count, figure, stages
 from platform.finals.coverage import Coverage
 from platform.finals.ranking import speed_of
 from platform.finals.result import RecipeResult, Result
 from platform.reports.disturbance import disturbance_sentences, unresolved_sentence
+from trainers.kernels.float8_rules import float8_sentence
 from trainers.values.cluster import Cluster
 from trainers.values.journal import Peak
 from trainers.values.measurement import Measurement, Outcome, days_for_tokens
@@ -132,9 +133,26 @@ def verdicts(result: Result) -> list[str]:
             price = header.price_per_gpu_h
             sentences.append(winner_sentence(best, tokens=header.tokens, price_per_gpu_h=price, of=each.coverage))
             sentences += evidence(each)
+        sentences += float8_sentences(each, result)
     if end is not None and end.left_out:
         sentences.append(f"Final runs left out: {end.left_out}; --resume runs them.")
     return [*sentences, *(sentence for peak in result.history.peaks[-1:] if (sentence := lag(peak, header.cluster)))]
+
+
+def float8_sentences(of: RecipeResult, result: Result) -> Iterator[str]:
+    """Of a recipe in FP8 what that gains and costs, and which layers it is; nothing of any other."""
+    if not (layers := float8_sentence(of.recipe)):
+        return
+    if price := result.float8_price(of):
+        yield price.sentence
+    else:
+        yield (
+            f"What {of.recipe.compute_precision} costs in loss is not known, since bf16 was not searched beside it:"
+            f" --set compute_precision=bf16,{of.recipe.compute_precision} searches both."
+        )
+    yield layers
+    if result.header.cluster.device_kind == "cpu":
+        yield "CPUs emulate FP8: their speeds say nothing of it."
 
 
 def evidence(result: RecipeResult) -> list[str]:

@@ -10,6 +10,7 @@ from platform.loop.budget import Budget
 from platform.study.history import History
 from platform.subject.planning import Candidate, num_rungs
 from platform.subject.subject import Subject
+from trainers.kernels.float8_rules import float8_sentence
 
 
 def show_dry_run(subject: Subject, budget: Budget, history: History, *, as_object: bool) -> None:
@@ -32,6 +33,9 @@ def show_dry_run(subject: Subject, budget: Budget, history: History, *, as_objec
 def _print(subject: Subject, left: Sequence[Candidate], seconds: float) -> None:
     plan = subject.plan
     print(f"Space {subject.space.name} on {subject.cluster.label}: {subject.space.recipe.label}")
+    for recipe in subject.space.recipes:
+        if layers := float8_sentence(recipe):
+            print(f"  {layers}")
     for candidate in left:
         print(f"  would run  {candidate.layout.label}, micro-batch {', '.join(map(str, candidate.micro_batches))}")
     for skipped in plan.skipped:

@@ -94,7 +94,7 @@ class TestAWholeSearch:
         said = whole.sessions[0].object
         assert set(said) == {
             *("study", "space", "recipe", "winner", "tie", "miniature", "cluster", "tokens", "measurements"),
-            *("price_per_gpu_h", "comparisons", "runs", "gate", "profile", "unresolved"),
+            *("price_per_gpu_h", "comparisons", "runs", "gate", "float8_price", "profile", "unresolved"),
             *("layouts_tried", "layouts_planned", "not_tried"),
             *("skipped", "recipes", "wall_s", "gpu_s", "end"),
         }

@@ -1,6 +1,7 @@
 """Refusals: each thing an engine cannot do has its sentence, and what the contract runs is not refused."""
 
 import dataclasses
+import sys
 from typing import Any
 
 import pytest
@@ -38,6 +39,49 @@ def test_a_tensor_parallel_group_over_two_nodes_is_refused_before_anything_start
     assert "stands on" not in (refusal(RECIPE, within, nodes) or "")
     across = dataclasses.replace(LAYOUT, tp=4, dp_shard=1)
     assert "a group of tp 4 stands on 2 nodes of 2 workers each" in (refusal(RECIPE, across, nodes) or "")
+
+
+FLOAT8 = dataclasses.replace(RECIPE, model=BLOOM, compute_precision="fp8_tensorwise")
+
+
+@pytest.mark.parametrize("precision", ["fp8_tensorwise", "fp8_rowwise"])
+@pytest.mark.parametrize(
+    "layout",
+    [LAYOUT, dataclasses.replace(LAYOUT, compile="block"), Layout(**DDP), Layout(engine="fsdp", zero_stage=2, pp=2)],
+)
+def test_fp8_is_accepted_where_the_contract_holds_it(precision: Any, layout: Layout) -> None:
+    recipe = dataclasses.replace(FLOAT8, compute_precision=precision)
+    assert refusal(recipe, layout, GPUS) is None and refusal(recipe, layout, CPUS) is None
+    assert refusal(dataclasses.replace(recipe, state_precision="bf16"), layout, GPUS) is None
+
+
+@pytest.mark.parametrize(
+    ("recipe", "layout", "cluster", "sentence"),
+    [
+        ({}, {}, OLD, "fp8_tensorwise needs CUDA compute capability 8.9, that of Tesla V100 is 7.0: choose bf16"),
+        ({}, {}, dataclasses.replace(GPUS, device="NVIDIA A100", capability=(8, 0)), "that of NVIDIA A100 is 8.0"),
+        ({}, ZERO_1, GPUS, "DeepSpeed casts weights to bf16 by itself, from where FP8 would round them a second time"),
+        ({}, {"tp": 2, "dp_shard": 1}, GPUS, "scale its part of a tensor by that part's largest value"),
+        ({}, {"offload": "all"}, GPUS, "no test holds FP8 weights that lie in host memory"),
+        ({"model": GPT2}, {}, GPUS, "the blocks of gpt2 are transformers' Conv1D"),
+        ({"model": dataclasses.replace(BLOOM, hidden_size=40)}, {}, GPUS, "hidden_size of bloom is 40"),
+        ({"seq_len": 40}, {}, GPUS, "got seq_len 40 and cp 1"),
+        ({"seq_len": 16}, {"cp": 2, "dp_shard": 1}, GPUS, "got seq_len 16 and cp 2"),
+        ({}, {"dp_shard": 4, "reshard": 2}, dataclasses.replace(GPUS, devices_per_node=4), "set reshard to 0"),
+        ({}, {"dp_shard": 3}, dataclasses.replace(GPUS, devices_per_node=3), "cut evenly over its 3 shards"),
+    ],
+)
+def test_where_fp8_is_not_exact_or_does_not_run_it_is_refused_with_the_reason(
+    recipe: dict[str, Any], layout: dict[str, Any], cluster: Cluster, sentence: str
+) -> None:
+    got = refusal(dataclasses.replace(FLOAT8, **recipe), dataclasses.replace(LAYOUT, **layout), cluster)
+    assert sentence in (got or "")
+
+
+def test_without_torchao_fp8_is_refused_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchao", None)
+    assert "fp8_tensorwise needs torchao, which is not installed" in (refusal(FLOAT8, LAYOUT, GPUS) or "")
+    assert refusal(dataclasses.replace(FLOAT8, compute_precision="bf16"), LAYOUT, GPUS) is None
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])

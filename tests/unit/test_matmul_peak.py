@@ -2,6 +2,7 @@
 """What the measured matmul peak is made of; the products' seconds are made up."""
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,8 @@ def test_it_is_the_best_shape_s_median_over_random_normal_numbers(monkeypatch: p
     }
     factors: list[torch.Tensor] = []
 
-    def one(device: torch.device, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> float:
+    def one(device: torch.device, product: Any) -> float:
+        a, b = product.args
         factors.extend((a, b))
         return next(seconds[a.shape[0], a.shape[1]])
 
@@ -25,3 +27,10 @@ def test_it_is_the_best_shape_s_median_over_random_normal_numbers(monkeypatch: p
     assert len(factors) == 2 * 2 * 5, "five repetitions of each shape at least"
     for each in factors:
         assert each.mean().item() == pytest.approx(0, abs=0.02) and each.std().item() == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize("precision", ["fp8_tensorwise", "fp8_rowwise"])
+def test_a_cpu_multiplies_in_fp32_what_it_emulates(precision: str) -> None:
+    product = matmul_peak._in_float8(torch.ones(4, 8), torch.ones(8, 2), precision)
+    made = product()
+    assert isinstance(made, torch.Tensor) and made.dtype == torch.float32 and made.tolist() == [[8.0, 8.0]] * 4

@@ -100,6 +100,8 @@ class Architecture:
     of each."""
     tensor_parallel_refusal: str = ""
     """Why tensor parallelism cannot cut the blocks, as the first part of a sentence; empty where it can."""
+    float8_refusal: str = ""
+    """Why the linear layers of a block cannot compute in FP8, as the first part of a sentence; empty where they can."""
     head_sizes: tuple[str, ...] = ()
     """Attributes of attention that count heads, or values of all heads: a rank has its part."""
     norm_place: str = ""

@@ -38,6 +38,7 @@ ARCHITECTURE = Architecture(
         "mlp.c_proj": "rowwise",
     },
     stacked={"attn.c_attn": 3},
+    float8_refusal="torchao converts nn.Linear alone to FP8, the blocks of gpt2 are transformers' Conv1D",
     head_sizes=("num_heads", "embed_dim", "split_size"),
     fp32_softmax=False,
     # `NewGELUActivation`: 8 kernels, and autograd's of each. Besides input and output, autograd saves the tangent, half

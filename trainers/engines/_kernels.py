@@ -34,6 +34,7 @@ _SAVED = {
     _OPS.aten.mm.default,
     _OPS.aten.addmm.default,
     _OPS.aten.linear.default,
+    _OPS.aten._scaled_mm.default,
     _OPS.aten._scaled_dot_product_flash_attention.default,
     _OPS.aten._scaled_dot_product_efficient_attention.default,
     _OPS.aten._scaled_dot_product_cudnn_attention.default,

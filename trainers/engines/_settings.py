@@ -24,8 +24,8 @@ _NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 def half_dtype(recipe: Recipe) -> torch.dtype | None:
-    """The 16-bit type of the recipe's matrix products, None for fp32 and tf32."""
-    return _HALF.get(recipe.compute_precision)
+    """The 16-bit type of the recipe's activations, None for fp32 and tf32."""
+    return _HALF.get(recipe.activation_precision)
 
 
 def state_dtype(recipe: Recipe) -> torch.dtype:

@@ -38,6 +38,8 @@ class Rules:
     """Whether it exchanges compressed gradients."""
     has_attention_masks: bool = False
     """Whether it trains under document and prefix masks, by the flags of tokens (`trainers.data.flags`)."""
+    has_float8: bool = False
+    """Whether linear layers may compute in FP8."""
     machinery: int = 3
     """How much stands between a plain training loop and this engine: the numerics gate refers to the least."""
     packages: tuple[str, ...] = ()
@@ -116,6 +118,8 @@ class Rules:
                 f"{self.title} knows no other than a causal attention mask, got attention_mask {recipe.attention_mask}:"
                 " choose causal, or an engine of this project"
             )
+        if recipe.float8_scaling and not self.has_float8:
+            yield f"{self.lacks_float8()}, got {recipe.compute_precision}: choose engine ddp or fsdp, or bf16"
         if layout.bucket_mib and (why := self.lacks_buckets(layout)):
             yield f"{why}, got bucket_mib {layout.bucket_mib}: set it to 0"
         if layout.offload != "none" and (what := self.keeps_on_device(layout)):
@@ -136,6 +140,10 @@ class Rules:
     def lacks_axis(self, axis: str) -> str:
         """Why there is no tp, pp or cp, as a clause."""
         return f"{self.title} has no {axis}"
+
+    def lacks_float8(self) -> str:
+        """Why no linear layer computes in FP8, as a clause."""
+        return f"{self.title} has no linear layers in FP8"
 
     def lacks_buckets(self, layout: "Layout") -> str:
         """Why no size of gradient buckets can be set, as a clause; empty where it can."""

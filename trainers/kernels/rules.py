@@ -4,12 +4,15 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from trainers.kernels.float8_rules import float8_refusals
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
 
 
 def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
     """Why the kernels and the checkpointing of `layout` cannot run `recipe`, whatever the engine."""
+    if recipe.float8_scaling:
+        yield from float8_refusals(recipe, layout)
     if recipe.model.num_layers <= layout.checkpoint_every // 2:
         yield (
             f"checkpointing {layout.checkpointing} of {recipe.model.num_layers} blocks is that of a smaller distance:"

@@ -31,6 +31,8 @@ def here(cluster: Cluster, commit: str) -> Conditions:
     versions = {"python": ".".join(map(str, sys.version_info[:3]))}
     for package in _PACKAGES:
         versions[package] = importlib.metadata.version(package)
+    if "torchao" in sys.modules:
+        versions["torchao"] = importlib.metadata.version("torchao")
     if torch.cuda.is_available():
         versions["cuda"] = str(torch.version.cuda)
         versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))

@@ -1,6 +1,8 @@
 """The matmul peak: what this device reaches on plain matrix products, the denominator of "% of measured peak"."""
 
+import functools
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -9,6 +11,7 @@ _SHAPES = {
     "cpu": ((1024, 1024, 1024), (2048, 1024, 512)),
 }
 _TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_Product = Callable[[], object]
 
 
 def measure_tflops(device: torch.device, precision: str, seconds: float) -> float:
@@ -21,27 +24,46 @@ def product_tflops(device: torch.device, shape: tuple[int, int, int], precision:
     """TFLOP/s of one shape (rows, columns, depth): the median repetition of `seconds`, five at least."""
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     m, n, k = shape
-    dtype = _TYPES[precision]
-    a = torch.randn(m, k, device=device).to(dtype)
-    b = torch.randn(k, n, device=device).to(dtype)
-    out = torch.empty(m, n, device=device, dtype=dtype)
+    a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
+    product = _in_float8(a, b, precision) if precision.startswith("fp8") else _plain(a, b, _TYPES[precision])
     for _ in range(3):
-        torch.mm(a, b, out=out)
+        product()
     times: list[float] = []
     deadline = time.perf_counter() + seconds
     while time.perf_counter() < deadline or len(times) < 5:
-        times.append(_one(device, a, b, out))
+        times.append(_one(device, product))
     return 2 * m * n * k / sorted(times)[len(times) // 2] / 1e12
 
 
-def _one(device: torch.device, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> float:
+def _plain(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> _Product:
+    out = torch.empty(a.shape[0], b.shape[1], device=a.device, dtype=dtype)
+    return functools.partial(torch.mm, a.to(dtype), b.to(dtype), out=out)
+
+
+def _in_float8(a: torch.Tensor, b: torch.Tensor, precision: str) -> _Product:
+    """The product of matrices that are in FP8 already, as a linear layer's forward pass does it. A CPU multiplies in
+    fp32 what it emulates.
+    """
+    if a.device.type == "cpu":
+        return _plain(a, b, torch.float32)
+    rows = precision == "fp8_rowwise"
+    scale_a = torch.ones((len(a), 1) if rows else (), device=a.device)
+    scale_b = torch.ones((1, b.shape[1]) if rows else (), device=a.device)
+    # The second matrix lies column by column, as the library takes it.
+    narrow = a.to(torch.float8_e4m3fn), b.t().contiguous().to(torch.float8_e4m3fn).t()
+    return functools.partial(
+        torch._scaled_mm, *narrow, scale_a=scale_a, scale_b=scale_b, out_dtype=torch.bfloat16, use_fast_accum=True
+    )
+
+
+def _one(device: torch.device, product: _Product) -> float:
     if device.type == "cuda":
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
-        torch.mm(a, b, out=out)
+        product()
         end.record()
         end.synchronize()
         return start.elapsed_time(end) / 1e3
     start_s = time.perf_counter()
-    torch.mm(a, b, out=out)
+    product()
     return time.perf_counter() - start_s

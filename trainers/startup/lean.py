@@ -12,9 +12,9 @@ from typing import Any
 
 from trainers import architectures, startup
 
-HIDDEN = ("mlflow", "scipy", "sklearn")
+HIDDEN = ("mlflow", "scipy", "sklearn", "torchao")
 """Imported where they are found: by DeepSpeed's autotuner (1.5 s), by what transformers has for images and for
-generating text (0.4 s, and 1 s more up to its release 5.17)."""
+generating text (0.4 s, and 1 s more up to its release 5.17), by its quantizers (2 s). FP8 imports torchao later."""
 
 
 @contextlib.contextmanager

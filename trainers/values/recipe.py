@@ -10,7 +10,7 @@ from trainers.values.codec import identity, shortened
 from trainers.values.spec import ModelSpec
 
 Optimizer = Literal["adamw", "adafactor"]
-Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8_tensorwise", "fp8_rowwise"]
 StatePrecision = Literal["fp32", "bf16"]
 Compression = Literal[
     "none", "bf16", "powersgd_1", "powersgd_2", "powersgd_4", "powersgd_8", "powersgd_16", "powersgd_32"
@@ -52,7 +52,8 @@ class Recipe:
         always_shown=True,
         table="precision",
         about="Type of the matrix products; `tf32` is fp32 storage with TF32 products, another mathematics than"
-        " `fp32`.",
+        " `fp32`; `fp8_tensorwise` and `fp8_rowwise` are bf16 with the products of the blocks' linear layers in FP8, a"
+        " scale for each tensor or for each row.",
     )
     state_precision: StatePrecision = axis(
         "fp32",
@@ -152,6 +153,22 @@ class Recipe:
         """Rank of the factors that PowerSGD exchanges; 0 where gradients are not factored."""
         name, _, rank = self.compression.partition("_")
         return int(rank) if name == "powersgd" else 0
+
+    @property
+    def float8_scaling(self) -> str:
+        """What has a scale of its own in FP8 products: "tensorwise" or "rowwise"; empty where none is in FP8."""
+        kind, _, scaling = self.compute_precision.partition("_")
+        return scaling if kind == "fp8" else ""
+
+    @property
+    def product_type(self) -> str:
+        """The type of most products: "fp8" whatever is scaled, else `compute_precision`."""
+        return "fp8" if self.float8_scaling else self.compute_precision
+
+    @property
+    def activation_precision(self) -> Precision:
+        """The type of activations, and of all products that are not in FP8."""
+        return "bf16" if self.float8_scaling else self.compute_precision
 
     @property
     def tokens_per_step(self) -> int:

@@ -42,6 +42,7 @@ ENGINE = _Ddp(
     has_compression=True,
     has_attention_masks=True,
     model_parallel=("tp", "pp", "cp"),
+    has_float8=True,
     machinery=0,
     is_preloaded=True,
 )

@@ -17,6 +17,7 @@ from trainers import weights
 from trainers.engines._settings import dtype_name, half_dtype, matmul_precision, state_dtype
 from trainers.engines._torch import TorchEngine
 from trainers.engines.state import Counters
+from trainers.kernels import float8
 from trainers.models import Model
 from trainers.values.recipe import Recipe
 
@@ -48,6 +49,8 @@ class DdpEngine(TorchEngine):
             cut=self._tensor.cut,
             norm_start=recipe.model.norm_start,
         )
+        for unit in model.units:
+            float8.convert(unit, recipe, self._device, gathered=False)
         self._views = False
         # All ranks have drawn the same weights, so nothing need be sent at the start, and no buffer ever changes.
         with warnings.catch_warnings():
@@ -119,7 +122,9 @@ class DdpEngine(TorchEngine):
             "offload": "none",
             "bucket_mib": first.bucket_bytes_cap // 2**20,
             "compression": self._compressions[0].in_effect(),
-            "compute_precision": matmul_precision() if product == torch.float32 else dtype_name(product),
+            "compute_precision": float8.precision_in_effect(
+                self._models, matmul_precision() if product == torch.float32 else dtype_name(product)
+            ),
         }
 
 

@@ -37,6 +37,9 @@ class _DeepSpeed(Rules):
             f" transformers: {having(axis)}"
         )
 
+    def lacks_float8(self) -> str:
+        return "DeepSpeed casts weights to bf16 by itself, from where FP8 would round them a second time"
+
     def lacks_buckets(self, layout: "Layout") -> str:
         return "" if layout.zero_stage else "DeepSpeed stage 0 has buckets of one fixed size"
 

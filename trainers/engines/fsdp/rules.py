@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from trainers.engines.rules import Rules
+from trainers.kernels.float8_rules import linear_sizes
 
 if TYPE_CHECKING:
     from trainers.values.layout import Layout
@@ -48,8 +49,27 @@ class _Fsdp(Rules):
                 "an fp16 loss scale is kept on the device, FSDP2's offloaded gradients are not:"
                 " choose compute_precision bf16 or offload none"
             )
+        if recipe.float8_scaling == "tensorwise":
+            yield from _float8_refusals(recipe, layout)
         if layout.compile == "model":
             yield "FSDP2 gathers each block's parameters between blocks, got compile model: choose block"
+
+
+def _float8_refusals(recipe: "Recipe", layout: "Layout") -> Iterator[str]:
+    """What FSDP2 cannot do with weights that are gathered in FP8, a sentence each."""
+    if layout.reshard:
+        yield (
+            f"FSDP2 spreads no weights that it gathered in FP8 over fewer ranks, got reshard {layout.reshard} with"
+            f" {recipe.compute_precision}: set reshard to 0, or choose fp8_rowwise or bf16"
+        )
+    shards = layout.dp_shard * layout.cp
+    uneven = {name: size for name, size in linear_sizes(recipe.model).items() if size % shards}
+    if uneven:
+        yield (
+            f"FSDP2 gathers in FP8 what is cut evenly over its {shards} shards, got"
+            f" {', '.join(f'{name} {size}' for name, size in uneven.items())} of {recipe.model.name}: choose a dp_shard"
+            " that divides it, fp8_rowwise or bf16"
+        )
 
 
 ENGINE = _Fsdp(
@@ -60,5 +80,6 @@ ENGINE = _Fsdp(
     axes={"schedule": (2, 3), "virtual": (2, 3)},
     model_parallel=("tp", "pp", "cp"),
     has_attention_masks=True,
+    has_float8=True,
     machinery=1,
 )

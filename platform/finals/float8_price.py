@@ -1,0 +1,80 @@
+"""What FP8 gains in speed and costs in loss, beside the same recipe in bf16."""
+
+import dataclasses
+import statistics
+from collections.abc import Collection, Sequence
+
+from platform.common.text import figure
+from trainers.values.journal import GateCurves
+from trainers.values.recipe import Recipe
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Float8Price:
+    """An FP8 recipe's winner beside that of bf16; what was not measured is None."""
+
+    precision: str
+    speed_ratio: float | None
+    """Tokens a second of its winner over those of bf16's."""
+    steps: int = 0
+    """Of the numerics gate whose curves are compared; 0 where one of the two has none."""
+    sequences: int = 0
+    mean_loss_change: float | None = None
+    """Relative, over the gate's steps; above 0 where FP8's loss is higher."""
+    last_loss_change: float | None = None
+    """The same at the gate's last step."""
+
+    @property
+    def sentence(self) -> str:
+        """The price for people."""
+        return f"{self.precision} beside bf16: {self._speed}; {self._loss}."
+
+    @property
+    def _speed(self) -> str:
+        if self.speed_ratio is None:
+            return "no two winners to compare in speed"
+        if self.speed_ratio < 1:
+            return f"slower, {figure(self.speed_ratio)} times bf16's tokens/s, so that bf16 is the better recipe here"
+        return f"{figure(self.speed_ratio)} times bf16's tokens/s"
+
+    @property
+    def _loss(self) -> str:
+        if self.mean_loss_change is None or self.last_loss_change is None:
+            return "what it costs in loss is not known, since one of the two has no curve of the numerics gate"
+        return (
+            f"over the numerics gate's {self.steps} steps of {self.sequences} sequences its loss differs by"
+            f" {100 * self.mean_loss_change:+.2g} % in the mean and"
+            f" {100 * self.last_loss_change:+.2g} % at the last step"
+        )
+
+
+def in_bf16(recipe: Recipe) -> Recipe:
+    """The recipe with bf16 products."""
+    return dataclasses.replace(recipe, compute_precision="bf16")
+
+
+def compared(recipes: Collection[Recipe]) -> frozenset[Recipe]:
+    """Of `recipes` those in FP8 that stand beside the same in bf16, and these."""
+    pairs = [{each, in_bf16(each)} for each in recipes if each.float8_scaling and in_bf16(each) in recipes]
+    return frozenset[Recipe]().union(*pairs)
+
+
+def price_of(recipe: Recipe, speed_ratio: float | None, gates: Sequence[GateCurves]) -> Float8Price:
+    """The price of an FP8 recipe; of a recipe's curves in `gates` those of its winner count, else its reference's."""
+    for mine in _curves(recipe, gates):
+        for other in _curves(in_bf16(recipe), gates):
+            if (mine.steps, mine.sequences) == (other.steps, other.sequences) and all(map(bool, other.losses)):
+                changes = [one / two - 1 for one, two in zip(mine.losses, other.losses, strict=True)]
+                return Float8Price(
+                    precision=recipe.compute_precision,
+                    speed_ratio=speed_ratio,
+                    steps=mine.steps,
+                    sequences=mine.sequences,
+                    mean_loss_change=statistics.fmean(changes),
+                    last_loss_change=changes[-1],
+                )
+    return Float8Price(precision=recipe.compute_precision, speed_ratio=speed_ratio)
+
+
+def _curves(recipe: Recipe, gates: Sequence[GateCurves]) -> list[GateCurves]:
+    return sorted((each for each in reversed(gates) if each.recipe == recipe), key=lambda each: each.is_reference)

@@ -1,0 +1,66 @@
+"""FP8 trains as torchao's emulation in one process does, gradient by gradient; planted faults are seen."""
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+
+from tests.contract.float8_cases import FAULTS, WORLD_SIZE, cases, expected, run_all
+from tests.contract.group import run_group
+from tests.contract.mesh_cases import MeshCase
+from tests.contract.mesh_group import Trained
+
+pytestmark = pytest.mark.contract
+
+CASES = cases()
+_NAMES = [each.name for each in CASES]
+GRADIENT, LOSS, NORM = 1e-3, 1e-4, 1e-3
+"""Largest relative difference of a gradient, of a loss and of a norm: the sums of micro-batches are in another order,
+and what that moves at all crosses a rounding to FP8 here and there."""
+
+
+@functools.cache
+def results() -> list[dict[str, Any]]:
+    return run_group(run_all, CASES, WORLD_SIZE)
+
+
+def _result(index: int) -> dict[str, Any]:
+    result = results()[index]
+    if "error" in result:
+        pytest.fail(result["error"])
+    return result
+
+
+def differences(run: Trained, case: MeshCase) -> list[str]:
+    """Each way in which a run leaves the emulation's; empty when it holds."""
+    reference = expected(case)
+    found = [] if run.gradients.keys() == reference.gradients.keys() else ["gradients have other names"]
+    found += [
+        f"start weights of {name} differ"
+        for name, weight in reference.weights.items()
+        if not torch.equal(run.weights[name].float(), weight)
+    ]
+    for name in run.gradients.keys() & reference.gradients.keys():
+        wanted = reference.gradients[name]
+        if not (error := ((run.gradients[name] - wanted).norm() / wanted.norm()).item()) <= GRADIENT:
+            found.append(f"the gradient of {name} differs by {error:.1e}")
+    for what, got, wanted, allowed in (
+        ("loss", run.losses, reference.losses, LOSS),
+        ("gradient norm", run.grad_norms, reference.grad_norms, NORM),
+    ):
+        if not (error := max(abs(a - b) / abs(b) for a, b in zip(got, wanted, strict=True))) <= allowed:
+            found.append(f"{what} differs by {error:.1e}")
+    return found
+
+
+@pytest.mark.parametrize("index", range(len(CASES) - len(FAULTS)), ids=_NAMES[: -len(FAULTS)])
+def test_gradients_of_every_parameter_are_those_of_the_emulation(index: int) -> None:
+    result = _result(index)
+    assert differences(result["trained"], CASES[index]) == []
+    assert result["mismatches"] == []
+
+
+@pytest.mark.parametrize("index", range(len(CASES) - len(FAULTS), len(CASES)), ids=_NAMES[-len(FAULTS) :])
+def test_a_planted_fault_is_seen(index: int) -> None:
+    assert differences(_result(index)["trained"], CASES[index]) != []

@@ -1,0 +1,90 @@
+"""What FP8 gains and costs beside bf16, from the journal alone."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+
+from platform.finals.closing import Closing
+from platform.finals.result import Result
+from platform.finals.trial import Rules
+from platform.reports.summary import as_json, verdicts
+from platform.study.history import History
+from search_spaces.candidate import Candidate
+from tests.samples import RECIPE, header, layout, measurement
+from trainers.values.job import GateSize
+from trainers.values.journal import GateCurves, Measured
+from trainers.values.recipe import Recipe
+
+AT = "2026-01-01T00:00:00+00:00"
+FLOAT8 = dataclasses.replace(RECIPE, compute_precision="fp8_tensorwise")
+FAST, PLAIN = layout(compile="block"), layout()
+
+
+def _curves(recipe: Recipe, losses: Sequence[float], *, is_reference: bool = False) -> GateCurves:
+    return GateCurves(
+        at=AT,
+        trial_id="t",
+        recipe=recipe,
+        layout=PLAIN if is_reference else FAST,
+        steps=len(losses),
+        sequences=8,
+        losses=tuple(losses),
+        grad_norms=(1.0,) * len(losses),
+        is_reference=is_reference,
+    )
+
+
+def _history(*gates: GateCurves, speed: float = 50000.0, recipes: tuple[Recipe, ...] = (RECIPE, FLOAT8)) -> History:
+    measured = [
+        measurement(on=FAST, tokens_per_s=40000.0, recipe=RECIPE),
+        measurement(on=FAST, tokens_per_s=speed, recipe=FLOAT8),
+    ]
+    of_study = [Measured(at=AT, measurement=each) for each in measured if each.recipe in recipes]
+    return History([header(at=AT, recipes=recipes), *of_study, *gates])
+
+
+def _said(history: History) -> str:
+    return " ".join(verdicts(Result.of(history)))
+
+
+def test_each_precision_has_its_winner_and_the_price_names_speed_and_loss() -> None:
+    gates = _curves(RECIPE, (10.0, 8.0)), _curves(FLOAT8, (10.1, 8.16))
+    history = _history(*gates)
+    result = Result.of(history)
+    assert [each.winner and each.winner.tokens_per_s for each in result.of_study] == [40000.0, 50000.0]
+    assert result.float8_price(result.of_study[0]) is None
+    price = result.float8_price(result.of_study[1])
+    assert price is not None and price.speed_ratio == pytest.approx(1.25)
+    assert (price.mean_loss_change, price.last_loss_change) == (pytest.approx(0.015), pytest.approx(0.02))
+    said = _said(history)
+    assert "fp8_tensorwise beside bf16: 1.25 times bf16's tokens/s; over the numerics gate's 2 steps of 8" in said
+    assert "+1.5 % in the mean and +2 % at the last step" in said
+    assert "bf16: embedding, norms, attention, head" in said
+    assert as_json(result)["recipes"][1]["float8_price"]["speed_ratio"] == pytest.approx(1.25)
+    assert as_json(result)["recipes"][0]["float8_price"] is None
+
+
+def test_where_fp8_is_slower_the_answer_says_so() -> None:
+    assert "fp8_tensorwise beside bf16: slower, 0.5 times" in _said(_history(speed=20000.0))
+
+
+def test_a_winner_without_curves_is_compared_by_its_reference_and_what_is_not_known_is_said() -> None:
+    of_reference = _curves(RECIPE, (10.0, 8.0), is_reference=True)
+    assert "+0 % in the mean" in _said(_history(of_reference, _curves(FLOAT8, (10.0, 8.0))))
+    other_size = dataclasses.replace(of_reference, sequences=16)
+    assert "what it costs in loss is not known" in _said(_history(other_size, _curves(FLOAT8, (10.0, 8.0))))
+    assert "bf16 was not searched beside it" in _said(_history(recipes=(FLOAT8,)))
+
+
+@pytest.mark.parametrize(("recipes", "wanted"), [((RECIPE,), False), ((RECIPE, FLOAT8), True)])
+def test_the_plainest_winner_has_its_curves_taken_where_a_price_is_read_from_them(
+    recipes: tuple[Recipe, ...], wanted: bool
+) -> None:
+    candidates = [Candidate(recipe=recipe, layout=PLAIN, micro_batches=(1,)) for recipe in recipes]
+    rules = Rules(gate=GateSize(steps=2, sequences=8), repeats=0)
+    history = History(
+        [header(at=AT, recipes=recipes), Measured(at=AT, measurement=measurement(on=PLAIN, recipe=RECIPE))]
+    )
+    found = Closing(candidates, rules, {}).next(RECIPE, history)
+    assert (found is not None and found.gate is not None) == wanted
