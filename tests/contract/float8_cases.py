@@ -75,7 +75,7 @@ def planted(fault: str) -> Generator[None, None, None]:
     def along_other_axis(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         made = cast(tensor, *args, **kwargs)
         if tensor.ndim == 2 and tensor.shape[0] == tensor.shape[1]:
-            made._scale = made._scale.t()
+            made._scale = made._scale.t()  # pyright: ignore[reportPrivateUsage]
         return made
 
     def of_shard(*args: Any, **kwargs: Any) -> Any:

@@ -87,8 +87,10 @@ def image() -> Iterator[Built]:
             "\n".join(["[global]", *(f"{name} = {value}" for name, value in settings.items())]) + "\n"
         )
         shutil.copy(Path("/", CERTIFICATES), base / CERTIFICATES)
-        folders = {re.sub("^file://", "", each) for value in settings.values() for each in value.split()}
-        mounts = [f"--volume={each}:{each}:ro" for each in sorted(folders) if Path(each).is_dir()]
+        places = [each for value in settings.values() for each in value.split()]
+        # An index in a folder refers to files beside it.
+        folders = {Path(each.removeprefix("file://")).parent if "://" in each else Path(each) for each in places}
+        mounts = [f"--volume={each}:{each}:ro" for each in sorted(folders) if each.is_dir()]
         container = _checked([*own, "from", "scratch"]).strip()
         _checked([*own, "add", "--quiet", container, str(base), "/"])
         _checked([*own, "commit", "--quiet", "--rm", container, "localhost/base"])

@@ -102,7 +102,9 @@ def test_ray_up_brings_checkout_and_token_and_starts_no_ray_without_a_token(
     stand_in, asked = folder / "venv" / "bin", folder / "asked"
     stand_in.mkdir(parents=True)
     (stand_in / "activate").write_text(f"export PATH={stand_in}:$PATH\n")
-    (stand_in / "ray").write_text(f'#!/bin/bash\necho "${{RAY_AUTH_MODE:-none}} $*" >> {asked}\n')
+    (stand_in / "ray").write_text(
+        f'#!/bin/bash\necho "${{RAY_AUTH_MODE:-none}} ${{RAY_enable_autoscaler_v2:-}} $*" >> {asked}\n'
+    )
     (stand_in / "ray").chmod(0o755)
     cluster, file = Cluster(machine, folder, folder / "venv"), str(folder / "cluster.yaml")
     assert "/root/.ray/auth_token" in cluster.ray("up", "--yes", "--no-config-cache", file, check=False)
@@ -111,7 +113,8 @@ def test_ray_up_brings_checkout_and_token_and_starts_no_ray_without_a_token(
     cluster.ray("get-auth-token", "--generate")
     cluster.ray("up", "--yes", "--no-config-cache", file)
     stop, start = asked.read_text().splitlines()
-    assert stop == "none stop" and start.startswith("token start --head --port=6379 ")
+    assert stop.startswith("none") and stop.endswith(" stop")
+    assert start.startswith("token 0 start --head --port=6379 ")  # version 2 of the autoscaler starts no other host
     assert "--autoscaling-config=~/ray_bootstrap_config.yaml" in start and "--dashboard-host=127.0.0.1" in start
     assert machine.run("stat", "--format=%a", "/root/.ray/auth_token").strip() == "600"
     assert "tiny.py" in cluster.ray("exec", file, "cd layout-search && . .venv/bin/activate && ls")

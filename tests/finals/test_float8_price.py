@@ -8,7 +8,8 @@ import pytest
 from platform.finals.closing import Closing
 from platform.finals.result import Result
 from platform.finals.trial import Rules
-from platform.reports.summary import as_json, verdicts
+from platform.reports.json_report import as_json
+from platform.reports.summary import verdicts
 from platform.study.history import History
 from search_spaces.candidate import Candidate
 from tests.samples import RECIPE, header, layout, measurement

@@ -21,7 +21,7 @@ LAYOUT = Layout(engine="fsdp", zero_stage=3, dp_shard=2, attention="sdpa")
 RECIPE = Recipe(model=GPT2, seq_len=32, global_batch=8)
 GPUS = Cluster(device_kind="cuda", device="NVIDIA H200", device_memory_gib=139.8, capability=(9, 0), devices_per_node=2)
 CPUS = Cluster(device_kind="cpu", device="a processor", device_memory_gib=4, devices_per_node=2)
-DDP = {"engine": "ddp", "zero_stage": 0, "dp_shard": 1, "dp_replicate": 2}
+DDP: dict[str, Any] = {"engine": "ddp", "zero_stage": 0, "dp_shard": 1, "dp_replicate": 2}
 ZERO_1 = {"engine": "deepspeed", "zero_stage": 1}
 OLD = dataclasses.replace(GPUS, device="Tesla V100", capability=(7, 0))
 
@@ -47,7 +47,12 @@ FLOAT8 = dataclasses.replace(RECIPE, model=BLOOM, compute_precision="fp8_tensorw
 @pytest.mark.parametrize("precision", ["fp8_tensorwise", "fp8_rowwise"])
 @pytest.mark.parametrize(
     "layout",
-    [LAYOUT, dataclasses.replace(LAYOUT, compile="block"), Layout(**DDP), Layout(engine="fsdp", zero_stage=2, pp=2)],
+    [
+        LAYOUT,
+        dataclasses.replace(LAYOUT, compile="block"),
+        Layout(engine="ddp", dp_replicate=2),
+        Layout(engine="fsdp", zero_stage=2, pp=2),
+    ],
 )
 def test_fp8_is_accepted_where_the_contract_holds_it(precision: Any, layout: Layout) -> None:
     recipe = dataclasses.replace(FLOAT8, compute_precision=precision)

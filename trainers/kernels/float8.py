@@ -100,7 +100,8 @@ def _casting_layer() -> Any:
         def forward(self, input: torch.Tensor) -> torch.Tensor:
             weight = self.weight if _word(self) == "fp8_tensorwise" else self.weight.bfloat16()
             made = matmul_with_hp_or_float8_args.apply(input.bfloat16(), weight.t(), self.linear_mm_config, self.config)
-            return made if self.bias is None else made + self.bias.to(made.dtype)
+            bias: torch.Tensor | None = self.bias
+            return made if bias is None else made + bias.to(made.dtype)
 
     return CastingLinear
 

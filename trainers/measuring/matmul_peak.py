@@ -1,5 +1,8 @@
 """The matmul peak: what this device reaches on plain matrix products, the denominator of "% of measured peak"."""
 
+# torch has its FP8 product under a private name only.
+# pyright: reportPrivateUsage=false
+
 import functools
 import time
 from collections.abc import Callable
@@ -51,8 +54,9 @@ def _in_float8(a: torch.Tensor, b: torch.Tensor, precision: str) -> _Product:
     scale_b = torch.ones((1, b.shape[1]) if rows else (), device=a.device)
     # The second matrix lies column by column, as the library takes it.
     narrow = a.to(torch.float8_e4m3fn), b.t().contiguous().to(torch.float8_e4m3fn).t()
+    product: Callable[..., torch.Tensor] = getattr(torch, "_scaled_mm")  # noqa: B009  # torch's only FP8 product
     return functools.partial(
-        torch._scaled_mm, *narrow, scale_a=scale_a, scale_b=scale_b, out_dtype=torch.bfloat16, use_fast_accum=True
+        product, *narrow, scale_a=scale_a, scale_b=scale_b, out_dtype=torch.bfloat16, use_fast_accum=True
     )
 
 

@@ -28,6 +28,11 @@ class _Fsdp(FsdpAxis):
                 f"FSDP2 makes the groups of reshard out of all ranks in a row, got reshard {layout.reshard} with"
                 f" {' '.join(layout.words('degrees').values())}: set reshard to 0"
             )
+        if layout.reshard and recipe.float8_scaling == "tensorwise":
+            yield (
+                f"FSDP2 spreads no weights that it gathered in FP8 over fewer ranks, got reshard {layout.reshard} with"
+                f" {recipe.compute_precision}: set reshard to 0, or choose fp8_rowwise or bf16"
+            )
 
     def fewest_shards(self, value: Any) -> int:
         return max(1, 2 * value)

@@ -57,11 +57,6 @@ class _Fsdp(Rules):
 
 def _float8_refusals(recipe: "Recipe", layout: "Layout") -> Iterator[str]:
     """What FSDP2 cannot do with weights that are gathered in FP8, a sentence each."""
-    if layout.reshard:
-        yield (
-            f"FSDP2 spreads no weights that it gathered in FP8 over fewer ranks, got reshard {layout.reshard} with"
-            f" {recipe.compute_precision}: set reshard to 0, or choose fp8_rowwise or bf16"
-        )
     shards = layout.dp_shard * layout.cp
     uneven = {name: size for name, size in linear_sizes(recipe.model).items() if size % shards}
     if uneven:
