@@ -23,6 +23,7 @@ from trainers.kernels.attention import SHARE, Share, layout_name, transformers_n
 from trainers.startup import lean
 from trainers.support import model_refusal
 from trainers.values.layout_axes import Attention
+from trainers.values.recipe import AttentionMask
 from trainers.values.spec import ModelSpec
 
 
@@ -72,8 +73,10 @@ def load_code() -> None:
             importlib.import_module(f"transformers.models.{code}.modeling_{code}")
 
 
-def build(spec: ModelSpec, *, attention: Attention) -> Model:
+def build(spec: ModelSpec, *, attention: Attention, mask: AttentionMask = "causal") -> Model:
     """The transformers model of `spec` in fp32 and training mode, on the meta device.
+
+    Under another `mask` than a causal one it needs a `Share` with the spans of each micro-batch.
 
     Raises:
         ValueError: transformers has no such model, or the facts and the configuration disagree on the
@@ -82,7 +85,7 @@ def build(spec: ModelSpec, *, attention: Attention) -> Model:
     if reason := model_refusal(spec):
         raise ValueError(reason)
     architecture = architecture_of(spec.architecture)
-    name = transformers_name(architecture.position, attention, windowed=spec.window > 0)
+    name = transformers_name(architecture.position, attention, windowed=spec.window > 0, mask=mask)
     with _parameters_on_meta():
         module = AutoModelForCausalLM.from_config(_config(spec), dtype=torch.float32, attn_implementation=name)
         if spec.embedding_norm and not architecture.embedding_norm:

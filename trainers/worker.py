@@ -16,6 +16,7 @@ from trainers import data, engines, recorder
 from trainers.engines import Engine
 from trainers.failures import RungFailure, one_line, size
 from trainers.kernels import float8
+from trainers.kernels.attended import keys_per_query
 from trainers.measuring import conditions, gate, matmul_peak
 from trainers.measuring.context import Context
 from trainers.measuring.device import CpuClock, CpuMeter, CudaClock, CudaMeter, Meter
@@ -225,7 +226,7 @@ class Worker:
         if best is None or speed is None:
             return False
         recipe, layout = self.job.recipe, self.job.layout
-        flops = layout.hardware_flops_per_token(recipe)
+        flops = layout.hardware_flops_per_token(recipe, keys_per_query=keys_per_query(recipe))
         ceiling = layout.world_size * peak * 1e12 / flops if peak else math.inf
         largest = self.job.rungs[-1].micro_batch
         return best_above_tokens_per_s(speed, measured.batch.micro_batch, largest, ceiling) < best

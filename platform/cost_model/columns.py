@@ -84,6 +84,8 @@ class Columns:
     or where selective checkpointing keeps only some products."""
     flash: Array
     """Rate of fused attention over that of causal FlashAttention, 0 for eager attention."""
+    mask_bytes: Array
+    """Bytes of the attention mask of one sequence, where each sequence has one of its own."""
     wide_softmax: Array
     """1 where eager attention computes its softmax in fp32, 0 where in the type of the scores."""
     scales_scores: Array

@@ -24,6 +24,7 @@ from platform.cost_model.kernels import (
     is_full_checkpointing,
     logit_bytes,
     loss_kind,
+    mask_speedup,
     pads_vocabulary,
     window_speedup,
 )
@@ -33,6 +34,7 @@ from platform.cost_model.offload import LINK_SHARE
 from platform.cost_model.stack_columns import THIS_PROJECT_COLUMNS
 from trainers.architectures import architecture_of
 from trainers.architectures.architecture import Architecture
+from trainers.kernels.attended import Attended, attended
 from trainers.values.batch import BatchPoint
 from trainers.values.layout import Layout
 from trainers.values.layout_axes import activation_budget
@@ -61,6 +63,8 @@ class Workload:
     moments: float
     """Optimizer states a parameter."""
     compression: str = "none"
+    attended: Attended | None = None
+    """What attention looks at under a mask that follows the data; None under a causal one."""
 
     @classmethod
     def of(cls, recipe: Recipe) -> "Workload":
@@ -73,6 +77,7 @@ class Workload:
             state_bytes=2.0 if recipe.state_precision == "bf16" else 4.0,
             moments=2.0 if recipe.optimizer == "adamw" else 0.0,
             compression=recipe.compression,
+            attended=attended(recipe),
         )
 
     @property
@@ -187,12 +192,15 @@ def _of_kernels(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask
     of_words, compute, modules, gated = layouts.of_words, work.compute_bytes, work.modules, work.model.gated
     stepwise = modules.stepwise_activation if modules else None
     biased, position = modules is not None and modules.position == "alibi", work.model.position
+    masked = work.attended is not None
     fused = of_words(lambda word: word != "none", "compile")
 
     def passes(compile_: str) -> tuple[float, float]:
         return activation_passes(stepwise, gated=gated, fused=compile_ != "none")
 
     def spans(attention: str) -> float:
+        if work.attended is not None:
+            return mask_speedup(attention, work.attended)
         return window_speedup(attention, work.model, work.seq_len)
 
     return {
@@ -200,7 +208,8 @@ def _of_kernels(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask
         "selective_checkpointing": of_words(lambda word: word == "selective", "checkpointing"),
         "checkpoint_every": of_words(checkpoint_distance, "checkpointing"),
         "budget": of_words(activation_budget, "checkpointing"),
-        "flash": of_words(lambda word: flash_share(word, biased=biased) * spans(word), "attention"),
+        "flash": of_words(lambda word: flash_share(word, biased=biased or masked) * spans(word), "attention"),
+        "mask_bytes": _mask_bytes(work, layouts, biased=biased),
         "wide_softmax": modules is None or modules.fp32_softmax,
         "scales_scores": position == "rotary" or (modules is not None and modules.position == "learned"),
         "power_activation": stepwise is not None and stepwise.takes_power,
@@ -214,6 +223,21 @@ def _of_kernels(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask
         "pads_vocabulary": of_words(lambda *words: pads_vocabulary(loss_kind(*words)), "loss", "compile"),
         "chunked_loss": of_words(lambda word: word == "chunked", "loss"),
     }
+
+
+def _mask_bytes(work: Workload, layouts: LayoutArrays, *, biased: bool) -> Array:
+    """Bytes of the attention mask of one sequence on a rank, where sequences have masks of their own: a value a score,
+    and with a position bias in the mask one a head. FlexAttention's is a list of blocks.
+    """
+    if work.attended is None:
+        return np.zeros(())
+    value = {"eager": 4.0, "sdpa": work.compute_bytes if biased else 1.0, "flex": 0.0}
+    heads = np.where(
+        layouts.of_words(lambda word: biased and word == "sdpa", "attention") > 0,
+        work.model.num_heads / layouts.numbers("tp"),
+        1.0,
+    )
+    return layouts.of_words(value.__getitem__, "attention") * heads * work.seq_len**2 / layouts.numbers("cp")
 
 
 def _of_model(model: ModelSpec) -> dict[str, Array | float]:

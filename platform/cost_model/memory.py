@@ -133,7 +133,7 @@ def _activations(c: Columns) -> _Activations:
     return _Activations(
         of_block=share * kept_input * c.kept_checkpoints / c.checkpoint_blocks + (1 - share) * saved,
         again=np.where(full, saved * c.checkpoint_blocks - kept_input, 0.0) + transient + everything - saved,
-        of_stage=costs_of(c).stage_buffers(c, boundary),
+        of_stage=costs_of(c).stage_buffers(c, boundary) + c.micro_batch * c.mask_bytes,
     )
 
 

@@ -210,7 +210,7 @@ def _write_plain(plan: Plan, out: Path, program: Program) -> list[str]:
 def _write_data(plan: Plan, out: Path) -> tuple[str, int]:
     """The path of the tokens as the script is to read them, and the number of sequences to train on."""
     recipe, held_out = plan.recipe, plan.validation
-    source = data.source(recipe, held_out=0 if held_out.data else held_out.sequences)
+    source = data.plain_source(recipe, held_out=0 if held_out.data else held_out.sequences)
     if isinstance(source, ParquetTokens):
         if recipe.data != INCLUDED:
             return recipe.data, source.num_sequences

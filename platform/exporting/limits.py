@@ -30,6 +30,8 @@ def refusal(plan: Plan, program: Program) -> str | None:
     layout, model = first.layout, plan.recipe.model
     if layout.model_parallel > 1:
         return f"{program} splits no model as {layout.degrees} does: export it --to torchrun"
+    if plan.recipe.attention_mask != "causal":
+        return f"{program} makes no {plan.recipe.attention_mask} attention masks: export it --to torchrun"
     if layout.is_hybrid:
         return f"the export for {program} has no {layout.replicas}: export it --to torchrun"
     if (layout.engine == "deepspeed") != (program == "deepspeed"):

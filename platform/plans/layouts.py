@@ -15,6 +15,7 @@ from platform.cost_model.software import distinct
 from platform.plans.points import UNDIVIDED, Points, points_of
 from platform.plans.projection import Taught
 from search_spaces.space import Space
+from trainers.kernels.attended import keys_per_query
 from trainers.values.batch import BatchPoint
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
@@ -206,7 +207,8 @@ def planned_at(
     loses_by = "" if row == best else max(PARTS, key=lambda part: seconds[part] - winner[part])
     # A recipe of a fixed accumulation has another global batch at each micro-batch.
     tokens = batch.micro_batch * batch.grad_accum * layout.data_parallel * recipe.seq_len
-    flops = recipe.model.flops_per_token(recipe.seq_len, "6n_causal") * tokens
+    keys = keys_per_query(recipe)
+    flops = recipe.model.flops_per_token(recipe.seq_len, "6n_causal", keys_per_query=keys) * tokens
     peak = cluster.device.peak_tflops(recipe.product_type) * 1e12 * cluster.num_devices
     return Planned(
         layout=layout,

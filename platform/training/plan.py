@@ -151,7 +151,7 @@ def _validation(options: TrainOptions, recipe: Recipe) -> Validation:
     every = options.val_every or max(1, options.tokens // _VALIDATIONS)
     if options.val_data is not None:
         path = _data_path(options.val_data)
-        held = data.source(dataclasses.replace(recipe, data=path, data_order="file"))
+        held = data.plain_source(dataclasses.replace(recipe, data=path, data_order="file"))
         assert isinstance(held, ParquetTokens)
         wanted = _MOST_HELD_OUT_TOKENS if options.val_tokens is None else options.val_tokens
         return Validation(
@@ -159,7 +159,7 @@ def _validation(options: TrainOptions, recipe: Recipe) -> Validation:
         )
     if options.val_tokens is not None:
         return Validation(sequences=-(-options.val_tokens // recipe.seq_len), every_tokens=every)
-    source = data.source(recipe)
+    source = data.plain_source(recipe)
     if not isinstance(source, ParquetTokens):
         return Validation(sequences=max(1, _MOST_HELD_OUT_TOKENS // 2**6 // recipe.seq_len), every_tokens=every)
     most = min(_MOST_HELD_OUT_TOKENS, int(source.num_sequences * recipe.seq_len * _MOST_HELD_OUT_SHARE))

@@ -86,6 +86,8 @@ class Case:
             parts.insert(1, f"{recipe.state_precision} states")
         if recipe.compression != "none":
             parts.insert(1, recipe.compression)
+        if recipe.attention_mask != "causal":
+            parts.insert(1, f"{recipe.attention_mask} mask")
         return ", ".join([*parts, self.fault] if self.fault else parts)
 
 
@@ -248,6 +250,12 @@ def cases(world_size: int) -> list[Case]:
         if layout.engine == "ddp" and main and plain:
             for climbs in (False, True):
                 add_recipe(recipe(BLOOM, compression="powersgd_4"), layout, 1 if climbs else 2, climbs=climbs)
+    if world_size == 2:
+        for model, mask, stage in ((GPT2, "document", 3), (BLOOM, "prefix", 1)):
+            layout = Layout(
+                engine="deepspeed", zero_stage=stage, dp_shard=2, grad_sync="every" if stage == 3 else "last"
+            )
+            add_recipe(dataclasses.replace(recipe(model), attention_mask=mask), layout, 2)
     for model, precision, layout in (*_kernels(world_size), *_memory(world_size), *_own_engine(world_size)):
         add(model, precision, layout, 2)
     return found

@@ -68,7 +68,8 @@ class MeshCase:
     def name(self) -> str:
         """What pytest shows."""
         precision = "bf16 states" if self.recipe.state_precision == "bf16" else self.recipe.compute_precision
-        parts = [self.recipe.model.name, precision, self.layout.degrees, self.layout.label, self.fault]
+        mask = "" if self.recipe.attention_mask == "causal" else f"{self.recipe.attention_mask} mask"
+        parts = [self.recipe.model.name, precision, mask, self.layout.degrees, self.layout.label, self.fault]
         return ", ".join(filter(None, parts))
 
 

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
+from tests.contract import masks
 from tests.contract.cases import GLOBAL_BATCH
 from tests.contract.mesh_cases import MeshCase
 from trainers import data, engines
@@ -68,7 +69,9 @@ def _run(case: MeshCase) -> dict[str, Any]:
     with eager:
         logits = engine.logits(tokens[:, :-1])
         loss = engine.loss(tokens)
-    same_loss = torch.allclose(loss, head.causal_lm_loss(logits, tokens[:, 1:]), rtol=1e-2, atol=0.0)
+    labels = masks.labels_of(tokens)
+    expected_loss = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
+    same_loss = torch.allclose(loss, expected_loss, rtol=1e-2, atol=0.0)
     gradients = _note_gradients(engine)
     grad_accum = 2 * layout.pp  # micro-steps without and with an exchange of gradients; a pipeline filled twice
     batch = BatchPoint.of(recipe, layout, GLOBAL_BATCH // (layout.data_parallel * grad_accum))
@@ -168,6 +171,7 @@ def planted(fault: str) -> Generator[None, None, None]:
             collectives, "_reduce_scattered", lambda _: _own_part
         ),
         "positions not cut": lambda: _change(context.ContextParallel, "positions", lambda _: lambda _: {}),
+        **masks.FAULTS,
         "mask in the order of ranks": lambda: _change(context.ContextParallel, "__init__", _with_keys_in_order),
         "soft cap left out": lambda: _change(head, "softcapped", lambda _: lambda logits, _cap: logits),
         "window one token longer": _longer_window,
@@ -237,13 +241,14 @@ def dense(case: MeshCase, model: torch.nn.Module, optimizer: torch.optim.Optimiz
     source = data.source(recipe)
     weights = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     with torch.no_grad():
-        logits = model(torch.from_numpy(source.sequences(0, range(2)))[:, :-1]).logits
+        logits = masks.dense_logits(model, torch.from_numpy(source.sequences(0, range(2)))[:, :-1], recipe)
     gradients: dict[str, torch.Tensor] = {}
     losses, norms = [], []
     for step in range(STEPS):
         tokens = torch.from_numpy(source.sequences(step, range(GLOBAL_BATCH)))
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(tokens[:, :-1]).logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+        logits_of_step = masks.dense_logits(model, tokens[:, :-1], recipe)
+        loss = F.cross_entropy(logits_of_step.float().flatten(0, 1), masks.labels_of(tokens).flatten())
         loss.backward()
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.grad_clip).item())
         if not step:

@@ -20,6 +20,8 @@ from transformers import (
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.contract.cases import STEPS
+from tests.contract.masks import dense_logits, labels_of
+from trainers import data
 from trainers.data import Stream
 from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
@@ -50,12 +52,13 @@ def reference(recipe: Recipe) -> Run:
     with torch.no_grad():
         logits = model(probe(recipe)).logits
     optimizer = make_optimizer(model, recipe)
-    stream = Stream(vocab_size=recipe.model.vocab_size, seq_len=recipe.seq_len, seed=recipe.seed)
+    source = data.source(recipe)
     losses, norms = [], []
     for step in range(STEPS):
-        tokens = torch.from_numpy(stream.sequences(step, range(recipe.global_batch)))
-        output = model(tokens[:, :-1]).logits.float().log_softmax(dim=-1)
-        loss = -output.gather(-1, tokens[:, 1:, None]).mean()
+        tokens = torch.from_numpy(source.sequences(step, range(recipe.global_batch)))
+        output = dense_logits(model, tokens[:, :-1], recipe).float().log_softmax(dim=-1)
+        labels = labels_of(tokens)
+        loss = -output.gather(-1, labels.clamp(min=0)[..., None])[labels >= 0].mean()
         for group in optimizer.param_groups:
             group["lr"] = learning_rate_at(step, recipe)
         optimizer.zero_grad()

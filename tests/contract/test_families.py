@@ -49,4 +49,4 @@ def test_a_planted_fault_is_seen(index: int) -> None:
 
 @pytest.mark.heavy
 def test_every_family_engine_attention_and_degree_trains_as_the_eager_model() -> None:
-    assert wrong_in(product()) == {}
+    assert wrong_in(product(), WORLD_SIZE) == {}

@@ -31,9 +31,9 @@ def expected(recipe: Recipe) -> Trained:
     return dense(MeshCase(recipe=recipe, layout=CASES[0].layout), model, make_optimizer(model, recipe))
 
 
-def wrong_in(cases: list[MeshCase]) -> dict[str, Any]:
+def wrong_in(cases: list[MeshCase], world_size: int = WORLD_SIZE) -> dict[str, Any]:
     """What is wrong in the runs of these cases, by name; empty when all of it holds."""
-    found = run_group(run_all, cases, WORLD_SIZE, deadline_s=3600)
+    found = run_group(run_all, cases, world_size, deadline_s=3600)
     wrong = {
         case.name: result.get("error") or [*differences(result["trained"], case.recipe), *result["mismatches"]]
         for case, result in zip(cases, found, strict=True)

@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from trainers.data.flags import Flagged
 from trainers.data.order import Position
 from trainers.data.parquet import ParquetTokens
 from trainers.data.stream import Stream
@@ -22,7 +23,17 @@ from trainers.text import PATH as INCLUDED_TEXT
 from trainers.values.batch import BatchPoint
 from trainers.values.recipe import INCLUDED, STREAM, Recipe
 
-__all__ = ["INCLUDED_TEXT", "ParquetTokens", "Position", "Source", "Stream", "held_out", "sample_indices", "source"]
+__all__ = [
+    "INCLUDED_TEXT",
+    "ParquetTokens",
+    "Position",
+    "Source",
+    "Stream",
+    "held_out",
+    "plain_source",
+    "sample_indices",
+    "source",
+]
 
 
 class Source(Protocol):
@@ -46,12 +57,18 @@ class Source(Protocol):
 
 
 def source(recipe: Recipe, *, held_out: int = 0) -> Source:
-    """The data that `recipe` names, without the last `held_out` sequences of files. Only the Parquet files' footers are
-    read here.
+    """The data that `recipe` names, without the last `held_out` sequences of files, with flags where its attention mask
+    needs them. Only the Parquet files' footers are read here.
 
     Raises:
         ValueError: the path holds no usable token ids (see `ParquetTokens`).
     """
+    unflagged = plain_source(recipe, held_out=held_out)
+    return unflagged if recipe.attention_mask == "causal" else Flagged(unflagged, recipe)
+
+
+def plain_source(recipe: Recipe, *, held_out: int = 0) -> Stream | ParquetTokens:
+    """`source` without flags."""
     if recipe.data == STREAM:
         return Stream(vocab_size=recipe.model.vocab_size, seq_len=recipe.seq_len, seed=recipe.seed)
     return ParquetTokens(
@@ -70,10 +87,11 @@ def held_out(recipe: Recipe, sequences: int) -> tuple[Source, int]:
     Of the stream, which has no end, they are those of another seed.
     """
     if recipe.data == STREAM:
-        return Stream(vocab_size=recipe.model.vocab_size, seq_len=recipe.seq_len, seed=recipe.seed + 1), 0
-    found = source(dataclasses.replace(recipe, data_order="file"))
+        return source(dataclasses.replace(recipe, seed=recipe.seed + 1)), 0
+    in_order = dataclasses.replace(recipe, data_order="file")
+    found = plain_source(in_order)
     assert isinstance(found, ParquetTokens)
-    return found, found.num_sequences - sequences
+    return source(in_order), found.num_sequences - sequences
 
 
 def sample_indices(batch: BatchPoint, *, data_parallel: int, rank: int, micro_step: int) -> range:

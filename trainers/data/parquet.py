@@ -80,6 +80,10 @@ class ParquetTokens:
         epoch, sample = divmod(num_samples, self.num_sequences)
         return Position(epoch=epoch, sample=sample)
 
+    def number_of(self, position: Position) -> int:
+        """How many samples lie before the one at `position`, counted over all epochs."""
+        return position.epoch * self.num_sequences + position.sample
+
     def sequences(self, step: int, indices: Sequence[int]) -> _Array:
         """Samples `indices` of the global batch of `step`, as int64 [len(indices), seq_len + 1]."""
         return self.tokens(self.position(step), indices)

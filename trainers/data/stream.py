@@ -31,6 +31,9 @@ class Stream:
     def position_after(self, num_samples: int) -> Position:
         return Position(epoch=0, sample=num_samples)
 
+    def number_of(self, position: Position) -> int:
+        return position.sample
+
     def tokens(self, position: Position, indices: Sequence[int]) -> npt.NDArray[np.int64]:
         return self.sequences(0, [position.sample + index for index in indices])
 

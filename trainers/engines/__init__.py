@@ -61,8 +61,9 @@ class Engine(Protocol):
         """One optimizer step over this rank's micro-batches; marks the phases as they begin.
 
         Each of `micro_batches` is int64 [micro_batch, seq_len + 1] on the device, the same on all ranks that share a
-        data-parallel coordinate. The gradient is that of the mean loss over all micro-batches and data-parallel ranks,
-        clipped. The result is this rank's alone: no collective is added for it, the caller combines ranks.
+        data-parallel coordinate; under a document or prefix mask some have a flag (`trainers.data.flags`). The
+        gradient is that of the mean loss over all micro-batches and data-parallel ranks, clipped. The result is this
+        rank's alone: no collective is added for it, the caller combines ranks.
         """
         ...
 
@@ -277,6 +278,8 @@ def mismatches(in_effect: Mapping[str, Any], recipe: "Recipe", layout: "Layout",
     wanted |= {name: recipe.state_precision for name in sums if name in in_effect}
     if recipe.compression != "none" or "compression" in in_effect:  # engines without it have nothing to read back
         wanted["compression"] = recipe.compression
+    if recipe.attention_mask != "causal" or "attention_mask" in in_effect:
+        wanted["attention_mask"] = recipe.attention_mask
     untold = [name for name in wanted if name not in in_effect]
     wrong = [
         f"{name} in effect is {in_effect[name]}, the layout or recipe asks for {value}"

@@ -29,7 +29,14 @@ class AccumulatingEngine(abc.ABC):
         self._mesh = Mesh(layout, device.type)
         models = self._build()
         self._tensor = TensorParallel(models, self._mesh)
-        self._context = ContextParallel(models, self._mesh, self._tensor.heads, seq_len=recipe.seq_len, device=device)
+        self._context = ContextParallel(
+            models,
+            self._mesh,
+            self._tensor.heads,
+            seq_len=recipe.seq_len,
+            device=device,
+            mask=recipe.attention_mask,
+        )
         self._models = tuple(prepare(model, layout) for model in models)
         self._tensor.enter(self._models)
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)
@@ -44,7 +51,11 @@ class AccumulatingEngine(abc.ABC):
 
     def _build(self) -> tuple[Model, ...]:
         """The models that this rank runs, on the meta device: the whole one, or its stages of a pipeline."""
-        return (build(self._recipe.model, attention=self._layout.attention),)
+        return (self._whole_model(),)
+
+    def _whole_model(self) -> Model:
+        recipe = self._recipe
+        return build(recipe.model, attention=self._layout.attention, mask=recipe.attention_mask)
 
     @property
     def models(self) -> tuple[Model, ...]:
@@ -64,6 +75,8 @@ class AccumulatingEngine(abc.ABC):
         losses: list[torch.Tensor] = []
         for k, tokens in enumerate(micro_batches):
             marks.begin(Phase.MICRO_STEP)
+            if k == 0:
+                self._context.count_labels(micro_batches, all_ranks=True)
             losses.append(self._micro_step(tokens, last=k == len(micro_batches) - 1))
         marks.begin(Phase.OPTIMIZER_STEP)
         norm = self._optimizer_step()

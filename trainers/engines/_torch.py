@@ -28,7 +28,7 @@ from trainers.mesh.norm import global_norm
 from trainers.mesh.pipeline import Hooks, Pipeline
 from trainers.mesh.stage_model import cut
 from trainers.mesh.stages import stages_of_rank
-from trainers.models import Model, build
+from trainers.models import Model
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
 
@@ -63,7 +63,7 @@ class TorchEngine(AccumulatingEngine):
         if self._layout.pp == 1:
             return super()._build()
         stages = stages_of_rank(self._recipe, self._layout, self._mesh.coordinates["pp"])
-        return tuple(cut(build(self._recipe.model, attention=self._layout.attention), stage) for stage in stages)
+        return tuple(cut(self._whole_model(), stage) for stage in stages)
 
     def _make_pipeline(self) -> Pipeline:
         return Pipeline(
@@ -142,6 +142,7 @@ class TorchEngine(AccumulatingEngine):
             return super().step(micro_batches, marks)
         self._set_grad_accum(len(micro_batches))
         marks.begin(Phase.SCHEDULE)
+        self._context.count_labels(micro_batches, all_ranks=True)
         if self._scaler is not None:
             self._scaler.scale(torch.zeros((), device=self._device))  # a stage without a loss has a scale too
         losses = self._pipeline.run(micro_batches)
@@ -209,10 +210,11 @@ class TorchEngine(AccumulatingEngine):
         if self._pipeline is not None:
             return self._pipeline.logits(tokens)
         with torch.no_grad(), self._computing():
-            logits = self._module(self._context.part(tokens), **self._context.positions()).logits
-            return self._context.whole(logits)
+            part, arguments = self._context.entered(tokens)
+            return self._context.whole(self._module(part, **arguments).logits)
 
     def loss(self, tokens: torch.Tensor) -> torch.Tensor:
+        self._context.count_labels([tokens], all_ranks=False)
         if self._pipeline is not None:
             return self._context.mean(self._pipeline.loss(tokens))
         with torch.no_grad(), self._computing():
@@ -256,6 +258,7 @@ class TorchEngine(AccumulatingEngine):
             "product_sums": product_sums(),
             "tp": self._tensor.in_effect(self._models),
             "cp": self._context.in_effect(self._models),
+            "attention_mask": self._context.mask_in_effect(self._models),
             **kernels_in_effect(self._models, self._layout),
             **(self._pipeline.in_effect() if self._pipeline is not None else {}),
             **optimizer_in_effect(self._optimizer),

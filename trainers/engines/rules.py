@@ -36,6 +36,8 @@ class Rules:
     """Which of tp, pp and cp it has."""
     has_compression: bool = False
     """Whether it exchanges compressed gradients."""
+    has_attention_masks: bool = False
+    """Whether it trains under document and prefix masks, by the flags of tokens (`trainers.data.flags`)."""
     has_float8: bool = False
     """Whether linear layers may compute in FP8."""
     machinery: int = 3
@@ -110,6 +112,11 @@ class Rules:
             yield (
                 f"gradients are compressed by hooks that {who} alone has, got compression {recipe.compression} with"
                 f" {layout.engine}: choose {choice}compression none"
+            )
+        if recipe.attention_mask != "causal" and not self.has_attention_masks:
+            yield (
+                f"{self.title} knows no other than a causal attention mask, got attention_mask {recipe.attention_mask}:"
+                " choose causal, or an engine of this project"
             )
         if recipe.float8_scaling and not self.has_float8:
             yield f"{self.lacks_float8()}, got {recipe.compute_precision}: choose engine ddp or fsdp, or bf16"

@@ -12,10 +12,14 @@ that are no longer than it have no mask.
 
 A rank may compute a `Share` of it: the heads that tensor parallelism gives it, for the positions that context
 parallelism gives it. Keys and values of all positions are then gathered, and masks and biases follow positions.
+
+A recipe's document or prefix mask differs from sequence to sequence: the `Spans` of the micro-batch under way, which
+its `Share` holds, take the place of the causal mask, in the eager attention of transformers too.
 """
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -27,8 +31,10 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from trainers.architectures.architecture import Position
 from trainers.kernels.compiled import static
+from trainers.kernels.spans import Spans, block_mask
 from trainers.mesh.collectives import gather
 from trainers.values.layout_axes import Attention
+from trainers.values.recipe import AttentionMask
 
 ScoreMod = Callable[..., torch.Tensor]
 
@@ -50,6 +56,9 @@ class Share:
     """Positions of all tokens, in the order in which the ranks of `group` gather them."""
     group: Any = None
     """The ranks that have the other positions."""
+    mask: AttentionMask = "causal"
+    spans: Spans | None = None
+    """What queries of the micro-batch under way see; None under a causal mask."""
 
     def check_length(self, length: int) -> None:
         """That a rank has `length` tokens of each sequence.
@@ -70,18 +79,27 @@ _NAMES: dict[str, dict[Attention, str]] = {
     "window": {"eager": "eager", "sdpa": "causal_window", "flex": "causal_flex"},
     "other": {"eager": "eager", "sdpa": "causal", "flex": "causal_flex"},
 }
+_EAGER_SPANS = "spans_by_hand"
+"""Transformers' own eager attention under a mask of ours."""
 
 
-def transformers_name(position: Position, attention: Attention, *, windowed: bool = False) -> str:
+def transformers_name(
+    position: Position, attention: Attention, *, windowed: bool = False, mask: AttentionMask = "causal"
+) -> str:
     """What transformers calls `attention` of a model with these positions: its `attn_implementation`.
 
     `windowed` is whether some block has a sliding window.
     """
-    return _NAMES["alibi" if position == "alibi" else "window" if windowed else "other"][attention]
+    if attention == "eager" and mask != "causal":
+        return _EAGER_SPANS
+    masked = windowed or mask != "causal"
+    return _NAMES["alibi" if position == "alibi" else "window" if masked else "other"][attention]
 
 
 def layout_name(name: str) -> str:
     """The layout's word for a configuration's `_attn_implementation`; a foreign name as it stands."""
+    if name == _EAGER_SPANS:
+        return "eager"
     return next((word for names in _NAMES.values() for word, known in names.items() if known == name), name)
 
 
@@ -145,6 +163,12 @@ def attend(
     return out.transpose(1, 2), None
 
 
+def _attend_eagerly(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """The eager attention of the module's own architecture in transformers."""
+    code: Any = sys.modules[type(module).__module__]
+    return code.eager_attention_forward(module, *args, **kwargs)
+
+
 @functools.cache
 def _compiled_flex() -> Any:
     return static(flex_attention)
@@ -206,7 +230,10 @@ def _flex_mask(
     if torch.device(device).type == "cpu":
         return _sdpa_mask(kv_length=kv_length, device=device, config=config, local_size=local_size)
     share = _share_of(config, kv_length)
-    return _block_mask(kv_length, torch.device(device), share, _window_within(local_size, kv_length, share))
+    window = _window_within(local_size, kv_length, share)
+    if share is not None and share.spans is not None:
+        return block_mask(share.spans.within(window), _key_positions(share, share.spans))
+    return _block_mask(kv_length, torch.device(device), share, window)
 
 
 def _sdpa_mask(
@@ -215,7 +242,20 @@ def _sdpa_mask(
     """`_flex_mask` for scaled_dot_product_attention."""
     share = _share_of(config, kv_length)
     window = _window_within(local_size, kv_length, share)
+    if share is not None and share.spans is not None:
+        return share.spans.within(window).sees(_key_positions(share, share.spans))
     return None if window is None else _window_mask(kv_length, window, torch.device(device), share)
+
+
+def _eager_mask(*, dtype: torch.dtype = torch.float32, **settings: Any) -> torch.Tensor | None:
+    """`_sdpa_mask` as what eager attention adds to its scores."""
+    mask = _sdpa_mask(**settings)
+    return None if mask is None else torch.where(mask, 0.0, torch.finfo(dtype).min).to(dtype)
+
+
+def _key_positions(share: Share, spans: Spans) -> torch.Tensor:
+    """Positions of the keys in the order in which attention has them."""
+    return spans.queries if share.keys is None else share.keys
 
 
 def _window_within(local_size: int | None, length: int, share: Share | None) -> int | None:
@@ -241,6 +281,8 @@ def _alibi_bias(*, kv_length: int, dtype: torch.dtype, device: torch.device, con
     heads = range(config.num_attention_heads) if share is None else share.heads
     slopes = alibi_slope(torch.arange(heads.start, heads.stop, device=device), config.num_attention_heads)
     bias = (slopes[:, None, None] * distance).to(dtype)
+    if share is not None and share.spans is not None:
+        return torch.where(share.spans.sees(keys), bias, float("-inf"))
     return bias.masked_fill_(distance > 0, float("-inf"))[None]
 
 
@@ -259,3 +301,5 @@ for _name, _mask in (
 ):
     AttentionInterface.register(_name, attend)
     AttentionMaskInterface.register(_name, _mask)
+AttentionInterface.register(_EAGER_SPANS, _attend_eagerly)
+AttentionMaskInterface.register(_EAGER_SPANS, _eager_mask)

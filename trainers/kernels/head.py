@@ -5,8 +5,9 @@ and liger-kernel would be one more dependency for its CUDA kernels alone, withou
 """
 
 import contextlib
+import dataclasses
 import functools
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import torch
@@ -20,18 +21,36 @@ from trainers.profiling.kinds import LOSS
 from trainers.profiling.ranges import named
 from trainers.values.layout_axes import Loss
 
-Inputs = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]]
+IGNORED = -100
+"""The label of a token that has no loss."""
 
 CHUNK_LOGITS = 2**30
 """Logits of one chunk at most: 2 GiB in 16 bits, 4,096 rows of BLOOM's vocabulary."""
 
 
-def causal_lm_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Inputs:
+    """What a model's forward pass and its loss take of a micro-batch."""
+
+    tokens: torch.Tensor
+    labels: torch.Tensor
+    """The tokens that follow, already shifted by one; `IGNORED` where a token has no loss."""
+    arguments: Mapping[str, torch.Tensor]
+    """Further arguments of the forward pass."""
+    num_labels: torch.Tensor | None = None
+    """What the sum of the losses is divided by, 0-dim; None where every token has a loss, for their mean."""
+
+
+def causal_lm_loss(logits: torch.Tensor, labels: torch.Tensor, num_labels: torch.Tensor | None = None) -> torch.Tensor:
     """Mean cross-entropy in nats over all positions, in fp32 whatever the logits' type.
 
-    `logits` is [batch, seq_len, vocab], `labels` int64 [batch, seq_len], already shifted by one.
+    `logits` is [batch, seq_len, vocab], `labels` int64 [batch, seq_len], already shifted by one. With `num_labels`
+    it is the sum over the labels that are not `IGNORED`, divided by that number.
     """
-    return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
+    rows = logits.float().flatten(0, 1)
+    if num_labels is None:
+        return F.cross_entropy(rows, labels.flatten())
+    return F.cross_entropy(rows, labels.flatten(), reduction="sum", ignore_index=IGNORED) / num_labels
 
 
 class LossHead(nn.Linear):
@@ -48,6 +67,8 @@ class LossHead(nn.Linear):
     compiled: bool
     """Whether the chunk's element-wise part is compiled into one pass."""
     labels: torch.Tensor | None
+    num_labels: torch.Tensor | None
+    """See `Inputs`."""
     group: Any
     first_row: int
     softcap: float
@@ -60,23 +81,25 @@ class LossHead(nn.Linear):
         if self.kind == "plain":
             logits = softcapped(super().forward(input), self.softcap)
             return (
-                causal_lm_loss(logits, self.labels)
+                causal_lm_loss(logits, self.labels, self.num_labels)
                 if self.group is None
-                else _split_loss(logits, self.labels, self.first_row, self.group)
+                else _split_loss(logits, self.labels, self.first_row, self.group, self.num_labels)
             )
         half = torch.get_autocast_dtype(input.device.type) if torch.is_autocast_enabled(input.device.type) else None
         apply: Any = _ChunkedCrossEntropy.apply
         vocabulary = (self.first_row, self.group, self.softcap)
-        return apply(input, self.weight, self.labels, half or self.weight.dtype, self.compiled, vocabulary)
+        return apply(
+            input, self.weight, self.labels, half or self.weight.dtype, self.compiled, vocabulary, self.num_labels
+        )
 
     @contextlib.contextmanager
-    def told(self, labels: torch.Tensor) -> Generator[None, None, None]:
+    def told(self, labels: torch.Tensor, num_labels: torch.Tensor | None = None) -> Generator[None, None, None]:
         """A context in which the model's forward pass gives the mean loss of int64 [batch, seq_len] `labels`."""
-        self.labels = labels
+        self.labels, self.num_labels = labels, num_labels
         try:
             yield
         finally:
-            self.labels = None
+            self.labels = self.num_labels = None
 
 
 def softcapped(logits: torch.Tensor, softcap: float) -> torch.Tensor:
@@ -94,7 +117,7 @@ def use_loss_head(head: nn.Module, kind: Loss, *, compiled: bool, softcap: float
         raise ValueError(f"the {kind} loss wants a linear head without a bias, got {head}")
     head.__class__ = LossHead
     assert isinstance(head, LossHead)
-    head.kind, head.compiled, head.labels = kind, compiled, None
+    head.kind, head.compiled, head.labels, head.num_labels = kind, compiled, None, None
     head.first_row, head.group, head.softcap = 0, None, softcap
 
 
@@ -121,6 +144,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         dtype: torch.dtype,
         compiled: bool,
         vocabulary: tuple[int, Any, float],
+        num_labels: torch.Tensor | None,
     ) -> torch.Tensor:
         first_row, group, softcap = vocabulary
         part = _compiled_part() if compiled else _part
@@ -138,7 +162,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 logits = softcapped(chunk @ table.t(), softcap)
                 slope = 1 - (logits / softcap).square() if softcap else None  # of the cap, where the logits stand
                 logits[:, len(weight) :] = float("-inf")
-                chunk_loss, gradient = part(logits, chunk_labels)
+                chunk_loss, gradient = _of_labels(part, logits, chunk_labels, has_ignored=num_labels is not None)
                 gradient = gradient if slope is None else gradient * slope
                 loss += chunk_loss
                 torch.mm(gradient, table, out=into)
@@ -148,16 +172,17 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         assert table_gradient is not None
         ctx.row_gradient, ctx.table_gradient = row_gradient, table_gradient[: len(weight)]
         ctx.shape, ctx.types = hidden.shape, (hidden.dtype, weight.dtype)
-        return loss / len(rows)
+        ctx.num_labels = len(rows) if num_labels is None else num_labels
+        return loss / ctx.num_labels
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        scale = grad_outputs[0] / len(ctx.row_gradient)
+        scale = grad_outputs[0] / ctx.num_labels
         hidden, weight = ctx.types
         row_gradient = (ctx.row_gradient * scale).to(hidden).view(ctx.shape)
         table_gradient = ctx.table_gradient.mul_(scale).to(weight)
         del ctx.row_gradient, ctx.table_gradient
-        return row_gradient, table_gradient, None, None, None, None
+        return row_gradient, table_gradient, None, None, None, None, None
 
 
 def _rows(vocab: int) -> int:
@@ -172,10 +197,24 @@ def _padded(table: torch.Tensor) -> torch.Tensor:
     return F.pad(table, (0, 0, 0, missing)) if missing else table
 
 
+_Part = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+
+def _of_labels(
+    part: _Part, logits: torch.Tensor, labels: torch.Tensor, *, has_ignored: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Summed loss of the rows with a label, and its gradient; `part` gives the loss of each row, and the gradients."""
+    losses, gradient = part(logits, labels.clamp(min=0) if has_ignored else labels)
+    if has_ignored:
+        has_label = labels != IGNORED
+        losses, gradient = losses * has_label, gradient.mul_(has_label[:, None])
+    return losses.sum(), gradient
+
+
 def _part(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Summed loss in fp32, and its gradient by the logits in their own type, of [rows, vocab] logits."""
+    """Loss of each row in fp32, and its gradient by the logits in their own type, of [rows, vocab] logits."""
     gradient = F.log_softmax(logits, dim=-1, dtype=torch.float32)
-    loss = F.nll_loss(gradient, labels, reduction="sum")
+    loss = F.nll_loss(gradient, labels, reduction="none")
     gradient = gradient.exp_()
     gradient.scatter_add_(1, labels[:, None], gradient.new_full((len(labels), 1), -1.0))
     return loss, gradient.to(logits.dtype)
@@ -185,7 +224,7 @@ def _fused_part(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tenso
     """`_part` without writes in place: a compiler makes one pass for the sums and one for the gradient of it."""
     wide = logits.float()
     log_sum = wide.logsumexp(dim=-1, keepdim=True)
-    loss = (log_sum.squeeze(-1) - wide.gather(1, labels[:, None]).squeeze(-1)).sum()
+    loss = log_sum.squeeze(-1) - wide.gather(1, labels[:, None]).squeeze(-1)
     at_label = torch.arange(logits.shape[-1], device=logits.device) == labels[:, None]
     return loss, ((wide - log_sum).exp() - at_label.float()).to(logits.dtype)
 
@@ -206,7 +245,7 @@ def _split_part(
     reduce_in_place(largest, group, dist.ReduceOp.MAX)
     sums = sums_of(logits, labels, largest)
     reduce_in_place(sums, group)
-    return (sums[0].log() - sums[1]).sum(), gradient_of(logits, labels, largest, sums[0])
+    return sums[0].log() - sums[1], gradient_of(logits, labels, largest, sums[0])
 
 
 def _split_sums(logits: torch.Tensor, labels: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
@@ -243,22 +282,28 @@ class _SplitCrossEntropy(torch.autograd.Function):
     """Mean cross-entropy of logits [rows, part of the vocabulary]; the gradient is made in the forward pass."""
 
     @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor, first_row: int, group: Any) -> torch.Tensor:
+    def forward(
+        ctx: Any, logits: torch.Tensor, labels: torch.Tensor, first_row: int, group: Any, num_labels: Any
+    ) -> torch.Tensor:
         rows = range(first_row, first_row + logits.shape[-1])
-        loss, gradient = _split_part(logits, labels, rows=rows, group=group, compiled=False)
+        part = functools.partial(_split_part, rows=rows, group=group, compiled=False)
+        loss, gradient = _of_labels(part, logits, labels, has_ignored=num_labels is not None)
         ctx.save_for_backward(gradient)
-        return loss / len(logits)
+        ctx.num_labels = len(logits) if num_labels is None else num_labels
+        return loss / ctx.num_labels
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
-        return gradient * (grad_outputs[0] / len(gradient)).to(gradient.dtype), None, None, None
+        return gradient * (grad_outputs[0] / ctx.num_labels).to(gradient.dtype), None, None, None, None
 
 
-def _split_loss(logits: torch.Tensor, labels: torch.Tensor, first_row: int, group: Any) -> torch.Tensor:
+def _split_loss(
+    logits: torch.Tensor, labels: torch.Tensor, first_row: int, group: Any, num_labels: torch.Tensor | None
+) -> torch.Tensor:
     """`causal_lm_loss` where no rank holds all logits."""
     apply: Any = _SplitCrossEntropy.apply
-    return apply(logits.flatten(0, 1), labels.flatten(), first_row, group)
+    return apply(logits.flatten(0, 1), labels.flatten(), first_row, group, num_labels)
 
 
 def _product_fp32(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -268,25 +313,28 @@ def _product_fp32(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return torch.mm(left, right).float()
 
 
-def whole_sequences(tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+def whole_sequences(tokens: torch.Tensor) -> Inputs:
     """Tokens, the labels that follow them, and no further arguments, out of [micro_batch, seq_len + 1] tokens."""
-    return tokens[:, :-1], tokens[:, 1:], {}
+    return Inputs(tokens=tokens[:, :-1], labels=tokens[:, 1:], arguments={})
 
 
 def loss_of(
-    module: Callable[..., Any], head: nn.Module, tokens: torch.Tensor, inputs: Inputs = whole_sequences
+    module: Callable[..., Any],
+    head: nn.Module,
+    tokens: torch.Tensor,
+    inputs: Callable[[torch.Tensor], Inputs] = whole_sequences,
 ) -> torch.Tensor:
     """Mean loss of int64 [micro_batch, seq_len + 1] tokens by `module`, whose head is `head`; holds no logits after.
 
     `inputs` takes what this rank computes out of the tokens.
     """
-    given, labels, positions = inputs(tokens)
+    given = inputs(tokens)
     if not isinstance(head, LossHead):
-        logits = module(given, **positions).logits
+        logits = module(given.tokens, **given.arguments).logits
         with named(LOSS):
-            return causal_lm_loss(logits, labels)
-    with head.told(labels):
-        return module(given, **positions).logits
+            return causal_lm_loss(logits, given.labels, given.num_labels)
+    with head.told(given.labels, given.num_labels):
+        return module(given.tokens, **given.arguments).logits
 
 
 def loss_in_effect(head: nn.Module) -> Loss:

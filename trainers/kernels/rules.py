@@ -1,6 +1,8 @@
 """What no kernel can run, in one sentence each; without torch."""
 
+import json
 from collections.abc import Iterator
+from typing import Any
 
 from trainers.kernels.float8_rules import float8_refusals
 from trainers.values.layout import Layout
@@ -26,6 +28,7 @@ def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             f"a model compiled whole makes no mask of a sliding window, that of {recipe.model.name} is"
             f" {recipe.model.window} of {recipe.seq_len} tokens: choose compile block or none"
         )
+    yield from _mask_refusals(recipe, layout)
     if layout.activation_budget < 1 and layout.compile == "none":
         yield (
             "an activation budget is for a compiler to keep, got compile none:"
@@ -36,3 +39,32 @@ def kernel_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
             "selective checkpointing cannot look into FlexAttention, which is compiled by itself where blocks are not:"
             " choose compile block, another attention or another checkpointing"
         )
+
+
+def _mask_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
+    """Why the attention mask of `recipe` cannot be made for its model or by the kernels of `layout`."""
+    mask, model = recipe.attention_mask, recipe.model
+    if mask == "causal":
+        return
+    if layout.compile == "model":
+        yield f"a model compiled whole makes no attention mask of {mask} kind: choose compile block or none"
+    if mask == "prefix" and 0 < model.window < recipe.seq_len:
+        yield (
+            f"a sliding window does not say which later tokens of a prefix a token sees, {model.name} has one of"
+            f" {model.window} of {recipe.seq_len} tokens: choose attention_mask causal or document"
+        )
+    if mask == "document" and (kind := _rotary_by_length(json.loads(model.config) if model.config else {})):
+        yield (
+            f"rotary positions of kind {kind} follow the longest document of a micro-batch, which is another model for"
+            f" each micro_batch, got {model.name}: choose attention_mask causal"
+        )
+
+
+def _rotary_by_length(config: Any) -> str:
+    """The kind of rotary positions in a `config.json` whose frequencies depend on the length; empty for others."""
+    for key in ("rope_parameters", "rope_scaling"):
+        stated = config.get(key) or {}
+        for each in (stated, *(value for value in stated.values() if isinstance(value, dict))):
+            if (kind := each.get("rope_type", each.get("type"))) in ("dynamic", "longrope"):
+                return kind
+    return ""

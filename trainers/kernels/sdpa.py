@@ -26,7 +26,8 @@ def kernel_of(recipe: Recipe, layout: Layout, device: torch.device) -> str:
     if layout.attention == "eager" or (layout.attention == "flex" and device.type != "cpu"):
         return ""
     model, local = recipe.model, 0 < recipe.model.window < recipe.seq_len
-    masks = [True] * local + [model.position == "alibi" or layout.cp > 1] * (model.window_layers < model.num_layers)
+    masked = model.position == "alibi" or layout.cp > 1 or recipe.attention_mask != "causal"
+    masks = [True] * local + [masked] * (model.window_layers < model.num_layers)
     try:
         return "+".join(sorted({_chosen(recipe, layout, device, masked=masked) for masked in masks}))
     except torch.cuda.OutOfMemoryError:  # a figure without its kernel's name beats a lost figure

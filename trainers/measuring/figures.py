@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trainers.kernels.attended import keys_per_query
 from trainers.measuring.host import HostSampled
 from trainers.measuring.ladder import step_time_s, with_headroom_gib
 from trainers.measuring.sampling import Sampled
@@ -113,8 +114,9 @@ def speed_fields(job: Job, batch: BatchPoint, windows: Sequence[Window], accum: 
     step_s = statistics.median(full) if full else None
     tokens_per_s = batch.global_batch(job.layout) * recipe.seq_len / step_s if step_s else None
     per_gpu = tokens_per_s / job.layout.world_size if tokens_per_s else None
-    model_tflops = per_gpu and per_gpu * spec.flops_per_token(recipe.seq_len) / 1e12
-    hardware_flops = job.layout.hardware_flops_per_token(recipe)
+    keys = keys_per_query(recipe)
+    model_tflops = per_gpu and per_gpu * spec.flops_per_token(recipe.seq_len, keys_per_query=keys) / 1e12
+    hardware_flops = job.layout.hardware_flops_per_token(recipe, keys_per_query=keys)
     low_s, high_s = quartiles(full)
     return {
         "pipeline_bubble": _median([window.bubble(batch, accum) for window in windows]),

@@ -13,26 +13,43 @@ import torch
 import torch.distributed as dist
 
 from trainers.kernels.attention import SHARE, Share
+from trainers.kernels.head import IGNORED, Inputs
+from trainers.kernels.spans import ids_of, is_flagged, spans_of
 from trainers.mesh.groups import Mesh
 from trainers.models import Model, share_attention
+from trainers.values.recipe import AttentionMask
 
 
 class ContextParallel:
-    """The rank's part of sequences of `seq_len` tokens along the mesh's `cp` axis, and its `heads` of attention."""
+    """The rank's part of sequences of `seq_len` tokens along the mesh's `cp` axis, and its `heads` of attention.
+
+    Under another `mask` than a causal one it reads the flags of tokens, and the loss of a step is the mean over its
+    labels, of which micro-batches and ranks have different numbers.
+    """
 
     def __init__(
-        self, models: Sequence[Model], mesh: Mesh, heads: range, *, seq_len: int, device: torch.device
+        self,
+        models: Sequence[Model],
+        mesh: Mesh,
+        heads: range,
+        *,
+        seq_len: int,
+        device: torch.device,
+        mask: AttentionMask = "causal",
     ) -> None:
         spec = models[0].spec
         self.size = mesh.size("cp")
-        self._share = Share(num_heads=spec.num_heads, heads=heads)
+        self._share = Share(num_heads=spec.num_heads, heads=heads, mask=mask)
+        self._num_labels: torch.Tensor | None = None
+        self._num_replicas = mesh.size("dp_replicate", "dp_shard")
+        self._replicas = mesh.group("dp_replicate", "dp_shard") if mask != "causal" else None
         self._takes_positions = spec.position != "alibi"
         if self.size > 1:
             orders = [order_of(rank, self.size, seq_len) for rank in range(self.size)]
             self._share.queries = orders[mesh.coordinates["cp"]].to(device)
             self._share.keys = torch.cat(orders).to(device)
             self._share.group = mesh.group("cp")
-        if self.size > 1 or len(heads) < spec.num_heads:
+        if self.size > 1 or len(heads) < spec.num_heads or mask != "causal":
             for model in models:
                 share_attention(model, self._share)
 
@@ -43,14 +60,49 @@ class ContextParallel:
         self._share.check_length(tokens.shape[1] // self.size)
         return tokens.index_select(1, self._share.queries)
 
+    def entered(self, tokens: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """This rank's part of int64 [batch, seq_len] tokens and further arguments of the forward pass to come, whose
+        attention mask follows these tokens' flags.
+        """
+        if self._share.mask == "causal":
+            return self.part(tokens), self.positions()
+        self._share.spans = spans_of(tokens, self._share.mask, self._share.queries)
+        return self.part(ids_of(tokens)), self.positions()
+
     def positions(self) -> dict[str, torch.Tensor]:
-        """Arguments of a model's forward pass that say where in their sequence this rank's tokens stand."""
+        """Arguments of a model's forward pass that say where this rank's tokens stand: in their document under a
+        document mask, so that each is trained as it would be alone, else in their sequence.
+        """
+        spans = self._share.spans
+        if spans is not None and self._takes_positions:
+            within = spans.queries - spans.first if self._share.mask == "document" else spans.queries[None]
+            # Without a mask of padding transformers looks for documents in the positions, and the host waits for that.
+            return {"position_ids": within, "attention_mask": torch.ones_like(spans.first, dtype=torch.bool)}
         known = self._share.queries is not None and self._takes_positions
         return {"position_ids": self._share.queries[None]} if known and self._share.queries is not None else {}
 
-    def inputs(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+    def inputs(self, tokens: torch.Tensor) -> Inputs:
         """This rank's tokens, the labels that follow them, and their positions, out of [batch, seq_len + 1] tokens."""
-        return self.part(tokens[:, :-1]), self.part(tokens[:, 1:]), self.positions()
+        part, arguments = self.entered(tokens[:, :-1])
+        labels = self.part(tokens[:, 1:])
+        if self._share.mask != "causal":
+            labels = torch.where(is_flagged(labels), IGNORED, labels)
+        return Inputs(tokens=part, labels=labels, arguments=arguments, num_labels=self._num_labels)
+
+    def count_labels(self, micro_batches: Sequence[torch.Tensor], *, all_ranks: bool) -> None:
+        """Makes the losses to come add up to the mean over the labels of these [batch, seq_len + 1] tokens, on all
+        data-parallel ranks or on this one's sequences; a collective in the first case.
+
+        The sum of a micro-batch's losses is divided by the mean number of labels of a micro-batch and rank, and what
+        follows takes the mean over both, as where every token has a loss.
+        """
+        if self._share.mask == "causal":
+            return
+        count = torch.stack([is_flagged(tokens[:, 1:]).logical_not().sum() for tokens in micro_batches]).sum()
+        if all_ranks and self._num_replicas > 1:
+            dist.all_reduce(count, group=self._replicas)
+        parts = len(micro_batches) * self.size * (self._num_replicas if all_ranks else 1)
+        self._num_labels = count.clamp(min=1) / parts
 
     def whole(self, output: torch.Tensor) -> torch.Tensor:
         """[batch, seq_len, ...] in the sequence's order out of the ranks' parts; a collective without gradient."""
@@ -71,6 +123,12 @@ class ContextParallel:
         """The degree by which sequences are cut, by the group that the model's attention gathers over."""
         share: Any = getattr(models[0].module.config, SHARE, None)
         return 1 if share is None or share.group is None else dist.get_world_size(share.group)
+
+    @staticmethod
+    def mask_in_effect(models: Sequence[Model]) -> AttentionMask:
+        """The mask by which the model's attention is computed."""
+        share: Share | None = getattr(models[0].module.config, SHARE, None)
+        return "causal" if share is None else share.mask
 
 
 def order_of(rank: int, size: int, seq_len: int) -> torch.Tensor:

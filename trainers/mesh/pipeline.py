@@ -127,16 +127,17 @@ class Pipeline:
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:
         """Logits [batch, seq_len, vocab] in fp32 of int64 [batch, seq_len] tokens, on every rank of the pipeline."""
         shape = (len(tokens), tokens.shape[1] // self._context.size, self._recipe.model.vocab_size)
-        return self._context.whole(self._forward_only(tokens, None, shape))
+        return self._context.whole(self._forward_only(tokens, shape, has_labels=False))
 
     def loss(self, tokens: torch.Tensor) -> torch.Tensor:
         """Mean loss of this rank's part of int64 [batch, seq_len + 1] tokens, 0-dim fp32, on every rank."""
-        return self._forward_only(tokens[:, :-1], tokens, ())
+        return self._forward_only(tokens, (), has_labels=True)
 
     @torch.no_grad()
-    def _forward_only(self, given: torch.Tensor, tokens: torch.Tensor | None, shape: tuple[int, ...]) -> torch.Tensor:
+    def _forward_only(self, tokens: torch.Tensor, shape: tuple[int, ...], *, has_labels: bool) -> torch.Tensor:
         """What the last stage gives, of that shape in fp32, on every rank; stages run one after another."""
-        hidden = (len(given), given.shape[1] // self._context.size, self._recipe.model.hidden_size)
+        length = (tokens.shape[1] - has_labels) // self._context.size
+        hidden, given = (len(tokens), length, self._recipe.model.hidden_size), tokens
         num_stages, ranks = self._parts[0].stage.num_stages, dist.get_world_size(self._group)
         for index in range(num_stages):
             part = next((each for each in self._parts if each.stage.index == index), None)
@@ -146,7 +147,9 @@ class Pipeline:
                 given = torch.empty(shape if is_head else hidden, dtype=dtype, device=self._device)
             else:
                 with self._hooks.computing():
-                    given = run_stage(part.stage, part.model, part.module, self._context, given, tokens)
+                    given = run_stage(
+                        part.stage, part.model, part.module, self._context, given, tokens, has_labels=has_labels
+                    )
                 given = given.to(dtype).contiguous()
             dist.broadcast(given, group=self._group, group_src=index % ranks)
         return given
@@ -210,10 +213,10 @@ class Pipeline:
         ]
         return Schedule(stages, self._layout, num_micro_batches, self._hooks.scaled)
 
-    def _forward_of(self, part: Part) -> Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]:
-        def forward(given: torch.Tensor, tokens: torch.Tensor | None) -> torch.Tensor:
+    def _forward_of(self, part: Part) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+        def forward(given: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
             with self._hooks.computing():
-                output = run_stage(part.stage, part.model, part.module, self._context, given, tokens)
+                output = run_stage(part.stage, part.model, part.module, self._context, given, tokens, has_labels=True)
             if part.stage.has_head:
                 self._losses.append(output.detach())
                 return output.view(1)  # torch merges what a last stage gives along a dimension

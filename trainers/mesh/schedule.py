@@ -17,9 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 from trainers.mesh.stages import Stage
 from trainers.values.layout import Layout
 
-Forward = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
-"""What a stage computes of tokens or hidden states: hidden states, or the mean loss where it has the head and is given
-the tokens [micro_batch, seq_len + 1] too."""
+Forward = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""What a stage computes of hidden states and of the tokens [micro_batch, seq_len + 1]: hidden states, or the mean loss
+where it has the head."""
 
 
 class ScheduledStage(PipelineStage):
@@ -45,7 +45,7 @@ class ScheduledStage(PipelineStage):
         super().__init__(seen, stage.index, stage.num_stages, device, shapes[0], shapes[1], group=group)
         self._forward, self._exchanges = forward, exchanges
 
-    def forward_maybe_with_nosync(self, given: torch.Tensor, tokens: torch.Tensor | None = None) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward_maybe_with_nosync(self, given: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         module: Any = self.submod
         # DDP is told before the backward pass, not here, where passes of several micro-batches are under way.
         quiet = module.no_sync() if isinstance(module, DistributedDataParallel) else contextlib.nullcontext()
@@ -94,7 +94,7 @@ class Schedule:
         """
         tokens = torch.cat(list(micro_batches))
         given = (tokens[:, :-1],) if self._starts else ()
-        wanted: dict[str, Any] = {"tokens": tokens, "target": tokens} if self._ends else {}
+        wanted: dict[str, Any] = {"tokens": tokens} | ({"target": tokens} if self._ends else {})
         if "return_outputs" in inspect.signature(self._schedule.step).parameters:  # older torch returns them always
             wanted["return_outputs"] = False
         try:

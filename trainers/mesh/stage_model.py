@@ -56,23 +56,26 @@ def run_stage(
     module: nn.Module,
     context: ContextParallel,
     given: torch.Tensor,
-    tokens: torch.Tensor | None = None,
+    tokens: torch.Tensor,
+    *,
+    has_labels: bool,
 ) -> torch.Tensor:
-    """Hidden states after `stage`, its mean loss of `tokens` where it has the head, or its logits without these.
+    """Hidden states after `stage`; where it has the head, its mean loss of `tokens` that have labels, else its logits.
 
-    `module` is the stage's model as an engine has laid it out. `given` are tokens [micro_batch, seq_len] for the first
-    stage and hidden states of this rank's part of sequences for the others; `tokens` are int64 [micro_batch, seq_len +
-    1].
+    `module` is the stage's model as an engine has laid it out. `given` are hidden states of this rank's part of
+    sequences; the first stage looks at `tokens` in their place. These are int64 [micro_batch, seq_len], with a column
+    more where they have labels.
     """
 
-    def run(_tokens: Any = None, **positions: torch.Tensor) -> Any:
+    def run(part: torch.Tensor, **arguments: torch.Tensor) -> Any:
         if stage.has_embeddings:
-            return module(input_ids=context.part(given), **positions)
-        return module(inputs_embeds=given, **positions)
+            return module(input_ids=part, **arguments)
+        return module(inputs_embeds=given, **arguments)
 
-    if stage.has_head and tokens is not None:
+    if stage.has_head and has_labels:
         return loss_of(run, model.head, tokens, context.inputs)
-    return run(**context.positions()).logits
+    part, arguments = context.entered(tokens[:, :-1] if has_labels else tokens)
+    return run(part, **arguments).logits
 
 
 def _replace(module: nn.Module, path: str, other: nn.Module) -> None:

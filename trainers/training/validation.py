@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from trainers import data
+from trainers.data.flags import FLAG
 from trainers.engines import Engine
 from trainers.engines.step import Phase as StepPhase
 from trainers.values.layout import Layout
@@ -39,8 +40,9 @@ class Validator:
             begin(StepPhase.MICRO_STEP)
             # A rank without a sequence of this pass takes part with one that does not count.
             taken = [self._first + each for each in mine] or [self._first]
-            tokens = torch.from_numpy(self._source.tokens(self._source.position_after(0), taken)).to(self._device)
-            loss = float(engine.loss(tokens))
-            total, count = total + loss * len(mine), count + len(mine)
+            tokens = torch.from_numpy(self._source.tokens(self._source.position_after(0), taken))
+            loss = float(engine.loss(tokens.to(self._device)))
+            labels = int((tokens[: len(mine), 1:] < FLAG).sum())
+            total, count = total + loss * labels, count + labels
         sums = gather((total, count))
-        return sum(each for each, _ in sums) / sum(number for _, number in sums)
+        return sum(each for each, _ in sums) / max(1, sum(number for _, number in sums))

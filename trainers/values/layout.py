@@ -137,9 +137,11 @@ class Layout(LayoutAxes):
         """Smaller where full checkpointing and sharding leave less in memory."""
         return int(self.checkpointing != "full"), -self.zero_stage
 
-    def hardware_flops_per_token(self, recipe: Recipe) -> float:
-        """FLOPs that devices do for a token of `recipe`, checkpointed blocks computed again."""
-        return recipe.model.hardware_flops_per_token(recipe.seq_len, self.checkpointing)
+    def hardware_flops_per_token(self, recipe: Recipe, *, keys_per_query: float) -> float:
+        """FLOPs that devices do for a token of `recipe`, of which a query sees so many keys, checkpointed blocks
+        computed again.
+        """
+        return recipe.model.hardware_flops_per_token(recipe.seq_len, self.checkpointing, keys_per_query=keys_per_query)
 
     @property
     def degrees(self) -> str:

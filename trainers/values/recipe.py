@@ -16,6 +16,7 @@ Compression = Literal[
     "none", "bf16", "powersgd_1", "powersgd_2", "powersgd_4", "powersgd_8", "powersgd_16", "powersgd_32"
 ]
 DataOrder = Literal["file", "shuffled"]
+AttentionMask = Literal["causal", "document", "prefix"]
 
 LARGEST_BATCH = 10**12
 """Of a sequence's tokens, of a batch's sequences and of what a batch is cut into."""
@@ -92,6 +93,21 @@ class Recipe:
         " micro-batch and the data-parallel ranks. 0: the micro-steps follow from `global_batch`.",
     )
 
+    attention_mask: AttentionMask = axis(
+        "causal",
+        later=True,
+        label="{} mask",
+        about="What a token sees: all before it; of these its own document alone; or, in a prefix of random length, all"
+        " of the prefix, which then has no loss.",
+    )
+    document_tokens: int = axis(
+        0,
+        later=True,
+        label="documents of {}",
+        about="Mean length of the stream's documents under a document mask, whose lengths are geometric; 0 for a"
+        " quarter of a sequence. Files have documents of their own.",
+    )
+
     def __post_init__(self) -> None:
         for field, names in choices_of(Recipe).items():
             if getattr(self, field) not in names:
@@ -115,6 +131,13 @@ class Recipe:
         for field in ("beta1", "beta2"):
             if not 0 <= getattr(self, field) < 1:
                 raise ValueError(f"{field} must lie in [0, 1), got {getattr(self, field)}")
+        if not 0 <= self.document_tokens <= LARGEST_BATCH:
+            raise ValueError(f"document_tokens must lie in [0, 10^12], got {shortened(self.document_tokens)}")
+        if self.document_tokens and self.attention_mask != "document":
+            raise ValueError(
+                f"document_tokens is the length of documents under a document mask, got {self.document_tokens} under a"
+                f" {self.attention_mask} mask: set it to 0, or attention_mask to document"
+            )
         if self.model.max_positions and self.seq_len > self.model.max_positions:
             raise ValueError(
                 f"seq_len {self.seq_len} is longer than the {self.model.max_positions} positions of {self.model.name}"

@@ -147,13 +147,16 @@ class ModelSpec:
         """Exact number of parameters, tied ones counted once."""
         return self.embedding_parameters + self.num_layers * self.parameters_per_layer
 
-    def flops_per_token(self, seq_len: int, convention: FlopsConvention = "6n_causal") -> float:
+    def flops_per_token(
+        self, seq_len: int, convention: FlopsConvention = "6n_causal", *, keys_per_query: float | None = None
+    ) -> float:
         """FLOPs of forward and backward for one token of a sequence of `seq_len`, by a named convention.
 
         - "6n": 6 N, N all parameters (Kaplan et al. 2020, arXiv 2001.08361, section 2.1).
         - "8n": 8 N, the forward pass done twice under full checkpointing (BigScience's `$ms*4*2*...`).
         - "6n_causal": 6 N + 6 L h s: only the lower triangle of attention counts, and of it only what a sliding window
-          leaves; h is the width of all heads. The project's own.
+          leaves; h is the width of all heads. The project's own. `keys_per_query` stands for s / 2 where a recipe's
+          mask leaves another number.
         - "palm": 6 N + 12 L h s (PaLM, arXiv 2204.02311, appendix B), h as in "6n_causal".
         - "megatron_hardware": 96 L h^2 (1 + s/6h + V/16Lh), recomputation counted (arXiv 2104.04473, section 5.1).
         - "megatron_model": 72 L h^2 (1 + s/6h + V/12Lh), the same without recomputation.
@@ -166,7 +169,7 @@ class ModelSpec:
             case "8n":
                 return 8.0 * n
             case "6n_causal":
-                return 6.0 * n + 12.0 * layers * width * self.keys_per_query(s)
+                return 6.0 * n + 12.0 * layers * width * (keys_per_query or self.keys_per_query(s))
             case "palm":
                 return 6.0 * n + 12.0 * layers * width * s
             case "megatron_hardware":
@@ -174,14 +177,14 @@ class ModelSpec:
             case "megatron_model":
                 return 72.0 * layers * h * h * (1 + s / (6 * h) + vocab / (12 * layers * h))
 
-    def hardware_flops_per_token(self, seq_len: int, checkpointing: str) -> float:
+    def hardware_flops_per_token(self, seq_len: int, checkpointing: str, *, keys_per_query: float) -> float:
         """FLOPs the device does for one token: "6n_causal" plus the forward pass again of checkpointed blocks."""
-        model = self.flops_per_token(seq_len, "6n_causal")
+        model = self.flops_per_token(seq_len, "6n_causal", keys_per_query=keys_per_query)
         every = {"full": 1, "every_2": 2, "every_4": 4}.get(checkpointing)
         if every is None:
             return model
         again = -(-self.num_layers // every)
-        core = 2 * self.attention_width * self.keys_per_query(seq_len)
+        core = 2 * self.attention_width * keys_per_query
         return model + 2.0 * again * (self.parameters_per_layer + core)
 
     @classmethod

@@ -40,6 +40,7 @@ ENGINE = _Ddp(
     grad_syncs={0: ("last", "every")},
     axes={"schedule": (0,), "virtual": (0,)},
     has_compression=True,
+    has_attention_masks=True,
     model_parallel=("tp", "pp", "cp"),
     has_float8=True,
     machinery=0,

@@ -78,6 +78,7 @@ ENGINE = _DeepSpeed(
     title="DeepSpeed",
     runtime="trainers.engines.deepspeed.runtime:DeepSpeedEngine",
     grad_syncs={0: ("last",), 1: ("last",), 2: ("every",), 3: ("every",)},
+    has_attention_masks=True,
     machinery=2,
     packages=("deepspeed",),
     config_name="ds_config",

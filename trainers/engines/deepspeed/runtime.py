@@ -136,7 +136,7 @@ class DeepSpeedEngine(AccumulatingEngine):
 
     def _micro_step(self, tokens: torch.Tensor, *, last: bool) -> torch.Tensor:
         self._engine.set_gradient_accumulation_boundary(last)
-        loss = loss_of(self._engine, self._models[0].head, tokens)
+        loss = loss_of(self._engine, self._models[0].head, tokens, self._context.inputs)
         self._engine.backward(loss)
         return loss.detach()
 
@@ -169,11 +169,13 @@ class DeepSpeedEngine(AccumulatingEngine):
 
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            return self._engine(tokens).logits
+            part, arguments = self._context.entered(tokens)
+            return self._engine(part, **arguments).logits
 
     def loss(self, tokens: torch.Tensor) -> torch.Tensor:
+        self._context.count_labels([tokens], all_ranks=False)
         with torch.no_grad():
-            return loss_of(self._engine, self._models[0].head, tokens).float()
+            return loss_of(self._engine, self._models[0].head, tokens, self._context.inputs).float()
 
     def training_state(self) -> Mapping[str, StateTensor]:
         optimizer, masters = self._engine.basic_optimizer, masters_of(self._engine.optimizer)
@@ -240,6 +242,7 @@ class DeepSpeedEngine(AccumulatingEngine):
             "offload": offload_of(wrapper),
             "grad_sync": "every" if engine.zero_optimization_partition_gradients() else "last",
             "product_sums": product_sums(),
+            "attention_mask": self._context.mask_in_effect(self._models),
             **kernels_in_effect(self._models, self._layout),
             "compute_precision": matmul_precision() if compute == "fp32" else compute,
             **zero_in_effect(engine, self._recipe, compute),

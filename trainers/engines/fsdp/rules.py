@@ -74,6 +74,7 @@ ENGINE = _Fsdp(
     grad_syncs={2: ("last", "every"), 3: ("last", "every")},
     axes={"schedule": (2, 3), "virtual": (2, 3)},
     model_parallel=("tp", "pp", "cp"),
+    has_attention_masks=True,
     has_float8=True,
     machinery=1,
 )

@@ -1,0 +1,78 @@
+"""Sequences with flagged tokens, by which a recipe's attention mask follows the data; without torch.
+
+A flagged token id has `FLAG` added. Under a document mask the first token of each document is flagged, under a prefix
+mask every token of the prefix. A flagged token is no label: it begins what it cannot be predicted from, or it is given.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from trainers.data.order import Position
+from trainers.data.parquet import ParquetTokens
+from trainers.data.stream import Stream
+from trainers.values.recipe import Recipe
+
+FLAG = 2**40
+"""More than any token id."""
+
+_Array = npt.NDArray[np.int64]
+_DOCUMENTS, _PREFIXES = 1, 2
+"""What seeds are drawn for, beside the recipe's seed and the sample's number."""
+
+
+class Flagged:
+    """The sequences of another source with flags; which tokens have one is a function of seed, epoch and sample."""
+
+    def __init__(self, source: Stream | ParquetTokens, recipe: Recipe) -> None:
+        self._source, self._recipe = source, recipe
+        self._global_batch = recipe.global_batch
+
+    def of_batch(self, global_batch: int) -> "Flagged":
+        """The same data in steps of that global batch."""
+        other = Flagged(self._source.of_batch(global_batch), self._recipe)
+        other._global_batch = global_batch
+        return other
+
+    def position_after(self, num_samples: int) -> Position:
+        """The place of the sample that follows the first `num_samples`."""
+        return self._source.position_after(num_samples)
+
+    def sequences(self, step: int, indices: Sequence[int]) -> _Array:
+        """Samples `indices` of the global batch of `step`, as int64 [len(indices), seq_len + 1]."""
+        first = step * self._global_batch
+        flags = self._flags(self._source.position_after(first), first, indices)
+        return self._source.sequences(step, indices) + flags * FLAG
+
+    def tokens(self, position: Position, indices: Sequence[int]) -> _Array:
+        """The samples that lie `indices` after `position`, as int64 [len(indices), seq_len + 1]."""
+        flags = self._flags(position, self._source.number_of(position), indices)
+        return self._source.tokens(position, indices) + flags * FLAG
+
+    def _flags(self, position: Position, first: int, indices: Sequence[int]) -> _Array:
+        """1 for each flagged token of the samples that lie `indices` after sample `first`, which is at `position`."""
+        if self._recipe.attention_mask == "document" and isinstance(self._source, ParquetTokens):
+            return np.diff(self._source.segment_ids(position, indices), axis=1, prepend=0)
+        draw = self._prefix if self._recipe.attention_mask == "prefix" else self._document_starts
+        return np.stack([draw(first + index) for index in indices]).astype(np.int64)
+
+    def _document_starts(self, sample: int) -> npt.NDArray[np.bool_]:
+        """Documents of geometric length: each token begins one with the same probability, but for the first token,
+        which no flag tells from what went before.
+        """
+        length = self._recipe.seq_len + 1
+        mean = self._recipe.document_tokens or max(1, self._recipe.seq_len // 4)
+        starts = _random(length, _DOCUMENTS, self._recipe.seed, sample) < 1 / mean
+        starts[0] = False
+        return starts
+
+    def _prefix(self, sample: int) -> npt.NDArray[np.bool_]:
+        """A prefix of 1 to `seq_len` tokens, each length as likely (arXiv 1910.10683, section 3.2.3)."""
+        length = 1 + int(_random(1, _PREFIXES, self._recipe.seed, sample)[0] * self._recipe.seq_len)
+        return np.arange(self._recipe.seq_len + 1) < length
+
+
+def _random(size: int, *key: int) -> npt.NDArray[np.float64]:
+    """Numbers in [0, 1) that are a function of `key`, of a bit generator's raw output, which NumPy keeps as it is."""
+    return (np.random.PCG64(key).random_raw(size) >> np.uint64(11)) / 2.0**53
