@@ -97,7 +97,8 @@ def product() -> list[MeshCase]:
             ranks //= degree
         data: dict[str, Any] = {"dp_replicate" if engine is _DDP else "dp_shard": ranks}
         loss = ("plain", "chunked")[place % 2]
-        case = _case(name, mask, **engine, **{**data, **split, "attention": attention, "loss": loss})
+        chosen_layout: dict[str, Any] = {**engine, **data, **split, "attention": attention, "loss": loss}
+        case = _case(name, mask, **chosen_layout)
         if standing_refusal(case.recipe, case.layout, WORLD_SIZE) is None:
             found.append(case)
     return found
