@@ -53,7 +53,6 @@ _DRIVER_SETTINGS = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread that is still at work when Ray is shut down starts no other one
 }
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Has a Ray of our own listen on 127.0.0.1 alone: Ray's own setting for systems whose firewalls ask about each port.
