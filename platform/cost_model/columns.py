@@ -111,6 +111,8 @@ class Columns:
     """Host seconds of such a collective more for each of its ranks where a pipeline spans several nodes."""
     tensor_overlap: Array
     """Share of tensor parallelism's communication that runs beside its products."""
+    reduces_by_hooks: Array
+    """1 where hooks all-reduce gradients beside the last backward pass, and ZeRO-1 gathers parameters one by one."""
     cuts_by_cost: Array
     """1 where a pipeline is cut by the blocks' arithmetic, in which the head counts as several blocks."""
     stack_sigma: Array

@@ -44,6 +44,7 @@ UNFUSED_NORM_PASSES = constants.number("features", "UNFUSED_NORM_PASSES")
 UNFUSED_NORM_BYTES = constants.number("features", "UNFUSED_NORM_BYTES")
 FP8_SHARE = constants.number("features", "FP8_SHARE")
 FP8_CAST_BYTES = constants.number("features", "FP8_CAST_BYTES")
+FP8_EAGER_CAST_BYTES = constants.number("features", "FP8_EAGER_CAST_BYTES")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,6 +108,8 @@ def features(
         **THIS_PROJECT_COLUMNS,
         **(stack or {}),
     }
+    if work.precision == "fp8" and work.modules is not None:  # this project's engines, and no published stack
+        values["cast_bytes"] = np.where(values["fused"], values["cast_bytes"], FP8_EAGER_CAST_BYTES)
     return Columns.of({name: np.asarray(values[name], dtype=np.float64) for name in FIELDS})
 
 

@@ -8,6 +8,7 @@ from typing import get_args
 from platform.cost_model import constants
 from platform.cost_model.features import PREFETCH, UNFUSED_NORM_BYTES, UNFUSED_NORM_PASSES, Workload
 from platform.cost_model.hardware import ClusterSpec
+from platform.cost_model.host import FUSED_LAUNCHES, MODULE_BACKWARD_S, MODULE_LAUNCH_S
 from platform.cost_model.kernels import activation_passes, inner_copies, logit_bytes, loss_kind, pads_vocabulary
 from platform.cost_model.rows import Row, number, words
 from platform.cost_model.stack_columns import ROUNDING, STACK_HOST, stack_costs
@@ -20,6 +21,7 @@ from trainers.values.spec import FlopsConvention, ModelSpec
 
 FLASH_RATE = constants.words("published", "FLASH_RATE")
 EAGER_SOFTMAX_S = constants.number("published", "EAGER_SOFTMAX_S")
+UNFUSED_LAUNCHES = constants.words("published", "UNFUSED_LAUNCHES")
 FUSED_ATTENTION = ("flash1", "flash2", "flash3", "flash4", "sdpa", "flex", "te")
 _FUSED_LOSS = ("fused cross", "fused loss", "fused kernels", "liger")
 """Words of stacks that bring FlashAttention's cross-entropy or one like it."""
@@ -141,14 +143,20 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
 
 
 def _host_costs(row: Row, *, fused: bool) -> dict[str, float]:
-    """The columns of `STACK_HOST` where they are not the stack's: none where launches are counted."""
-    if not fused or row.get("engine"):
+    """The columns of `STACK_HOST`: none where launches are counted, by the count of kernels where a stack's host time
+    was never measured."""
+    software = software_of(row)
+    if not fused or row.get("engine") or not fact(software, "by_modules", False):
         return dict.fromkeys(STACK_HOST, 0.0)
-    costs = stack_costs(software_of(row))
-    if not costs["block_host"] or row.get("attention_kernel") != "eager":
-        return {}
+    costs = stack_costs(software)
+    kernels = FUSED_LAUNCHES + sum(UNFUSED_LAUNCHES[name] for name in unfused_of(row))
     # Where the stack's fused softmax refuses a shape its passes move as many bytes, but are several modules.
-    return {name: costs[name] + EAGER_SOFTMAX_S for name in ("block_host", "block_host_backward")}
+    softmax = EAGER_SOFTMAX_S if row.get("attention_kernel") == "eager" else 0.0
+    return {
+        **{name: costs[name] for name in STACK_HOST},
+        "block_host": (costs["block_host"] or kernels * MODULE_LAUNCH_S) + softmax,
+        "block_host_backward": (costs["block_host_backward"] or 2 * kernels * MODULE_BACKWARD_S) + softmax,
+    }
 
 
 def _logit_bytes(row: Row, loss: str, compute_bytes: float, tp: float) -> float:

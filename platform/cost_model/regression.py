@@ -7,8 +7,8 @@ serves the guided search, `validate --calibrate`, a study's forecasts and projec
 
 Who measures what is predicted fastest measures more often a point that was predicted too fast: a part of its residual,
 in proportion to its zero-shot deviation, is the point's and not the others' (the winner's curse). A measurement far off
-all that the others say is a stall of the machine, or a layout of its own: its noise is that of a Student t distribution
-(Lange, Little, Taylor, JASA 1989, by reweighting).
+all that the others say, and slower, is a stall of the machine: residuals are a mixture of usual ones and of stalls,
+whose deviation is large (Box and Tiao, "A Bayesian approach to some outlier problems", Biometrika 1968).
 """
 
 import dataclasses
@@ -35,8 +35,8 @@ class Prior:
     """The same of a step that is all the host's: times its share of a step."""
     point: float = 0.0
     """The same in proportion to the point's predicted deviation."""
-    tail: float = math.inf
-    """Degrees of freedom of the noise's Student t distribution; infinite for a normal one."""
+    stall: float = 0.0
+    """Chance that a measurement is a stall."""
 
 
 NOISE_SIGMA = constants.number("regression", "NOISE_SIGMA")
@@ -47,18 +47,17 @@ TIME = Prior(
     noise=NOISE_SIGMA,
     host=constants.number("regression", "HOST_SIGMA"),
     point=constants.number("regression", "POINT_SHARE"),
-    tail=constants.number("regression", "TAIL"),
+    stall=constants.number("regression", "STALL_CHANCE"),
 )
 """Of step times that the cost model predicts."""
 LENGTH = constants.number("regression", "LENGTH")
+STALL_SIGMA = constants.number("regression", "STALL_SIGMA")
 SCALES = (0.5, 1.0, 2.0)
 """How much better or worse than usual the prediction may be in one study; the likeliest is taken."""
-ROUNDS = 5
-"""Of reweighting."""
-SEVERAL = 8
-"""Measurements from which on a stall is told from an effect of the layout; among fewer, one far off is a stall."""
 MOST_SURPRISE = 4.0
 """Deviations beyond which a surprise says no more of the others' scatter."""
+SCATTER_WEIGHT = 4.0
+"""Measurements that the expected scatter counts as, beside those made."""
 TEACHERS = 384
 """Most measurements that a regression learns from: its time grows with their cube, a study may have ten thousand."""
 
@@ -107,8 +106,7 @@ class Learned:
         """Variance of what no other point tells of each point. What the measured ones scatter by, over what was
         expected of them, holds of the others too: wider as well as narrower."""
         squares = np.minimum(self.left_out() ** 2 * np.diag(self.inverse), MOST_SURPRISE**2)
-        weight = self.prior.tail if math.isfinite(self.prior.tail) else 0.0
-        scatter = (weight + squares.sum()) / (weight + len(squares)) if weight + len(squares) else 1.0
+        scatter = (SCATTER_WEIGHT + squares.sum()) / (SCATTER_WEIGHT + len(squares))
         return _noise(self.places, index, self.prior) * scatter
 
     def left_out(self) -> Array:
@@ -137,7 +135,7 @@ def learn(
     unscaled = _kernel(places, index, index, prior)
     best = nothing
     for scale in SCALES if len(index) > 1 else (1.0,):
-        inverse, likelihood = _weighed(scale**2 * unscaled, variance, residuals, prior.tail)
+        inverse, likelihood = _inverse(scale**2 * unscaled, variance, residuals, prior.stall)
         if likelihood > best.likelihood:
             scaled = dataclasses.replace(
                 prior, common=scale * prior.common, effects=scale * prior.effects, smooth=scale * prior.smooth
@@ -146,25 +144,33 @@ def learn(
     return best
 
 
-def _weighed(kernel: Array, noise: Array, residuals: Array, tail: float) -> tuple[Array, float]:
-    """(inverse covariance of the residuals, log likelihood), the noise of each as a Student t has it."""
-    weights = np.ones(len(residuals))
-    inverse = np.linalg.inv(kernel + np.diag(noise))
-    for _ in range(ROUNDS if math.isfinite(tail) and len(residuals) > 1 else 0):
-        diagonal = np.diag(inverse)
-        left_out = inverse @ residuals / diagonal
-        # Of the variance without the point's own weight.
-        variance = 1 / diagonal - noise / weights + noise
-        before, weights = weights, np.minimum((tail + 1) / (tail + left_out**2 / variance), 1.0)
-        inverse = np.linalg.inv(kernel + np.diag(noise / weights))
-        if np.abs(weights - before).max() < 0.01:
+def _inverse(kernel: Array, noise: Array, residuals: Array, stall: float) -> tuple[Array, float]:
+    """(inverse covariance of the residuals, their log likelihood), stalls picked one by one, the likeliest first.
+
+    Of one residual, given the others, the likelihood is normal around what they say of it (Rasmussen and Williams,
+    section 5.4.2), and as much wider as stalls deviate where it is one: of slower ones alone, so half of that normal.
+    """
+    covariance = kernel + np.diag(noise)
+    inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
+    _, log_determinant = np.linalg.slogdet(covariance)
+    likelihood = -0.5 * (float(residuals @ inverse @ residuals) + float(log_determinant))
+    likelihood -= 0.5 * len(residuals) * math.log(2 * math.pi)
+    usual = np.ones(len(residuals), dtype=bool)
+    while stall > 0:
+        variance = 1 / np.diag(inverse)
+        off = (inverse @ residuals) * variance
+        wider = variance + STALL_SIGMA**2
+        gain = 0.5 * (off**2 / variance - off**2 / wider - np.log(wider / variance)) + math.log(2 * stall / (1 - stall))
+        gain = np.where(usual & (off > 0), gain, -np.inf)
+        likeliest = int(gain.argmax())
+        if gain[likeliest] <= 0:
             break
-    _, log_determinant = np.linalg.slogdet(inverse)
-    likelihood = -0.5 * float(residuals @ inverse @ residuals) + 0.5 * float(log_determinant)
-    if math.isfinite(tail) and len(residuals) >= SEVERAL:
-        # The weights' own prior, a gamma distribution: what is explained as stalls costs likelihood too.
-        likelihood += 0.5 * tail * float((np.log(weights) - weights + 1).sum())
-    return np.asarray(inverse, dtype=np.float64), likelihood - 0.5 * len(residuals) * math.log(2 * math.pi)
+        usual[likeliest] = False
+        likelihood += float(gain[likeliest])
+        column = inverse[:, likeliest]
+        weight = STALL_SIGMA**2 / (1 + STALL_SIGMA**2 * column[likeliest])
+        inverse = inverse - weight * np.outer(column, column)
+    return inverse, likelihood
 
 
 def _kernel(places: Places, rows: Index, others: Index, prior: Prior) -> Array:

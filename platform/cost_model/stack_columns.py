@@ -24,6 +24,7 @@ THIS_PROJECT_COLUMNS = {
     "host_skew": 0.0,
     "host_pipe": 0.0,
     "tensor_overlap": 0.0,
+    "reduces_by_hooks": 0.0,
     "cuts_by_cost": 0.0,
     "stack_sigma": 0.0,
 }
@@ -44,6 +45,7 @@ def stack_costs(software: str, tp_overlap: str = "") -> dict[str, float]:
         "host_skew": float(fact(software, "host_skew_s", 0.0)),
         "host_pipe": float(fact(software, "host_pipe_s", 0.0)),
         "tensor_overlap": TENSOR_OVERLAP if tp_overlap == "yes" else overlap,
+        "reduces_by_hooks": float(fact(software, "reduces_by_hooks", False)),
         "cuts_by_cost": float(fact(software, "stages_by_cost", False)),
         "metric_losses": float(fact(software, "metric_losses", 0.0)),
         "stack_sigma": float(fact(software, "sigma", 0.0)),

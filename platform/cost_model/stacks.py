@@ -67,6 +67,8 @@ def has(engine: str, fact: str) -> bool:
     return fact in table()["engines"].get(engine, {})
 
 
+COUNTED = ("host_forward_s", "host_backward_s", "host_pipe_s")
+"""Facts that no other stack's tell: the first two follow from the count of a block's kernels where nobody measured."""
 _left_out: list[str] = []
 """Tables whose evidence is held back; see `without`."""
 
@@ -74,7 +76,7 @@ _left_out: list[str] = []
 @contextlib.contextmanager
 def without(name: str) -> Generator[None]:
     """Within it no fact counts that was set with the table of that name in view: a stack has the one of the stack that
-    it is like, else, of a number, the mean of the other stacks that have it."""
+    it is like, else, of a number, the mean of the other stacks that have it, but for what is `COUNTED`."""
     _left_out.append(name)
     _facts.cache_clear()
     try:
@@ -94,7 +96,7 @@ def _facts(software: str) -> dict[str, Any]:
             continue
         if not set(entry.get("tables", ())) & set(_left_out):
             known[name] = entry["value"]
-        elif name not in known and isinstance(entry["value"], float):
+        elif name not in known and name not in COUNTED and isinstance(entry["value"], float):
             others = [each[name] for each in table()["stacks"].values() if name in each and each is not own]
             values = [each["value"] for each in others if not set(each.get("tables", ())) & set(_left_out)]
             known |= {name: statistics.fmean(values)} if values else {}

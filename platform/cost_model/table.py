@@ -38,6 +38,8 @@ from trainers.values.layout_axes import Checkpointing
 from trainers.values.measurement import TIMED
 from trainers.values.spec import ModelSpec
 
+_SIMULATED = re.compile(r"config\w*(?: files?)? (?:give|state)s? intra")
+"""Words of rows whose link is a figure of a simulator's configuration."""
 GUESSED = "software not stated, taken for {} by the words of source and notes"
 UNSTATED_CHECKPOINTING = "activation_ckpt not stated, taken for the least with which the run fits"
 CELL = ("model", "gpu", "gpus", "seq_len", "global_batch", "recipe")
@@ -128,7 +130,8 @@ def _cluster(row: Row) -> ClusterSpec:
         gpus // nodes,
         node=find_node(text, device.name),
         inter_gb_per_s=gbit_per_s / 8,
-        intra_gb_per_s=number(row, "link_gbs") or 0.0,
+        # NVLink is wired into an SXM board: a simulator's slower figure is what it takes collectives to reach.
+        intra_gb_per_s=0.0 if _SIMULATED.search(text) else number(row, "link_gbs") or 0.0,
     )
     return with_software(cluster, software_of(row))
 

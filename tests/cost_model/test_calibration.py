@@ -13,7 +13,7 @@ from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
 from platform.cost_model.places import Index
 from platform.cost_model.predict import predict
-from platform.cost_model.regression import TIME, learn
+from platform.cost_model.regression import STALL_SIGMA, TIME, learn
 from tests.cost_model.points import GPT_39B, fsdp
 from trainers.values.axes import axes_of
 from trainers.values.batch import BatchPoint, divides
@@ -75,6 +75,28 @@ def test_a_stall_of_the_machine_moves_the_others_little() -> None:
     stalled[3] *= 10
     corrected = measured(EVERY_TENTH, stalled).corrected
     assert np.median(np.abs(corrected.step.total_s / STEP_S - 1)) < 0.05
+
+
+def test_of_three_measurements_a_stall_is_told_from_an_error_that_all_share() -> None:
+    """One of three that took five times as long says nothing; three that did say that the machine is slower."""
+    rows = np.array([0, 20, 40])
+    one = measured(rows, STEP_S[rows] * np.array([1.0, 5.0, 1.0])).corrected.step.total_s
+    assert np.median(np.abs(one / STEP_S - 1)) < 0.1
+    every = np.arange(0, 80, 5)
+    all_slower = measured(every, STEP_S[every] * 1.5).corrected.step.total_s
+    assert np.median(np.abs(all_slower / STEP_S / 1.5 - 1)) < 0.1
+
+
+def test_what_is_picked_as_a_stall_has_just_a_wider_noise() -> None:
+    """The covariance's inverse, changed by one row, is that of the covariance with the stall's variance added."""
+    rows = np.array([0, 20, 40])
+    learned = learn(PLACES, rows, np.array([0.02, 3.0, -0.02]), TIME)
+    alone = learn(PLACES, rows[[0, 2]], np.array([0.02, -0.02]), TIME)
+    covariance = np.linalg.inv(learned.inverse)
+    usual = np.linalg.inv(learn(PLACES, rows, np.zeros(3), learned.prior).inverse)
+    assert covariance[1, 1] - usual[1, 1] > 0.9 * STALL_SIGMA**2
+    every = np.arange(len(PLACES))
+    assert np.allclose(learned.each(every)[0], alone.each(every)[0], atol=0.05)
 
 
 def test_a_point_that_is_predicted_worse_keeps_more_of_its_error_to_itself() -> None:

@@ -28,9 +28,7 @@ RANKING = frozenset(
     ]
 )
 """Functions of `platform/finals` that say what a result is made of."""
-MAKERS = frozenset(
-    ("report.py", "session/ending.py", "session/scaling.py", "reports/progress.py", "training/target.py")
-)
+MAKERS = frozenset(("report.py", "session/ending.py", "session/scaling.py", "reports/follow.py", "training/target.py"))
 """Modules that compute a result: a command's, and that of a search while it runs."""
 MIRRORED = frozenset(("mirror/mirror.py", "mirror/study_run.py"))
 """The mirror's own reading of a journal while the search runs, and of the other studies of a group."""

@@ -50,7 +50,7 @@ def float8_refusals(recipe: Recipe, layout: Layout) -> Iterator[str]:
         )
     if layout.tp > 1:
         yield (
-            f"a tensor-parallel rank would scale its part of a tensor by that part's largest value, which is another"
+            "a tensor-parallel rank would scale its part of a tensor by that part's largest value, which is another"
             f" recipe, got tp {layout.tp} with {precision}: choose tp 1 or bf16"
         )
     if layout.offload != "none":

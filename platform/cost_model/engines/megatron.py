@@ -1,13 +1,20 @@
 """Megatron-LM's data parallelism, of published runs: 16-bit weights, fp32 masters, gradients reduced at the end."""
 
+import dataclasses
+
 import numpy as np
 
+from platform.cost_model import constants
+from platform.cost_model.collectives import INTER_HOP_S
 from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.engines.base import NOTHING, Certain, EngineCosts, Load, PerParameter
-from platform.cost_model.engines.exchange import Buckets, scattered_s, syncs
+from platform.cost_model.engines.exchange import OVERLAP_SLOWDOWN, Buckets, scattered_s, syncs
 from trainers.values.batch import BatchPoint
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
+
+BACKWARD_SHARE = constants.number("megatron", "BACKWARD_SHARE")
+BLOCK_TENSORS = constants.number("megatron", "BLOCK_TENSORS")
 
 
 class Megatron(EngineCosts):
@@ -38,9 +45,19 @@ class Megatron(EngineCosts):
         )
 
     def data_s(self, c: Columns, load: Load) -> Array:
-        """After the backward pass: all-reduced, or scattered and the updated parameters gathered."""
-        reduced = syncs(c) * Buckets.of(c, load.owned).reduced_s
-        return np.where(c.zero_stage >= 1, scattered_s(c, load.owned), reduced)
+        """After the backward pass: all-reduced, or scattered and the updated parameters gathered. Where hooks reduce,
+        buckets are all-reduced beside the last backward pass whatever the stage, and parameters gathered one by one.
+        """
+        buckets = Buckets.of(c, load.owned)
+        reduced = syncs(c) * buckets.reduced_s
+        after = np.where(c.zero_stage >= 1, scattered_s(c, load.owned), reduced)
+        if not np.any(c.reduces_by_hooks):
+            return after
+        beside = buckets.reduced_s - (1 - OVERLAP_SLOWDOWN) * np.minimum(buckets.reduced_s, BACKWARD_SHARE * load.slot)
+        tensors = BLOCK_TENSORS * load.blocks / (c.layer_parameters / c.tp)
+        short = dataclasses.replace(buckets.ring, inter_hop=np.asarray(INTER_HOP_S))
+        gathered = tensors * short.gather_s(load.owned * c.compute_bytes / tensors)
+        return np.where(c.reduces_by_hooks > 0, beside + np.where(c.zero_stage >= 1, gathered, 0.0), after)
 
     def certain(self, recipe: Recipe, layout: Layout, batch: BatchPoint) -> Certain:
         """Nothing: no layout of a search has it."""
