@@ -13,6 +13,7 @@ import ray.tune
 from ray.exceptions import OutOfMemoryError
 from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.execution.controller import TrainController
+from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 
 from trainers import recorder as recorders
 from trainers import worker
@@ -32,7 +33,7 @@ START_S = 300.0
 COLLECTIVE_TIMEOUT_S = 900
 """Above what the watchdog allows: it is the watchdog that should speak first."""
 
-UNUSED_CALLBACKS = ("DatasetsCallback", "PlacementGroupCleanerCallback")
+_UNUSED_CALLBACKS = ("DatasetsCallback", "PlacementGroupCleanerCallback")
 """Of Ray Train: one hands out shards of Ray Data, one removes the placement group of a trial that was ended."""
 
 
@@ -64,23 +65,37 @@ def run_trial(config: Mapping[str, Any]) -> None:
     ray.tune.report({"state": state, "reason": reason, "rank": rank, "wall_s": time.monotonic() - started_s})
 
 
-class _Trainer(TorchTrainer):
-    """Without the three helper processes that a trial has no use for; each takes seconds to start.
+class _OnNodesThatAreThere(FixedScalingPolicy):
+    """Asks the autoscaler for nothing: the driver asked for all nodes, and a request of Train's would replace that."""
 
-    One hands out shards of Ray Data, one asks the dashboard every second whether to remove the placement group: Tune's
-    side of the study does so at the trial's end. The third is Train's controller, which imports torch for every trial
-    anew: it runs in this process instead, which goes on to the next trial.
+    def after_controller_start(self, train_run_context: Any) -> None:
+        pass
+
+    def _maybe_send_resource_request(self) -> None:
+        pass
+
+
+def lean(how: Mapping[str, Any]) -> dict[str, Any]:
+    """What Train's controller is made with, without what starts three processes that a training has no use for.
+
+    Each takes seconds to start. One hands out shards of Ray Data, one asks the dashboard every second whether to remove
+    the placement group: Tune's side of the study does so at the trial's end. One asks the autoscaler for resources.
+    """
+    callbacks = [each for each in how["callbacks"] if type(each).__name__ not in _UNUSED_CALLBACKS]
+    return {**how, "callbacks": callbacks, "scaling_policy": _OnNodesThatAreThere(how["scaling_policy"].scaling_config)}
+
+
+class _Trainer(TorchTrainer):
+    """Runs Train's controller in this process, which goes on to the next trial: a process of its own would import torch
+    for every trial anew.
     """
 
     # Ray's own, not of its public interface. Where a release calls a method otherwise, the processes start again; one
     # that moves the controller's class fails at the import above.
     def _initialize_and_run_controller(self, **how: Any) -> Any:
-        controller = TrainController(**how)
+        controller = TrainController(**lean(how))
         asyncio.run(controller.run())
         return controller.get_result()
-
-    def _create_default_callbacks(self) -> list[Any]:
-        return [each for each in super()._create_default_callbacks() if type(each).__name__ not in UNUSED_CALLBACKS]
 
 
 def _trainer(job: Job, storage: str) -> TorchTrainer:

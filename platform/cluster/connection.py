@@ -57,9 +57,15 @@ _DRIVER_SETTINGS = {
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Has a Ray of our own listen on 127.0.0.1 alone: Ray's own setting for systems whose firewalls ask about each port.
 Without it Ray listens on every interface, and serves three pages of metrics there that need no token."""
-_PRIORITY = {"RAY_worker_niceness": "0"}
-"""Gives the workers of a Ray of our own the priority of the user's other processes. Ray's default (15) leaves them a
-thirtieth of a core that another process keeps busy."""
+_OF_OUR_OWN = {
+    # The priority of the user's other processes. Ray's default (15) leaves workers a thirtieth of a core that another
+    # process keeps busy.
+    "RAY_worker_niceness": "0",
+    # No processes started ahead without our runtime environment, up to one a core: no actor of ours gets one of them.
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
+}
+"""How a Ray of our own runs its workers, unless the user has set that."""
 
 CPU_WORKERS = 2
 """Devices of a cluster without GPUs, unless the space says otherwise."""
@@ -127,9 +133,9 @@ def _address(address: str | None) -> str:
 
 
 def _prepare_local() -> None:
-    """Sets the priority of a Ray of our own, and closes it to other hosts and to users without our token."""
+    """Sets how a Ray of our own runs its workers, and closes it to other hosts and to users without our token."""
     os.environ |= _LOOPBACK
-    os.environ |= {name: os.environ.get(name, value) for name, value in _PRIORITY.items()}
+    os.environ |= {name: os.environ.get(name, value) for name, value in _OF_OUR_OWN.items()}
     if "RAY_AUTH_MODE" not in os.environ:
         # Other users of this machine reach its ports: only processes that inherit this token are let in.
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}

@@ -79,7 +79,7 @@ class TestAWholeSearch:
         titles = " ".join(whole.sessions[0].titles)
         assert "RayTrainWorker" in titles
         assert whole.sessions[0].worker_niceness == {os.nice(0)}, "other busy processes take the workers' cores"
-        for each in ("TrainController", "PlacementGroupCleaner", "DatasetManager"):
+        for each in ("TrainController", "PlacementGroupCleaner", "DatasetManager", "AutoscalingCoordinator"):
             assert each not in titles, "seconds of every trial"
 
     def test_it_finds_a_winner(self, whole: Run) -> None:

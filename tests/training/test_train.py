@@ -97,6 +97,12 @@ def test_nothing_listens_beyond_this_machine_during_a_training(ended: dict[str, 
     assert beyond_loopback((name, address) for name, address in ended["listening"]) == []
 
 
+def test_a_training_starts_its_workers_and_no_process_that_helps_them(ended: dict[str, Any]):
+    names = " ".join(name for name, _ in ended["listening"])
+    for each in ("PlacementGroupCleaner", "DatasetManager", "AutoscalingCoordinator"):
+        assert each not in names, "seconds of an attempt"
+
+
 def test_a_lost_worker_is_replaced_and_the_losses_are_the_undisturbed_ones(ended: dict[str, Any], folder: Path):
     assert ended["killed pids"], "no worker was there to be killed"
     assert ended["stopped"][1]["attempts"] >= 2

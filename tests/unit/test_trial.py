@@ -10,8 +10,10 @@ import pytest
 import ray
 import ray.tune
 from ray.exceptions import ActorDiedError, GetTimeoutError, OutOfMemoryError
-from ray.train import WorkerGroupError
+from ray.train import ScalingConfig, WorkerGroupError
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
+from ray.train.v2._internal.execution.scaling_policy import ResizeDecision
+from ray.train.v2._internal.execution.scaling_policy.factory import create_scaling_policy
 
 from tests.samples import RECIPE, layout
 from trainers import recorder as recorders
@@ -177,3 +179,12 @@ def test_workers_that_fit_on_one_gpu_node_are_not_spread(kind: Any, num_nodes: i
     cluster = Cluster(device_kind=kind, device="d", device_memory_gib=80.0, num_nodes=num_nodes, devices_per_node=2)
     trainer = trial._trainer(job(cluster), "/tmp/nowhere")
     assert trainer.scaling_config.placement_strategy == strategy
+
+
+def test_train_asks_no_autoscaler_for_what_the_driver_asked() -> None:
+    """There is no Ray here that could be asked."""
+    trains_own = create_scaling_policy(ScalingConfig(num_workers=3))
+    policy = trial.lean({"callbacks": [], "scaling_policy": trains_own})["scaling_policy"]
+    policy.after_controller_start(None)
+    decision = policy.make_decision_for_non_running_worker_group()
+    assert isinstance(decision, ResizeDecision) and decision.num_workers == 3

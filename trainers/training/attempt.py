@@ -13,7 +13,7 @@ from trainers.memory_kills import MemoryKills
 from trainers.process_group import process_group
 from trainers.startup import prestart
 from trainers.training import ray_rank
-from trainers.trial import COLLECTIVE_TIMEOUT_S, UNUSED_CALLBACKS, by_rank, host_memory
+from trainers.trial import COLLECTIVE_TIMEOUT_S, by_rank, host_memory, lean
 from trainers.values.codec import to_json
 from trainers.values.training import TrainingJob
 
@@ -50,8 +50,8 @@ def run(job: TrainingJob, storage: Path, nodes: tuple[str, ...] = ()) -> Ended:
 class _Trainer(TorchTrainer):
     """Without the helper processes that a training has no use for."""
 
-    def _create_default_callbacks(self) -> list[Any]:
-        return [each for each in super()._create_default_callbacks() if type(each).__name__ not in UNUSED_CALLBACKS]
+    def _initialize_and_run_controller(self, **how: Any) -> Any:
+        return super()._initialize_and_run_controller(**lean(how))
 
 
 def _trainer(job: TrainingJob, storage: Path, nodes: tuple[str, ...]) -> TorchTrainer:
