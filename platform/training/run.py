@@ -126,12 +126,20 @@ class Session:
         )
         nodes = tuple(node.id for node in place.nodes) if place.left_out else ()
         ends: list[Ended] = []
-        thread = threading.Thread(target=lambda: ends.append(attempt.run(job, storage, nodes)), daemon=True)
-        thread.start()
-        interrupted, until_s = False, float("inf")
-        while thread.is_alive() and (now_s := time.monotonic()) < until_s:
+        over = threading.Event()
+
+        def run() -> None:
             try:
-                thread.join(_LOOK_S)
+                ends.append(attempt.run(job, storage, nodes))
+            finally:
+                over.set()
+
+        threading.Thread(target=run, daemon=True).start()
+        interrupted, until_s = False, float("inf")
+        # Not `Thread.join`: Python 3.11 takes a thread for ended whose join was interrupted (python/cpython#90882).
+        while not over.is_set() and (now_s := time.monotonic()) < until_s:
+            try:
+                over.wait(_LOOK_S)
                 self._show(progress)
             except KeyboardInterrupt:
                 if interrupted:

@@ -12,12 +12,15 @@ from trainers.startup import lean, prestart
 WORKER = """
 import gc, sys
 from trainers import engines
+import trainers.worker, trainers.training.worker
+
+assert "transformers" not in sys.modules, "transformers was imported beside what it imports for others"
 
 engines.load("deepspeed")
 import transformers
 
 assert gc.isenabled()
-unused = {name.partition(".")[0] for name in sys.modules} & {"mlflow", "scipy", "sklearn"}
+unused = {name.partition(".")[0] for name in sys.modules} & {"mlflow", "scipy", "sklearn", "torchao"}
 assert not unused, unused
 assert "deepspeed.runtime.zero.muon.muon_optimizer" in sys.modules and "torch._inductor.compile_fx" not in sys.modules
 from deepspeed.runtime import bf16_optimizer

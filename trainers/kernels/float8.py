@@ -11,14 +11,16 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Generator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from trainers.kernels.float8_rules import MULTIPLE
-from trainers.models import Model
 from trainers.values.recipe import Recipe
+
+if TYPE_CHECKING:  # it imports transformers, which a worker does by `trainers.startup.lean`
+    from trainers.models import Model
 
 
 def load() -> None:
@@ -59,7 +61,7 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
     return getattr(tensor, "_tensor", tensor)
 
 
-def precision_in_effect(models: Sequence[Model], otherwise: str) -> str:
+def precision_in_effect(models: "Sequence[Model]", otherwise: str) -> str:
     """The recipe's word for the products of linear layers, as the modules have them; `otherwise` without FP8."""
     layers = [each for model in models for block in model.blocks for each in block.modules() if _converts(each, "")]
     words = [_word(each) for each in layers]
