@@ -7,6 +7,7 @@ import pytest
 
 from platform.cost_model.features import from_points
 from platform.cost_model.hardware import find_cluster
+from platform.cost_model.lower_bound import lower_bound_gib
 from platform.cost_model.predict import predict
 from search_spaces import load
 from trainers.values.batch import BatchPoint
@@ -37,3 +38,22 @@ def test_attention_and_head_stay_at_the_rate_of_bf16() -> None:
     assert row.flash_flops == pytest.approx(plain.flash_flops)
     assert row.matmul_flops / row.head_slowdown == pytest.approx(plain.matmul_flops)
     assert row.matmul_flops / plain.matmul_flops == pytest.approx(2 * 0.9, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("precision", "layout", "micro_batch", "peak_gib"),
+    [
+        ("bf16", {"engine": "ddp"}, 2, 136.4),
+        ("fp8_tensorwise", {"engine": "ddp"}, 1, 89.1),
+        ("fp8_tensorwise", {"engine": "ddp", "checkpointing": "selective"}, 2, 114.4),
+        ("fp8_tensorwise", {"engine": "fsdp", "zero_stage": 2}, 1, 102.9),
+    ],
+)
+def test_the_floor_is_below_what_an_h200_measured(
+    precision: Any, layout: dict[str, Any], micro_batch: int, peak_gib: float
+) -> None:
+    """Llama-3 8B at length 8,192 with bf16 states (docs/lab/2026-11-24.md)."""
+    recipe = dataclasses.replace(load("llama3_8b").recipe, state_precision="bf16", compute_precision=precision)
+    chosen = Layout(**layout, loss="chunked", compile="block")
+    floor = lower_bound_gib(recipe, chosen, BatchPoint(micro_batch=micro_batch, grad_accum=128 // micro_batch))
+    assert 0.5 * peak_gib < floor < peak_gib

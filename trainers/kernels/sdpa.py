@@ -36,7 +36,7 @@ def kernel_of(recipe: Recipe, layout: Layout, device: torch.device) -> str:
 
 def _chosen(recipe: Recipe, layout: Layout, device: torch.device, *, masked: bool) -> str:
     model, seq_len = recipe.model, recipe.seq_len
-    dtype = _TYPES.get(recipe.compute_precision, torch.float32)
+    dtype = _TYPES.get(recipe.activation_precision, torch.float32)
 
     def made(heads: int, length: int) -> torch.Tensor:
         shape = (1, heads // layout.tp, length, model.head_dim)

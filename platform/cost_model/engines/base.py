@@ -93,7 +93,7 @@ class Sizes:
         """The sizes of `recipe`."""
         state, compute = (
             2.0 if precision in ("bf16", "fp16") else 4.0
-            for precision in (recipe.state_precision, recipe.compute_precision)
+            for precision in (recipe.state_precision, recipe.activation_precision)
         )
         return cls(state=state, compute=compute, moments=2.0 * state if recipe.optimizer == "adamw" else 0.0)
 

@@ -130,11 +130,12 @@ class Fsdp(EngineCosts):
         on_device = 0.0 if layout.offload != "none" else 1.0
         held = sizes.state if layout.grad_sync == "last" else on_device * sizes.state / shard
         gathers = shard > 1 or sizes.compute != sizes.state
+        gathered = 1.0 if recipe.float8_scaling == "tensorwise" else sizes.compute
         return Certain(
             resident=on_device * (sizes.state + sizes.moments) / shard,
             held_gradients=held if batch.grad_accum > 1 else 0.0,
             final_gradients=on_device * sizes.state / shard,
-            block_copies=sizes.compute if layout.zero_stage == 2 and gathers else 0.0,
+            block_copies=gathered if layout.zero_stage == 2 and gathers else 0.0,
             gathers_blocks=layout.zero_stage == 3 and layout.dp_shard > 1,
         )
 
