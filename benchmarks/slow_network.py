@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             with interruptible(), hosts(options.hosts, mbit_per_s=options.mbit, cores=os.cpu_count()) as made_hosts:
                 cluster = RayHosts(made_hosts, folder)
                 for number in range(options.hosts):
-                    cluster.start(number, num_cpus=WORKERS + 1)  # one for Tune, and as many on each host
+                    cluster.start(number, num_cpus=WORKERS)  # so that each host holds as many workers as another
                 whole = ["env", "-C", str(ROOT), *search, "--address", cluster.address]
                 code = made_hosts[0].popen(whole, cluster.environment, log).wait()
         except HostsError as error:
