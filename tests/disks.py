@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Generator
 from pathlib import Path
 
-import pytest
+from tests import needs
 
 _NOT_ALLOWED = ("permission denied", "not permitted", "superuser", "only root")
 """What `mount` says to who may not."""
@@ -24,7 +24,7 @@ def small_disk(folder: Path, size_mib: int) -> Generator[Path]:
     if mounted.returncode:
         said = mounted.stderr.strip()
         assert any(words in said for words in _NOT_ALLOWED), said
-        pytest.skip(f"only root may mount a small disk, and this machine refuses: {said}")
+        needs.refused("mounting a small disk", said)
     try:
         yield folder
     finally:

@@ -1,7 +1,9 @@
 """Checks of what a test needs of its machine.
 
 A test whose tools are missing is skipped and says how to install them; under CI it fails, since a machine of CI has all
-that can be installed. A test that the kernel refuses to this user is skipped everywhere.
+that can be installed. A test that the kernel refuses to this user (mounting, namespaces, control groups) is skipped
+everywhere and quotes the refusal: no package grants the privilege, and a stand-in would test something else. Any other
+error of the same call fails the test.
 """
 
 import contextlib
@@ -43,10 +45,21 @@ def namespaces() -> Generator[None]:
         yield
     except HostsError as error:
         if "Operation not permitted" in str(error):
-            pytest.skip(str(error))
+            refused("network namespaces", str(error))
         if "iproute2" in str(error):
             _missing(str(error))
         raise
+
+
+def root(to: str) -> None:
+    """Skips the test where this user is not root, who alone may do `to`."""
+    if os.geteuid():
+        refused(to, "this user is not root")
+
+
+def refused(what: str, answer: str) -> NoReturn:
+    """Skips the test, since the kernel grants `what` to privileged users alone; `answer` is what it said."""
+    pytest.skip(f"the kernel grants {what} to privileged users alone and refused it here: {answer}")
 
 
 def _missing(what: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""What the commands share: mistakes and faults as one sentence with an exit code."""
+"""Runs a command and turns a user's mistake or a fault of the cluster into one sentence and an exit code."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ def exit_code_of(run: Callable[[], int]) -> int:
 
 
 def exit_code_of_resumable(run: Callable[[], int]) -> int:
-    """The same for a command that goes on where it was interrupted when it is given again."""
+    """Runs a command that can be interrupted and continues when it is run again; returns its exit code."""
     try:
         with interruptible():
             return exit_code_of(run)

@@ -64,7 +64,7 @@ class Workload:
     """Optimizer states a parameter."""
     compression: str = "none"
     attended: Attended | None = None
-    """What attention looks at under a mask that follows the data; None under a causal one."""
+    """Mean numbers of keys that a query attends to under a document or prefix mask; None under the causal mask."""
 
     @classmethod
     def of(cls, recipe: Recipe) -> "Workload":

@@ -1,4 +1,4 @@
-"""What FP8 gains in speed and costs in loss, beside the same recipe in bf16."""
+"""Compares a recipe in FP8 with the same recipe in bf16: the ratio of speeds and the change in loss."""
 
 import dataclasses
 import statistics
@@ -17,16 +17,16 @@ class Float8Price:
     speed_ratio: float | None
     """Tokens a second of its winner over those of bf16's."""
     steps: int = 0
-    """Of the numerics gate whose curves are compared; 0 where one of the two has none."""
+    """Steps of the numerics gate over which losses are compared; 0 where one of the two recipes has no gate curve."""
     sequences: int = 0
     mean_loss_change: float | None = None
-    """Relative, over the gate's steps; above 0 where FP8's loss is higher."""
+    """Mean relative change of the loss over the gate's steps; above 0 where FP8's loss is higher."""
     last_loss_change: float | None = None
-    """The same at the gate's last step."""
+    """Relative change of the loss at the gate's last step; above 0 where FP8's loss is higher."""
 
     @property
     def sentence(self) -> str:
-        """The price for people."""
+        """Returns the comparison as one sentence."""
         return f"{self.precision} beside bf16: {self._speed}; {self._loss}."
 
     @property

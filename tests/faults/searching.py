@@ -10,10 +10,10 @@ from types import MappingProxyType
 from typing import Any
 
 import psutil
-import pytest
 
 from benchmarks.hosts import Host, RayHosts
 from platform.study.journal import Tail
+from tests import needs
 from tests.faults.memory_group import REFUSED
 from tests.search.session import ROOT, lives
 from trainers.values.journal import Line
@@ -67,7 +67,7 @@ def on_a_fifth_of_a_core(host: Host) -> Generator[None]:
     except OSError as error:
         if error.errno not in REFUSED:
             raise
-        pytest.skip(f"no control group of this kernel can be written: {error}")
+        needs.refused("control groups of processors", str(error))
     try:
         yield
     finally:

@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from mlflow import MlflowClient
 from mlflow.server import get_app_client
@@ -33,7 +34,6 @@ ADMIN = ("admin", secrets.token_hex(16))
 @pytest.fixture
 def database(closed_port: int) -> Iterator[str]:
     """The URI of an empty database on a PostgreSQL of the test's, at `closed_port`."""
-    psycopg = pytest.importorskip("psycopg")
     initdb, postgres = needs.tools(["initdb", "postgres"], "postgresql")
     user = {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.getuid() == 0 else {}  # it refuses root
     with tempfile.TemporaryDirectory(prefix="postgresql") as made:

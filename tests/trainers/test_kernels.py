@@ -117,7 +117,7 @@ def test_chunks_give_the_loss_and_gradients_of_all_logits(
     head.use_loss_head(layer, "chunked", compiled=False)
     hidden.requires_grad_()
     assert isinstance(layer, head.LossHead)
-    with layer.told(labels):
+    with layer.with_labels(labels):
         loss = layer(hidden)
     assert layer(hidden).shape == (2, 20, vocab)
     (loss / 3).backward()

@@ -158,7 +158,7 @@ def test_labels_left_out_have_no_loss_and_no_gradient_in_any_loss(monkeypatch: p
         head.use_loss_head(layer, "chunked", compiled=False)
         del layer.weight
         layer.weight = table
-        with layer.told(labels, num_labels):
+        with layer.with_labels(labels, num_labels):
             return layer(rows)
 
     def plain(rows: torch.Tensor, table: torch.Tensor) -> torch.Tensor:

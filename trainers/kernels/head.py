@@ -93,7 +93,7 @@ class LossHead(nn.Linear):
         )
 
     @contextlib.contextmanager
-    def told(self, labels: torch.Tensor, num_labels: torch.Tensor | None = None) -> Generator[None, None, None]:
+    def with_labels(self, labels: torch.Tensor, num_labels: torch.Tensor | None = None) -> Generator[None, None, None]:
         """A context in which the model's forward pass gives the mean loss of int64 [batch, seq_len] `labels`."""
         self.labels, self.num_labels = labels, num_labels
         try:
@@ -333,7 +333,7 @@ def loss_of(
         logits = module(given.tokens, **given.arguments).logits
         with named(LOSS):
             return causal_lm_loss(logits, given.labels, given.num_labels)
-    with head.told(given.labels, given.num_labels):
+    with head.with_labels(given.labels, given.num_labels):
         return module(given.tokens, **given.arguments).logits
 
 

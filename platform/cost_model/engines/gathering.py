@@ -9,14 +9,20 @@ LIVE_PARAMETERS = constants.number("deepspeed", "LIVE_PARAMETERS")
 
 
 def of_units(c: Columns, block: Array) -> Array:
-    """Of FSDP2's units of `block` parameters: the one that computes and those gathered ahead, by default the next."""
+    """Returns the parameters that FSDP2 holds gathered: the computing block and those prefetched, by default the next.
+
+    `block` is the number of parameters of a block.
+    """
     ahead = np.maximum(c.axes["prefetch"], 1.0)
     return (1 + ahead) * block
 
 
 def of_modules(c: Columns, *, block: Array, root: Array, whole: Array) -> Array:
-    """Of ZeRO-3's modules, of which the blocks hold `whole` and `root` is outside: up to a set number stays gathered;
-    where the layout sets how many blocks ahead, one block and what is outside the blocks beside them.
+    """Returns the parameters that ZeRO-3 holds gathered.
+
+    By default it keeps modules gathered up to `LIVE_PARAMETERS`. Where the layout sets `prefetch`, it holds the blocks
+    prefetched, the computing block and the modules outside the blocks. `block` is the number of parameters of a block,
+    `whole` of all blocks, `root` of the modules outside them.
     """
     ahead = c.axes["prefetch"]
     live = np.minimum(np.minimum(LIVE_PARAMETERS, whole + root), np.maximum(2 * block, root))
