@@ -2,14 +2,15 @@
 
 python -m benchmarks.soak --minutes 60 [--seed 0] [--faults "worker killed,disk full"]
 
-A study is a search of four layouts at two micro-batches. Each of its sessions meets one fault at a random moment, and
-the next one resumes it, until one comes to its end; after six faults the study is left alone. Faults come in a random
-order, each once before any comes again. Wanted are zeros: exit code 0, else 1. A full disk needs root, who mounts a
+A study is a search of four layouts at two micro-batches. Its sessions meet faults at random moments, until one of them
+ends the session; the next one resumes it, until one comes to its end. After six faults a study is left alone. Faults
+come in a random order, each once before any comes again. Wanted are zeros: exit code 0, else 1. A full disk needs root, who mounts a
 small one; the clock jumps for Python in the search's processes alone (`benchmarks/soak/clock.py`).
 """
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import random
 import shutil
@@ -36,6 +37,34 @@ _DISK_MIB = 256
 _DRIVER_KILLED = -9
 _ENDS = frozenset({*FOUND, 3})
 """Exit codes of a session whose driver was not killed: a result, or a cluster's fault."""
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class Study:
+    """A study of the soak, with what was seen of it so far."""
+
+    name: str
+    folder: Path
+    until_s: float
+    """No fault is begun after that time of the monotonic clock."""
+    lines: Sequence[Line] = ()
+    seen: set[str] = dataclasses.field(default_factory=set[str])
+    """Measurements that the journal ever held, by their ids."""
+    held: set[leaks.Held] = dataclasses.field(default_factory=set[leaks.Held])
+    hurt: int = 0
+    """Faults that it met."""
+    alone: int = 0
+    """Sessions since the last one with a fault."""
+
+    @property
+    def journal(self) -> Path:
+        """Its journal."""
+        return self.folder / "studies" / self.name / "journal.jsonl"
+
+    def look(self, lines: Sequence[Line]) -> None:
+        """Notes what the journal holds now."""
+        self.lines = lines
+        self.seen |= {line.measurement.id for line in lines if isinstance(line, Measured)}
 
 
 class Soak:
@@ -69,68 +98,66 @@ class Soak:
         axes = {"engine": ("ddp",), "bucket_mib": (0, 8), "checkpointing": ("none", "full")}
         space = write_space(folder / "space.py", axes=axes, repeats=1, hang_floor_s=15.0, **SLOW)
         argv = (str(space), "--name", name, "--searcher", self._rng.choice(("sweep", "guided")))
-        seen, held = set[str](), set[leaks.Held]()
-        hurt = alone = 0
-        lines: Sequence[Line] = ()
+        study = Study(name=name, folder=folder, until_s=until_s)
         with small_disk(folder / "studies", _DISK_MIB) if self._may_mount else contextlib.nullcontext():
-            journal = folder / "studies" / name / "journal.jsonl"
-            while alone < _ALONE:
-                fault = self._deck.draw() if hurt < _FAULTS_A_STUDY and time.monotonic() < until_s else ""
-                again = ("--resume", name) if journal.exists() else argv
-                ended, lines = self._session(folder, name, again, fault, seen, held)
-                hurt, alone = (hurt + 1, 0) if fault else (hurt, alone + 1)
+            while study.alone < _ALONE:
+                ended = self._session(study, ("--resume", name) if study.journal.exists() else argv)
                 if ended is not None and ended.code in FOUND:
                     break
             else:
                 self.tally.odd.append(f"{name} came to no end in {_ALONE} sessions without a fault")
-            self.tally.take_journal(name, lines, seen, search_spaces.load(str(space)).candidates(2)[0])
-            self.tally.take_remains(name, held, journal.parent, temporary)
+            planned = search_spaces.load(str(space)).candidates(2)[0]
+            self.tally.take_journal(name, study.lines, study.seen, planned)
+            self.tally.take_remains(name, study.held, study.journal.parent, temporary)
 
-    def _session(
-        self, folder: Path, name: str, argv: Sequence[str], fault: str, seen: set[str], held: set[leaks.Held]
-    ) -> tuple[Ended | None, Sequence[Line]]:
-        """Runs a session that meets the fault; returns how it ended, None where it left processes, and the journal."""
-        environment = {"TMPDIR": str(folder / "tmp"), "MLFLOW_TRACKING_URI": self.server.uri}
+    def _session(self, study: "Study", argv: Sequence[str]) -> Ended | None:
+        """Runs a session and hurts it; returns how it ended, None where it left processes behind."""
+        environment = {"TMPDIR": str(study.folder / "tmp"), "MLFLOW_TRACKING_URI": self.server.uri}
         environment |= self._clock.environment if self._clock else {}
         number, began_s = self.tally.sessions, time.monotonic()
         self.tally.sessions += 1
         ended = None
         with (
-            start(folder, name, number, *argv, environment=environment) as session,
+            start(study.folder, study.name, number, *argv, environment=environment) as session,
             leaks.of(session) as accounts,
         ):
-            scene = Scene(session, folder / "studies", self.server, self._clock, self._rng)
-            met = self._hurt(scene, fault) if fault else False
-            seen |= {line.measurement.id for line in session.lines() if isinstance(line, Measured)}
+            scene = Scene(session, study.folder / "studies", self.server, self._clock, self._rng)
+            met = self._hurt(scene, study)
+            where = f"{study.name}, session {number} ({', '.join(met) or 'no fault'})"
+            study.look(session.lines())
             try:
                 ended = session.end()
             except AssertionError as error:
-                self.tally.left.append(f"{name}, session {number}, {fault or 'no fault'}: {error}")
+                self.tally.left.append(f"{where}: {error}")
             scene.mend()
-            lines = session.lines()
-        held |= {each for of_trial in accounts.held.values() for each in of_trial}
-        self.tally.left += [f"{name}, session {number}: {each}" for each in accounts.left]
-        self.tally.faults[fault] += met
-        code = ended.code if ended is not None else None
-        took_s = time.monotonic() - began_s
-        print(f"{name} session {number}: {fault or 'no fault'}{'' if met or not fault else ' (too late)'}; "
-              f"exit code {code} after {took_s:.0f} s", flush=True)  # fmt: skip
+            study.look(session.lines())
+        study.held |= {each for of_trial in accounts.held.values() for each in of_trial}
+        study.hurt, study.alone = study.hurt + len(met), 0 if met else study.alone + 1
+        self.tally.left += [f"{where}: {each}" for each in accounts.left]
+        self.tally.faults.update(met)
+        code = "none" if ended is None else ended.code
+        print(f"{where}: exit code {code} after {time.monotonic() - began_s:.0f} s", flush=True)
         if ended is not None:
-            self._judge(f"{name}, session {number}, {fault or 'no fault'}", ended, fault)
-        seen |= {line.measurement.id for line in lines if isinstance(line, Measured)}
-        return ended, lines
+            self._judge(where, ended, met)
+        return ended
 
-    def _hurt(self, scene: Scene, fault: str) -> bool:
-        """Does it at a random moment, while Ray starts or from a rung on; returns whether the search still ran."""
-        before = num_rungs(scene.session.lines())
-        if self._rng.random() < 0.2:
-            scene.wait_until(lambda: False, self._rng.uniform(0, 15))
-        elif scene.wait_until(lambda: num_rungs(scene.session.lines()) > before, 600):
-            scene.wait_until(lambda: False, self._rng.uniform(0, 6))
-        return scene.session.process.poll() is None and FAULTS[fault](scene)
+    def _hurt(self, scene: Scene, study: "Study") -> list[str]:
+        """Hurts the session while it runs, at random moments of its rungs, or at first of Ray's start; the faults."""
+        met: list[str] = []
+        while study.hurt + len(met) < _FAULTS_A_STUDY and scene.runs and time.monotonic() < study.until_s:
+            before = num_rungs(scene.session.lines())
+            if not met and self._rng.random() < 0.2:
+                scene.let_pass(self._rng.uniform(0, 15))
+            elif scene.wait_until(lambda before=before: num_rungs(scene.session.lines()) > before, 600):
+                scene.let_pass(self._rng.uniform(0, 6))
+            if scene.runs:
+                fault = self._deck.draw()
+                if FAULTS[fault](scene):
+                    met.append(fault)
+        return met
 
-    def _judge(self, where: str, ended: Ended, fault: str) -> None:
-        wanted = {*_ENDS, _DRIVER_KILLED} if fault == "driver killed" else _ENDS
+    def _judge(self, where: str, ended: Ended, met: Sequence[str]) -> None:
+        wanted = {*_ENDS, _DRIVER_KILLED} if "driver killed" in met else _ENDS
         if ended.code not in wanted:
             self.tally.odd.append(f"{where}: exit code {ended.code}: {' | '.join(ended.err.splitlines()[-3:])}")
         if "Traceback" in ended.err:

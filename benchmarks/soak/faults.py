@@ -61,10 +61,19 @@ class Scene:
         self.session, self.disk, self.server, self.clock, self.rng = session, disk, server, clock, rng
         self._filler: Path | None = None
 
+    @property
+    def runs(self) -> bool:
+        """Whether the session has not ended."""
+        return self.session.process.poll() is None
+
+    def let_pass(self, seconds: float) -> None:
+        """Waits so long, or until the session ends."""
+        self.wait_until(lambda: False, seconds)
+
     def wait_until(self, found: Callable[[], object], within_s: float) -> bool:
         """Waits until `found` gives something; False where the time or the session ends before."""
         until_s = time.monotonic() + within_s
-        while self.session.process.poll() is None and time.monotonic() < until_s:
+        while self.runs and time.monotonic() < until_s:
             if found():
                 return True
             time.sleep(0.05)
