@@ -4,8 +4,9 @@ python -m benchmarks.soak --minutes 60 [--seed 0] [--faults "worker killed,disk 
 
 A study is a search of four layouts at two micro-batches. Its sessions meet faults at random moments, until one of them
 ends the session; the next one resumes it, until one comes to its end. After six faults a study is left alone. Faults
-come in a random order, each once before any comes again. Wanted are zeros: exit code 0, else 1. A full disk needs root, who mounts a
-small one; the clock jumps for Python in the search's processes alone (`benchmarks/soak/clock.py`).
+come in a random order, each once before any comes again. Wanted are zeros: exit code 0, else 1.
+A full disk needs root, who mounts a small one; the clock jumps for Python in the search's processes alone
+(`benchmarks/soak/clock.py`).
 """
 
 import argparse
