@@ -17,6 +17,7 @@ from platform.common.errors import Parser
 from platform.common.quantities import whole_number
 from platform.common.signals import exit_with
 from platform.converging.options import ConvergeOptions
+from platform.reports.saving import FORMATS, PICTURES_HELP
 from platform.study.folder import FOLDER_HELP, default_folder, user_path
 
 _count, _whole = whole_number(1), whole_number(0)
@@ -42,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     add("--out", metavar="FOLDER", help="the comparison's folder (default: `convergence` beside the first layout)")
     add("--studies", default=default_folder(), metavar="DIR", help=FOLDER_HELP)
     add("--address", metavar="HOST:PORT", help='Ray to run on, "local" for one of its own')
+    add("--pictures", choices=FORMATS, default=FORMATS[0], metavar="FORMAT", help=PICTURES_HELP)
     add("--json", action="store_true", help="print the comparison as JSON, alone on standard output")
     return made
 

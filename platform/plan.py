@@ -94,7 +94,9 @@ def _add_questions(made: argparse.ArgumentParser) -> None:
     made.add_argument("--top", metavar="N", type=int, default=10, help="layouts to show (default 10)")
     made.add_argument("--device-memory-gib", metavar="GIB", type=float, help="memory cap of a device")
     made.add_argument("--gpus", metavar="COUNTS", help="days against devices: 2..3072 or 4,8,16")
-    made.add_argument("--png", metavar="FILE", type=Path, help="draw --gpus there, with the 80 %% interval")
+    made.add_argument(
+        "--png", metavar="FILE", type=Path, help="draw --gpus there, as the name ends: .png, .pdf or .svg"
+    )
     made.add_argument(
         "--max-model", action="store_true", help="grow the model until one node, or each of --gpus, is full"
     )

@@ -25,6 +25,7 @@ from platform.reports.difference import chosen, difference
 from platform.reports.difference_words import sentences
 from platform.reports.html.page import write_page
 from platform.reports.json_report import as_json, finite
+from platform.reports.saving import FORMATS, PICTURES_HELP
 from platform.reports.show import show
 from platform.reports.summary import verdicts
 from platform.reports.table import to_rows, write_csv
@@ -60,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--studies", type=Path, default=Path(default_folder()), metavar="DIR", help=FOLDER_HELP)
     made.add_argument("--json", action="store_true", help="print the result as JSON, alone on standard output")
     made.add_argument("--csv", type=Path, metavar="FILE", help="write the measurement table there too")
+    made.add_argument("--pictures", choices=FORMATS, default=FORMATS[0], metavar="FORMAT", help=PICTURES_HELP)
     made.add_argument("--mlflow", metavar="URI", help="bring MLflow up to date there (default: MLFLOW_TRACKING_URI)")
     trust = "write files and MLflow for a study of another user too"
     made.add_argument("--trust", action="store_true", help=trust)
@@ -85,7 +87,7 @@ def _report(options: argparse.Namespace) -> int:
     if len(places) > 1 and options.html is None:
         raise InputError(f"{len(places)} studies are named: give --html FILE for one page on them, or one name")
     if several == [True] and options.html is None:
-        return scaling.report(*places[0], as_object=options.json, trusted=options.trust)
+        return scaling.report(*places[0], as_object=options.json, trusted=options.trust, form=options.pictures)
     folders = [find(each.parent, each.name) for studies, name in places for each in _members(studies, name)]
     named = options.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or ""
     if named and not options.no_mlflow:
@@ -109,7 +111,7 @@ def _report_one(folder: Path, named: str, options: argparse.Namespace) -> int:
     owner = "" if options.trust else other_owner((folder, folder / JOURNAL))
     if owner:
         say(not_written(owner))
-    files: list[Path] = [] if owner else ending.written(folder, result)
+    files: list[Path] = [] if owner else ending.written(folder, result, options.pictures)
     if options.csv is not None:
         rows = to_rows(result.history.measurements, cluster=result.header.cluster, source=f"study {result.header.name}")
         write_csv(options.csv, rows)

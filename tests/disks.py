@@ -1,6 +1,7 @@
 """File systems that are really full: small ones in memory, which only root of the machine may mount."""
 
 import contextlib
+import os
 import subprocess
 from collections.abc import Generator
 from pathlib import Path
@@ -29,3 +30,14 @@ def small_disk(folder: Path, size_mib: int) -> Generator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Writes a file that leaves no room on the disk; returns its path."""
+    filler = disk / "filler"
+    with filler.open("wb") as file:
+        try:
+            while True:
+                os.write(file.fileno(), b"x" * 4096)
+        except OSError:
+            return filler

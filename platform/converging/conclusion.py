@@ -16,7 +16,7 @@ from platform.converging.strategies import Strategy
 from platform.converging.verdict import Verdict, best_by_time, compare, sentences
 from platform.study.replace import replacing
 
-RESULT, PICTURE = "convergence.json", "convergence.png"
+RESULT, PICTURE = "convergence.json", "convergence"
 
 
 def conclude(
@@ -29,8 +29,9 @@ def conclude(
     comparison_id: str,
     studies: Path,
     as_object: bool,
+    form: str,
 ) -> None:
-    """Compares the trainings in `out`, writes picture and figures there, brings MLflow up to date and prints.
+    """Compares the trainings in `out`, writes picture (`form`) and figures there, brings MLflow up to date and prints.
 
     Raises:
         InputError: a file cannot be written.
@@ -42,7 +43,9 @@ def conclude(
     verdict = compare(trainings, tokens)
     lines = answer(verdict, rates)
     model = strategies[0].recipe.model.name
-    picture = draw(trainings, out / PICTURE, title=f"{model}, {count(tokens)} tokens, {plural(seeds, 'seed')}")
+    picture = draw(
+        trainings, out / f"{PICTURE}.{form}", title=f"{model}, {count(tokens)} tokens, {plural(seeds, 'seed')}"
+    )
     result = to_object(verdict, rates, lines)
     with replacing(out / RESULT) as part:
         part.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")

@@ -3,6 +3,8 @@
 import dataclasses
 from pathlib import Path
 
+from platform.reports.saving import FORMATS
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ConvergeOptions:
@@ -23,3 +25,5 @@ class ConvergeOptions:
     val_tokens: int | None
     address: str | None
     json: bool
+    pictures: str = FORMATS[0]
+    """The picture's format."""

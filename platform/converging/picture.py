@@ -17,7 +17,7 @@ _SMOOTHED = 50
 
 
 def draw(trainings: Mapping[str, Mapping[int, Curves]], path: Path, *, title: str) -> Path:
-    """Writes the picture as a PNG. Thick lines are means over seeds, thin ones the seeds."""
+    """Writes the picture in the format that its name ends in; thick lines are means over seeds, thin ones the seeds."""
     from matplotlib.figure import Figure
 
     drawing = Figure(figsize=(11, 8), dpi=130, layout="constrained")
@@ -36,7 +36,7 @@ def draw(trainings: Mapping[str, Mapping[int, Curves]], path: Path, *, title: st
     drawing.legend(handles, labels, loc="outside lower left", frameon=False, labelcolor=INK)
     drawing.suptitle(title, fontsize=11)
     with replacing(path) as part:
-        drawing.savefig(part, format="png")
+        drawing.savefig(part, format=path.suffix[1:])
     return path
 
 

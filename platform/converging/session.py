@@ -48,6 +48,7 @@ def converge(options: ConvergeOptions) -> int:
         comparison_id=session.comparison_id,
         studies=options.studies,
         as_object=options.json,
+        form=options.pictures,
     )
     return 0
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -187,19 +188,13 @@ def _search(runs: Sequence[Run], measured: Array, budget: int) -> tuple[list[int
 
 
 def spearman(a: Array, b: Array) -> float | None:
-    """Rank correlation, ties at their mean rank; None below three rows or without any spread."""
-    if len(a) < 3:
+    """Returns the rank correlation, ties at their mean rank; None below three rows or without any spread."""
+    from scipy.stats import spearmanr  # here: a command's --help need not wait for it
+
+    if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return None
-    ranks = [_ranks(values) for values in (a, b)]
-    deviations = [rank - rank.mean() for rank in ranks]
-    scale = float(np.sqrt((deviations[0] ** 2).sum() * (deviations[1] ** 2).sum()))
-    return float((deviations[0] * deviations[1]).sum() / scale) if scale else None
-
-
-def _ranks(values: Array) -> Array:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return ((ends - counts + ends - 1) / 2.0)[inverse]
+    found: Any = spearmanr(a, b)
+    return float(found.statistic)
 
 
 def regret(scored: Scored, rows: Sequence[int]) -> float | None:

@@ -8,24 +8,22 @@ from platform.cost_model.hardware import ClusterSpec
 from platform.plans.layouts import DAY_S, Planned
 from platform.plans.scaling import AtSize
 from platform.reports.days_picture import Days, draw_days
-
-_FORMATS = (".pdf", ".png", ".svg")
+from platform.reports.saving import format_of
 
 
 def check_path(path: Path) -> None:
-    """That a picture can be written there, before anything is computed.
+    """Checks that a picture can be written there, before anything is computed.
 
     Raises:
         InputError: no format that is drawn, or no such folder.
     """
-    if path.suffix.lower() not in _FORMATS:
-        raise InputError(f"--png wants a name that ends in {', '.join(_FORMATS)}, got {path}")
+    format_of(path, "--png")
     if not path.parent.is_dir():
         raise InputError(f"the folder of --png {path} does not exist")
 
 
 def draw_sizes(sizes: Sequence[AtSize], cluster: ClusterSpec, tokens: float, title: str, path: Path) -> None:
-    """Draws the sizes that have a layout, with the 80 % interval.
+    """Draws the days of the sizes that have a layout, with the 80 % interval.
 
     Raises:
         InputError: nothing fits at any size, or the file cannot be written.

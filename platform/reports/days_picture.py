@@ -1,7 +1,8 @@
-"""Days, GPU-days and scaling efficiency against GPUs as a picture, predicted or measured."""
+"""Days and scaling efficiency against GPUs as a picture, predicted or measured."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _LINE, _BAND = "#1f5f99", "#cfe2f3"
+_MOST_LABELS = 12
+"""Labels that have room beside each other."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,9 +30,9 @@ class Days:
 def draw_days(
     points: Sequence[Days], path: Path, *, title: str, line: str, band: str, devices: str = "GPU", note: str = ""
 ) -> None:
-    """Both curves with their interval as a band: days on logarithmic axes, where perfect scaling is a straight line,
-    device-days from zero, each with its efficiency: device-days on the fewest devices over these. `line` and `band`
-    name them; `note` stands beside the axis of devices.
+    """Draws days and scaling efficiency, each with its interval as a band. Days have logarithmic axes, where perfect
+    scaling is a straight line; efficiency is device-days on the fewest devices over those on so many, which stand below
+    the number of devices. `line` and `band` name the two, `note` stands beside the axis of devices.
 
     Raises:
         InputError: there are no points, or the file cannot be written.
@@ -41,26 +44,23 @@ def draw_days(
     drawing = Figure(figsize=(8, 7), layout="constrained")
     above, below = drawing.subplots(2, 1, sharex=True)
     fewest = points[0].days * points[0].num_devices
-    _draw_curve(above, points, lambda _: 1.0, figure, line=line, band=band)
-    _draw_curve(
-        below,
-        points,
-        lambda point: point.num_devices,
-        lambda device_days: f"{figure(device_days)}\n{fewest / device_days:.0%}",
-        line=line,
-        band=band,
-    )
-    counts = [point.num_devices for point in points]
+    days = [(each.days, each.low_days, each.high_days) for each in points]
+    efficiency = [tuple(fewest / each.num_devices / one for one in of) for each, of in zip(points, days, strict=True)]
+    counts = [each.num_devices for each in points]
+    labelled = _apart(counts)
+    _draw_curve(above, counts, days, labelled, figure, above=True, line=line, band=band)
+    _draw_curve(below, counts, efficiency, labelled, "{:.0%}".format, above=False, line=line, band=band)
     above.plot(
         counts, [fewest / count for count in counts],
         "--", color="#888888", lw=1, label=f"in proportion to the fewest {devices}s",
     )  # fmt: skip
     above.legend(frameon=False, fontsize=9)
     above.set_ylabel("days")
-    below.set_ylabel(f"{devices}-days, efficiency")
-    below.set_ylim(0, 1.2 * max(point.num_devices * max(point.days, point.high_days) for point in points))
-    below.set_xlabel(f"{devices}s" + (f" ({note})" if note else ""))
-    _set_ticks(above, below, counts)
+    below.set_ylabel("scaling efficiency")
+    below.set_ylim(0, 1.15 * max(1.0, *(value for of in efficiency for value in of)))
+    below.set_xlabel(f"{devices}s, below them {devices}-days" + (f" ({note})" if note else ""))
+    texts = [f"{each.num_devices:,}\n{figure(each.days * each.num_devices)}" for each in points]
+    _set_ticks(above, below, {counts[place]: texts[place] for place in labelled})
     drawing.suptitle(title, fontsize=11)
     try:
         drawing.savefig(path, dpi=150)
@@ -68,47 +68,56 @@ def draw_days(
         raise InputError(f"the picture {path} cannot be written: {error.strerror or error}") from error
 
 
+def _apart(counts: Sequence[int]) -> list[int]:
+    """Returns the places of counts whose labels have room beside each other on a logarithmic axis, the ends' always."""
+    room = math.log(counts[-1] / counts[0]) / _MOST_LABELS
+    chosen = [0]
+    for place in range(1, len(counts) - 1):
+        if min(math.log(counts[place] / counts[chosen[-1]]), math.log(counts[-1] / counts[place])) >= room:
+            chosen.append(place)
+    return [*chosen, len(counts) - 1] if len(counts) > 1 else chosen
+
+
 def _draw_curve(
     axes: "Axes",
-    points: Sequence[Days],
-    weight: Callable[[Days], float],
+    counts: Sequence[int],
+    values: Sequence[tuple[float, ...]],
+    labelled: Sequence[int],
     text_of: Callable[[float], str],
     *,
+    above: bool,
     line: str,
     band: str,
 ) -> None:
-    """Days times `weight` against devices, with the interval; each value beside its mark, as text."""
-    counts = [point.num_devices for point in points]
-    middle, low, high = (
-        [weight(point) * days for point, days in zip(points, values, strict=True)]
-        for values in zip(*((point.days, point.low_days, point.high_days) for point in points), strict=True)
-    )
-    axes.fill_between(counts, low, high, color=_BAND, lw=0, label=band)
+    """Draws values (middle, one end of the interval, the other one) against devices, with labels beside the band.
+
+    They stand above the band of days, to the right since it falls, and below that of efficiency.
+    """
+    middle, *ends = zip(*values, strict=True)
+    axes.fill_between(counts, *ends, color=_BAND, lw=0, label=band)
     axes.plot(counts, middle, "o-", color=_LINE, lw=1.8, ms=5, label=line)
-    for count, days in zip(counts, middle, strict=True):
-        axes.annotate(
-            text_of(days), (count, days), xytext=(0, 8), textcoords="offset points", ha="center", fontsize=8,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
-        )  # fmt: skip
+    for place in labelled:
+        at = (counts[place], max(values[place]) if above else min(values[place]))
+        shift, ha, va = ((0, 4), "left", "bottom") if above else ((0, -4), "center", "top")
+        axes.annotate(text_of(middle[place]), at, xytext=shift, textcoords="offset points", ha=ha, va=va, fontsize=8)
     axes.grid(True, which="both", color="#e4e4e4", lw=0.6)
     axes.set_axisbelow(True)
-    axes.margins(x=0.06, y=0.12)
+    axes.margins(x=0.08, y=0.12)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 
 
-def _set_ticks(above: "Axes", below: "Axes", counts: Sequence[int]) -> None:
-    """Scales and ticks: a tick for each count of devices, plain figures throughout."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+def _set_ticks(above: "Axes", below: "Axes", ticks: Mapping[int, str]) -> None:
+    """Sets scales and ticks: those of devices as given, plain figures for days, percents for efficiency."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
 
-    plain = FuncFormatter(lambda value, _: f"{value:,.10g}")
     for axes in (above, below):
         axes.set_xscale("log")
     above.set_yscale("log")
     above.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     above.yaxis.set_minor_locator(NullLocator())
-    for axes in (above, below):
-        axes.yaxis.set_major_formatter(plain)
+    above.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    below.yaxis.set_major_formatter(PercentFormatter(1.0))
     below.xaxis.set_major_locator(NullLocator())
-    below.set_xticks(counts, [f"{count:,}" for count in counts])
+    below.set_xticks(list(ticks), list(ticks.values()))
     below.xaxis.set_minor_locator(NullLocator())

@@ -12,6 +12,7 @@ from typing import Any
 from platform.common.errors import InputError
 from platform.finals.result import Result
 from platform.reports.pictures import draw
+from platform.reports.saving import FORMATS
 from platform.reports.table import to_rows, write_csv
 from platform.study.journal import JOURNAL
 from platform.study.parquet import PARQUET, write_parquet
@@ -67,9 +68,9 @@ def read_layout(path: Path) -> LayoutFile:
         raise InputError(f"the layout file {path} is not valid: {error}") from error
 
 
-def write_results(folder: Path, result: Result) -> list[Path]:
-    """Write the table and the winners into the study's folder, in place of what an earlier session left; the paths,
-    those of traces besides.
+def write_results(folder: Path, result: Result, pictures_as: str = FORMATS[0]) -> list[Path]:
+    """Writes the table, the winners and the pictures into the study's folder, in place of what an earlier session left;
+    returns the paths, those of traces besides.
 
     Raises:
         InputError: a file cannot be written.
@@ -83,7 +84,7 @@ def write_results(folder: Path, result: Result) -> list[Path]:
     write_parquet(parquet, history.measurements)
     pictures: list[Path] = []
     for number, each in enumerate(result.of_study):
-        pictures += draw(each, header.cluster, folder, _suffix(number, each.recipe))
+        pictures += draw(each, header.cluster, folder, _suffix(number, each.recipe), pictures_as)
     traces = [folder / profile.trace for profile in history.profiles if profile.trace]
     return [table, parquet, *_write_winners(folder, result), *pictures, *traces]
 

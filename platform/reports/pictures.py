@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from platform.common.text import figure, plural
 from platform.finals.result import RecipeResult
+from platform.reports.saving import FORMATS
 from platform.study.replace import replacing
 from trainers import engines
 from trainers.values.cluster import Cluster
@@ -37,17 +38,20 @@ _MOST_NEVER_RUN = 3
 _EDGE_IN, _HEAD_IN = 0.1, 0.8
 """Inches left free at the sides of a picture, and those at its top for its title and the two smaller lines below."""
 _MOST_NAMED = 500
-"""Dots up to which each has its micro-batch beside it; of more nobody could read them."""
+"""Dots up to which micro-batches stand beside them; of more nobody could read them."""
+_LABEL = (0.022, 0.022)
+"""Room of a dot's label, as shares of the axes."""
 
 
-def draw(result: RecipeResult, cluster: Cluster, folder: Path, suffix: str = "") -> list[Path]:
-    """Both pictures of one recipe's measurements as PNG in `folder`; their paths. None where nothing was tried.
+def draw(result: RecipeResult, cluster: Cluster, folder: Path, suffix: str = "", form: str = FORMATS[0]) -> list[Path]:
+    """Draws both pictures of one recipe's measurements into `folder`, in the format `form`, and returns their paths;
+    none where nothing was tried.
 
     Raises:
         InputError: a file cannot be written.
     """
     points = [point.representative for point in result.points]
-    paths = [folder / f"{name}{suffix}.png" for name in (SPEED_MEMORY, HEAT_MAP)]
+    paths = [folder / f"{name}{suffix}.{form}" for name in (SPEED_MEMORY, HEAT_MAP)]
     if all(each.outcome is Outcome.SKIPPED for each in points):
         for path in paths:
             path.unlink(missing_ok=True)
@@ -82,7 +86,7 @@ def draw(result: RecipeResult, cluster: Cluster, folder: Path, suffix: str = "")
             picture.supxlabel(notes, x=left, ha="left", fontsize=8, color=_FAINT)
         drawn(axes)
         with replacing(path) as part:
-            picture.savefig(part, format="png")
+            picture.savefig(part, format=form)
     return paths
 
 
@@ -130,11 +134,6 @@ def _speed_memory(axes: "Axes", points: Sequence[Measurement], best: Measurement
         axes.plot(*_places(ladder), color=_GRID, lw=1, zorder=1)
     for (marker, color), dots in alike.items():
         axes.plot(*_places(dots), marker, color=color, ms=6, mec="white", mew=0.6, zorder=3)
-    for each in ran if len(ran) <= _MOST_NAMED else ():
-        at = (each.peak_allocated_gib or 0.0, _speed(each))
-        axes.annotate(
-            str(each.batch.micro_batch), at, xytext=(5, -3), textcoords="offset points", fontsize=7, color=_FAINT
-        )
     crashed = [each for each in points if each.outcome is Outcome.OOM]
     for each in crashed:
         held = each.allocated_gib if each.allocated_gib is not None else each.reserved_gib
@@ -145,6 +144,7 @@ def _speed_memory(axes: "Axes", points: Sequence[Measurement], best: Measurement
     axes.axvline(limit, color=COLORS[Outcome.OOM], lw=1, ls="--", zorder=0)
     axes.set_xlim(left=0)
     axes.set_ylim(0, 1.15 * max((_speed(each) for each in ran), default=1.0))
+    _name_dots(axes, ran if len(ran) <= _MOST_NAMED else (), best)
     ringed = f"\nringed: the winner, {best.layout.label}, micro-batch {best.batch.micro_batch}" if best else ""
     axes.set_xlabel(f"GiB allocated at most, on the fullest device; dashed: the limit, {figure(limit)} GiB{ringed}")
     axes.set_ylabel("tokens/s, all devices; small figures: micro-batch")
@@ -163,6 +163,21 @@ def _speed_memory(axes: "Axes", points: Sequence[Measurement], best: Measurement
         ],
         loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False, labelcolor=_INK,
     )  # fmt: skip
+
+
+def _name_dots(axes: "Axes", dots: Sequence[Measurement], best: Measurement | None) -> None:
+    """Writes each dot's micro-batch beside it, the winner's outside of its ring; none over another one's."""
+    width, height = axes.get_xlim()[1], axes.get_ylim()[1]
+    named: list[tuple[float, float]] = []
+    for each in sorted(dots, key=lambda dot: dot is not best):
+        at = (each.peak_allocated_gib or 0.0, _speed(each))
+        if any(abs(at[0] - x) < _LABEL[0] * width and abs(at[1] - y) < _LABEL[1] * height for x, y in named):
+            continue
+        named.append(at)
+        axes.annotate(
+            str(each.batch.micro_batch), at, xytext=(9 if each is best else 5, -3), textcoords="offset points",
+            fontsize=7, color=_FAINT,
+        )  # fmt: skip
 
 
 def _places(measurements: Sequence[Measurement]) -> tuple[list[float], list[float]]:
@@ -198,7 +213,8 @@ def _heat_map(axes: "Axes", cells: Sequence[Measurement], rows: Sequence[Layout]
                 Rectangle((x - 0.49, y - 0.48), 0.98, 0.96, fill=False, hatch=hatch, ec=(1, 1, 1, 0.35), lw=0)
             )
         speed = "" if not _speed(each) else figure(_speed(each)) + ("~" if each.step_time_derived else "")
-        word = {Outcome.OK: "", Outcome.OOM: "OOM"}.get(each.outcome, each.outcome.value)
+        speed = f"({speed})" if each.outcome is Outcome.SLOW and speed else speed
+        word = {Outcome.OK: "", Outcome.SLOW: "", Outcome.OOM: "OOM"}.get(each.outcome, each.outcome.value)
         light = share > 0.9 if timed else bool(hatch)
         axes.text(
             x, y, f"{speed}\n{word}".strip(), ha="center", va="center", fontsize=7.5, linespacing=0.95,
@@ -220,7 +236,8 @@ def _heat_map(axes: "Axes", cells: Sequence[Measurement], rows: Sequence[Layout]
 def _heat_map_notes(cells: Sequence[Measurement], points: Sequence[Measurement]) -> Iterator[str]:
     """What stands below a heat map of `cells`: its signs, and how many layouts of `points` it leaves out."""
     derived = "; ~ derived" if any(each.step_time_derived for each in cells) else ""
-    yield f"framed: the winner; hatched: crashed; blank: not tried{derived}"
+    slow = "; (in brackets): slow, stopped early" if any(each.outcome is Outcome.SLOW for each in cells) else ""
+    yield f"framed: the winner; hatched: crashed; blank: not tried{slow}{derived}"
     ran = {each.layout.id for each in points if each.outcome is not Outcome.SKIPPED}
     missing = {each.layout.id for each in points} - {each.layout.id for each in cells}
     if slower := missing & ran:

@@ -18,6 +18,7 @@ from platform.finals.coverage import Coverage
 from platform.finals.result import Result
 from platform.reports.days_picture import Days, draw_days
 from platform.reports.json_report import as_json, finite, measurement_json
+from platform.reports.saving import FORMATS
 from platform.reports.summary import cost_of, days_of, nearest
 from platform.study.replace import replacing
 from trainers.values.measurement import Measurement
@@ -197,8 +198,8 @@ def to_object(shown: Sequence[Row], results: Iterable[Result]) -> dict[str, Any]
     )
 
 
-def write_files(folder: Path, shown: Sequence[Row], device: str) -> list[Path]:
-    """Writes the rows as CSV and, for each recipe that has a winner, as a picture; the paths.
+def write_files(folder: Path, shown: Sequence[Row], device: str, form: str = FORMATS[0]) -> list[Path]:
+    """Writes the rows as CSV and, for each recipe that has a winner, as a picture (`form`); returns the paths.
 
     Raises:
         InputError: a file cannot be written.
@@ -209,7 +210,7 @@ def write_files(folder: Path, shown: Sequence[Row], device: str) -> list[Path]:
         writer.writerow(_CSV)
         writer.writerows(_csv(row) for row in shown)
     for number, group in enumerate(_groups(shown)):
-        picture = folder / (f"{_STEM}-{group[0].recipe.id}.png" if number else f"{_STEM}.png")
+        picture = folder / (f"{_STEM}-{group[0].recipe.id}.{form}" if number else f"{_STEM}.{form}")
         points = [_point(row, row.best) for row in group if row.best is not None and row.days and row.best.step_time_s]
         if not points:
             picture.unlink(missing_ok=True)
@@ -260,13 +261,15 @@ def _groups(shown: Sequence[Row]) -> list[list[Row]]:
     return list(groups.values())
 
 
-def show(folder: Path | None, results: Sequence[Result], *, as_object: bool, width: int) -> None:
+def show(
+    folder: Path | None, results: Sequence[Result], *, as_object: bool, width: int, form: str = FORMATS[0]
+) -> None:
     """Writes the files of the studies' comparison into `folder` (None: nowhere) and prints it: tables and paths, or the
     JSON object alone.
     """
     shown = rows(results)
     device = results[0].header.cluster.device_word
-    files = write_files(folder, shown, device) if folder else []
+    files = write_files(folder, shown, device, form) if folder else []
     if as_object:
         print(json.dumps(to_object(shown, results), allow_nan=False))
         return

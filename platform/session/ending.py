@@ -11,6 +11,7 @@ from platform.common.text import duration
 from platform.finals.result import Result
 from platform.mirror.mirror import Mirror
 from platform.reports.files import write_results
+from platform.reports.saving import FORMATS
 from platform.reports.show import show
 from platform.study.copies import Copy
 from platform.study.folder import default_folder
@@ -80,11 +81,11 @@ class Ending:
         return True
 
 
-def written(folder: Path, result: Result) -> list[Path]:
-    """Writes the files of the result, as far as they can be written; their paths."""
+def written(folder: Path, result: Result, pictures_as: str = FORMATS[0]) -> list[Path]:
+    """Writes the files of the result, as far as they can be written, and returns their paths."""
     try:
         refuse_links(folder)
-        return write_results(folder, result)
+        return write_results(folder, result, pictures_as)
     except InputError as error:  # a folder that may only be read, or a full disk: the result is shown all the same
         say(f"{one_line(error)}; the result is shown without files")
         return []

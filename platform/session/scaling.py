@@ -14,6 +14,7 @@ from platform.common.signals import INTERRUPTED, interruptible
 from platform.common.text import plural
 from platform.finals.result import Result
 from platform.probing import store
+from platform.reports.saving import FORMATS
 from platform.reports.scaling import show
 from platform.reports.show import table_width
 from platform.session import ending, session
@@ -84,7 +85,7 @@ def search(options: SearchOptions) -> int:
     return code
 
 
-def report(studies: Path, name: str, *, as_object: bool, trusted: bool = False) -> int:
+def report(studies: Path, name: str, *, as_object: bool, trusted: bool = False, form: str = FORMATS[0]) -> int:
     """Compares what the journals of `name` have so far; returns 0 where some number of devices has a winner, else 1; 4
     where on some number it is not resolved which layout is the fastest.
 
@@ -104,7 +105,7 @@ def report(studies: Path, name: str, *, as_object: bool, trusted: bool = False) 
         say(not_written(owner))
     else:
         refuse_links(folder)
-    show(None if owner else folder, results, as_object=as_object, width=table_width())
+    show(None if owner else folder, results, as_object=as_object, width=table_width(), form=form)
     say(f"To see it again: {ending.how_to('python -m platform.report', studies / name)}")
     code = 1
     for result in results:

@@ -1,6 +1,5 @@
 """The disk under the journal fills up: a real one, of some MiB."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 
 from platform.common.errors import ClusterError
 from platform.study.study import Study
-from tests.disks import small_disk
+from tests.disks import fill, small_disk
 from tests.samples import header
 from tests.search.backend import CLUSTER, OTHER, RECIPE, WHOLE, Backend, Clock, Make, outcomes
 from tests.search.conftest import backend, clock, make
@@ -35,17 +34,6 @@ def study(disk: Path) -> Iterator[Study]:
         yield made
 
 
-def _fill(disk: Path) -> Path:
-    """A file that leaves nothing."""
-    filler = disk / "filler"
-    with filler.open("wb") as file:
-        try:
-            while True:
-                os.write(file.fileno(), b"x" * 4096)
-        except OSError:
-            return filler
-
-
 @pytest.mark.parametrize("size_mib", [1])
 def test_a_full_disk_ends_the_search_with_a_sentence_and_room_lets_it_go_on(
     disk: Path, study: Study, backend: Backend, make: Make
@@ -53,7 +41,7 @@ def test_a_full_disk_ends_the_search_with_a_sentence_and_room_lets_it_go_on(
     loop = make()
     backend.step(loop)
     before = outcomes(study)
-    filler = _fill(disk)
+    filler = fill(disk)
     with pytest.raises(ClusterError, match=r"No space left on device.*make room, then go on with --resume made-up"):
         for _ in range(50):  # the last page of the file has some lines' room
             backend.step(loop)
@@ -81,7 +69,7 @@ def test_a_search_whose_disk_fills_up_says_so_and_resumes(disk: Path, tmp_path: 
     journal = disk / "full" / "journal.jsonl"
     with Session(tmp_path / "one", journal, str(space), "--name", "full", *where) as session:
         session.wait_for("a measurement", lambda lines: [line for line in lines if isinstance(line, Measured)])
-        filler = _fill(disk)
+        filler = fill(disk)
         ended = session.end()
     assert ended.code == 3, ended.err
     assert "No space left on device" in ended.err and "make room" in ended.err and "Traceback" not in ended.err

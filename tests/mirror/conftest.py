@@ -5,9 +5,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +12,7 @@ import pytest
 
 from platform.mirror.runs import Runs
 from platform.mirror.uri import default_uri
+from tests.mirror.server import start_server
 from tests.samples import header
 
 Serve = Callable[[], subprocess.Popen[bytes]]
@@ -58,36 +56,10 @@ def serve(tmp_path: Path, store: Path, closed_port: int) -> Iterator[Serve]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> subprocess.Popen[bytes]:
-        database = tmp_path / "server.db"
-        if not database.exists():
-            shutil.copy(store, database)
-        command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{database}"]
-        command += [
-            "--artifacts-destination",
-            str(tmp_path / "artifacts"),
-            "--port",
-            str(closed_port),
-            "--workers",
-            "1",
-        ]
-        with (tmp_path / "server.log").open("ab") as log:
-            # The server's job runners are processes of their own that take seconds to start; tracking needs none.
-            environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-            process = subprocess.Popen(
-                command, cwd=tmp_path, env=environment, stdout=log, stderr=log, start_new_session=True
-            )
-        started.append(process)
-        # Not /health, which answers before the server has opened its store: seconds of the first real request.
-        asked = f"http://127.0.0.1:{closed_port}/api/2.0/mlflow/experiments/get-by-name?experiment_name=Default"
-        until = time.monotonic() + 600
-        while time.monotonic() < until:
-            try:
-                with urllib.request.urlopen(asked, timeout=60):
-                    return process
-            except OSError:
-                assert process.poll() is None, (tmp_path / "server.log").read_text()
-                time.sleep(0.2)
-        raise AssertionError((tmp_path / "server.log").read_text())
+        if not (tmp_path / "server.db").exists():
+            shutil.copy(store, tmp_path / "server.db")
+        started.append(start_server(tmp_path, closed_port))
+        return started[-1]
 
     yield start
     for process in started:

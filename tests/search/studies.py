@@ -66,20 +66,29 @@ def shows_a_result(out: str) -> bool:
 
 def nothing_twice(run: Run) -> None:
     """No measurement is there twice, and no rung that was finished began again."""
-    ids = [line.measurement.id for line in run.lines() if isinstance(line, Measured)]
-    assert len(ids) == len(set(ids))
-    keys = {each.trial_id: each.key for each in run.history.trials}
-    done: set[tuple[str, int, int]] = set()
-    repeats: dict[str, int] = {
-        line.measurement.trial_id: line.measurement.repeat for line in run.lines() if isinstance(line, Measured)
-    }
-    for line in run.lines():
-        if isinstance(line, RungStart):
-            rung = (keys[line.trial_id], line.batch.micro_batch, repeats.get(line.trial_id, 0))
-            assert rung not in done, f"{rung} was finished and began again"
-        elif isinstance(line, Measured) and line.measurement.trial_id in keys:
-            each = line.measurement
-            done.add((keys[each.trial_id], each.batch.micro_batch, each.repeat))
+    assert run_twice(run.lines()) == []
+
+
+def run_twice(lines: Sequence[Line]) -> list[str]:
+    """Returns a sentence for each measurement that is there twice and each finished rung that began again."""
+    found: list[str] = []
+    ids, done = set[str](), set[tuple[str, int, int]]()
+    trials: dict[str, TrialStart] = {}
+    for line in lines:
+        if isinstance(line, TrialStart):
+            trials[line.trial_id] = line
+        elif isinstance(line, RungStart):
+            trial = trials[line.trial_id]
+            if (trial.key, line.batch.micro_batch, trial.repeat) in done:
+                found.append(f"{trial.trial_id} runs {trial.layout.label} at {line.batch.micro_batch} once more")
+        elif isinstance(line, Measured):
+            each, trial = line.measurement, trials.get(line.measurement.trial_id)
+            if each.id in ids:
+                found.append(f"{each.id} was recorded twice")
+            ids.add(each.id)
+            if trial is not None:
+                done.add((trial.key, each.batch.micro_batch, each.repeat))
+    return found
 
 
 def all_ran(lines: Sequence[Line], micro_batches: Sequence[int], *, num_layouts: int) -> None:

@@ -49,6 +49,13 @@ def test_a_page_of_one_study_stands_beside_its_table(studies: Path, capsys: pyte
     assert str(path) in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("form", "begins"), [("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_pictures_in_another_format(studies: Path, form: str, begins: bytes):
+    assert run(studies, "one", "--pictures", form) == 0
+    for name in ("heat-map", "speed-memory"):
+        assert (studies / "one" / f"{name}.{form}").read_bytes().startswith(begins)
+
+
 def test_winners_and_measurements_are_compared(studies: Path, capsys: pytest.CaptureFixture[str]):
     assert run(studies, "--compare", "one", f"two:{SECOND.id[:8]}") == 0
     shown = capsys.readouterr().out.splitlines()

@@ -49,7 +49,7 @@ def test_every_point_is_drawn_as_what_became_of_it(tmp_path: Path, drawn: list[F
     memory, heat = (figure.axes[0] for figure in drawn)
     words = sorted(text.get_text() for text in heat.texts)
     assert words == [
-        "16,500\nslow",
+        "(16,500)",
         "30,000",
         "33,000",
         "36,000\nthrash",

@@ -1,0 +1,195 @@
+"""Random faults over resumed searches on CPU workers, and what of them was lost, run twice or left behind. Run
+
+python -m benchmarks.soak --minutes 60 [--seed 0] [--faults "worker killed,disk full"]
+
+A study is a search of four layouts at two micro-batches. Its sessions meet faults at random moments, until one of them
+ends the session; the next one resumes it, until one comes to its end. After six faults a study is left alone. Faults
+come in a random order, each once before any comes again. Wanted are zeros: exit code 0, else 1.
+A full disk needs root, who mounts a small one; the clock jumps for Python in the search's processes alone
+(`benchmarks/soak/clock.py`).
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import search_spaces
+from benchmarks.soak.clock import Clock
+from benchmarks.soak.faults import FAULTS, Deck, Scene, Server
+from benchmarks.soak.tally import Tally
+from tests.disks import small_disk
+from tests.faults import leaks
+from tests.search.session import Ended, write_space
+from tests.search.studies import FOUND, SLOW, num_rungs, start
+from trainers.values.journal import Line, Measured
+
+_FAULTS_A_STUDY = 6
+_ALONE = 3
+"""Sessions without a fault after which a study must have come to its end."""
+_DISK_MIB = 256
+_DRIVER_KILLED = -9
+_ENDS = frozenset({*FOUND, 3})
+"""Exit codes of a session whose driver was not killed: a result, or a cluster's fault."""
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class Study:
+    """A study of the soak, with what was seen of it so far."""
+
+    name: str
+    folder: Path
+    until_s: float
+    """No fault is begun after that time of the monotonic clock."""
+    lines: Sequence[Line] = ()
+    seen: set[str] = dataclasses.field(default_factory=set[str])
+    """Measurements that the journal ever held, by their ids."""
+    held: set[leaks.Held] = dataclasses.field(default_factory=set[leaks.Held])
+    hurt: int = 0
+    """Faults that it met."""
+    alone: int = 0
+    """Sessions since the last one with a fault."""
+
+    @property
+    def journal(self) -> Path:
+        """Its journal."""
+        return self.folder / "studies" / self.name / "journal.jsonl"
+
+    def look(self, lines: Sequence[Line]) -> None:
+        """Notes what the journal holds now."""
+        self.lines = lines
+        self.seen |= {line.measurement.id for line in lines if isinstance(line, Measured)}
+
+
+class Soak:
+    """A soak that runs; `tally` is what it found."""
+
+    def __init__(self, folder: Path, rng: random.Random, names: Sequence[str]) -> None:
+        """Starts MLflow in `folder`, where all of the soak's files are, and makes the clock."""
+        self.tally = Tally()
+        self._folder, self._rng = folder, rng
+        try:
+            self._clock = Clock(folder)
+        except OSError as error:
+            print(f"without jumps of the clock: {error}")
+            self._clock = None
+        self._may_mount = os.geteuid() == 0
+        if not self._may_mount:
+            print("without full disks: only root mounts a small one")
+        can = {"clock jumps": self._clock is not None, "disk full": self._may_mount}
+        self._deck = Deck([name for name in names if can.get(name, True)], rng)
+        self.server = Server(folder)
+
+    def run(self, until_s: float) -> None:
+        """Hurts study after study until that time of the monotonic clock."""
+        while time.monotonic() < until_s:
+            self._study(f"soak{self.tally.studies}", until_s)
+
+    def _study(self, name: str, until_s: float) -> None:
+        folder = self._folder / name
+        temporary = folder / "tmp"
+        temporary.mkdir(parents=True)
+        axes = {"engine": ("ddp",), "bucket_mib": (0, 8), "checkpointing": ("none", "full")}
+        space = write_space(folder / "space.py", axes=axes, repeats=1, hang_floor_s=15.0, **SLOW)
+        argv = (str(space), "--name", name, "--searcher", self._rng.choice(("sweep", "guided")))
+        study = Study(name=name, folder=folder, until_s=until_s)
+        with small_disk(folder / "studies", _DISK_MIB) if self._may_mount else contextlib.nullcontext():
+            while study.alone < _ALONE:
+                ended = self._session(study, ("--resume", name) if study.journal.exists() else argv)
+                if ended is not None and ended.code in FOUND:
+                    break
+            else:
+                self.tally.odd.append(f"{name} came to no end in {_ALONE} sessions without a fault")
+            planned = search_spaces.load(str(space)).candidates(2)[0]
+            self.tally.take_journal(name, study.lines, study.seen, planned)
+            self.tally.take_remains(name, study.held, study.journal.parent, temporary)
+
+    def _session(self, study: "Study", argv: Sequence[str]) -> Ended | None:
+        """Runs a session and hurts it; returns how it ended, None where it left processes behind."""
+        environment = {"TMPDIR": str(study.folder / "tmp"), "MLFLOW_TRACKING_URI": self.server.uri}
+        environment |= self._clock.environment if self._clock else {}
+        number, began_s = self.tally.sessions, time.monotonic()
+        self.tally.sessions += 1
+        ended = None
+        with (
+            start(study.folder, study.name, number, *argv, environment=environment) as session,
+            leaks.of(session) as accounts,
+        ):
+            scene = Scene(session, study.folder / "studies", self.server, self._clock, self._rng)
+            met = self._hurt(scene, study)
+            where = f"{study.name}, session {number} ({', '.join(met) or 'no fault'})"
+            study.look(session.lines())
+            try:
+                ended = session.end()
+            except AssertionError as error:
+                self.tally.left.append(f"{where}: {error}")
+            scene.mend()
+            study.look(session.lines())
+        study.held |= {each for of_trial in accounts.held.values() for each in of_trial}
+        study.hurt, study.alone = study.hurt + len(met), 0 if met else study.alone + 1
+        self.tally.left += [f"{where}: {each}" for each in accounts.left]
+        self.tally.faults.update(met)
+        code = "none" if ended is None else ended.code
+        print(f"{where}: exit code {code} after {time.monotonic() - began_s:.0f} s", flush=True)
+        if ended is not None:
+            self._judge(where, ended, met)
+        return ended
+
+    def _hurt(self, scene: Scene, study: "Study") -> list[str]:
+        """Hurts the session while it runs, at random moments of its rungs, or at first of Ray's start; the faults."""
+        met: list[str] = []
+        while study.hurt + len(met) < _FAULTS_A_STUDY and scene.runs and time.monotonic() < study.until_s:
+            before = num_rungs(scene.session.lines())
+            if not met and self._rng.random() < 0.2:
+                scene.let_pass(self._rng.uniform(0, 15))
+            elif scene.wait_until(lambda before=before: num_rungs(scene.session.lines()) > before, 600):
+                scene.let_pass(self._rng.uniform(0, 6))
+            if scene.runs:
+                fault = self._deck.draw()
+                if FAULTS[fault](scene):
+                    met.append(fault)
+        return met
+
+    def _judge(self, where: str, ended: Ended, met: Sequence[str]) -> None:
+        wanted = {*_ENDS, _DRIVER_KILLED} if "driver killed" in met else _ENDS
+        if ended.code not in wanted:
+            self.tally.odd.append(f"{where}: exit code {ended.code}: {' | '.join(ended.err.splitlines()[-3:])}")
+        if "Traceback" in ended.err:
+            self.tally.odd.append(f"{where}: a traceback: {ended.err}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Soaks for the time asked, prints the tally; the exit code is 1 unless all of it is zero."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=60.0, help="after which no further fault is begun")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--faults", default=",".join(FAULTS), help="of these alone, by their names, with commas")
+    options = parser.parse_args(argv)
+    names = options.faults.split(",")
+    if unknown := [name for name in names if name not in FAULTS]:
+        parser.error(f"--faults knows {', '.join(FAULTS)}; got {unknown[0]!r}")
+    folder = Path(tempfile.mkdtemp(prefix="soak-"))
+    began_s = time.monotonic()
+    soak = Soak(folder, random.Random(options.seed), names)
+    try:
+        soak.run(began_s + 60 * options.minutes)
+    finally:
+        soak.server.end()
+        minutes = (time.monotonic() - began_s) / 60
+        print(f"{minutes:.1f} minutes, seed {options.seed}, {os.cpu_count()} cores\n{soak.tally}")
+    if soak.tally.is_clean:
+        shutil.rmtree(folder)
+    else:
+        print(f"logs and journals are kept in {folder}")
+    return 0 if soak.tally.is_clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

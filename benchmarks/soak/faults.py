@@ -1,0 +1,211 @@
+"""The faults of a soak: each takes a search that runs, hurts it for real, and returns whether it found its victim."""
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from benchmarks.soak.clock import Clock
+from tests.disks import fill
+from tests.mirror.server import start_server
+from tests.search.session import Session
+
+_PAUSE_S = (5.0, 20.0)
+"""How long a process that goes on is stopped."""
+_VICTIM_S = 60.0
+"""How long a fault waits for its victim to start."""
+_JUMPS_S = (86400, 3600, -3600, -86400)
+
+
+class Server:
+    """An MLflow server that is killed, started again and stopped for a while."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            self._port = found.getsockname()[1]
+        self.process = start_server(folder, self._port)
+
+    @property
+    def uri(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self._port}"
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends it to all of the server's processes."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def ensure(self) -> None:
+        """Starts it again where it was killed."""
+        if self.process.poll() is not None:
+            self.process = start_server(self._folder, self._port)
+
+    def end(self) -> None:
+        """Kills it."""
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+
+
+class Scene:
+    """A session of a search with all that its faults act on."""
+
+    def __init__(self, session: Session, disk: Path, server: Server, clock: Clock | None, rng: random.Random) -> None:
+        self.session, self.disk, self.server, self.clock, self.rng = session, disk, server, clock, rng
+        self._filler: Path | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether the session has not ended."""
+        return self.session.process.poll() is None
+
+    def let_pass(self, seconds: float) -> None:
+        """Waits so long, or until the session ends."""
+        self.wait_until(lambda: False, seconds)
+
+    def wait_until(self, found: Callable[[], object], within_s: float) -> bool:
+        """Waits until `found` gives something; False where the time or the session ends before."""
+        until_s = time.monotonic() + within_s
+        while self.runs and time.monotonic() < until_s:
+            if found():
+                return True
+            time.sleep(0.05)
+        return False
+
+    def victims(self, *names: str) -> Sequence[psutil.Process]:
+        """Returns the session's processes whose name or title has one of these, once there are any."""
+        found: list[psutil.Process] = []
+
+        def look() -> bool:
+            for each in self.session.family():
+                with contextlib.suppress(psutil.Error, IndexError):
+                    if each.name() in names or any(name in each.cmdline()[0] for name in names):
+                        found.append(each)
+            return bool(found)
+
+        self.wait_until(look, _VICTIM_S)
+        return found
+
+    def pause(self) -> None:
+        """Lets a random time pass in which the victim is stopped."""
+        time.sleep(self.rng.uniform(*_PAUSE_S))
+
+    def fill_disk(self) -> None:
+        """Leaves no room on the studies' disk."""
+        self._filler = fill(self.disk)
+
+    def mend(self) -> None:
+        """Takes back what outlives a session: the full disk, the clock, the server."""
+        if self._filler is not None:
+            self._filler.unlink()
+        if self.clock is not None:
+            self.clock.jump(0)
+        self.server.signal(signal.SIGCONT)
+        self.server.ensure()
+
+
+Fault = Callable[[Scene], bool]
+
+
+def _kill(*names: str) -> Fault:
+    def fault(scene: Scene) -> bool:
+        found = scene.victims(*names)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if found:
+                scene.rng.choice(found).kill()
+                return True
+        return False
+
+    return fault
+
+
+def _stop(*names: str, goes_on: bool) -> Fault:
+    def fault(scene: Scene) -> bool:
+        found = scene.victims(*names)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if found:
+                victim = scene.rng.choice(found)
+                victim.suspend()
+                if goes_on:
+                    scene.pause()
+                    victim.resume()
+                return True
+        return False
+
+    return fault
+
+
+def _kill_driver(scene: Scene) -> bool:
+    scene.session.kill()
+    return True
+
+
+def _stop_driver(scene: Scene) -> bool:
+    scene.session.process.send_signal(signal.SIGSTOP)
+    scene.pause()
+    scene.session.process.send_signal(signal.SIGCONT)
+    return True
+
+
+def _fill_disk(scene: Scene) -> bool:
+    scene.fill_disk()
+    return True
+
+
+def _jump_clock(scene: Scene) -> bool:
+    if scene.clock is not None:
+        scene.clock.jump(scene.rng.choice(_JUMPS_S))
+    return scene.clock is not None
+
+
+def _kill_mlflow(scene: Scene) -> bool:
+    scene.server.end()
+    return True
+
+
+def _stop_mlflow(scene: Scene) -> bool:
+    scene.server.signal(signal.SIGSTOP)
+    scene.pause()
+    scene.server.signal(signal.SIGCONT)
+    return True
+
+
+WORKER, RECORDER, TUNE = "RayTrainWorker", "Recorder", "ImplicitFunc"
+FAULTS: Mapping[str, Fault] = {
+    "worker killed": _kill(WORKER),
+    "worker stopped": _stop(WORKER, goes_on=False),
+    "worker paused": _stop(WORKER, goes_on=True),
+    "driver killed": _kill_driver,
+    "driver paused": _stop_driver,
+    "raylet killed": _kill("raylet"),
+    "raylet stopped": _stop("raylet", goes_on=False),
+    "head killed": _kill("gcs_server"),
+    "recorder killed": _kill(RECORDER),
+    "Tune's process killed": _kill(TUNE),
+    "Tune's process paused": _stop(TUNE, goes_on=True),
+    "disk full": _fill_disk,
+    "clock jumps": _jump_clock,
+    "MLflow killed": _kill_mlflow,
+    "MLflow paused": _stop_mlflow,
+}
+
+
+class Deck:
+    """Faults in a random order without end, each once before any comes again."""
+
+    def __init__(self, names: Sequence[str], rng: random.Random) -> None:
+        self._names, self._rng = tuple(names), rng
+        self._left: list[str] = []
+
+    def draw(self) -> str:
+        """Returns the next one's name."""
+        if not self._left:
+            self._left = self._rng.sample(self._names, len(self._names))
+        return self._left.pop()

@@ -1,0 +1,82 @@
+"""What a study of a soak lost, ran twice and left behind."""
+
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from benchmarks.soak.faults import FAULTS
+from platform.cluster.leftovers import NOTE, SCRATCH
+from search_spaces.candidate import Candidate
+from tests.faults.leaks import Held
+from tests.search.studies import run_twice
+from trainers.values.journal import Line, Measured, RungStart
+
+
+@dataclasses.dataclass(slots=True)
+class Tally:
+    """Counts over all studies; each of the lists holds a sentence for each case, and is empty where all went well."""
+
+    faults: Counter[str] = dataclasses.field(default_factory=Counter[str])
+    studies: int = 0
+    sessions: int = 0
+    measurements: int = 0
+    lost: list[str] = dataclasses.field(default_factory=list[str])
+    twice: list[str] = dataclasses.field(default_factory=list[str])
+    left: list[str] = dataclasses.field(default_factory=list[str])
+    odd: list[str] = dataclasses.field(default_factory=list[str])
+    """Sessions that ended with a traceback or another exit code than they should, studies that came to no end."""
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was lost, run twice or left behind, and each session ended as it should."""
+        return not (self.lost or self.twice or self.left or self.odd)
+
+    def __str__(self) -> str:
+        hurt = ", ".join(f"{name} {self.faults[name]}" for name in FAULTS if self.faults[name]) or "none"
+        return "\n".join(
+            (
+                f"{self.studies} studies in {self.sessions} sessions, {self.measurements} measurements",
+                f"faults: {hurt} ({self.faults.total()} in all)",
+                f"measurements lost: {len(self.lost)}",
+                f"measurements run twice: {len(self.twice)}",
+                f"left behind: {len(self.left)}",
+                f"odd ends: {len(self.odd)}",
+                *(self.lost + self.twice + self.left + self.odd),
+            )
+        )
+
+    def take_journal(self, name: str, lines: Sequence[Line], seen: set[str], planned: Iterable[Candidate]) -> None:
+        """Counts what the journal of a study that is over says; `seen` are measurements that it once held."""
+        measured = [line.measurement for line in lines if isinstance(line, Measured)]
+        self.studies += 1
+        self.measurements += len(measured)
+        self.lost += [f"{name}: {each} was in the journal and is gone" for each in seen - {m.id for m in measured}]
+        tried = {(each.recipe.id, each.layout.id) for each in measured}
+        never = [each for each in planned if (each.recipe.id, each.layout.id) not in tried]
+        self.lost += [f"{name}: {each.layout.label} was never measured" for each in never]
+        self.lost += [f"{name}: {each}" for each in unrecorded(lines)]
+        self.twice += [f"{name}: {each}" for each in run_twice(lines)]
+
+    def take_remains(self, name: str, held: Iterable[Held], study: Path, temporary: Path) -> None:
+        """Counts what a study that is over left: what its trials held, its note, files half written, folders."""
+        self.left += [f"{name}: {each.kind} {each.id}" for each in held if each.is_left(())]
+        files = [study / NOTE, *study.glob(".*.part"), *temporary.glob(f"{SCRATCH}*")]
+        self.left += [f"{name}: {path}" for path in files if path.exists()]
+
+
+def unrecorded(lines: Sequence[Line]) -> list[str]:
+    """Returns a sentence for each rung that its trial went on from though the journal lacks its measurement."""
+    rungs: dict[str, list[int]] = {}
+    for line in lines:
+        if isinstance(line, RungStart):
+            rungs.setdefault(line.trial_id, []).append(line.batch.micro_batch)
+    measured = [line.measurement for line in lines if isinstance(line, Measured)]
+    kept = {(each.trial_id, each.batch.micro_batch) for each in measured}
+    return [
+        f"{trial_id} went on from micro-batch {finished}, of which nothing was recorded"
+        for trial_id, climbed in rungs.items()
+        for finished, _ in itertools.pairwise(climbed)
+        if (trial_id, finished) not in kept
+    ]

@@ -1,0 +1,21 @@
+"""The formats that pictures are written in."""
+
+from pathlib import Path
+
+from platform.common.errors import InputError
+
+FORMATS = ("png", "pdf", "svg")
+"""The first is the one of a search's own pictures."""
+PICTURES_HELP = "the pictures' format: png, pdf or svg (default: png)"
+
+
+def format_of(path: Path, option: str) -> str:
+    """Returns the format that the file's name ends in.
+
+    Raises:
+        InputError: it is none that is drawn.
+    """
+    suffix = path.suffix.lower().removeprefix(".")
+    if suffix not in FORMATS:
+        raise InputError(f"{option} wants a name that ends in .{', .'.join(FORMATS)}, got {path}")
+    return suffix
