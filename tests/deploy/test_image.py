@@ -15,15 +15,23 @@ from pathlib import Path
 
 import pytest
 
+from platform.study.journal import Tail
 from tests import needs
-from tests.search.session import ROOT, write_space
+from tests.search.session import ROOT
+from trainers.values.journal import Resume
 
 pytestmark = [pytest.mark.search, pytest.mark.heavy, pytest.mark.timeout(7200)]
 RELEASE = "bookworm"
 PACKAGES = "ca-certificates,python3,python3-dev,python3-venv"
 """What the real base has too: Python 3.11 with its headers, and certificates."""
 CERTIFICATES = "etc/ssl/certs/ca-certificates.crt"
-OPTIONS = ["--name=tiny", "--auto-resume", "--repeats=0", "--steps=3"]
+OPTIONS = ["--shm-size=4g", "--network=none"]
+"""Shared memory for Ray's objects, in place of Docker's `--ipc=host`; and no network, since a search needs none."""
+ALONE = """
+umount /sys/fs/cgroup/unified 2>/dev/null  # crun refuses a machine that has both versions of control groups mounted
+exec "$@"
+"""
+SEARCH = ["bloom7b", "--name=bloom7b", "--auto-resume", "--max-trials=1", "--repeats=0"]
 
 
 def _pip_settings() -> dict[str, str]:
@@ -45,12 +53,16 @@ class Built:
         return json.loads(done)["OCIv1"]["config"]["Entrypoint"]
 
     def run(self, command: Sequence[str], *volumes: str) -> subprocess.CompletedProcess[str]:
-        """Runs a command in a new container of it."""
-        container = _checked([*self.buildah, "from", self.name]).strip()
+        """Runs a command in a new container of it, with processes, mounts and a network of its own, as Docker does."""
+        container = _checked([*self.buildah, "from", *OPTIONS, self.name]).strip()
         try:
-            mounts = [f"--volume={each}" for each in volumes]
+            mounts: list[str] = []
+            for each in volumes:  # buildah would put an empty folder in place of a volume that the image declares
+                _checked([*self.buildah, "config", f"--volume={each.split(':')[1]}-", container])
+                mounts.append(f"--volume={each}")
+            inside = [*self.buildah, "run", "--isolation=oci", *mounts, container, "--", *command]
             return subprocess.run(
-                [*self.buildah, "run", "--isolation=chroot", *mounts, container, "--", *command],
+                ["unshare", "--mount", "bash", "-c", ALONE, "bash", *inside],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -70,7 +82,7 @@ def _checked(command: Sequence[str]) -> str:
 @pytest.fixture(scope="module")
 def image() -> Iterator[Built]:
     """The image on the stand-in; base, store and containers are gone afterwards."""
-    buildah, debootstrap = needs.tools(["buildah", "debootstrap"], "buildah debootstrap")
+    buildah, debootstrap, _ = needs.tools(["buildah", "debootstrap", "crun"], "buildah debootstrap crun")
     needs.root("changing the root folder, by which debootstrap installs packages")
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="image", dir="/var/tmp")))
@@ -106,6 +118,11 @@ def test_the_image_s_command_is_the_search(image: Built) -> None:
     assert done.stdout.startswith("usage: python -m platform.search")
 
 
+def test_kuberay_finds_what_it_starts_and_probes_a_pod_with(image: Built) -> None:
+    done = image.run(["bash", "-lc", "command -v ray python wget"])
+    assert done.stdout.split() == ["/opt/venv/bin/ray", "/opt/venv/bin/python", "/usr/bin/wget"], done.stderr
+
+
 def test_no_cuda_lies_beside_torch_s_own(image: Built) -> None:
     done = image.run(["find", "/", "-xdev", "-name", "libcud*", "-not", "-path", "/opt/venv/*"])
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
@@ -114,15 +131,14 @@ def test_no_cuda_lies_beside_torch_s_own(image: Built) -> None:
 def test_a_search_writes_its_study_on_the_mounted_folder_and_the_same_command_goes_on(
     image: Built, tmp_path: Path
 ) -> None:
-    studies, spaces = tmp_path / "studies", tmp_path / "spaces"
-    studies.mkdir()
-    spaces.mkdir()
-    write_space(spaces / "tiny.py", micro_batches=(1,))
-    command = [*image.entrypoint(), "/spaces/tiny.py", *OPTIONS]
-    volumes = (f"{studies}:/studies", f"{spaces}:/spaces:ro")
-    first = image.run(command, *volumes)
-    assert first.returncode == 0 and "Fastest" in first.stdout, first.stdout + first.stderr
-    assert json.loads((studies / "tiny" / "layout.json").read_text())
-    assert (studies / "mlflow.db").exists()
-    second = image.run(command, *volumes)
-    assert second.returncode == 0 and "Kept 1 measurement" in second.stderr, second.stdout + second.stderr
+    command, journal = [*image.entrypoint(), *SEARCH], tmp_path / "bloom7b" / "journal.jsonl"
+    first = image.run(command, f"{tmp_path}:/studies")
+    assert first.returncode == 0 and "Fastest of 1 of 8 layouts tried for miniature" in first.stdout, first.stderr
+    before = Tail(journal).read()
+    assert json.loads((tmp_path / "bloom7b" / "layout.json").read_text())
+    assert (tmp_path / "mlflow.db").exists()
+    second = image.run(command, f"{tmp_path}:/studies")
+    assert second.returncode == 0 and "Fastest of 2 of 8 layouts tried" in second.stdout, second.stderr
+    after = Tail(journal).read()
+    assert list(after[: len(before)]) == list(before)
+    assert [each for each in after[len(before) :] if isinstance(each, Resume)]

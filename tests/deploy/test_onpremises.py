@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from platform.study.journal import Tail
 from tests import needs
 from tests.deploy.machines import Machine, machines
 from tests.search.session import ROOT, write_space
+from trainers.values.journal import Peak
 
 pytestmark = [pytest.mark.search, pytest.mark.heavy]
 FILE = ROOT / "deploy" / "onpremises" / "cluster.yaml"
@@ -75,7 +77,7 @@ class Cluster:
         self._machine, self._checkout = machine, folder / "checkout"
         shutil.copytree(ROOT, self._checkout, ignore=shutil.ignore_patterns(".*", "docs", "benchmarks", "studies"))
         shutil.copy(ROOT / ".gitignore", self._checkout)
-        write_space(self._checkout / "tiny.py", micro_batches=(1,))
+        write_space(self._checkout / "tiny.py", micro_batches=(1,), num_workers=4)  # more than fit on one host
         config = yaml.safe_load(FILE.read_text())
         config["provider"] |= {"head_ip": HEAD, "worker_ips": [OTHER]}
         config["auth"] = {"ssh_user": "root", "ssh_private_key": str(folder / "key")}
@@ -149,7 +151,8 @@ def test_from_ray_up_to_ray_down(both: tuple[Machine, ...], folder: Path, outsid
     cluster.ray("rsync-down", file, "/root/layout-search/studies/", f"{folder}/brought/")
     assert (folder / "brought" / "one" / "layout.json").exists()
     cluster.ray("rsync-down", file, "/root/studies/", f"{folder}/brought/")
-    assert (folder / "brought" / "two" / "journal.jsonl").exists()
+    for study in ("one", "two"):
+        assert _workers_hosts(folder / "brought" / study / "journal.jsonl") == {HEAD, OTHER}
 
     cluster.ray("down", "--yes", file)
     until_s = time.monotonic() + 300  # other hosts end their Ray a minute after they have lost the head
@@ -157,3 +160,8 @@ def test_from_ray_up_to_ray_down(both: tuple[Machine, ...], folder: Path, outsid
         assert time.monotonic() < until_s, left
         time.sleep(0.5)
     assert outside.poll() is None, "a process outside was ended"
+
+
+def _workers_hosts(journal: Path) -> set[str]:
+    """Returns the addresses of the hosts on which a study's workers ran."""
+    return {node for line in Tail(journal).read() if isinstance(line, Peak) for node in line.nodes}

@@ -15,8 +15,10 @@ import psutil
 from tests.search.session import lives
 
 _MOUNT = Path("/sys/fs/cgroup")
-REFUSED = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)
-"""What a kernel says that has no control groups, or none for this user to write; all else is a fault."""
+REFUSED = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EOPNOTSUPP)
+"""What a kernel says that has no control groups, or none for this user to write; all else is a fault. The last two are
+for a container that sees its own group of version 2 as the root: groups below one with processes are refused.
+"""
 _ROOM_MIB = 256
 """More than steps of a tiny model take and give back: version 1 refuses a limit below what is in use just then."""
 _LONGEST_S = 300.0
@@ -32,7 +34,7 @@ class MemoryGroup:
     """A group of this test's own; use it with `with`, in which `exists` says whether this machine allows one."""
 
     def __init__(self, name: str) -> None:
-        first = (_MOUNT / "memory").is_dir()
+        self._first = first = (_MOUNT / "memory").is_dir()
         self.path = (_MOUNT / "memory" if first else _MOUNT) / name
         self._limit = "memory.limit_in_bytes" if first else "memory.max"
         self._events = "memory.oom_control" if first else "memory.events"
@@ -42,6 +44,8 @@ class MemoryGroup:
 
     def __enter__(self) -> "MemoryGroup":
         try:
+            if not self._first:
+                (_MOUNT / "cgroup.subtree_control").write_text("+memory")
             self.path.mkdir()
             self.exists = (self.path / self._limit).exists()
             (self.path / self._swap).write_text("0")

@@ -57,7 +57,7 @@ def on_a_fifth_of_a_core(host: Host) -> Generator[None]:
     # In slices of 20 ms, shorter than what a probe times once: a fifth of a long one is none where it begins.
     limits = {"cpu.cfs_period_us": "20000", "cpu.cfs_quota_us": "4000"} if first else {"cpu.max": "4000 20000"}
     try:
-        if not first:  # version 2, written by its documentation: it has not run on such a machine
+        if not first:
             (mount / "cgroup.subtree_control").write_text("+cpu")
         group.mkdir()
         for name, limit in limits.items():
@@ -67,6 +67,8 @@ def on_a_fifth_of_a_core(host: Host) -> Generator[None]:
     except OSError as error:
         if error.errno not in REFUSED:
             raise
+        with contextlib.suppress(OSError):
+            group.rmdir()
         needs.refused("control groups of processors", str(error))
     try:
         yield
