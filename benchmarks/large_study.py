@@ -35,6 +35,7 @@ from platform.loop import tune
 from platform.loop.loop import Loop
 from platform.search import parse
 from platform.session import session
+from platform.subject.planned import planned
 from platform.subject.request import read_request
 from platform.subject.subject import Subject, subject_of
 from trainers.values.batch import BatchPoint
@@ -144,7 +145,10 @@ def write_study(studies: Path, size: int) -> None:
             options=to_json(on.request.options), searcher="guided", at=now(),
         )
     ]  # fmt: skip
-    lines += [Measured(measurement=each, at=now()) for each in on.plan.skipped]
+    lines += [
+        dataclasses.replace(planned(on.plan), at=now()),
+        *(Measured(measurement=each, at=now()) for each in on.plan.skipped),
+    ]
     left = size
     for number, candidate in enumerate(on.plan.candidates, start=1):
         trial_id, key = f"t{number:04d}", f"{candidate.recipe.id}-{candidate.layout.id}"

@@ -5,7 +5,8 @@
         --data tokens --steps 5000
 
 CHANGES are axes with values, as `--set` of a search takes them, to the first study or layout file. Each strategy has a
-learning rate of its own, searched by short trainings. The same command goes on where it was ended.
+learning rate of its own: the one that it states, else the best of some short trainings. The same
+command goes on where it was ended.
 Exit codes: 0 compared, 2 bad input, 3 the cluster is at fault, 130 interrupted.
 """
 
@@ -36,8 +37,9 @@ def parser() -> argparse.ArgumentParser:
     add("--data", metavar="PATH", help="token files that platform.prepare made (default: the recipe's data)")
     add("--seeds", type=_count, default=1, metavar="K", help="trainings of each strategy (default: %(default)s);"
         " intervals take 2 at the least")  # fmt: skip
-    add("--rates", type=_whole, default=5, metavar="N", help="learning rates tried for each recipe by short"
-        " trainings at most; 0 takes the first's by the square root of the batch (default: %(default)s)")  # fmt: skip
+    add("--rates", type=_whole, default=5, metavar="N", help="learning rates tried at most, by short"
+        " trainings, for each recipe that states none; 0 takes the first's by the square root of the batch (default:"
+        " %(default)s)")  # fmt: skip
     add("--val-tokens", type=_count, metavar="N", help="tokens at the end of the data that are held out (default:"
         " 5 %%, at most a million)")  # fmt: skip
     add("--out", metavar="FOLDER", help="the comparison's folder (default: `convergence` beside the first layout)")

@@ -1,7 +1,8 @@
 """`python -m platform.search SPACE`: measures which layout trains the space's model fastest here.
 
-Exit codes: 0 found, 1 nothing fits, 2 bad input, 3 the cluster is at fault, 4 not resolved (the machine was disturbed
-and no winner is named; --resume runs the contenders again), 130 interrupted and resumable.
+Exit codes: 0 found, 1 nothing fits (or --safe refuses the winner), 2 bad input, 3 the cluster is at fault, 4 not
+resolved (the machine was disturbed and no winner is named; --resume runs the contenders again), 130 interrupted and
+resumable.
 """
 
 import argparse
@@ -27,8 +28,9 @@ def parser() -> argparse.ArgumentParser:
     made = Parser(
         prog="python -m platform.search",
         description="Measures which training layout of a model is fastest on this cluster.",
-        epilog="Exit codes: 0 found, 1 nothing fits, 2 bad input, 3 the cluster is at fault, 4 not resolved which"
-        " layout is the fastest, 130 interrupted. Example: python -m platform.search bloom7b --set seq_len=1024",
+        epilog="Exit codes: 0 found, 1 nothing fits or --safe refuses the winner, 2 bad input, 3 the cluster is at"
+        " fault, 4 not resolved which layout is the fastest, 130 interrupted. Example:"
+        " python -m platform.search bloom7b --set seq_len=1024",
     )
     _add_subject(made.add_argument_group("what is searched").add_argument)
     _add_trials(made.add_argument_group("trials").add_argument)
@@ -72,6 +74,8 @@ def _add_trials(add: Callable[..., argparse.Action]) -> None:
     add("--all", action="store_true", help=every)
     profiled = "profile the winner at the end: tell where its step goes, and keep a trace"
     add("--profile", action="store_true", help=profiled)
+    safe = "train the winner for 50 steps at the end, with a held-out loss and a checkpoint: memory must not grow"
+    add("--safe", action="store_true", help=safe)
     add("--max-trials", type=_count, metavar="N", help="search with at most N trials; the final runs come after")
     add("--time-budget", "--time-budget-s", dest="time_budget_s", type=duration, metavar="T", help="stop after"
         " T seconds, or as in 10m or 2h")  # fmt: skip

@@ -1,4 +1,4 @@
-"""The learning rate of each strategy: tried by a small Tune search of short trainings, or by a rule.
+"""The learning rate of each strategy: as stated, else tried by a small Tune search of short trainings, or by a rule.
 
 The rule: the first strategy's rate, times the square root of the ratio of global batches (arXiv 2205.10287). The search
 tries it with its third and its triple, and goes on past the best while that stands at the edge.
@@ -77,7 +77,9 @@ class Rates:
         self._known: dict[str, dict[str, Any]] = json.loads(path.read_bytes()) if path.exists() else {}
 
     def known(self, strategy: Strategy) -> Rate | None:
-        """What was decided for strategies with this one's mathematics."""
+        """The strategy's own rate, else what was decided for strategies with its mathematics."""
+        if strategy.has_own_rate:
+            return Rate(value=strategy.recipe.learning_rate, source="as stated")
         found = self._known.get(strategy.mathematics.id)
         return None if found is None else Rate(**found)
 

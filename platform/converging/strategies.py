@@ -28,6 +28,8 @@ class Strategy:
     recipe: Recipe
     layout: Layout
     batch: BatchPoint
+    has_own_rate: bool = False
+    """Whether its learning rate is stated: it stands among the changes, or the file's is not the first's."""
 
     @property
     def folder(self) -> str:
@@ -36,7 +38,7 @@ class Strategy:
 
     @property
     def mathematics(self) -> Recipe:
-        """The recipe without what the comparison changes by itself: strategies that agree in it share a rate."""
+        """The recipe without what the comparison sets by itself: strategies that agree in it share a rate."""
         return dataclasses.replace(self.recipe, learning_rate=1.0, seed=0)
 
 
@@ -53,7 +55,7 @@ def read_strategies(options: ConvergeOptions) -> list[Strategy]:
                 raise InputError(f"{text} changes the first study or layout file, and none stands before it: name one")
             strategies.append(_changed(strategies[0], text))
         else:
-            strategies.append(_of_target(read_target(text, options.studies, None), text))
+            strategies.append(_of_target(read_target(text, options.studies, None), text, strategies[:1]))
     names = [each.folder for each in strategies]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise InputError(f"two strategies are called {twice}: give each once, or rename a file")
@@ -78,11 +80,12 @@ def folder_of(options: ConvergeOptions) -> Path:
     return read_target(options.targets[0], options.studies, None).folder.with_name("convergence")
 
 
-def _of_target(target: Target, text: str) -> Strategy:
+def _of_target(target: Target, text: str, first: Sequence[Strategy]) -> Strategy:
     if target.recipe is None:
         raise InputError(f"{text} holds a layout without a recipe: give the layout.json of a search, or a study")
     batch = target.batch or BatchPoint.of(target.recipe, target.layout, 1)
-    return Strategy(name=target.name, recipe=target.recipe, layout=target.layout, batch=batch)
+    own = any(target.recipe.learning_rate != each.recipe.learning_rate for each in first)
+    return Strategy(name=target.name, recipe=target.recipe, layout=target.layout, batch=batch, has_own_rate=own)
 
 
 def _changed(first: Strategy, text: str) -> Strategy:
@@ -91,7 +94,7 @@ def _changed(first: Strategy, text: str) -> Strategy:
     What the change makes impossible falls back to the default: an engine's own options and degrees are not another's.
     """
     changes = [part.strip() for part in text.split(",")]
-    named = {part.partition("=")[0] for part in changes}
+    named = {part.partition("=")[0].strip() for part in changes}
     declared = axes_of(Layout)
     own = {name: getattr(first.layout, name) for name in declared}
     free = {name: value for name, value in own.items() if name not in AXES}
@@ -99,7 +102,8 @@ def _changed(first: Strategy, text: str) -> Strategy:
     why = ""
     for axes in (own, free, {**kernels, "engine": own["engine"]}):
         try:
-            return _in_space(first, text, changes, {k: v for k, v in axes.items() if k not in named or k == "engine"})
+            made = _in_space(first, text, changes, {k: v for k, v in axes.items() if k not in named or k == "engine"})
+            return dataclasses.replace(made, has_own_rate="learning_rate" in named)
         except ValueError as error:
             why = why or str(error)
     raise InputError(f"{text} cannot run beside {first.name}: {why}")

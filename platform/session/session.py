@@ -30,9 +30,13 @@ from platform.subject.options import SearchOptions
 from platform.subject.planning import Plan
 from platform.subject.request import Request
 from platform.subject.subject import Subject, subject_of
+from platform.training import safety
 from search_spaces.space import Space
 from trainers.values.journal import Resume
 from trainers.values.measurement import Outcome
+
+_UNSAFE = 1
+"""Exit code where `--safe` refuses the winner: that of nothing that fits."""
 
 
 def search(options: SearchOptions, *, place: Place | None = None, place_s: float = 0.0, shown: bool = True) -> int:
@@ -50,7 +54,8 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
     uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(options.studies))
     with opened(options) as opening, opening.copying():
         study, request, options = opening.study, opening.request, opening.options
-        if study and place is None and not opening.left and (why := finished.why_over(study, request)):
+        is_over = study is not None and place is None and not opening.left and not options.safe
+        if study and is_over and (why := finished.why_over(study, request)):
             return _show_finished(opening, study, uri, why, shown=shown)
         if study:
             searchers.preload(request.searcher)
@@ -78,10 +83,14 @@ def search(options: SearchOptions, *, place: Place | None = None, place_s: float
                 mirror=mirror,
                 result=end,
             ).run()
+            why_unsafe = safety.why_unsafe(place, study.path) if options.safe and not code else ""
         leftovers.forget(study.path)
         end.show()
         if fault:
             raise ClusterError(fault)
+        if why_unsafe:
+            say(f"The winner is not safe to train: {why_unsafe}")
+            return _UNSAFE
         return code
 
 

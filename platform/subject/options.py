@@ -68,6 +68,8 @@ class SearchOptions:
     time_budget_s: float | None = None
     gpu_s: float | None = None
     profile: bool = False
+    safe: bool = False
+    """Whether the winner is trained for some steps at the end, as `platform.train` begins."""
     address: str | None = None
     wait_for_gpus: float
     """Seconds."""

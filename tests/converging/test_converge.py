@@ -3,21 +3,24 @@
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import mlflow
+import numpy as np
 import pytest
 from PIL import Image
 
+from platform.converging.curves import read_curves
 from tests import needs
 from tests.mirror.browser import page
-from tests.mirror.pages import WIDTH, charts, curves, opened, served
+from tests.mirror.pages import CURVES, WIDTH, charts, curves, opened, served
 from tests.training.environment import ENVIRONMENT
 from tests.training.layout_file import write_layout
-from tests.training.values import DDP, FSDP, RECIPE
+from tests.training.values import DDP, FSDP, MODEL, RECIPE
 from trainers.values.batch import BatchPoint
 
 pytestmark = [pytest.mark.ray, pytest.mark.mirror]
@@ -78,15 +81,42 @@ def test_two_engines_with_a_rate_that_was_tried(tmp_path: Path):
 
 
 @pytest.mark.heavy
+def test_four_engines_learn_the_same_within_the_noise_of_seeds(tmp_path: Path):
+    folder = Path(os.environ.get("CONVERGENCE_FOLDER", tmp_path))
+    model = dataclasses.replace(MODEL, num_layers=2, hidden_size=64)
+    recipe = dataclasses.replace(RECIPE, model=model, seq_len=64, global_batch=16, learning_rate=3e-3)
+    target = write_layout(folder / "ddp.json", DDP, recipe=recipe, batch=BatchPoint(micro_batch=8, grad_accum=1))
+    others = ["engine=fsdp,zero_stage=3", "engine=deepspeed,zero_stage=1", "engine=deepspeed,zero_stage=3"]
+    steps, seeds = 300, 3
+    given = [str(target), *others, "--steps", str(steps), "--seeds", str(seeds), "--rates", "0", "--json"]
+    done = converge(folder, *given)
+    assert done.returncode == 0, done.stderr[-3000:]
+    print(*json.loads(done.stdout)["answer"], sep="\n")
+    parts = [re.sub(r"[^A-Za-z0-9=._-]+", "_", name) for name in ("ddp", *others)]
+    read = [[read_curves(folder / "compared" / name / f"seed-{seed}") for seed in range(seeds)] for name in parts]
+    losses = np.array([[each.losses for each in of] for of in read])  # engine, seed, step
+    held_out = np.array([[each.val_losses[-1] for each in of] for of in read])
+    noise, apart = losses.std(axis=1, ddof=1).mean(axis=0), np.abs(losses - losses[0]).max(axis=1)
+    print("engine | largest difference from DDP over 300 steps | mean | last | held-out loss, mean and deviation")
+    for name, of_steps, of in zip(parts, apart, held_out, strict=True):
+        figures = (of_steps.max(), of_steps.mean(), of_steps[-1], of.mean(), of.std(ddof=1))
+        print(name, *(f"{figure:.3g}" for figure in figures), sep=" | ")
+    print(f"noise of seeds: {noise.min():.3g} to {noise.max():.3g}, mean {noise.mean():.3g}")
+    assert losses.shape == (4, seeds, steps) and losses[:, :, -20:].mean() < 0.7 * losses[:, :, 0].mean()
+    # In each step the engines with one seed are far closer than trainings with other seeds.
+    assert (apart < 0.1 * noise.mean()).all()
+
+
+@pytest.mark.heavy
 def test_four_strategies_in_one_figure(tmp_path: Path):
     program = needs.browser()
     folder = Path(os.environ.get("CONVERGENCE_FOLDER", tmp_path))
     recipe = dataclasses.replace(RECIPE, global_batch=16)
-    batch = BatchPoint(micro_batch=1, grad_accum=8)
+    batch = BatchPoint(micro_batch=8, grad_accum=1)
     target = write_layout(folder / "fsdp.json", FSDP, recipe=recipe, batch=batch)
-    others = ["engine=deepspeed,zero_stage=2", "engine=ddp,optimizer=adafactor", "grad_accum=256"]
+    others = ["engine=deepspeed,zero_stage=2", "engine=ddp,optimizer=adafactor", "micro_batch=1,grad_accum=256"]
     done = converge(
-        folder, str(target), *others, "--steps", "960", "--seeds", "2", "--rates", "4", "--val-tokens", "640", "--json"
+        folder, str(target), *others, "--steps", "960", "--seeds", "2", "--rates", "3", "--val-tokens", "640", "--json"
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)
@@ -98,13 +128,14 @@ def test_four_strategies_in_one_figure(tmp_path: Path):
     fsdp, deepspeed = (found["strategies"][name]["seeds"]["0"]["loss_at_equal_tokens"] for name in ("fsdp", others[0]))
     assert abs(fsdp - deepspeed) < max(0.01, 3 * found["strategies"]["fsdp"]["spread"])
     words = "\n".join(found["answer"])
-    assert "grad_accum=256:" in words and "times" in words and "95 % intervals over 2 seeds" in words
+    assert f"{others[-1]}:" in words and "times" in words and "95 % intervals over 2 seeds" in words
     with (
         served("MLflow:" + done.stderr.split("MLflow:")[-1].rstrip(), folder) as addresses,
         page(program, folder / "profile", width=WIDTH, height=1050) as shown,
     ):
         opened(shown, addresses["losses"])
         charts(shown, 4)
-        # Both losses against tokens and hours: in each a curve a strategy, seeds grouped.
-        assert [len(each) for each in curves(shown)] == [4 * 3] * 4  # of each the mean and both edges of its band
+        # Both losses against tokens and hours: in each a curve a strategy, seeds grouped, with both edges of its band.
+        shown.wait_for(f"({CURVES}).every(each => each.length == {4 * 3})")
+        assert len(curves(shown)) == 4
         shown.picture(folder / "view.png")

@@ -7,6 +7,7 @@ import pytest
 
 import platform.converge as converge  # pyright takes `from platform import` for the standard module
 from platform.common.errors import InputError
+from platform.converging.rates import Rate, Rates
 from platform.converging.strategies import Strategy, read_strategies
 from tests.training.layout_file import write_layout
 from tests.training.values import DDP, FSDP, MODEL, RECIPE
@@ -43,6 +44,19 @@ def test_a_change_keeps_the_rest_of_the_first(tmp_path: Path, ddp: str):
     plain, changed = strategies(tmp_path, ddp, "compression=powersgd_2")
     assert changed.layout == plain.layout and changed.batch == plain.batch
     assert changed.recipe == dataclasses.replace(plain.recipe, compression="powersgd_2")
+
+
+def test_a_strategy_that_states_a_learning_rate_takes_it(tmp_path: Path, ddp: str):
+    high = dataclasses.replace(RECIPE, learning_rate=0.5)
+    other = str(write_layout(tmp_path / "high.json", DDP, recipe=high))
+    stated = ["optimizer=adafactor,learning_rate=3e-4", "grad_accum=256, learning_rate = 1e-2", other]
+    plain, by_rule, *own = strategies(tmp_path, ddp, "grad_accum=256", *stated)
+    rates = Rates(tmp_path / "rates.json")
+    assert rates.known(plain) is None and rates.known(by_rule) is None
+    # The rule would have multiplied the second's rate. A file's is stated where it differs.
+    found = [rates.known(each) for each in own]
+    assert found == [Rate(value=value, source="as stated") for value in (3e-4, 1e-2, 0.5)]
+    assert strategies(tmp_path, ddp, str(write_layout(tmp_path / "same.json", FSDP)))[1].has_own_rate is False
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,11 @@ def rows(shown: Page) -> list[str]:
     )
 
 
+CURVES = """[...document.querySelectorAll('.js-plotly-plot')].map(
+    plot => plot.data.filter(e => e.x?.length > 1).map(e => Array.from(e.y)))"""
+"""What `curves` asks the page, which draws one after the other: a test may wait for all of them."""
+
+
 def charts(shown: Page, count: int) -> list[str]:
     """Titles of the charts, once as many are drawn."""
     drawn = "[...document.querySelectorAll('.js-plotly-plot')].filter(e => e.data?.length)"
@@ -101,10 +106,7 @@ def charts(shown: Page, count: int) -> list[str]:
 
 def curves(shown: Page) -> list[list[list[float]]]:
     """What line charts draw: for each chart the values of each curve."""
-    return shown.ask(
-        """[...document.querySelectorAll('.js-plotly-plot')].map(
-        plot => plot.data.filter(e => e.x?.length > 1).map(e => Array.from(e.y)))"""
-    )
+    return shown.ask(CURVES)
 
 
 def main() -> None:

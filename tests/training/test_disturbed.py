@@ -89,12 +89,18 @@ def test_twenty_random_kills_of_workers_leave_the_undisturbed_losses(folder: Pat
 
 
 def _kill_at_random(folder: Path, process: "subprocess.Popen[bytes]", over: threading.Event, kills: list[int]) -> None:
-    """Kills a worker twenty times, each some random time after its attempt's workers were ready."""
+    """Kills a worker twenty times: once a checkpoint has passed the next of twenty random steps, or just after.
+
+    Where one checkpoint passes two of them, the next attempt dies in its first steps. The last fifth is undisturbed.
+    """
     draw, reader = random.Random(0), Reader(folder / "training.jsonl")
+    part = STEPS // 25
+    wanted, reached, has_begun = [number * part + draw.randrange(part) for number in range(20)], 0, False
     while len(kills) < 20 and not over.wait(0.05):
-        # One in four is killed with its first steps, the others some time after their first checkpoint.
-        awaited = Begun if len(kills) % 4 == 0 else Saved
-        if not any(isinstance(each, awaited) for each in reader.read()) or over.wait(draw.random()):
+        for each in reader.read():
+            has_begun |= isinstance(each, Begun)
+            reached = max(reached, each.step) if isinstance(each, Saved) else reached
+        if not has_begun or reached < wanted[len(kills)] or over.wait(draw.random() / 5):
             continue
         workers: list[psutil.Process] = []
         for each in psutil.Process(process.pid).children(recursive=True):
@@ -106,6 +112,7 @@ def _kill_at_random(folder: Path, process: "subprocess.Popen[bytes]", over: thre
             with contextlib.suppress(psutil.Error):  # it may have ended with a rank that was killed before
                 chosen.kill()
                 kills.append(chosen.pid)
+                has_begun = False
 
 
 def test_two_then_four_then_one_worker(folder: Path, whole: list[float]):

@@ -1,0 +1,82 @@
+"""Whether a search's winner can be trained: a held-out loss, a checkpoint and 50 steps without growth of memory."""
+
+import math
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from platform.cluster.nodes import Place
+from platform.common.errors import ClusterError, InputError
+from platform.common.say import say
+from platform.common.text import duration, figure
+from platform.training.options import TrainOptions
+from platform.training.promise import memory_growth
+from platform.training.run import Session, check_layouts
+from platform.training.session import opened
+from platform.training.target import read_target
+from trainers.values.training import Record, Saved, Steps, Validated
+
+_STEPS = 51
+"""Optimizer steps: memory is compared over 50."""
+
+
+def why_unsafe(place: Place, study: Path) -> str:
+    """Trains the study's winner for some steps; why it cannot be trained for long, "" where nothing speaks against it.
+
+    What was seen is said. The training leaves nothing: its folder in the study's is removed.
+    """
+    out = study / "safe"
+    shutil.rmtree(out, ignore_errors=True)  # what a killed driver left
+    try:
+        return _tried(place, study, out)
+    except (ClusterError, InputError) as error:
+        return str(error)
+    finally:
+        shutil.rmtree(out, ignore_errors=True)
+
+
+def _tried(place: Place, study: Path, out: Path) -> str:
+    target = read_target(str(study), study.parent, None)
+    if target.recipe is None:
+        return f"study {study.name} has no recipe"
+    tokens = _STEPS * target.recipe.tokens_per_step
+    if target.tokens_per_s:
+        takes = duration(tokens / target.tokens_per_s)
+        say(f"--safe: {_STEPS} steps of the winner, about {takes}, with held-out losses and checkpoints.")
+    options = TrainOptions(
+        target=str(study), studies=study.parent, tokens=tokens, out=out, val_every=tokens, keep=1, checkpoint_s=1e9
+    )
+    with opened(options) as training:
+        check_layouts(training.plan, place.cluster)
+        if Session(training.folder, training.plan, place, training.settings).run():
+            return "it was interrupted"
+        records = training.folder.so_far()
+    why = why_not(records, memory_counts=place.has_gpus)
+    if not why:
+        say(_seen(records, memory_counts=place.has_gpus))
+    return why
+
+
+def why_not(records: Sequence[Record], *, memory_counts: bool) -> str:
+    """What these records of a training's first steps say against training on; "" for nothing."""
+    validated = [each for each in records if isinstance(each, Validated)]
+    losses = [loss for each in records if isinstance(each, Steps) for loss in each.losses]
+    if not all(map(math.isfinite, (*losses, *(each.loss for each in validated)))):
+        return "a loss is not a number"
+    if not validated:
+        return "no held-out loss was taken"
+    if not any(isinstance(each, Saved) for each in records):
+        return "no checkpoint could be written"
+    return memory_growth(records) if memory_counts else ""
+
+
+def _seen(records: Sequence[Record], *, memory_counts: bool) -> str:
+    steps = [each for each in records if isinstance(each, Steps)]
+    saved = [each for each in records if isinstance(each, Saved)]
+    loss = next(each.loss for each in reversed(records) if isinstance(each, Validated))
+    memory = "without growth of memory" if memory_counts else "(the memory of CPU workers is not judged)"
+    return (
+        f"The winner is safe to train: {steps[-1].last_step} steps {memory}, held-out loss {figure(loss)}, a"
+        f" checkpoint of {figure(saved[-1].gib)} GiB that stops the steps for"
+        f" {figure(max(each.stall_s for each in saved))} s."
+    )
