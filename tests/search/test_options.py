@@ -62,12 +62,6 @@ def test_every_option_and_argument_has_help(command: tuple[argparse.ArgumentPars
     assert [name for name, text in helps(parser).items() if len(text) < 10 or text.endswith(("else)", "("))] == []
 
 
-def test_every_option_is_documented(command: tuple[argparse.ArgumentParser, set[str]]) -> None:
-    _, frozen = command
-    text = (ROOT / "docs" / "search.md").read_text()
-    assert [name for name in sorted(frozen) if not re.search(rf"`{name}[ `]", text)] == []
-
-
 def test_the_figures_that_the_page_tells_are_those_of_the_search() -> None:
     gpu, gate, small = TIMINGS["cuda"], GATES["cuda"], GATES["cpu"]
     shape, *others = (" x ".join(map(str, each)) for each in matmul_peak._SHAPES["cuda"])
