@@ -27,6 +27,11 @@ TIMINGS = {
 }
 GATES = {"cuda": GateSize(), "cpu": GateSize(steps=5, sequences=8)}
 """On CPUs twenty steps of 32 sequences take longer than a whole search of a miniature."""
+GATE_TOKENS = 32_768
+"""Tokens of a gate's step, down to `FEWEST_SEQUENCES`: as many as the 32 sequences of length 1,024 with which
+`benchmarks.gate_faults` saw each of its faults on a GPU. Longer sequences need fewer of them."""
+FEWEST_SEQUENCES = 8
+"""And two for each device, so that gradients are accumulated."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,13 +84,15 @@ class Subject:
     def rules(self) -> Rules:
         """What a winner goes through after the search."""
         size, devices = GATES[self.cluster.device_kind], self.cluster.num_devices
+        longest = max(each.seq_len for each in self.recipes)
+        sequences = min(size.sequences, max(GATE_TOKENS // longest, FEWEST_SEQUENCES, 2 * devices))
         every = self.request.every_point
         return Rules(
             repeats=self.space.repeats if self.request.repeats is None else self.request.repeats,
             finalists=None if every else FINALISTS,
             profile=self.request.profile,
             # As many sequences as go evenly over any data-parallel degree.
-            gate=dataclasses.replace(size, sequences=math.ceil(size.sequences / devices) * devices),
+            gate=dataclasses.replace(size, sequences=math.ceil(sequences / devices) * devices),
         )
 
     @property

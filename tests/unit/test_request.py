@@ -28,6 +28,7 @@ from tests.samples import header, measurement
 from trainers.values.batch import BatchPoint
 from trainers.values.cluster import Cluster
 from trainers.values.codec import to_json
+from trainers.values.job import GateSize
 from trainers.values.journal import Measured
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
@@ -158,6 +159,17 @@ class TestAConfigurationOnEightDevices:
         degrees = {(each.data_parallel, each.cp, each.tp, each.pp) for each in layouts}
         assert subject.miniature and {(8, 1, 1, 1), (1, 2, 2, 2), (2, 1, 2, 2), (2, 4, 1, 1)} <= degrees
         assert subject.space.time_budget_s == 4 * TIME_BUDGET_S
+
+
+@pytest.mark.parametrize(
+    ("devices", "lengths", "sequences"),
+    [(1, "1024", 32), (1, "2048", 16), (1, "1024,2048", 16), (1, "8192", 8), (8, "8192", 16)],
+)
+def test_a_gate_of_longer_sequences_has_fewer_of_them(devices: int, lengths: str, sequences: int) -> None:
+    request = read_request(parse(["llama3_8b", "--set", f"seq_len={lengths}", "--set", "state_precision=bf16"]))
+    h200 = dataclasses.replace(GPU, device="NVIDIA H200", devices_per_node=devices)
+    subject = subject_of(request, Place(cluster=h200, cpus_per_worker=1.0, driver_ip="127.0.0.1"), None)
+    assert subject.rules.gate == GateSize(steps=20, sequences=sequences)
 
 
 class TestLearning:
