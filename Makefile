@@ -23,7 +23,7 @@ TESTS ?=
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 QUICK := not (contract or heavy or mirror or ray or search)
 
-.PHONY: help setup search mlflow test test-quick test-faults check format clean
+.PHONY: help setup search mlflow test test-quick test-faults check format docs clean
 
 help: ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -64,6 +64,9 @@ check: $(STAMP) ## lint, format, types, spelling
 format: $(STAMP) ## mend format and what lint can mend
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+docs: $(STAMP) ## write the pages of docs/reference from parsers, declarations and committed files
+	$(BIN)/python -m scripts.reference
 
 clean: ## remove the environment and caches; studies stay
 	rm -rf $(VENV) .pytest_cache .ruff_cache *.egg-info

@@ -93,7 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE.csv")
     parser.add_argument("--up-to", type=int, default=16, metavar="N", help="devices to project from (default 16)")
-    parser.add_argument("--write", action="store_true", help="keep the scores for docs/accuracy.md")
+    parser.add_argument("--write", action="store_true", help="keep the scores for docs/reference/accuracy.md")
     options = parser.parse_args()
     try:
         for path, mode, *both in modes(options.tables, options.up_to):

@@ -69,7 +69,7 @@ def _add_subject(made: argparse.ArgumentParser) -> None:
         help="where probes are kept (default: %(default)s)",
     )
     made.add_argument(
-        "--set", metavar="AXIS=VALUE", action="append", default=[], help="values of an axis (docs/search.md)"
+        "--set", metavar="AXIS=VALUE", action="append", default=[], help="values of an axis (docs/reference/axes.md)"
     )
     made.add_argument("--tokens", metavar="N", type=amount, help="token budget, as in 100B (default: the space's)")
     made.add_argument(

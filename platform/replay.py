@@ -8,7 +8,7 @@
 A trial is one row and costs (20 s + 10 steps) x GPUs, an out-of-memory error 20 s x GPUs. Told is how many trials and
 device seconds it took to come within 2 % of the cell's best. A cell is (model, gpu, gpus, seq_len, global_batch)
 and the recipe, where the table names it; identical configurations are merged by their median first. The header of a
-table: docs/table.md.
+table: docs/reference/columns.md.
 """
 
 import argparse

@@ -47,7 +47,7 @@ def _add_subject(add: Callable[..., argparse.Action]) -> None:
         action="append",
         default=[],
         metavar="AXIS=VALUE[,VALUE]",
-        help="values of an axis (docs/search.md)",
+        help="values of an axis (docs/reference/axes.md)",
     )
     add("--layout", metavar="FILE", help="measure the one layout of a layout.json")
     add("--data", metavar="PATH", help="Parquet file or folder of token ids (default: the space's data)")

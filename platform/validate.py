@@ -8,7 +8,7 @@
     python -m platform.validate TABLE.csv --json            the figures as one JSON object
     python -m platform.validate TABLE.csv --engine my_package.my_engine:ENGINE    rows of an engine of your own too
 
-The table's header is documented in docs/table.md. A cell is (model, gpu, gpus, seq_len, global_batch); identical
+docs/reference/columns.md has the table's columns. A cell is (model, gpu, gpus, seq_len, global_batch); identical
 configurations of a cell are merged by their median first.
 """
 
@@ -28,19 +28,19 @@ from platform.validating.report import to_json, validate
 from platform.validating.show import show, show_rows
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command. Returns the exit code: 0, or 2 for the user's mistake."""
-    parser = Parser(
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    made = Parser(
         prog="python -m platform.validate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("tables", metavar="TABLE.csv", nargs="+", type=pathlib.Path, help="measured tables")
-    parser.add_argument(
+    made.add_argument("tables", metavar="TABLE.csv", nargs="+", type=pathlib.Path, help="measured tables")
+    made.add_argument(
         "--calibrate", metavar="K", type=int, default=0, help="measure K configurations a cell, as a search would"
     )
-    parser.add_argument(
+    made.add_argument(
         "--min-cell", metavar="N", type=int, default=1, help="only cells of at least N configurations (default 1)"
     )
-    parser.add_argument(
+    made.add_argument(
         "--engine",
         dest="imported",
         metavar="MODULE:NAME",
@@ -49,10 +49,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="import an engine outside this project and predict its rows by the costs that its rules name; repeat it"
         " for several",
     )
-    parser.add_argument("--rows", action="store_true", help="print each configuration, measured beside predicted")
-    parser.add_argument("--json", action="store_true", help="print one JSON object in place of tables")
+    made.add_argument("--rows", action="store_true", help="print each configuration, measured beside predicted")
+    made.add_argument("--json", action="store_true", help="print one JSON object in place of tables")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command. Returns the exit code: 0, or 2 for the user's mistake."""
     try:
-        options = parser.parse_args(arguments)
+        options = parser().parse_args(arguments)
         if options.calibrate < 0:
             raise InputError(f"--calibrate must not be negative, got {options.calibrate}")
         if options.min_cell < 1:

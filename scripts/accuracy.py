@@ -1,7 +1,6 @@
-"""The page docs/accuracy.md, from the committed file of scores docs/accuracy.json.
+"""Scores measured tables into docs/accuracy.json; `make docs` makes docs/reference/accuracy.md of it.
 
-    python -m scripts.accuracy TABLE.csv ...     scores the tables and writes both; others' scores stay in the file
-    python -m scripts.accuracy                   writes the page from the file alone
+    python -m scripts.accuracy TABLE.csv ...     scores the tables; others' scores stay in the file
 
 The tables are not part of this project: each score has its table's sha256, the command and the commit that made it.
 """
@@ -20,7 +19,7 @@ from platform.cost_model.scoring import Scores
 from platform.validating.report import JSON_KEYS, to_json, validate
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
-SCORES, PAGE = DOCS / "accuracy.json", DOCS / "accuracy.md"
+SCORES = DOCS / "accuracy.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +67,7 @@ def score(path: pathlib.Path, commit: str) -> list[dict[str, Any]]:
 
 
 def keep(path: pathlib.Path, mode: str, command: str, found: Scores) -> None:
-    """Puts the scores of one table in one mode into the file and the page, in place of those there."""
+    """Puts the scores of one table in one mode into the file, in place of those there."""
     made = {
         "table": path.name,
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
@@ -92,17 +91,17 @@ def _read() -> list[dict[str, Any]]:
 def _write(scores: list[dict[str, Any]]) -> None:
     scores.sort(key=lambda each: (each["table"], each["mode"]))
     SCORES.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
-    PAGE.write_text(page(scores), encoding="utf-8")
 
 
-def page(scores: list[dict[str, Any]]) -> str:
-    """The page's text."""
+def page() -> str:
+    """The page in Markdown, from the file of scores."""
+    scores = _read()
     lines = [
         "# Accuracy of the cost model",
         "",
-        "Made by `python -m scripts.accuracy` from [accuracy.json](accuracy.json), which has each table's sha256, the"
-        " command and the commit. The tables are not part of this project. What the figures mean:"
-        " [cost-model.md](cost-model.md). With 3 measured a cell, only cells of 10 configurations and more count.",
+        "Made from [accuracy.json](../accuracy.json), which has each table's sha256, the command and the commit. The"
+        " tables are not part of this project. What the figures mean: [cost-model.md](../cost-model.md). With 3"
+        " measured a cell, only cells of 10 configurations and more count.",
         "",
         "All of these tables were at hand while the constants were set, so the first two sections are not blind. The"
         " others are as far as they can be: `python -m benchmarks.leave_one_table_out` says what it leaves out.",
@@ -125,7 +124,7 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "tables", metavar="TABLE.csv", nargs="*", type=pathlib.Path, help="measured tables to score anew"
+        "tables", metavar="TABLE.csv", nargs="+", type=pathlib.Path, help="measured tables to score anew"
     )
     tables = parser.parse_args().tables
     scores, names = _read(), [mode.name for mode in MODES]

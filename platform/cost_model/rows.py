@@ -44,7 +44,9 @@ def read_rows(path: pathlib.Path) -> list[Row]:
         raise InputError(f"table {path} parts its columns by {parted[0]!r}: save it with commas")
     missing = [name for name in NEEDED if name not in header]
     if missing:
-        raise InputError(f"table {path} lacks the columns {', '.join(missing)}; docs/table.md has the whole header")
+        raise InputError(
+            f"table {path} lacks the columns {', '.join(missing)}; docs/reference/columns.md has the whole header"
+        )
     return [{name: _cell(name, value) for name, value in row.items() if name is not None} for row in rows]
 
 

@@ -1,4 +1,7 @@
-"""The measurement table as CSV: one header for the project's own figures and for published ones (`docs/table.md`)."""
+"""The measurement table as CSV: one header for the project's own figures and for published ones.
+
+`docs/reference/columns.md` has the columns.
+"""
 
 import csv
 import dataclasses
@@ -260,7 +263,7 @@ def _check_header(path: Path, names: Sequence[str]) -> None:
     for what, names in (("lacks", missing), ("has unknown", unknown), ("repeats", twice)):
         if names:
             more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-            raise InputError(f"the header of {path} {what} {', '.join(names[:6])}{more}: see docs/table.md")
+            raise InputError(f"the header of {path} {what} {', '.join(names[:6])}{more}: see docs/reference/columns.md")
 
 
 def _parse(path: Path, number: int, names: Sequence[str], cells: Sequence[str]) -> Row:

@@ -1,7 +1,7 @@
 """What is declared of an axis beside its type: how it is shown, read back from an engine, and what it does to memory.
 
 An axis is one field of a `Layout` or a `Recipe`, made by `axis`. `--set`, labels, reports, MLflow, the check of what
-runs, pruning by memory and the table in docs/search.md follow from the declaration.
+runs, pruning by memory and the table in docs/reference/axes.md follow from the declaration.
 """
 
 import dataclasses

@@ -19,7 +19,7 @@ OWN = (
     "recipe,engine,optimizer,state_precision,grad_sync,offload,attention,loss,compile,compression,cap_gib,outcome,"
     "peak_reserved_gib,layout_id,compile_s"
 )
-DOC = Path(__file__).parents[3] / "docs" / "table.md"
+DOC = Path(__file__).parents[3] / "docs" / "reference" / "columns.md"
 
 
 def _rows(*measurements: Measurement) -> list[Row]:

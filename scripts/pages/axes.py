@@ -1,14 +1,9 @@
-"""Writes the table of axes in docs/search.md from their declarations, and from what engines' rules accept.
+"""The page of axes and recipe fields, made from their declarations and from what engines' rules accept."""
 
-python -m scripts.axes_table
-"""
-
-import argparse
 import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import search_spaces
@@ -20,8 +15,15 @@ from trainers.values.axes import axes_of, choices_of, defaults_of
 from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "search.md"
-BEGIN, END = "<!-- axes: made by python -m scripts.axes_table -->", "<!-- end of axes -->"
+_TOP = """# Axes
+
+`--set NAME=VALUE[,VALUE]` replaces the values of any of these. An axis of the layout must not change the loss curve; a
+field of the recipe may, so each of its values has a winner of its own. *Engines* are those, with their ZeRO stages,
+that run a value other than the default with the recipe of `bloom7b`; blank means all.
+
+`micro_batch` (the ladder of micro-batches) and `point` (the names of a space's points) are taken by `--set` too.
+[degrees.md](degrees.md) has the axes by architecture, [options.md](options.md) the options.
+"""
 _EXAMPLE = "bloom7b"
 """The space by whose recipe engines are asked."""
 _INTERLEAVED = {"pp": 2, "schedule": "interleaved", "virtual": 2}
@@ -33,30 +35,20 @@ _GOES_WITH: Mapping[str, Mapping[str, Any]] = {
 """Axis -> other values without which its own mean nothing, or are refused."""
 
 
-@functools.cache
-def table() -> str:
-    """The table in Markdown: a row an axis that `--set` knows by a field, those of the layout first."""
+def page() -> str:
+    """The page in Markdown: axes of the layout, then fields of the recipe."""
+    return f"{_TOP}\n## Layout\n\n{table(Layout)}\n\n## Recipe\n\n{table(Recipe)}\n"
+
+
+def table(kind: type) -> str:
+    """The table in Markdown: a row for each axis of `Layout` or field of `Recipe` that `--set` takes."""
     taken = changes.axes()
     lines = ["| axis | values | default | engines | what it is |", "|---|---|---|---|---|"]
-    for kind in (Layout, Recipe):
-        for name, declared in axes_of(kind).items():
-            default = defaults_of(kind).get(name)
-            shown = "" if default is None else f"`{default}`"
-            lines.append(f"| `{name}` | {taken[name]} | {shown} | {_engines(kind, name)} | {declared.about} |")
+    for name, declared in axes_of(kind).items():
+        default = defaults_of(kind).get(name)
+        shown = "" if default is None else f"`{default}`"
+        lines.append(f"| `{name}` | {taken[name]} | {shown} | {_engines(kind, name)} | {declared.about} |")
     return "\n".join(lines)
-
-
-def written(page: str) -> str:
-    """The page with today's table between the marks.
-
-    Raises:
-        ValueError: the page lacks a mark.
-    """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{PAGE} has no {BEGIN} with {END} after it: write both where the table belongs")
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
 
 
 def _engines(kind: type, name: str) -> str:
@@ -107,13 +99,3 @@ def _changed(rules: Rules, stage: int, kind: type, name: str) -> Iterator[tuple[
 @functools.cache
 def _recipe() -> Recipe:
     return search_spaces.load(_EXAMPLE).recipe
-
-
-def main() -> None:
-    """Writes the page."""
-    argparse.ArgumentParser(prog="python -m scripts.axes_table", description=__doc__).parse_args()
-    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,13 +1,8 @@
-"""Writes the table in docs/parallelism.md: what runs beside tensor, pipeline and context parallelism, by architecture.
+"""The page of what runs beside tensor, pipeline and context parallelism, by architecture, made from engines' rules."""
 
-python -m scripts.degrees_table
-"""
-
-import argparse
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from trainers import architectures, engines
@@ -18,8 +13,12 @@ from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "parallelism.md"
-BEGIN, END = "<!-- degrees: made by python -m scripts.degrees_table -->", "<!-- end of degrees -->"
+_TOP = """# Architecture x axis
+
+Which degrees (two ranks each: `tp`, `pp`, `cp`) run beside each value of another axis, under some engine at some stage,
+on top of data parallelism over four ranks. The row of a degree does not name the degree itself; `every_4` stands for
+all of `every_K`. [parallelism.md](../parallelism.md) says when each degree wins, [axes.md](axes.md) what each axis is.
+"""
 SPLIT_BY = {"tp": {"tp": 2}, "pp": {"pp": 2}, "cp": {"cp": 2}}
 """Degree that has its name in a cell -> what a layout has of it."""
 _NUMBERS = {"bucket_mib": 25, "prefetch": 1, "reshard": 2, "dp_replicate": 2, "dp_shard": 2}
@@ -35,6 +34,11 @@ Refusals = dict[str, None]
 """Sentences, each once, in their order."""
 
 
+def page() -> str:
+    """The page in Markdown."""
+    return f"{_TOP}\n{table()}\n"
+
+
 @functools.cache
 def table() -> str:
     """The table in Markdown: a row for each value that is not usual, a column an architecture; and why some fail."""
@@ -47,20 +51,15 @@ def table() -> str:
         }
         shown = " | ".join(", ".join(runs) or "none" for runs in cells.values())
         lines.append(f"| {f'`{axis}={value}`' if axis else 'sdpa and the defaults'} | {shown} |")
-    return "\n".join([*lines, "", "What is missing is refused before anything starts:", "", *_listed(reasons)])
-
-
-def written(page: str) -> str:
-    """The page with today's table between the marks.
-
-    Raises:
-        ValueError: the page lacks a mark.
-    """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{PAGE} has no {BEGIN} with {END} after it: write both where the table belongs")
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "What is missing is refused before anything starts, with one of these sentences:",
+            "",
+            *_listed(reasons),
+        ]
+    )
 
 
 def _listed(reasons: Refusals) -> list[str]:
@@ -146,13 +145,3 @@ def _plain_recipe(architecture: str) -> Recipe:
         max_positions=512,
     )
     return Recipe(model=model, seq_len=256, global_batch=64)
-
-
-def main() -> None:
-    """Writes the page."""
-    argparse.ArgumentParser(prog="python -m scripts.degrees_table", description=__doc__).parse_args()
-    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

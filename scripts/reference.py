@@ -1,0 +1,40 @@
+"""Writes the pages of docs/reference: options, axes, what runs beside what, accuracy, measurements.
+
+    make docs        or python -m scripts.reference
+
+Each page is made from what the software itself goes by: parsers, declarations, engines' rules, committed files.
+`tests/unit/test_reference_pages.py` fails where a page is not what would be written today.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from scripts import accuracy
+from scripts.pages import axes, degrees, measurements, options
+
+FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
+PAGES: Mapping[str, Callable[[], str]] = {
+    "accuracy.md": accuracy.page,
+    "axes.md": axes.page,
+    "degrees.md": degrees.page,
+    "measurements.md": measurements.page,
+    "options.md": options.page,
+}
+"""Name of a page -> what makes its text."""
+
+
+def written(name: str) -> str:
+    """The text of a page as it is written today, with a first line that says so."""
+    return f"<!-- made by python -m scripts.reference -->\n\n{PAGES[name]()}"
+
+
+def main() -> None:
+    """Writes every page."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    for name in PAGES:
+        (FOLDER / name).write_text(written(name), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
