@@ -234,7 +234,7 @@ class DeepSpeed(EngineCosts):
             resident=weights + (states if on_device else 0.0),
             held_gradients=gradients if accumulates or (summing and on_device) else 0.0,
             final_gradients=final,
-            gathers_blocks=stage == 3 and layout.dp_shard > 1,
+            unit_copies=compute if stage == 3 and layout.dp_shard > 1 else 0.0,
         )
 
 
