@@ -92,6 +92,12 @@ MEASURED: tuple[tuple[Recipe, str, dict[str, Any], int, float], ...] = (
     (BF16, "bf16", {**SELECTIVE, "attention": "flex"}, 8, 102.3),
 )
 """GiB allocated at most on one H200, with bf16 states, compiled blocks and a chunked loss (docs/lab/2026-11-24.md)."""
+FP32_STATES: tuple[tuple[dict[str, Any], int, float], ...] = (
+    ({**SELECTIVE, "loss": "plain"}, 1, 118.3),
+    ({**SELECTIVE, "loss": "plain"}, 2, 129.3),
+    ({**SELECTIVE, "loss": "chunked"}, 2, 125.5),
+)
+"""GiB allocated at most by BLOOM-7b1 on one H200 under autocast (docs/measurements/bloom7b-kernels-1xH200.csv)."""
 
 
 @pytest.mark.parametrize(("model", "precision", "layout", "micro_batch", "peak_gib"), MEASURED)
@@ -106,3 +112,13 @@ def test_memory_is_what_an_h200_measured_and_the_floor_is_below_it(
     low = 0.94 if precision == "fp8_tensorwise" and layout is STAGE_2 else 0.99
     assert low * peak_gib < predicted < 1.01 * peak_gib
     assert 0.5 * peak_gib < lower_bound_gib(recipe, chosen, batch) < peak_gib
+
+
+@pytest.mark.parametrize(("layout", "micro_batch", "peak_gib"), FP32_STATES)
+def test_autocast_holds_the_cast_table_of_the_head_at_the_loss(
+    layout: dict[str, Any], micro_batch: int, peak_gib: float
+) -> None:
+    chosen = Layout(**layout, attention="flex", compile="block")
+    batch = BatchPoint(micro_batch=micro_batch, grad_accum=BF16.global_batch // micro_batch)
+    predicted = float(predict(from_points([(BF16, chosen, batch)], find_cluster("1xH200"))).memory.allocated_gib[0])
+    assert predicted == pytest.approx(peak_gib, rel=0.005)
