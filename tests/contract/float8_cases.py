@@ -69,7 +69,7 @@ def wide_cases() -> list[MeshCase]:
     """Hybrid shards, pipelines and context parallelism, each with both kinds of scale; every family after Llama; then a
     fault in hybrid shards, whose two groups agree on scales that are wrong alike.
     """
-    families = [
+    families: list[tuple[str, str, dict[str, Any]]] = [
         each
         for name in FAMILIES
         for each in (
@@ -215,14 +215,14 @@ def _cast_by_parts(model: torch.nn.Module, cp: int, seq_len: int) -> None:
     parts = torch.arange(seq_len).view(2 * cp, -1)
     ranks = [torch.cat((parts[rank], parts[-1 - rank])) for rank in range(cp)]
     back = torch.cat(ranks).argsort()
-    for layer in model.modules() if cp > 1 else ():
-        if isinstance(layer, float8_linear.Float8Linear):
-            whole = layer.forward
+    layers: list[Any] = [each for each in model.modules() if isinstance(each, float8_linear.Float8Linear)]
+    for layer in layers if cp > 1 else ():
+        whole = layer.forward
 
-            def forward(values: torch.Tensor, whole: Any = whole) -> torch.Tensor:
-                return torch.cat([whole(values[:, mine]) for mine in ranks], dim=1)[:, back]
+        def forward(values: torch.Tensor, whole: Any = whole) -> torch.Tensor:
+            return torch.cat([whole(values[:, mine]) for mine in ranks], dim=1)[:, back]
 
-            layer.forward = forward
+        layer.forward = forward
 
 
 def _converted(model: torch.nn.Module, chosen: Recipe) -> dict[str, torch.nn.Linear]:
