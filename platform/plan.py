@@ -183,6 +183,8 @@ def run(options: PlanOptions, console: Console) -> int:
             f"the catalogue has no FP8 figures of {cluster.device.name}:"
             " choose --set compute_precision=bf16, or another device"
         )
+    if space.assumption:
+        console.print(space.assumption, highlight=False)
     taught = None
     if options.learn_from is not None:
         old = read_old(user_path(options.learn_from), space)

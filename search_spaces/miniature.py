@@ -67,6 +67,7 @@ def on_cpus(space: Space) -> Space:
         summary=f"{recipe.model.name} itself on two CPU workers",
         recipe=dataclasses.replace(recipe, compute_precision="fp32"),
         micro_batches=(1, 2, 4),
+        assumed=space.assumed,
         device_memory_gib=None,
         tokens=space.tokens,
     )

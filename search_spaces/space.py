@@ -48,6 +48,8 @@ class Space:
     further_recipes: tuple[Recipe, ...] = ()
     """Only measurements of one recipe compete: each of these has a winner of its own."""
     points: tuple[Point, ...] = ()
+    assumed: tuple[str, ...] = ()
+    """Fields of the recipe that nobody stated, such as the length of a `config.json` without one."""
     tokens: float = 100e9
     """The token budget that days and cost are told for."""
     device_memory_gib: float | None = None
@@ -93,6 +95,12 @@ class Space:
     def recipes(self) -> tuple[Recipe, ...]:
         """Every recipe, the reference first."""
         return (self.recipe, *self.further_recipes)
+
+    @property
+    def assumption(self) -> str:
+        """The sentence of the recipe's values that nobody stated; empty where all were."""
+        values = " and ".join(f"{field} {getattr(self.recipe, field)}" for field in self.assumed)
+        return f"{values} by default, which {self.name} does not state: change with --set" if values else ""
 
     def candidates(self, num_devices: int) -> tuple[tuple[Candidate, ...], tuple[Rejected, ...]]:
         """All that can run on `num_devices`, in the order of the axes, and what cannot, with reasons.
@@ -209,7 +217,8 @@ class Space:
             dataclasses.replace(recipe, **{axis: value, **follows}) for value in values for recipe in self.recipes
         ]
         first, *further = dict.fromkeys(recipes)
-        return dataclasses.replace(self, recipe=first, further_recipes=tuple(further))
+        assumed = tuple(each for each in self.assumed if each not in {axis, *follows})
+        return dataclasses.replace(self, recipe=first, further_recipes=tuple(further), assumed=assumed)
 
     def _check(self, asked: Sequence[Change]) -> None:
         """Every value asked for must be able to run somewhere: on the fewest devices that its degrees allow."""

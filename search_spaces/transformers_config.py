@@ -17,7 +17,7 @@ def space_of_config(path: Path) -> Space:
     """The space of the model that the `config.json` at `path` describes.
 
     Length and global batch are those that it states as `seq_length` and `global_batch_size`; else 2048 (or as many
-    positions as the model has) and 512, and the summary says that these are defaults. The axes are those of the
+    positions as the model has) and 512, and `Space.assumption` says that these are defaults. The axes are those of the
     built-in spaces.
 
     Raises:
@@ -26,14 +26,14 @@ def space_of_config(path: Path) -> Space:
     name = path.stem if path.name != "config.json" else path.absolute().parent.name or "model"
     config = _read(path)
     model = ModelSpec.from_config(config, name=name)
-    seq_len, global_batch, remark = _lengths(config, model)
+    length, batch = _stated(config, "seq_length", name), _stated(config, "global_batch_size", name)
+    seq_len, global_batch = length or min(_SEQ_LEN, model.max_positions or _SEQ_LEN), batch or _GLOBAL_BATCH
     # ALiBi and windows are a bias and a mask to sdpa, which then has no FlashAttention; FlexAttention has both for next
     # to nothing, and skips what no query sees.
     fused = "flex" if model.position == "alibi" or model.window else "sdpa"
     space = Space(
         name=name,
-        summary=f"{name} ({model.architecture}, {model.num_parameters / 1e9:.3g} B parameters), sequence {seq_len}"
-        f"{remark}",
+        summary=f"{name} ({model.architecture}, {model.num_parameters / 1e9:.3g} B parameters), sequence {seq_len}",
         recipe=Recipe(model=model, seq_len=seq_len, global_batch=global_batch),
         axes={
             "attention": (fused, "sdpa" if model.window else "eager"),
@@ -56,22 +56,13 @@ def space_of_config(path: Path) -> Space:
             "virtual": (1, 2),
         },
         micro_batches=(1, 2, 4, 8, 16),
+        assumed=tuple(field for field, stated in (("seq_len", length), ("global_batch", batch)) if not stated),
     )
     return dataclasses.replace(space, miniature=on_cpus(space))
 
 
 _SEQ_LEN, _GLOBAL_BATCH = 2048, 512
 """What is searched where a configuration does not state it."""
-
-
-def _lengths(config: dict[str, Any], model: ModelSpec) -> tuple[int, int, str]:
-    """Sequence length and global batch, and for the summary which of them the configuration does not state."""
-    length, batch = _stated(config, "seq_length", model.name), _stated(config, "global_batch_size", model.name)
-    seq_len, global_batch = length or min(_SEQ_LEN, model.max_positions or _SEQ_LEN), batch or _GLOBAL_BATCH
-    by_default = [] if length else [f"seq_len {seq_len}"]
-    by_default += [] if batch else [f"global_batch {global_batch}"]
-    remark = f"; {' and '.join(by_default)} by default: change with --set" if by_default else ""
-    return seq_len, global_batch, remark
 
 
 def _stated(config: dict[str, Any], key: str, name: str) -> int:

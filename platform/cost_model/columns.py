@@ -142,6 +142,9 @@ class Columns:
     grad_accum: Array
 
     compute_bytes: Array
+    gathered_bytes: Array
+    """Bytes of a parameter of a block that FSDP2 gathers: 1 where it is cast to FP8 before (torchao 0.18.0,
+    `fsdp_utils.py`, `fsdp_pre_all_gather`), else `compute_bytes`."""
     scales_loss: Array
     """1 where products are in fp16, whose loss is scaled and whose gradients are looked through for overflow."""
     state_bytes: Array

@@ -14,6 +14,7 @@ from platform.cost_model import constants
 from platform.cost_model.columns import FIELDS, Array, Columns, Mask
 from platform.cost_model.compression import compression_values
 from platform.cost_model.engines import code_of, costs
+from platform.cost_model.engines.base import Sizes
 from platform.cost_model.hardware import PLAIN_SHARE, ClusterSpec
 from platform.cost_model.kernels import (
     activation_passes,
@@ -62,6 +63,8 @@ class Workload:
     state_bytes: float
     moments: float
     """Optimizer states a parameter."""
+    gathered_bytes: float | None = None
+    """Of a block's parameter where FSDP2 gathers it; None for `compute_bytes`."""
     compression: str = "none"
     attended: Attended | None = None
     """Mean numbers of keys that a query attends to under a document or prefix mask; None under the causal mask."""
@@ -76,6 +79,7 @@ class Workload:
             precision=recipe.product_type,
             state_bytes=2.0 if recipe.state_precision == "bf16" else 4.0,
             moments=2.0 if recipe.optimizer == "adamw" else 0.0,
+            gathered_bytes=Sizes.of(recipe).gathered,
             compression=recipe.compression,
             attended=attended(recipe),
         )
@@ -152,6 +156,7 @@ def _of_work(work: Workload) -> dict[str, Array | float]:
         **compression_values(work.model, work.compression),
         "seq_len": work.seq_len,
         "compute_bytes": work.compute_bytes,
+        "gathered_bytes": work.compute_bytes if work.gathered_bytes is None else work.gathered_bytes,
         "scales_loss": work.precision == "fp16",
         "state_bytes": work.state_bytes,
         "moments": work.moments,

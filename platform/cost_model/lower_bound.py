@@ -150,9 +150,7 @@ def _rank_bound(recipe: Recipe, layout: Layout, batch: BatchPoint, rank: _Rank) 
     resident = parameters * bytes_each.resident
     held = parameters * bytes_each.held_gradients
     copies = block_parameters * bytes_each.block_copies
-    unit_copies = 0.0
-    if bytes_each.gathers_blocks:
-        unit_copies = model.parameters_per_layer / layout.tp * compute
+    unit_copies = model.parameters_per_layer / layout.tp * bytes_each.unit_copies
     logits = 0.0
     if layout.loss == "plain" and rank.has_loss:
         # The gradient stands beside what it is computed from, unless a compiler writes it in place.

@@ -95,13 +95,22 @@ def _block_bytes(c: Columns) -> tuple[Array, Array, Array]:
     transient = tokens * c.compute_bytes * (2 * c.ffn / c.tp + 2 * c.hidden)
     transient = transient + np.where(c.selective_checkpointing > 0, tokens * scores, 0.0)
     # This project's selective checkpointing keeps a block's input and what its products and fused attention give.
-    products = 2 * c.hidden + 2 * c.attention_width + 2 * c.kv_width + (1 + c.gated) * c.ffn
+    # Compiled, the last product is not kept: nothing of the backward pass reads it, unless a norm follows it.
+    products = (2 - (c.fused > 0)) * c.hidden + 2 * c.attention_width + 2 * c.kv_width + (1 + c.gated) * c.ffn
     kept = np.where(
-        (c.selective_checkpointing > 0) & (c.repeats_core_alone == 0),
+        ((c.selective_checkpointing > 0) | _casts_again(c)) & (c.repeats_core_alone == 0),
         residual * c.hidden / split + c.compute_bytes * products * c.kept_checkpoints / c.tp,
         replicated + sharded + kept_scores,
     )
     return tokens * kept, tokens * residual * c.hidden / split, transient
+
+
+def _casts_again(c: Columns) -> Mask:
+    """Rows whose compiled blocks keep what their FP8 products give and no more, as under selective checkpointing: the
+    compiler keeps what a product of the backward pass reads, which here is a cast, and makes that again (torch 2.13,
+    `ban_recompute_materialized_backward` in `functorch/config.py`; one H200, this project).
+    """
+    return (c.cast_bytes > 0) & (c.fused > 0) & (c.full_checkpointing == 0)
 
 
 def _holds_gathered(c: Columns) -> Mask:

@@ -125,6 +125,8 @@ def _subject(opening: Opened, place: Place) -> Subject:
         say(_of_miniature(request.space, subject.space))
     elif subject.space.summary != request.space.summary:
         say(f"No node has a GPU: {subject.recipes[0].model.name} is small enough to be measured on CPUs, in fp32.")
+    if subject.space.assumption:
+        say(f"{subject.space.assumption}.")
     for sentence in subject.knowledge.sentences:
         say(sentence)
     if opening.is_resumed:

@@ -247,7 +247,7 @@ def _space_of(fixed: LayoutFile, recipe: Recipe, named: Space | None, path: str)
         )
     for space in (named, named.miniature):
         if space is not None and identity(recipe.model) in {identity(each.model) for each in space.recipes}:
-            return dataclasses.replace(space, recipe=recipe, further_recipes=(), miniature=None)
+            return dataclasses.replace(space, recipe=recipe, further_recipes=(), assumed=(), miniature=None)
     raise InputError(
         f"space {named.name} trains {named.recipe.model.name}, got a layout file with a recipe of another model"
         f" ({path}: {recipe.model.name}): leave out the space, or name that model's"

@@ -1,4 +1,4 @@
-"""FP8 recipes on two ranks, what they are held against, and the faults to be seen."""
+"""FP8 recipes on two and four ranks, what they are held against, and the faults to be seen."""
 
 import contextlib
 import copy
@@ -13,6 +13,7 @@ from torchao.float8 import Float8LinearConfig, convert_to_float8_training, float
 
 from tests.contract import mesh_group
 from tests.contract.cases import GLOBAL_BATCH, recipe
+from tests.contract.family_cases import FAMILIES
 from tests.contract.mesh_cases import MODELS, MeshCase
 from tests.contract.mesh_group import STEPS, Trained
 from tests.contract.reference import dense_model, make_optimizer
@@ -35,6 +36,18 @@ _QUICK: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("bloom", "fp8_rowwise", {**_DDP, "grad_sync": "every"}),
     ("neox", "fp8_rowwise", {**_STAGE_3, "checkpointing": "selective"}),
 )
+_SPLIT: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("llama", "fp8_tensorwise", {**_STAGE_3, "dp_replicate": 2, "grad_sync": "every"}),
+    ("bloom", "fp8_rowwise", {**_STAGE_2, "dp_replicate": 2, "checkpointing": "full"}),
+    ("llama", "fp8_tensorwise", {**_STAGE_3, "pp": 2}),
+    ("bloom", "fp8_tensorwise", {**_DDP, "pp": 2}),
+    ("neox", "fp8_rowwise", {**_STAGE_2, "pp": 2, "checkpointing": "selective"}),
+    ("llama", "fp8_tensorwise", {**_STAGE_3, "cp": 2, "attention": "sdpa"}),
+    ("neox", "fp8_tensorwise", {**_DDP, "cp": 2, "attention": "sdpa"}),
+    ("bloom", "fp8_rowwise", {**_STAGE_2, "cp": 2, "attention": "sdpa"}),
+    ("llama", "fp8_tensorwise", {"engine": "fsdp", "zero_stage": 3, "pp": 2, "cp": 2, "attention": "sdpa"}),
+)
+"""On four ranks."""
 # Fault -> precision; planted on shards.
 FAULTS: Mapping[str, str] = {
     "scale along the wrong axis": "fp8_rowwise",
@@ -52,9 +65,26 @@ def cases() -> list[MeshCase]:
     return [*found, *faulty]
 
 
+def wide_cases() -> list[MeshCase]:
+    """Hybrid shards, pipelines and context parallelism, each with both kinds of scale; every family after Llama; then a
+    fault in hybrid shards, whose two groups agree on scales that are wrong alike.
+    """
+    families: list[tuple[str, str, dict[str, Any]]] = [
+        each
+        for name in FAMILIES
+        for each in (
+            (name, "fp8_tensorwise", {**_STAGE_3, "dp_replicate": 2}),
+            (name, "fp8_rowwise", {**_DDP, "dp_replicate": 4, "checkpointing": "selective"}),
+        )
+    ]
+    found = [MeshCase(recipe=float8_recipe(*each[:2]), layout=Layout(**each[2])) for each in (*_SPLIT, *families)]
+    return [*found, dataclasses.replace(found[0], fault="scale of a shard alone")]
+
+
 def float8_recipe(model: str, precision: str) -> Recipe:
     """The recipe of the contract at a length that FP8 takes."""
-    longer = dataclasses.replace(MODELS[model], max_positions=SEQ_LEN) if MODELS[model].max_positions else MODELS[model]
+    known = {**MODELS, **FAMILIES}[model]
+    longer = dataclasses.replace(known, max_positions=SEQ_LEN) if known.max_positions else known
     return dataclasses.replace(recipe(longer, precision), seq_len=SEQ_LEN)
 
 
@@ -99,9 +129,10 @@ def expected(case: MeshCase) -> Trained:
     master = dense_model(chosen)
     weights = {name: weight.detach().clone() for name, weight in master.named_parameters()}
     optimizer = make_optimizer(master, chosen)
-    batch = BatchPoint.of(chosen, layout, GLOBAL_BATCH // (2 * layout.data_parallel))
+    batch = BatchPoint.of(chosen, layout, GLOBAL_BATCH // (2 * layout.pp * layout.data_parallel))
     source = data.source(chosen)
-    computing = _autocast(master, chosen) if layout.engine == "ddp" else _in_bf16(master, chosen)
+    computing = (_autocast if layout.engine == "ddp" else _in_bf16)(master, chosen)
+    _cast_by_parts(computing.model, layout.cp, chosen.seq_len)
     with torch.no_grad(), computing.context():
         logits = computing.model(torch.from_numpy(source.sequences(0, range(2)))[:, :-1]).logits
     gradients: dict[str, torch.Tensor] = {}
@@ -179,9 +210,24 @@ def _in_bf16(master: torch.nn.Module, chosen: Recipe) -> _Computing:
     return _Computing(model=model, autocasts=False, rounded=frozenset())
 
 
+def _cast_by_parts(model: torch.nn.Module, cp: int, seq_len: int) -> None:
+    """Lets FP8 layers compute the part of each context-parallel rank by itself, which has scales of its own."""
+    parts = torch.arange(seq_len).view(2 * cp, -1)
+    ranks = [torch.cat((parts[rank], parts[-1 - rank])) for rank in range(cp)]
+    back = torch.cat(ranks).argsort()
+    layers: list[Any] = [each for each in model.modules() if isinstance(each, float8_linear.Float8Linear)]
+    for layer in layers if cp > 1 else ():
+        whole = layer.forward
+
+        def forward(values: torch.Tensor, whole: Any = whole) -> torch.Tensor:
+            return torch.cat([whole(values[:, mine]) for mine in ranks], dim=1)[:, back]
+
+        layer.forward = forward
+
+
 def _converted(model: torch.nn.Module, chosen: Recipe) -> dict[str, torch.nn.Linear]:
     config = dataclasses.replace(Float8LinearConfig.from_recipe_name(chosen.float8_scaling), emulate=True)
-    in_blocks = {"llama": "model.layers.", "bloom": "transformer.h.", "gpt_neox": "gpt_neox.layers."}
-    start = in_blocks[chosen.model.architecture]
+    in_blocks = {"bloom": "transformer.h.", "gpt_neox": "gpt_neox.layers."}
+    start = in_blocks.get(chosen.model.architecture, "model.layers.")
     convert_to_float8_training(model, config=config, module_filter_fn=lambda _, name: name.startswith(start))
     return {name: each for name, each in model.named_modules() if isinstance(each, float8_linear.Float8Linear)}

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from tests.contract.float8_cases import FAULTS, WORLD_SIZE, cases, expected, run_all
+from tests.contract.float8_cases import FAULTS, WORLD_SIZE, cases, expected, run_all, wide_cases
 from tests.contract.group import run_group
 from tests.contract.mesh_cases import MeshCase
 from tests.contract.mesh_group import Trained
 
 pytestmark = pytest.mark.contract
 
-CASES = cases()
+CASES, WIDE = cases(), wide_cases()
 _NAMES = [each.name for each in CASES]
 GRADIENT, LOSS, NORM = 1e-3, 1e-4, 1e-3
 """Largest relative difference of a gradient, of a loss and of a norm: the sums of micro-batches are in another order,
@@ -77,3 +77,15 @@ def test_gradients_of_every_parameter_are_those_of_the_emulation(index: int) -> 
 @pytest.mark.parametrize("index", range(len(CASES) - len(FAULTS), len(CASES)), ids=_NAMES[-len(FAULTS) :])
 def test_a_planted_fault_is_seen(index: int) -> None:
     assert differences(_result(index)["trained"], CASES[index]) != []
+
+
+@pytest.mark.heavy
+def test_every_family_and_split_trains_as_the_emulation_and_a_fault_is_seen() -> None:
+    found = run_group(run_all, WIDE, 2 * WORLD_SIZE)
+    wrong = {
+        case.name: [result["error"]]
+        if "error" in result
+        else [*differences(result["trained"], case), *result["mismatches"]]
+        for case, result in zip(WIDE, found, strict=True)
+    }
+    assert [name for name, sentences in wrong.items() if sentences] == [WIDE[-1].name], wrong

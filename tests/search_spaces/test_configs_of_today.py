@@ -41,7 +41,8 @@ ACCEPTED: dict[str, dict[str, Any]] = {
 REFUSED = {"qwen3_moe": "num_local_experts", "gpt_oss": "num_local_experts"}
 
 
-def _config(kind: str) -> PreTrainedConfig:
+def config_of(kind: str) -> PreTrainedConfig:
+    """A small configuration of this `model_type`, with what its makers set beyond the sizes."""
     if kind == "gemma3":
         parts: dict[str, Any] = {"text_config": {**_SIZES, **_LOCAL, "head_dim": 16}, "vision_config": _VISION}
         return CONFIG_MAPPING[kind](**parts)
@@ -50,7 +51,7 @@ def _config(kind: str) -> PreTrainedConfig:
 
 @pytest.mark.parametrize("kind", ACCEPTED)
 def test_a_configuration_becomes_a_space_of_that_model(kind: str, tmp_path: Path) -> None:
-    config: Any = _config(kind)
+    config: Any = config_of(kind)
     config.save_pretrained(tmp_path)
     space = search_spaces.load(str(tmp_path))
     with torch.device("meta"):
@@ -63,12 +64,14 @@ def test_a_configuration_becomes_a_space_of_that_model(kind: str, tmp_path: Path
     assert np.all(np.isfinite(steps.step.total_s) & (steps.step.total_s > 0))
     here = space.miniature
     assert here is not None and here.candidates(2)[0]
-    assert "seq_len 512 and global_batch 512 by default: change with --set" in space.summary
+    said = f"global_batch 512 by default, which {space.name} does not state: change with --set"
+    assert space.assumption == here.assumption == f"seq_len 512 and {said}"
+    assert space.with_changes(["seq_len=256"]).assumption == said
 
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_a_mixture_of_experts_is_refused_by_its_key(kind: str, tmp_path: Path) -> None:
-    _config(kind).save_pretrained(tmp_path)
+    config_of(kind).save_pretrained(tmp_path)
     with pytest.raises(
         ValueError, match=f"^{REFUSED[kind]} of .* this project trains no mixtures of experts"
     ) as raised:
@@ -92,16 +95,16 @@ def test_what_cannot_be_trained_is_refused_by_its_key(
     kind: str, key: str, value: Any, sentence: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "config.json"
-    path.write_text(json.dumps({**_config(kind).to_dict(), key: value}))
+    path.write_text(json.dumps({**config_of(kind).to_dict(), key: value}))
     with pytest.raises(ValueError, match=sentence) as raised:
         search_spaces.load(str(path))
     assert key in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_length_and_batch_are_those_that_a_configuration_states(tmp_path: Path) -> None:
-    config: Any = _config("llama")
+    config: Any = config_of("llama")
     config.seq_length, config.global_batch_size = 256, 64
     config.save_pretrained(tmp_path)
     space = search_spaces.load(str(tmp_path))
     assert (space.recipe.seq_len, space.recipe.global_batch) == (256, 64)
-    assert "by default" not in space.summary
+    assert not space.assumption and space.miniature is not None and not space.miniature.assumption

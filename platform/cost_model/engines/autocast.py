@@ -21,6 +21,11 @@ def autocast_cache(c: Columns, autocasts: Mask) -> Array:
     return np.where(autocasts, c.compute_bytes * (c.layers * (c.layer_parameters / c.tp) / c.pp) * kept, 0.0)
 
 
+def head_cast(c: Columns, autocasts: Mask, logits: Array) -> Array:
+    """Bytes of the table that autocast has cast for the head, whose backward pass reads it; on ranks with `logits`."""
+    return np.where(autocasts & (logits > 0), c.compute_bytes * c.table_parameters / c.tp, 0.0)
+
+
 def autocast_certain(sizes: Sizes, layout: Layout) -> Certain:
     """What is certain of whole weights in the states' type, gradients apart while the loss is computed."""
     # F.linear under autocast saves the low-precision weight for its backward pass; a compiler may cast again.

@@ -75,8 +75,8 @@ class Certain:
     """Gradients alive when the optimizer steps."""
     block_copies: float = 0.0
     """Copies a parameter of the blocks that live at the end of the forward pass."""
-    gathers_blocks: bool = False
-    """Whether a block's parameters are gathered for its passes."""
+    unit_copies: float = 0.0
+    """Copies a parameter of one block, gathered for its passes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +85,9 @@ class Sizes:
 
     state: float
     compute: float
+    gathered: float
+    """Of a block's parameter where FSDP2 gathers it: in FP8 where its scale is that of the whole tensor (torchao 0.18,
+    `Float8LinearConfig`: `enable_fsdp_float8_all_gather` goes with no other)."""
     moments: float
     """Of all optimizer states of a parameter; Adafactor's factored ones are thin vectors."""
 
@@ -95,7 +98,10 @@ class Sizes:
             2.0 if precision in ("bf16", "fp16") else 4.0
             for precision in (recipe.state_precision, recipe.activation_precision)
         )
-        return cls(state=state, compute=compute, moments=2.0 * state if recipe.optimizer == "adamw" else 0.0)
+        gathered = 1.0 if recipe.float8_scaling == "tensorwise" else compute
+        return cls(
+            state=state, compute=compute, gathered=gathered, moments=2.0 * state if recipe.optimizer == "adamw" else 0.0
+        )
 
 
 class EngineCosts(abc.ABC):

@@ -6,7 +6,7 @@ import numpy as np
 
 from platform.cost_model.columns import Array, Columns, Mask
 from platform.cost_model.compression import held_bytes, passing_bytes, squeezing_s
-from platform.cost_model.engines.autocast import autocast_cache, autocast_certain, cast_traffic
+from platform.cost_model.engines.autocast import autocast_cache, autocast_certain, cast_traffic, head_cast
 from platform.cost_model.engines.base import Certain, Copies, EngineCosts, Load, PerParameter, Sizes
 from platform.cost_model.engines.exchange import OVERLAP_SLOWDOWN, Buckets, syncs
 from platform.cost_model.hardware import BANDWIDTH_SHARE
@@ -42,10 +42,11 @@ class Ddp(EngineCosts):
         )
 
     def copies(self, c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[Copies]:
-        """Autocast's cache of cast weights, and a bucket's copies where gradients are squeezed."""
+        """Autocast's cast weights, at the loss the head's too, and a bucket's copies where gradients are squeezed."""
         cached, passing = autocast_cache(c, self.autocasts(c)), passing_bytes(c)
-        for _ in ranks:
-            yield Copies(at_loss=cached, in_block=cached, at_end=passing)
+        for _, logits in ranks:
+            head = head_cast(c, self.autocasts(c), logits)
+            yield Copies(at_loss=cached + head, in_block=cached, at_end=passing)
 
     def table_gradient(self, c: Columns) -> Array:
         """Under autocast in the type of the sums."""

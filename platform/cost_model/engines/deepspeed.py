@@ -8,7 +8,7 @@ import numpy as np
 from platform.cost_model import constants
 from platform.cost_model.columns import Array, Columns, Mask, checkpointed_share, code_of
 from platform.cost_model.engines import gathering
-from platform.cost_model.engines.autocast import autocast_cache, autocast_certain, cast_traffic
+from platform.cost_model.engines.autocast import autocast_cache, autocast_certain, cast_traffic, head_cast
 from platform.cost_model.engines.base import Certain, Copies, EngineCosts, Hooks, Load, PerParameter, Sizes
 from platform.cost_model.engines.exchange import OVERLAP_SLOWDOWN, Buckets, syncs, units_s
 from trainers.values.batch import BatchPoint
@@ -114,8 +114,9 @@ class DeepSpeed(EngineCosts):
         for root, logits in ranks:
             live = gathering.of_modules(c, block=block, root=root, whole=whole) * cb
             before_loss = np.maximum(cached - logits * (1 - cb / c.logit_bytes), 0.0) + root * cb
+            at_loss = np.where(leaves, before_loss, cached + head_cast(c, autocasts, logits))
             yield Copies(
-                at_loss=np.where(gathers, live, np.where(leaves, before_loss, cached)),
+                at_loss=np.where(gathers, live, at_loss),
                 in_block=np.where(
                     gathers,
                     np.maximum(live, largest) + 2 * largest,
@@ -234,7 +235,7 @@ class DeepSpeed(EngineCosts):
             resident=weights + (states if on_device else 0.0),
             held_gradients=gradients if accumulates or (summing and on_device) else 0.0,
             final_gradients=final,
-            gathers_blocks=stage == 3 and layout.dp_shard > 1,
+            unit_copies=compute if stage == 3 and layout.dp_shard > 1 else 0.0,
         )
 
 

@@ -74,10 +74,10 @@ def units_s(
     whole = data_ring(c)
     unit = Ring.of(c, c.shard, np.minimum(whole.in_node, c.shard))
     per_layer = c.layer_parameters / c.tp
-    gather = collectives * unit.gather_s(per_layer * c.compute_bytes / collectives)
+    gather = collectives * unit.gather_s(per_layer * c.gathered_bytes / collectives)
     gather = gather + offload.parameters_s(c, per_layer / c.shard, stored_bytes)  # what lies on the host comes up first
     # The second gathering may stay in a smaller group of neighbours.
-    among_few = Ring.of(c, near, np.minimum(whole.in_node, near)).gather_s(per_layer * c.compute_bytes)
+    among_few = Ring.of(c, near, np.minimum(whole.in_node, near)).gather_s(per_layer * c.gathered_bytes)
     second = np.where(near < c.shard, among_few, gather)
     scatter = collectives * unit.gather_s(per_layer * c.gradient_bytes / collectives)
     replicas = whole.ranks / c.shard

@@ -36,7 +36,7 @@ class Fsdp(EngineCosts):
         reduced = c.compute_bytes + c.gradient_bytes + sharded_sum
         sums = np.where((c.sync_every > 0) & (c.shard > 1), reduced, super().weight_traffic(c, repeated))
         passes = np.where(c.zero_stage == 3, 2.0, 1 / c.grad_accum)
-        return sums + np.where(c.shard > 1, 2 * c.compute_bytes * passes, 0.0)
+        return sums + np.where(c.shard > 1, 2 * c.gathered_bytes * passes, 0.0)
 
     def per_parameter(self, c: Columns) -> PerParameter:
         """Shards of weights and states; gradients whole where they are summed before they are reduced."""
@@ -53,7 +53,8 @@ class Fsdp(EngineCosts):
 
     def copies(self, c: Columns, ranks: Sequence[tuple[Array, Array]]) -> Iterator[Copies]:
         """The root unit (embeddings) stays through the forward pass, and one block is gathered ahead; a backward unit
-        has its parameters, their gradients and the fp32 input of the reduction.
+        has its parameters, their gradients and the fp32 input of the reduction. One rank alone copies its parameters
+        all the same (torch 2.13, `FSDPParamGroup.wait_for_unshard`).
         """
         cb, sb = c.compute_bytes, c.state_bytes
         block = c.layer_parameters / c.tp
@@ -61,15 +62,18 @@ class Fsdp(EngineCosts):
         # Between the passes each rank of a smaller group has its part of every block.
         few = _between_passes(c)
         keeps = np.where(c.zero_stage == 2, whole, np.where(few < c.shard, whole / few, 0.0))
-        unit = np.where(c.zero_stage == 2, whole, gathering.of_units(c, block) + keeps) * cb + block * (cb + sb)
-        later = np.where(c.shard > 1, 2 * cb, cb) + sb
-        gathers = (c.shard > 1) | (cb != sb)
+        gathered = np.where(c.zero_stage == 2, whole, gathering.of_units(c, block) + keeps) * c.gathered_bytes
+        # One rank whose gradients have the states' type reduces them in place.
+        reduces = (c.shard > 1) | (cb != sb)
+        gradients = np.where(reduces, block * (cb + sb), 0.0)
+        later = np.where(reduces, np.where(c.shard > 1, 2 * cb, cb) + sb, cb)
+        saved = _saved_again(c)
         for root, _ in ranks:
             yield Copies(
-                at_loss=np.where(gathers, (root + keeps) * cb, 0.0),
-                in_block=np.where(gathers, root * cb + unit, 0.0),
+                at_loss=root * cb + keeps * c.gathered_bytes + saved,
+                in_block=root * cb + gathered + saved + gradients,
                 # The root is reduced last: parameters, gradients and, unless one rank reduces in place, their copy.
-                at_end=np.where(gathers, root * later, 0.0),
+                at_end=root * later,
             )
 
     def table_gradient(self, c: Columns) -> Array:
@@ -129,15 +133,23 @@ class Fsdp(EngineCosts):
         sizes, shard = Sizes.of(recipe), layout.dp_shard * layout.cp
         on_device = 0.0 if layout.offload != "none" else 1.0
         held = sizes.state if layout.grad_sync == "last" else on_device * sizes.state / shard
-        gathers = shard > 1 or sizes.compute != sizes.state
-        gathered = 1.0 if recipe.float8_scaling == "tensorwise" else sizes.compute
         return Certain(
             resident=on_device * (sizes.state + sizes.moments) / shard,
             held_gradients=held if batch.grad_accum > 1 else 0.0,
             final_gradients=on_device * sizes.state / shard,
-            block_copies=gathered if layout.zero_stage == 2 and gathers else 0.0,
-            gathers_blocks=layout.zero_stage == 3 and layout.dp_shard > 1,
+            block_copies=sizes.gathered if layout.zero_stage == 2 else 0.0,
+            unit_copies=sizes.gathered if layout.zero_stage == 3 and layout.dp_shard > 1 else 0.0,
         )
+
+
+def _saved_again(c: Columns) -> Array:
+    """Bytes of the FP8 weights that compiled blocks save column by column beside what was gathered, for the products of
+    the backward pass: gate, up and down of a gated feed-forward, else the last (torch 2.13's partitioner on Llama's and
+    GPT-NeoX's blocks). Checkpointed blocks make them again.
+    """
+    plain = (c.fused > 0) & (c.full_checkpointing == 0) & (c.selective_checkpointing == 0)
+    weights = c.layers / c.pp * (1 + 2 * c.gated) * c.ffn * c.hidden
+    return np.where(plain & (c.gathered_bytes < c.compute_bytes), weights * c.gathered_bytes, 0.0)
 
 
 def _between_passes(c: Columns) -> Array:

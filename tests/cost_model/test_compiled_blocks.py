@@ -1,0 +1,102 @@
+"""What a compiled block saves for its backward pass, by torch's own partitioner, beside what memory is told by."""
+
+# pyright: reportPrivateUsage=false
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+
+from platform.cost_model.engines.fsdp import _saved_again
+from platform.cost_model.features import from_points
+from platform.cost_model.hardware import find_cluster
+from platform.cost_model.memory import _block_bytes
+from trainers.values.batch import BatchPoint
+from trainers.values.layout import Layout
+from trainers.values.recipe import Recipe
+from trainers.values.spec import ModelSpec
+
+TOKENS, HIDDEN, FFN = 512, 256, 896
+SPEC = ModelSpec(
+    name="block",
+    architecture="llama",
+    num_layers=1,
+    hidden_size=HIDDEN,
+    ffn_size=FFN,
+    num_heads=8,
+    num_kv_heads=2,
+    vocab_size=64,
+)
+
+
+@contextlib.contextmanager
+def _one_rank() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _saved(*, float8: bool, gathered: bool) -> list[torch.Tensor]:
+    """The tensors that a compiled block saves beside its parameters, each storage once."""
+    torch._dynamo.reset()
+    config = LlamaConfig(
+        hidden_size=HIDDEN, intermediate_size=FFN, num_attention_heads=8, num_key_value_heads=2, num_hidden_layers=1
+    )
+    block: Any = LlamaDecoderLayer(config, 0).to(torch.bfloat16)
+    rotary: Any = LlamaRotaryEmbedding(config)
+    if float8:
+        recipe = Float8LinearConfig.from_recipe_name("tensorwise")
+        convert_to_float8_training(block, config=dataclasses.replace(recipe, enable_fsdp_float8_all_gather=gathered))
+    config._attn_implementation = "sdpa"
+    parameters = {each.data_ptr() for each in block.parameters()} if not gathered else set[int]()
+    block.forward = torch.compile(block.forward, backend="aot_eager_decomp_partition")
+    found: dict[int, torch.Tensor] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.data_ptr() not in parameters and not isinstance(tensor, nn.Parameter):
+            found[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    values = torch.randn(1, TOKENS, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
+    with _one_rank() if gathered else contextlib.nullcontext():
+        if gathered:
+            fully_shard(block, mesh=init_device_mesh("cpu", (1,)), reshard_after_forward=False)
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            block(values, position_embeddings=rotary(values, torch.arange(TOKENS)[None]))
+    return list(found.values())
+
+
+def _row(precision: Any, **layout: Any) -> Any:
+    recipe = Recipe(model=SPEC, seq_len=TOKENS, global_batch=1, compute_precision=precision, state_precision="bf16")
+    chosen = Layout(**layout, attention="sdpa", compile="block", loss="chunked")
+    return from_points([(recipe, chosen, BatchPoint(micro_batch=1, grad_accum=1))], find_cluster("1xH200"))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8_tensorwise"])
+def test_a_compiled_block_saves_what_is_told_and_in_fp8_what_its_products_give(precision: str) -> None:
+    saved = sum(each.nbytes for each in _saved(float8=precision != "bf16", gathered=False))
+    told, _, _ = _block_bytes(_row(precision, engine="ddp"))
+    # Beside it: rotary tables, the largest of attention, the norms' scales; in FP8 one cast input.
+    assert told < saved < 1.08 * told
+
+
+def test_fsdp_blocks_in_fp8_save_the_feed_forward_weights_laid_out_anew() -> None:
+    by_column = [
+        each
+        for each in _saved(float8=True, gathered=True)
+        if each.dtype is torch.float8_e4m3fn and FFN in each.shape and each.stride()[0] == 1
+    ]
+    told = _saved_again(_row("fp8_tensorwise", engine="fsdp", zero_stage=2))
+    assert sum(each.nbytes for each in by_column) == told == 3 * FFN * HIDDEN
