@@ -100,9 +100,11 @@ class Columns:
     """Bytes a value of the hidden width that such norms save beside."""
     rope_saved_bytes: Array
     """Bytes of each value of queries and keys that a stack's rotation saves beside its output."""
+    saves_gathered: Array
+    """1 where autograd saves what sequence parallelism gathered for column-parallel products, as it saves the input of
+    any linear layer, 0 where a stack's own autograd function decides."""
     keeps_gathered: Array
-    """1 where sequence parallelism saves what it gathered for column-parallel products, 0 where it gathers anew in the
-    backward pass."""
+    """1 where such a function keeps it, 0 where it gathers anew in the backward pass."""
     block_host: Array
     """Host seconds of a block's forward pass through the modules of a published stack, in place of counted launches; 0
     where launches are counted."""

@@ -194,7 +194,7 @@ def _of_engine(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask 
 
 def _of_kernels(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask | float]:
     """What is computed again, and by which kernels."""
-    of_words, compute, modules, gated = layouts.of_words, work.compute_bytes, work.modules, work.model.gated
+    of_words, modules, gated = layouts.of_words, work.modules, work.model.gated
     stepwise = modules.stepwise_activation if modules else None
     biased, position = modules is not None and modules.position == "alibi", work.model.position
     masked = work.attended is not None
@@ -224,10 +224,22 @@ def _of_kernels(work: Workload, layouts: LayoutArrays) -> dict[str, Array | Mask
         "inner_copies": of_words(lambda word: inner_copies(stepwise, gated=gated, fused=word != "none"), "compile"),
         "activation_forward": of_words(lambda word: passes(word)[0], "compile"),
         "activation_backward": of_words(lambda word: passes(word)[1], "compile"),
-        "logit_bytes": of_words(lambda *words: logit_bytes(loss_kind(*words), compute), "loss", "compile"),
+        "logit_bytes": _logit_bytes(work, layouts),
         "pads_vocabulary": of_words(lambda *words: pads_vocabulary(loss_kind(*words)), "loss", "compile"),
         "chunked_loss": of_words(lambda word: word == "chunked", "loss"),
     }
+
+
+def _logit_bytes(work: Workload, layouts: LayoutArrays) -> Array:
+    whole, split = (
+        layouts.of_words(
+            lambda *words, split=split: logit_bytes(loss_kind(*words), work.compute_bytes, split=split),
+            "loss",
+            "compile",
+        )
+        for split in (False, True)
+    )
+    return np.where(layouts.numbers("tp") > 1, split, whole)
 
 
 def _mask_bytes(work: Workload, layouts: LayoutArrays, *, biased: bool) -> Array:

@@ -9,6 +9,7 @@ from trainers.values.spec import ModelSpec
 BIASED_FLASH = constants.number("kernels", "BIASED_FLASH")
 
 LOGIT_BYTES = constants.words("kernels", "LOGIT_BYTES")
+SPLIT_LOGIT_BYTES = constants.number("kernels", "SPLIT_LOGIT_BYTES")
 
 
 def checkpoint_distance(checkpointing: str) -> float:
@@ -64,9 +65,12 @@ def loss_kind(loss: str, compile_: str) -> str:
     return "compiled" if compile_ == "model" else "plain"
 
 
-def logit_bytes(kind: str, compute_bytes: float) -> float:
-    """Bytes of a logit by kind of loss; in fp32 nothing is cast, so each copy is the logits' own size."""
-    return LOGIT_BYTES[kind] if compute_bytes == 2 else {"kept": 16.0, "chunked": 8.0, "fused": 8.0}.get(kind, 12.0)
+def logit_bytes(kind: str, compute_bytes: float, *, split: bool = False) -> float:
+    """Bytes of a logit by kind of loss; in fp32 nothing is cast, so each copy is the logits' own size. `split` is
+    whether tensor-parallel ranks of this project's engines each have a part of the vocabulary.
+    """
+    whole = LOGIT_BYTES[kind] if compute_bytes == 2 else {"kept": 16.0, "chunked": 8.0, "fused": 8.0}.get(kind, 12.0)
+    return min(whole, SPLIT_LOGIT_BYTES) if split else whole
 
 
 def pads_vocabulary(kind: str) -> bool:

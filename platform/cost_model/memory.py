@@ -114,11 +114,13 @@ def _casts_again(c: Columns) -> Mask:
 
 
 def _holds_gathered(c: Columns) -> Mask:
-    """Rows whose gathered inputs stand whole. A collective's memory is its stream's until the device has done it: where
-    the host waits for the device's work to end, blocks are free for the next one (`CUDACachingAllocator.cpp`).
+    """Rows whose gathered inputs stand whole: autograd saves them, or a stack keeps them. Of such a stack a
+    collective's memory is its stream's until the device has done it: where the host waits for the device's work to end,
+    blocks are free for the next one (`CUDACachingAllocator.cpp`).
     """
     keeps = c.keeps_gathered > 0
-    return keeps & host_runs_ahead(c) if np.any(keeps) else keeps
+    held = c.saves_gathered > 0
+    return held | (keeps & host_runs_ahead(c)) if np.any(keeps) else held
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

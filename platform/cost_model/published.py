@@ -113,6 +113,7 @@ def stack_features(row: Row, work: Workload, cluster: ClusterSpec, tp: float) ->
         **_host_costs(row, fused=fused),
         "vocab": model.vocab_size if own or is_eager(row) else padded(model.vocab_size, tp),
         "sequence_parallel": float(splits_sequence(row, tp)),
+        "saves_gathered": float(own),
         "checkpoint_blocks": float(spans[1]) if (spans := _SPANS.search(text)) else 1.0,
         "kept_checkpoints": kept_checkpoints(row, tp),
         "repeats_core_alone": float(fact(software, "repeats_core_alone", False)),
@@ -162,7 +163,7 @@ def _host_costs(row: Row, *, fused: bool) -> dict[str, float]:
 def _logit_bytes(row: Row, loss: str, compute_bytes: float, tp: float) -> float:
     """Bytes that the loss holds of one logit of this rank's share. Where a stack gathers logits over tensor parallelism
     every rank holds those of the others too, as they came and joined."""
-    one = logit_bytes(loss, compute_bytes)
+    one = logit_bytes(loss, compute_bytes, split=tp > 1 and bool(row.get("engine")))
     return (one + 2 * compute_bytes) * tp if tp > 1 and fact(software_of(row), "gathers_logits", False) else one
 
 

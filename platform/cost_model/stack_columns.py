@@ -18,6 +18,7 @@ THIS_PROJECT_COLUMNS = {
     "unfused_norm_passes": 0.0,
     "unfused_norm_bytes": 0.0,
     "rope_saved_bytes": 0.0,
+    "saves_gathered": 1.0,
     "keeps_gathered": 0.0,
     "block_host": 0.0,
     "block_host_backward": 0.0,

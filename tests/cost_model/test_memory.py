@@ -84,14 +84,13 @@ def test_the_fullest_stage_of_a_mesh_is_predicted_within_five_percent_of_torchs_
     model = dataclasses.replace(GPT2, num_layers=8, vocab_size=50304)
     recipe = Recipe(model=model, seq_len=512, global_batch=16)
     kernels = {"attention": "sdpa", "grad_sync": "last"}
-    # The split loss of tensor parallelism holds 8 bytes a logit, the model reckons with the plain one's 12.
-    tolerances = {fsdp(**kernels, dp_shard=2, **degree): 0.05 for degree in ({"cp": 2}, {"pp": 2})}
-    tolerances[fsdp(**kernels, dp_shard=2, tp=2)] = 0.1
-    cases = [{"recipe": to_json(recipe), "layout": to_json(layout), "micro_batch": 2} for layout in tolerances]
-    for (layout, tolerance), peaks in zip(tolerances.items(), _tracked("track_ranks.py", cases), strict=True):
+    degrees = ({"cp": 2}, {"pp": 2}, {"tp": 2}, {"tp": 4}, {"tp": 2, "pp": 2})
+    layouts = [fsdp(**kernels, dp_shard=2, **degree) for degree in degrees]
+    cases = [{"recipe": to_json(recipe), "layout": to_json(layout), "micro_batch": 2} for layout in layouts]
+    for layout, peaks in zip(layouts, _tracked("track_ranks.py", cases), strict=True):
         batch = BatchPoint.of(recipe, layout, 2)
         memory = peak_memory(from_points([(recipe, layout, batch)], find_cluster("8xH200")))
-        assert float(memory.allocated_gib[0]) == pytest.approx(max(peaks), rel=tolerance), (layout.label, peaks)
+        assert float(memory.allocated_gib[0]) == pytest.approx(max(peaks), rel=0.05), (layout.label, peaks)
         fullest = peaks.index(max(peaks))
         assert int(memory.binding_rank[0]) == (2 if fullest else 0), (layout.label, peaks)
 
@@ -187,7 +186,7 @@ def test_a_pipelines_first_stage_holds_most_micro_batches_and_the_last_the_logit
     assert float(peak_memory(point(deep, cluster="8x8xA100", model=GPT_39B, grad_accum=64)).binding_rank[0]) == 0
     wide_vocabulary = dataclasses.replace(GPT_39B, vocab_size=1_000_000)
     columns = point(
-        dataclasses.replace(deep, pp=2), cluster="2x8xA100", model=wide_vocabulary, micro_batch=8, grad_accum=2
+        dataclasses.replace(deep, pp=2), cluster="2x8xA100", model=wide_vocabulary, micro_batch=16, grad_accum=2
     )
     assert float(peak_memory(columns).binding_rank[0]) == 2
 
