@@ -21,7 +21,7 @@ from platform.cost_model.memory import lower_bound_gib, peak_memory, peak_parts
 from platform.cost_model.predict import predict
 from platform.cost_model.rows import read_rows
 from platform.cost_model.table import interpret
-from tests.cost_model.points import BLOOM_7B1, GPT2, GPT_39B, fsdp, point
+from tests.cost_model.points import BLOOM_7B1, GPT2, GPT_39B, TABLES, fsdp, point
 from trainers.measuring.ladder import HEADROOM
 from trainers.values.batch import BatchPoint
 from trainers.values.codec import to_json
@@ -189,6 +189,21 @@ def test_a_pipelines_first_stage_holds_most_micro_batches_and_the_last_the_logit
         dataclasses.replace(deep, pp=2), cluster="2x8xA100", model=wide_vocabulary, micro_batch=16, grad_accum=2
     )
     assert float(peak_memory(columns).binding_rank[0]) == 2
+
+
+def test_what_tensor_parallelism_divides_depends_on_the_stack() -> None:
+    """Without sequence parallelism norms, residual and dropout stay whole; a loss without a kernel of its own gathers
+    the logits."""
+    (row,) = [dict(row) for row in read_rows(TABLES / "megatron_ten_rows.csv")][:1]
+    row |= {"tp": "8", "dp": "4", "grad_accum": "8", "iter_time_s": "3", "activation_ckpt": "none", "notes": ""}
+    kinds = {
+        "split": {"software": "megatron-core", "seq_parallel": "yes", "attention_kernel": "flash2"},
+        "whole": {"software": "megatron-core", "seq_parallel": "no", "attention_kernel": "flash2"},
+        "gathers": {"software": "other", "source": "Aleph Alpha", "seq_parallel": "yes", "attention_kernel": "flash2"},
+    }
+    held = {name: from_rows([interpret({**row, **kind}).values]) for name, kind in kinds.items()}
+    assert peak(held["whole"]) > 1.3 * peak(held["split"])
+    assert held["gathers"].logit_bytes > 8 * held["split"].logit_bytes
 
 
 def test_flat_copies_of_the_step_find_no_room_among_cached_activations() -> None:

@@ -127,6 +127,32 @@ def test_ring_collectives_by_hand() -> None:
     assert float(all_reduce_s(np.array([1e12]), np.array([1.0]), np.array([1.0]), bandwidth, latency, HOP)[0]) == 0
 
 
+def test_messages_over_many_ranks_cost_a_hop_each() -> None:
+    """A gather goes round all ranks, an all-reduce between nodes by a tree; neither hop asks for bytes."""
+    nothing, bandwidth, latency, one = np.array([0.0]), np.array([20e9]), np.array([0.0]), np.array([1.0])
+    for times in (2, 4, 8):
+        few, many = np.array([64.0]), np.array([64.0 * times])
+        gathers = [float(gather_s(nothing, ranks, one, bandwidth, latency, HOP)[0]) for ranks in (few, many)]
+        reduces = [float(all_reduce_s(nothing, ranks, one, bandwidth, latency, HOP)[0]) for ranks in (few, many)]
+        assert gathers[1] - gathers[0] == pytest.approx((times - 1) * 64 * float(HOP))
+        assert reduces[1] - reduces[0] == pytest.approx(2 * np.log2(times) * float(HOP))
+
+
+def test_hand_fused_blocks_take_their_hosts_time_whatever_their_width() -> None:
+    """Modules that nobody compiles: small blocks wait for them, more of them as more ranks wait for each other."""
+    layout = Layout(engine="ddp", tp=8)
+    blocks = dict.fromkeys(("block_host", "block_host_backward"), 0.001) | {"host_skew": 5e-5}
+    waits: list[float] = []
+    for width in (1024, 2048):
+        narrow = dataclasses.replace(
+            GPT2, hidden_size=width, num_heads=16, num_kv_heads=16, ffn_size=4 * width, max_positions=2048
+        )
+        columns = changed(point(layout, cluster="8xA100", model=narrow), **blocks)
+        waits.append(float(np.add(*host_layer_s(columns)[:2])[0]))
+        assert total(columns) > narrow.num_layers * 0.002
+    assert waits[0] == pytest.approx(waits[1]) == pytest.approx(0.002 + 4 * 3 * 5e-5)
+
+
 def test_groups_share_a_nodes_ports() -> None:
     ranks, whole, single = np.array([64.0]), np.array([8.0]), np.array([1.0])
     args = np.array([8.0]), np.array([235e9]), np.array([160e9])

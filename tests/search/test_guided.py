@@ -15,6 +15,7 @@ from platform.cost_model import regression  # pyright takes `from platform impor
 from platform.cost_model.ordering import known_columns, likely_best_first
 from platform.cost_model.regression import TIME, learn
 from platform.replay import read_cells
+from platform.searchers.guidance.fitting import Fitting
 from platform.searchers.guidance.points import make_points
 from platform.searchers.guidance.pruning import Pruning
 from platform.searchers.guidance.worth import expected_saving, rungs_worth_it
@@ -196,6 +197,32 @@ class TestHeldBack:
             (point,) = np.flatnonzero((points.owner == owner) & (points.micro_batch == rung))
             ran_anyway += bool(points.log_needed[point] > 0)
         assert ran_anyway > 0
+
+    @pytest.mark.parametrize(("tokens", "tried"), [(math.inf, True), (None, False)])
+    def test_what_is_held_back_is_tried_once_nothing_that_fits_pays(self, tokens: float | None, tried: bool) -> None:
+        """With a run that has no end every saving pays in the end, that of a point which may not fit too."""
+        searcher, held = Guided(dataclasses.replace(self.TIGHT, tokens=tokens)), list[bool]()
+        points = make_points(self.TIGHT)
+        while (suggested := searcher.suggest()) is not None and not any(held):
+            owner = next(p for p, each in enumerate(BLOOM) if each.key == suggested.key)
+            waiting = searcher._held() & (points.owner == owner) & np.isin(points.micro_batch, suggested.micro_batches)
+            held.append(bool(waiting.any()))
+            assert not waiting.any() or not (searcher._alive & ~searcher._held()).sum() > len(points) / 2
+            searcher.update(suggested, ran(suggested, 100.0 + owner))
+        assert any(held) == tried
+
+    def test_a_crash_teaches_less_than_an_error_of_memory(self) -> None:
+        points = make_points(self.TIGHT)
+        near = int(np.argmin(np.abs(points.log_needed + 0.1)))
+        every = np.arange(len(points), dtype=np.int64)
+        lower: list[float] = []
+        for outcome in (Outcome.OOM, Outcome.FAILED):
+            fitting, whole = Fitting(points), BLOOM[int(points.owner[near])]
+            before = fitting.chances(every)
+            failed = dataclasses.replace(oom(recipe=whole.recipe, on=whole.layout, micro_batch=1), outcome=outcome)
+            fitting.learn(near, failed, timed=False)
+            lower.append(float((before - fitting.chances(every)).max()))
+        assert lower[0] > 2 * lower[1] > 0
 
     def test_before_anything_ran_nothing_is_held_back(self) -> None:
         searcher = Guided(self.TIGHT)

@@ -47,6 +47,20 @@ def test_a_budget_ends_it_and_says_that_nothing_was_found(capsys: pytest.Capture
     assert found["overall"]["found_share"] == 0.0 and found["overall"]["trials_to_2pct_mean"] == 1.0
 
 
+def test_a_search_that_gives_up_early_counts_with_all_that_it_was_allowed() -> None:
+    class GivesUp:
+        why_stopped = ""
+
+        def suggest(self) -> None:
+            return None
+
+        def update(self, candidate: object, measurements: object) -> None:
+            """Never called."""
+
+    ended = play(read_cells([TR3M])[0][0], GivesUp(), 9)
+    assert (ended.found, len(ended.tried), ended.num_trials) == (False, 0, 9)
+
+
 def test_seeds_are_the_first_ones_and_reproducible(capsys: pytest.CaptureFixture[str]) -> None:
     two = [printed(capsys, str(TR3M), "--searcher", "random", "--seeds", "5") for _ in range(2)]
     assert two[0] == two[1]
