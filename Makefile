@@ -49,7 +49,7 @@ mlflow: $(STAMP) ## MLflow's pages of what was measured, at http://127.0.0.1:500
 test: $(STAMP) ## all tests but the heaviest
 	$(PYTEST) $(TESTS)
 
-test-quick: $(STAMP) ## what needs no Ray, no training processes and no MLflow: under two minutes
+test-quick: $(STAMP) ## what needs no Ray, no training processes and no MLflow: about two and a half minutes on two cores
 	$(PYTEST) -m '$(QUICK)' $(TESTS)
 
 test-faults: $(STAMP) ## what goes wrong, each for real: the heaviest tests too
