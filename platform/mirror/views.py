@@ -91,7 +91,8 @@ def convergence_view(name: str, comparison_id: str) -> View:
     """The trainings of a comparison: held-out and training loss against tokens and against hours, seeds grouped."""
     columns = [_tag("strategy"), *(_metric(each) for each in CONVERGENCE_METRICS)]
     columns += [_param(each) for each in CONVERGENCE_PARAMS]
-    charts = [_curves(loss, against) for loss in ("val_loss", "train_loss") for against in ("tokens", "train_hours")]
+    of_each = {"val_loss": ("val_tokens", "val_hours"), "train_loss": ("tokens", "train_hours")}
+    charts = [_curves(loss, against) for loss, axes in of_each.items() for against in axes]
     runs = f"tags.comparison = '{comparison_id}' and tags.role = 'training'"
     state = _state(runs, columns, charts, section=f"Convergence: {name}")
     grouped = {"aggregateFunction": "average", "groupByKeys": [{"mode": "tag", "groupByData": "strategy"}]}

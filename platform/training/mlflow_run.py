@@ -111,7 +111,9 @@ class _Run:
                         metrics += [metric(key, value, now_ms, step) for key, value in values.items()]
                 self._logged["train_loss"] = max(self._logged["train_loss"], record.last_step)
             elif isinstance(record, Validated) and record.step > self._logged["val_loss"]:
-                metrics.append(metric("val_loss", record.loss, now_ms, record.step))
+                # MLflow draws 320 points of each series and pairs two by step: held-out losses have an x of their own.
+                values = {"val_loss": record.loss, "val_tokens": record.tokens, "val_hours": record.train_s / 3600}
+                metrics += [metric(key, value, now_ms, record.step) for key, value in values.items()]
                 self._logged["val_loss"] = record.step
         for first in range(0, len(metrics), _MOST_METRICS):
             self._client.log_batch(self._id, metrics=metrics[first : first + _MOST_METRICS])

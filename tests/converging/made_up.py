@@ -15,6 +15,8 @@ from trainers.values.training_lines import write
 COMPARISON_ID = "0123456789ab"
 STRATEGIES = {"plain": 1.0, "grad_accum=256": 1.4}
 """Name -> how many times the first one's tokens it takes."""
+STEPS = 400
+"""More than the 320 points of a series that MLflow draws."""
 
 
 def trainings(folder: Path) -> dict[str, dict[int, Curves]]:
@@ -24,7 +26,8 @@ def trainings(folder: Path) -> dict[str, dict[int, Curves]]:
         for seed in (0, 1):
             place = folder / name / f"seed-{seed}"
             place.mkdir(parents=True)
-            for record in records(step_s=3.6 / scale**2 + 0.1 * seed, tokens_scale=scale, floor=2.0 + 0.01 * seed):
+            step_s, floor = 3.6 / scale**2 + 0.1 * seed, 2.0 + 0.01 * seed
+            for record in records(step_s=step_s, tokens_scale=10 * scale, floor=floor, steps=STEPS):
                 write(place / RECORDS, record)
             found.setdefault(name, {})[seed] = read_curves(place)
     return found
@@ -32,7 +35,7 @@ def trainings(folder: Path) -> dict[str, dict[int, Curves]]:
 
 def compared(folder: Path) -> tuple[Comparison, Verdict]:
     """What is compared, of trainings made in `folder`."""
-    verdict = compare(trainings(folder), 40 * STEP)
+    verdict = compare(trainings(folder), STEPS * STEP)
     made = Comparison(
         id=COMPARISON_ID,
         name="compared",

@@ -65,7 +65,9 @@ def test_a_second_session_adds_what_is_new_and_nothing_twice(uri: str, tmp_path:
     assert found["train_loss"] == [(1, 3.0), (2, 2.0), (3, 1.0)]
     assert found["tokens"] == [(1, STEP), (2, 2 * STEP), (3, 3 * STEP)]
     assert found["train_hours"][:2] == [(1, 1.5), (2, 2.0)]
-    assert found["val_loss"] == [(0, 5.0)]
+    assert (
+        found["val_loss"] == [(0, 5.0)] and found["val_tokens"] == [(0, 0.0)] and found["val_hours"] == [(0, 1 / 3600)]
+    )
     assert found["tokens_per_s"][0] == (2, 2 * STEP / 3600) and found["peak_gib"][0] == (2, 1.5)
 
 
