@@ -118,11 +118,6 @@ def test_the_image_s_command_is_the_search(image: Built) -> None:
     assert done.stdout.startswith("usage: python -m platform.search")
 
 
-def test_kuberay_finds_what_it_starts_and_probes_a_pod_with(image: Built) -> None:
-    done = image.run(["bash", "-lc", "command -v ray python wget"])
-    assert done.stdout.split() == ["/opt/venv/bin/ray", "/opt/venv/bin/python", "/usr/bin/wget"], done.stderr
-
-
 def test_no_cuda_lies_beside_torch_s_own(image: Built) -> None:
     done = image.run(["find", "/", "-xdev", "-name", "libcud*", "-not", "-path", "/opt/venv/*"])
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
