@@ -4,8 +4,8 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Generator
+from typing import Any, cast
 
 import pytest
 import torch
@@ -40,8 +40,8 @@ SPEC = ModelSpec(
 
 
 @contextlib.contextmanager
-def _one_rank() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+def _one_rank() -> Generator[None, None, None]:
+    dist.init_process_group("gloo", store=cast(Any, dist).HashStore(), rank=0, world_size=1)
     try:
         yield
     finally:
