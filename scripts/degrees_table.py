@@ -36,18 +36,40 @@ Refusals = dict[str, None]
 
 
 @functools.cache
-def table() -> str:
-    """The table in Markdown: a row for each value that is not usual, a column an architecture; and why some fail."""
-    names = architectures.names()
-    lines = [f"| beside it | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
+def cells() -> tuple[dict[str, dict[str, str]], Refusals]:
+    """Label of a value that is not usual -> architecture -> the degrees that run beside it; and why some do not."""
     reasons: Refusals = {}
+    found: dict[str, dict[str, str]] = {}
     for axis, value in axis_values():
-        cells = {
-            name: [degree for degree in SPLIT_BY if runs_beside(name, degree, axis, value, reasons)] for name in names
+        label = f"`{axis}={value}`" if axis else "sdpa and the defaults"
+        runs = {
+            name: [degree for degree in SPLIT_BY if runs_beside(name, degree, axis, value, reasons)]
+            for name in architectures.names()
         }
-        shown = " | ".join(", ".join(runs) or "none" for runs in cells.values())
-        lines.append(f"| {f'`{axis}={value}`' if axis else 'sdpa and the defaults'} | {shown} |")
+        found[label] = {name: ", ".join(degrees) or "none" for name, degrees in runs.items()}
+    return found, reasons
+
+
+@functools.cache
+def table() -> str:
+    """The table in Markdown, values that are alike in one row and architectures that are alike in one column; and why
+    some degrees are missing.
+    """
+    found, reasons = cells()
+    columns = _alike({name: tuple(row[name] for row in found.values()) for name in architectures.names()})
+    rows = _alike({label: tuple(row[names[0]] for names in columns.values()) for label, row in found.items()})
+    lines = [f"| beside it | {' | '.join(', '.join(names) for names in columns.values())} |"]
+    lines.append("|---|" + "---|" * len(columns))
+    lines += [f"| {', '.join(labels)} | {' | '.join(row)} |" for row, labels in rows.items()]
     return "\n".join([*lines, "", "What is missing is refused before anything starts:", "", *_listed(reasons)])
+
+
+def _alike(named: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, ...], list[str]]:
+    """Each value with the names that have it."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name, value in named.items():
+        names.setdefault(value, []).append(name)
+    return names
 
 
 def written(page: str) -> str:
