@@ -197,11 +197,15 @@ class Guided(Generic[C]):
         reference = self._reference(group, speed)
         fits = self._fitting.chances(front)
         # Before any measurement the error common to all points decides nothing: the prediction's own deviation counts.
-        sigma = sigma if group in self._best or group in self._taught else points.sigma[front]
+        known = group in self._best or group in self._taught
+        sigma = sigma if known else points.sigma[front]
         saving = expected_saving(speed - reference, sigma) * fits
         rung_cost = costs.num_devices * (costs.rung_s + costs.steps * np.exp(-speed))
         start = costs.num_devices * costs.start_s
-        chosen = int(np.argmax(saving / (start + rung_cost)))
+        # A plan's first choice is the first trial: nothing is known yet that the plan did not weigh.
+        chosen = int(
+            np.argmax(saving / (start + rung_cost) if known or not points.predicted else points.log_rank[front])
+        )
         owner = int(points.owner[front[chosen]])
         others = points.owner[front] != owner
         # What comes next is held against this trial's best. Before any measurement the others' error in common counts

@@ -12,6 +12,7 @@ from platform.replaying.play import NAMES, figures, make, play
 
 TABLES = Path(__file__).parent.parent / "cost_model" / "tables"
 TR3M = TABLES / "tr3m_1b3.csv"
+MEASUREMENTS = Path(__file__).parents[2] / "docs" / "measurements"
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -45,6 +46,12 @@ def test_costs_are_those_of_the_rows() -> None:
 def test_a_budget_ends_it_and_says_that_nothing_was_found(capsys: pytest.CaptureFixture[str]) -> None:
     found = printed(capsys, str(TR3M), "--searcher", "grid", "--budget", "1", "--min-cell", "16")
     assert found["overall"]["found_share"] == 0.0 and found["overall"]["trials_to_2pct_mean"] == 1.0
+
+
+def test_the_first_trial_is_the_first_of_the_cost_models_ranking() -> None:
+    """Also where a fuller device is predicted faster: before anything is measured both weigh its chance alike."""
+    for cell in read_cells([*TABLES.glob("*.csv"), *MEASUREMENTS.glob("*H200.csv")])[0]:
+        assert make("guided", cell, 0).suggest() == cell.by_prediction()[0]
 
 
 def test_a_search_that_gives_up_early_counts_with_all_that_it_was_allowed() -> None:
@@ -81,7 +88,7 @@ def test_the_guided_search_needs_less_than_half_of_random_s_trials() -> None:
 
 def test_in_the_large_cells_measured_on_h200_it_needs_a_quarter_of_random_s_trials() -> None:
     """BLOOM-7b1 on one and on four devices."""
-    tables = sorted((Path(__file__).parents[2] / "docs" / "measurements").glob("*H200.csv"))
+    tables = sorted(MEASUREMENTS.glob("*H200.csv"))
     large = [cell for cell in read_cells(tables)[0] if len(cell.choices) >= 20]
     assert len(large) >= 2
     guided, model = (figures([play(cell, make(name, cell, 0), 99) for cell in large]) for name in ("guided", "model"))

@@ -30,6 +30,9 @@ class Points(Places):
     """The same of what leaves head-room: above 0 it thrashes."""
     log_allocated_gib: Array
     """Of the predicted allocated peak, to learn from a measured one; NaN where not predicted."""
+    log_rank: Array
+    """Logarithm of the chance of running well over the expected step time: what a plan ranks by. Zeros where nothing
+    predicts it."""
     predicted: bool
     """Whether the cost model knows the devices."""
 
@@ -42,12 +45,14 @@ def make_points(problem: Problem[Any]) -> Points:
     groups = codes_of([each.axes.get(RECIPE, "") for each in candidates])[0]
     prediction = predict(columns) if columns is not None and len(owner) else None
     places = places_of([each.axes for each in candidates], owner, micro_batch, columns, prediction)
-    log_step_s, nothing = np.zeros(len(owner)), np.full(len(owner), -np.inf)
+    log_step_s, log_rank, nothing = np.zeros(len(owner)), np.zeros(len(owner)), np.full(len(owner), -np.inf)
     log_needed, log_pooled, log_allocated = nothing, nothing, np.full(len(owner), np.nan)
     if columns is not None and prediction is not None:
         log_needed, log_pooled, log_allocated = _memory(columns, prediction)
         compared = np.array([each.tokens_per_step for each in candidates])[owner]
         log_step_s = np.log(prediction.step.total_s) - np.log(columns.tokens_per_step / compared)
+        spread = prediction.expected_s / prediction.step.total_s
+        log_rank = np.log(np.maximum(prediction.ok_probability, 1e-12) / spread) - log_step_s
     return Points(
         **{field.name: getattr(places, field.name) for field in dataclasses.fields(Places)},
         owner=owner,
@@ -57,6 +62,7 @@ def make_points(problem: Problem[Any]) -> Points:
         log_needed=log_needed,
         log_pooled=log_pooled,
         log_allocated_gib=log_allocated,
+        log_rank=log_rank,
         predicted=columns is not None,
     )
 
