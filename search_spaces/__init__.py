@@ -40,17 +40,18 @@ _VALUES = ("axes", "cluster", "layout", "measurement", "recipe", "spec")
 
 
 def names() -> tuple[str, ...]:
-    """The names of the built-in spaces."""
+    """Returns the names of the built-in spaces."""
     return tuple(_REGISTRY)
 
 
 def known() -> tuple[Space, ...]:
-    """The built-in spaces, built."""
+    """Returns the built-in spaces, built."""
     return tuple(_built_in(name) for name in _REGISTRY)
 
 
 def load(name_or_path: str) -> Space:
-    """The space of that name, of that Python file (its `space()`), or of that transformers `config.json` or its folder.
+    """Returns the space of that name, of that Python file (its `space()`), or of that transformers `config.json` or its
+    folder.
 
     Raises:
         ValueError: no such space (with near names) or file, or the file gives no space, in one sentence.

@@ -85,7 +85,7 @@ _KINDS: dict[str, dict[str, Any]] = {
 
 
 def bloom7b_kinds() -> Space:
-    """One change at a time from full sharding: what each data-parallel kind, and what activation checkpointing
+    """Returns one change at a time from full sharding: what each data-parallel kind, and what activation checkpointing
     `bloom7b` does not try, costs or brings, at micro-batch 2.
 
     In a search of `bloom7b` any of them is an axis of `--set`, as in `--set prefetch=0,1,2`.

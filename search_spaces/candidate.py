@@ -49,7 +49,7 @@ class Candidate:
         return self.recipe.tokens_per_step
 
     def batch_points(self) -> tuple[BatchPoint, ...]:
-        """The ladder's rungs, upwards."""
+        """Returns the ladder's rungs, upwards."""
         return tuple(BatchPoint.of(self.recipe, self.layout, micro_batch) for micro_batch in self.micro_batches)
 
 
@@ -72,7 +72,9 @@ def joined(one: Candidate, other: Candidate) -> Candidate:
 def ladder_of(
     recipe: Recipe, layout: Layout, micro_batches: Sequence[int], num_devices: int
 ) -> tuple[tuple[int, ...], str | None]:
-    """The micro-batches that divide the global batch, ascending, and why the layout cannot run (None: it can)."""
+    """Returns the micro-batches that divide the global batch, ascending, and why the layout cannot run (None:
+    it can).
+    """
     reason = reason_against(recipe, layout, num_devices)
     if reason is not None:
         return (), reason

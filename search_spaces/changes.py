@@ -73,12 +73,14 @@ def parse(texts: Sequence[str]) -> tuple[Change, ...]:
 
 
 def axes() -> dict[str, str]:
-    """Every axis that `--set` knows, with what it takes, for help texts."""
+    """Returns every axis that `--set` knows, with what it takes, for help texts."""
     return {axis: _allowed(axis, hint) for axis, (_, hint) in _axes().items()}
 
 
 def near(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: `; did you mean x or y?`, or nothing where none is like it."""
+    """Returns the end of a sentence about an unknown name: `; did you mean x or y?`, or nothing where none is
+    like it.
+    """
     options = list(known)
     names = [_SYNONYMS[word]] if _SYNONYMS.get(word) in options else difflib.get_close_matches(word, options, 3, 0.5)
     return f"; did you mean {' or '.join(names)}?" if names else ""

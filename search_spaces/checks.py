@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_types(space: "Space") -> None:
-    """That the fields of `space` have their types: it may be a file that no type checker has read.
+    """Checks that the fields of `space` have their types: it may be a file that no type checker has read.
 
     Raises:
         ValueError: one has another.
@@ -46,7 +46,8 @@ def check_types(space: "Space") -> None:
 
 
 def check_axes(axes: Any, *, of: str) -> None:
-    """That `axes` maps fields of `Layout` to tuples of values of their types; `of` names the space in the sentence.
+    """Checks that `axes` maps fields of `Layout` to tuples of values of their types; `of` names the space in the
+    sentence.
 
     Raises:
         ValueError: it does not.
@@ -64,7 +65,7 @@ def check_axes(axes: Any, *, of: str) -> None:
 
 
 def check_fields(fields: Any, kind: type, *, of: str) -> None:
-    """That `fields` maps names of fields of `kind` to values of their types.
+    """Checks that `fields` maps names of fields of `kind` to values of their types.
 
     Raises:
         ValueError: it does not.
@@ -77,7 +78,7 @@ def check_fields(fields: Any, kind: type, *, of: str) -> None:
 
 
 def check_recipe(recipe: Any, *, of: str) -> None:
-    """That `recipe` is one, and its fields have their types.
+    """Checks that `recipe` is one, and its fields have their types.
 
     Raises:
         ValueError: it is not, or they have not.
@@ -90,7 +91,7 @@ def check_recipe(recipe: Any, *, of: str) -> None:
 
 
 def check_value(name: str, value: Any, kind: type, *, of: str) -> None:
-    """That `value` may stand in the field `name` of `kind`; `of` says in the sentence what it is.
+    """Checks that `value` may stand in the field `name` of `kind`; `of` says in the sentence what it is.
 
     Raises:
         ValueError: it may not.
@@ -113,7 +114,7 @@ def check_value(name: str, value: Any, kind: type, *, of: str) -> None:
 
 
 def check_number(value: Any, *, of: str, whole: bool = False, optional: bool = False) -> None:
-    """That `value` is a number: a `whole` one where asked, None too where `optional`.
+    """Checks that `value` is a number: a `whole` one where asked, None too where `optional`.
 
     Raises:
         ValueError: it is not.

@@ -14,7 +14,7 @@ from trainers.values.recipe import Recipe
 
 
 def fill(values: Mapping[str, Any], num_devices: int) -> Layout:
-    """The layout of these axis values on `num_devices`.
+    """Returns the layout of these axis values on `num_devices`.
 
     Degrees that `values` names are taken as they stand. Of the others, tp, pp and cp are 1 and the remaining devices
     shard (or replicate at stage 0). `schedule` and `virtual` follow from each other. `grad_sync` becomes what the
@@ -48,7 +48,7 @@ def fill(values: Mapping[str, Any], num_devices: int) -> Layout:
 
 
 def _grad_syncs(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """What `grad_sync` may be; nothing where the engine is unknown or cannot be imported, which others tell."""
+    """Returns what `grad_sync` may be; nothing where the engine is unknown or cannot be imported, which others tell."""
     try:
         rules = imported_rules(values["engine"])
     except (KeyError, ValueError):
@@ -79,13 +79,17 @@ def refilled(layout: Layout, num_devices: int) -> Layout:
 
 
 def fewest_devices(values: Mapping[str, Any]) -> int:
-    """The smallest number of devices on which the degrees named in `values`, and axes that want shards, can stand."""
+    """Returns the smallest number of devices on which the degrees named in `values`, and axes that want shards, can
+    stand.
+    """
     named = {"dp_shard": fewest_shards(values), **values}
     return math.prod(max(1, named.get(axis, 1)) for axis in ("dp_replicate", "dp_shard", "tp", "pp", "cp"))
 
 
 def reason_against(recipe: Recipe, layout: Layout, num_devices: int) -> str | None:
-    """Why `layout` cannot train `recipe` on exactly `num_devices`, as one sentence; None when nothing is known."""
+    """Returns why `layout` cannot train `recipe` on exactly `num_devices`, as one sentence; None when nothing
+    is known.
+    """
     if layout.world_size != num_devices:
         degrees = " x ".join(
             f"{axis} {getattr(layout, axis)}"
@@ -97,8 +101,9 @@ def reason_against(recipe: Recipe, layout: Layout, num_devices: int) -> str | No
 
 
 def splits_model(values: Mapping[str, Any], num_devices: int | None) -> bool:
-    """Whether the tp, pp and cp of these axis values split a model, as their engine can, over a number of devices that
-    divides `num_devices` (None: any)."""
+    """Returns whether the tp, pp and cp of these axis values split a model, as their engine can, over a number of
+    devices that divides `num_devices` (None: any).
+    """
     split = {axis: size for axis in ("tp", "pp", "cp") if (size := values.get(axis, 1)) > 1}
     if not split or (num_devices is not None and num_devices % math.prod(split.values())):
         return False

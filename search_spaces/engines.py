@@ -7,27 +7,29 @@ from trainers.engines.rules import Rules
 
 
 def replicas_first() -> tuple[str, ...]:
-    """All engines, the one of least machinery first: for models whose states fit on a device many times."""
+    """Returns all engines, the one of least machinery first: for models whose states fit on a device many times."""
     return tuple(rules.name for rules in sorted(engines.registered(), key=lambda rules: rules.machinery))
 
 
 def shards_first() -> tuple[str, ...]:
-    """All engines, those that shard before those that hold whole replicas alone: for models that fill a device."""
+    """Returns all engines, those that shard before those that hold whole replicas alone: for models that fill a
+    device.
+    """
     return (*sharding(), *(name for name in replicas_first() if name not in sharding()))
 
 
 def sharding() -> tuple[str, ...]:
-    """The engines that shard, the one of least machinery first."""
+    """Returns the engines that shard, the one of least machinery first."""
     return _named(lambda rules: max(rules.stages) > 0)
 
 
 def compressing() -> tuple[str, ...]:
-    """The engines that compress gradients."""
+    """Returns the engines that compress gradients."""
     return _named(lambda rules: rules.has_compression)
 
 
 def splitting(order: tuple[str, ...]) -> tuple[str, ...]:
-    """Those engines of `order` that split a model over tensor-parallel, pipeline or context-parallel ranks."""
+    """Returns those engines of `order` that split a model over tensor-parallel, pipeline or context-parallel ranks."""
     split = _named(lambda rules: bool(rules.model_parallel))
     return tuple(name for name in order if name in split)
 

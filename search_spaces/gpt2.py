@@ -134,7 +134,8 @@ _FSDP = {
 
 
 def gpt2_fsdp() -> Space:
-    """The rows of a Lightning report on four V100 of 16 GB: full sharding, length 128, one micro-step a step, AMP.
+    """Returns the rows of a Lightning report on four V100 of 16 GB: full sharding, length 128, one micro-step a step,
+    AMP.
 
     With `--device-memory-gib 16` they end where theirs did; iteration times are what compares.
     """
@@ -158,7 +159,9 @@ def gpt2_fsdp() -> Space:
 
 
 def gpt2_128() -> Space:
-    """The same models and length to their best: ladders up to the first out-of-memory error, kernels and prefetch."""
+    """Returns the same models and length to their best: ladders up to the first out-of-memory error, kernels and
+    prefetch.
+    """
     recipe = Recipe(model=GPT2_XL, seq_len=128, global_batch=4096)
     return Space(
         name="gpt2_128",

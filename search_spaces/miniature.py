@@ -23,7 +23,8 @@ at most."""
 def small_model(
     model: ModelSpec, *, num_layers: int = 4, hidden_size: int = 256, num_heads: int = 8, max_positions: int = 512
 ) -> ModelSpec:
-    """A byte-level model of `model`'s architecture: its kind of positions, norms, feed-forward and head, only smaller.
+    """Returns a byte-level model of `model`'s architecture: its kind of positions, norms, feed-forward and head, only
+    smaller.
 
     `max_positions` counts where `model` has a bound on the length. Grouped key/value heads stay grouped.
     """
@@ -55,8 +56,8 @@ that a search of it takes minutes too."""
 
 
 def on_cpus(space: Space) -> Space:
-    """What is searched where there is no GPU: the space's own model in fp32 where it is small enough for two CPU
-    workers, with its length and batch and the miniature's few layouts; else its miniature.
+    """Returns what is searched where there is no GPU: the space's own model in fp32 where it is small enough for two
+    CPU workers, with its length and batch and the miniature's few layouts; else its miniature.
     """
     recipe, small = space.recipe, stand_in(space)
     if recipe.model.flops_per_token(recipe.seq_len) * recipe.seq_len > MOST_SEQUENCE_FLOPS:
@@ -74,7 +75,8 @@ def on_cpus(space: Space) -> Space:
 
 
 def stand_in(space: Space, num_workers: int = 2) -> Space:
-    """The miniature of `space`: its architecture on the included text, `num_workers` CPU workers under a memory cap.
+    """Returns the miniature of `space`: its architecture on the included text, `num_workers` CPU workers under a memory
+    cap.
 
     Few enough layouts for some minutes on two cores: all three engines, sharded in full or not at all, with and
     without activation checkpointing, by transformers' own kernels, since compiling takes longer than the whole search.

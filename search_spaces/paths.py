@@ -8,7 +8,7 @@ _LONGEST_NAME, _LONGEST_PATH = 255, 4096
 
 
 def expanded(text: str | Path) -> Path:
-    """The path with `~` and `~user` replaced by home folders.
+    """Returns the path with `~` and `~user` replaced by home folders.
 
     Raises:
         ValueError: there is no such user, or no file system takes such a path; one sentence.

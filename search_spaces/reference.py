@@ -39,7 +39,9 @@ def _gpt(name: str, num_layers: int, hidden_size: int, num_heads: int, max_posit
 
 
 def _pipelined(name: str, summary: str, *recipes: Recipe) -> Space:
-    """A space of 3D-parallel layouts: ZeRO-1 over tensor and pipeline parallelism; full sharding has no pipeline."""
+    """Returns a space of 3D-parallel layouts: ZeRO-1 over tensor and pipeline parallelism; full sharding has no
+    pipeline.
+    """
     first, *further = recipes
     return Space(
         name=name,
@@ -59,12 +61,12 @@ def _pipelined(name: str, summary: str, *recipes: Recipe) -> Space:
 
 
 def names() -> tuple[str, ...]:
-    """The names that `load` knows."""
+    """Returns the names that `load` knows."""
     return ("gpt_175b", "gpt_200b", "gpt2_xxl", *_TEN_ROWS)
 
 
 def load(name: str) -> Space:
-    """The space of that name.
+    """Returns the space of that name.
 
     Raises:
         KeyError: no such name.

@@ -103,7 +103,7 @@ class Space:
         return f"{values} by default, which {self.name} does not state: change with --set" if values else ""
 
     def candidates(self, num_devices: int) -> tuple[tuple[Candidate, ...], tuple[Rejected, ...]]:
-        """All that can run on `num_devices`, in the order of the axes, and what cannot, with reasons.
+        """Returns all that can run on `num_devices`, in the order of the axes, and what cannot, with reasons.
 
         A combination of axes that no engine can mean (DDP at stage 3) or that comes out as an earlier layout is left
         out silently. A micro-batch that does not divide the global batch is left out of the ladder; a layout whose
@@ -149,7 +149,7 @@ class Space:
         return tuple(found.values()), tuple(rejected)
 
     def with_changes(self, texts: Sequence[str]) -> "Space":
-        """The space with axes replaced, as `--set axis=value,value` asks; its miniature stays as it is.
+        """Returns the space with axes replaced, as `--set axis=value,value` asks; its miniature stays as it is.
 
         A change of a Recipe field makes another recipe (several values: several recipes, the first the reference).
         On a space of named points an axis that the points fix cannot be changed, and `point=a,b` picks points.
@@ -170,15 +170,16 @@ class Space:
         return space
 
     def on_workers(self, num_workers: int) -> "Space":
-        """The space on so many devices; its budget of time grows with them, as CPU workers share the cores."""
+        """Returns the space on so many devices; its budget of time grows with them, as CPU workers share the cores."""
         budget_s = self.time_budget_s
         if budget_s is not None and self.num_workers is not None:
             budget_s *= max(1.0, num_workers / self.num_workers)
         return dataclasses.replace(self, num_workers=num_workers, time_budget_s=budget_s)
 
     def widened(self, num_devices: int) -> "Space":
-        """The space to plan for so many devices: on many, where no search tries them all, with longer pipelines, more
-        virtual stages and selective checkpointing. An axis of one value, as `--set` may leave it, stays.
+        """Returns the space to plan for so many devices: on many, where no search tries them all, with longer
+        pipelines, more virtual stages and selective checkpointing. An axis of one value, as `--set` may leave it,
+        stays.
         """
         if num_devices < _MANY_DEVICES or not self.model_parallel:
             return self
@@ -268,7 +269,7 @@ class Space:
 
 
 def _product(axes: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
-    """Every combination of these axes' values, the first axis varying slowest."""
+    """Yields every combination of these axes' values, the first axis varying slowest."""
     for values in itertools.product(*axes.values()):
         yield dict(zip(axes, values, strict=True))
 

@@ -14,7 +14,7 @@ from trainers.values.spec import ModelSpec
 
 
 def space_of_config(path: Path) -> Space:
-    """The space of the model that the `config.json` at `path` describes.
+    """Returns the space of the model that the `config.json` at `path` describes.
 
     Length and global batch are those that it states as `seq_length` and `global_batch_size`; else 2048 (or as many
     positions as the model has) and 512, and `Space.assumption` says that these are defaults. The axes are those of the
@@ -66,7 +66,7 @@ _SEQ_LEN, _GLOBAL_BATCH = 2048, 512
 
 
 def _stated(config: dict[str, Any], key: str, name: str) -> int:
-    """The whole number that the configuration states under `key`, 0 where it states none."""
+    """Returns the whole number that the configuration states under `key`, 0 where it states none."""
     value = config.get(key) or 0
     if type(value) is not int or value < 0:
         raise ValueError(f"{key} of {name} must be a whole number above 0 or left out, got {shortened(value)}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def _roots() -> dict[str, Path]:
-    """The checkout that each of our packages comes from."""
+    """Returns the checkout that each of our packages comes from."""
     found = {"platform": Path(__file__).resolve().parents[2]}
     for name in ("search_spaces", "trainers"):
         spec = importlib.util.find_spec(name)

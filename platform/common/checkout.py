@@ -15,7 +15,7 @@ _PACKAGES = ("ray", "torch", *engines.packages(), "transformers", "mlflow", "pya
 
 
 def commit() -> str:
-    """The short commit hash, with "+dirty" where tracked files were changed; "unknown" outside a git checkout.
+    """Returns the short commit hash, with "+dirty" where tracked files were changed; "unknown" outside a git checkout.
 
     What `COMMIT_VARIABLE` says comes before what is found.
     """

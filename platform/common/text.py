@@ -24,7 +24,7 @@ def figure(value: float | None) -> str:
 
 
 def count(value: float) -> str:
-    """A number of tokens, such as "100B"."""
+    """Returns a number of tokens, such as "100B"."""
     for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= size:
             return f"{value / size:g}{unit}"
@@ -32,7 +32,7 @@ def count(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as "45 s", "3 min 20 s" or "2 h 5 min"."""
+    """Returns seconds as "45 s", "3 min 20 s" or "2 h 5 min"."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole} s"
@@ -42,7 +42,7 @@ def duration(seconds: float) -> str:
 
 
 def plural(number: int, word: str) -> str:
-    """The number with its word, such as "1 layout" or "2 layouts"."""
+    """Returns the number with its word, such as "1 layout" or "2 layouts"."""
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
@@ -52,5 +52,7 @@ def stages(indices: Sequence[int]) -> str:
 
 
 def options(layout: Layout) -> str:
-    """The layout's kernels as text, then its axes that are neither engine, sharding, degrees nor checkpointing."""
+    """Returns the layout's kernels as text, then its axes that are neither engine, sharding, degrees nor
+    checkpointing.
+    """
     return ", ".join([*layout.words("kernels").values(), *layout.words("options").values()])

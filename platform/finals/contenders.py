@@ -10,13 +10,13 @@ MOST = 3
 
 
 def contenders(measurements: Iterable[Measurement]) -> list[PointRuns]:
-    """The contenders among the points of one recipe."""
+    """Returns the contenders among the points of one recipe."""
     return contenders_of(ranked(measurements))
 
 
 def contenders_of(order: Sequence[PointRuns]) -> list[PointRuns]:
-    """The points of a ranking that may each be the fastest because the machine was disturbed, the leader first; empty
-    where it was not.
+    """Returns the points of a ranking that may each be the fastest because the machine was disturbed, the leader first;
+    empty where it was not.
 
     Beside the leader these are the points that the search measured at most 10 % slower than it, and those of which the
     search's figure alone is known and is more than 10 %, and more than its interval, above the leader's median.
@@ -32,14 +32,14 @@ def contenders_of(order: Sequence[PointRuns]) -> list[PointRuns]:
 
 
 def unresolved(measurements: Iterable[Measurement]) -> list[PointRuns]:
-    """The leader of one recipe and the contenders that it is neither faster than nor tied with; empty where there are
-    none, so that the leader is the winner.
+    """Returns the leader of one recipe and the contenders that it is neither faster than nor tied with; empty where
+    there are none, so that the leader is the winner.
     """
     return unresolved_of(contenders(measurements))
 
 
 def unresolved_of(candidates: Sequence[PointRuns]) -> list[PointRuns]:
-    """The same, from the contenders."""
+    """Returns the same, from the contenders."""
     if not candidates:
         return []
     leader, *others = candidates
@@ -48,18 +48,18 @@ def unresolved_of(candidates: Sequence[PointRuns]) -> list[PointRuns]:
 
 
 def named_winner(measurements: Sequence[Measurement]) -> Measurement | None:
-    """The winner of one recipe; None where nothing ran, or where it is not resolved what is the fastest."""
+    """Returns the winner of one recipe; None where nothing ran, or where it is not resolved what is the fastest."""
     order = ranked(measurements)
     return order[0].shown if order and not unresolved(measurements) else None
 
 
 def _far_ahead(point: PointRuns, leader: PointRuns) -> bool:
-    """Whether the point was not run again, and its figure is far above what the leader's runs gave."""
+    """Returns whether the point was not run again, and its figure is far above what the leader's runs gave."""
     median = leader.median_tokens_per_s or 0.0
     return bool(leader.runs) and not point.runs and (1 - point.search_margin) * point.search_tokens_per_s > median
 
 
 def _is_resolved(leader: PointRuns, other: PointRuns) -> bool:
-    """Whether runs beside each other say that the leader is the faster one, or that the two are tied."""
+    """Returns whether runs beside each other say that the leader is the faster one, or that the two are tied."""
     result = compared(leader, other)
     return result is not None and (result.resolution == "faster" or (result.resolution == "tie" and result.high >= 1))

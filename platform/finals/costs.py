@@ -21,26 +21,30 @@ class Costs:
     timing: Timing
 
     def repeat_s(self, of: Measurement) -> float:
-        """A finalist's run: the steps that the search's own run `of` it had, in a trial of its own."""
+        """Returns the seconds of a finalist's run: the steps that the search's own run `of` it had, in a trial
+        of its own.
+        """
         return self.start_s + sum(of.step_times_s)
 
     def ready_s(self, of: Measurement) -> float:
-        """From a trial's start to its first step that is timed, where it runs as `of` did: compilation included."""
+        """Returns the seconds from a trial's start to its first timed step, where it runs as `of` did:
+        compilation included.
+        """
         return self.start_s + sum(of.step_times_s[: of.warmup_steps])
 
     def measuring_s(self, best: Measurement) -> float:
-        """The windows of a winner's last run: a step to warm up and three at the least."""
+        """Returns the seconds of the windows of a winner's last run: a step to warm up and three at the least."""
         # Where a few micro-steps take longer than is allowed, as few are timed as the search did.
         step_s = max(min(best.step_time_s or 0.0, self.timing.longest_step_s), *best.windows_s, 0.0)
         return step_s + max(self.timing.winner_s, self.timing.min_windows * step_s)
 
     def run_s(self, best: Measurement) -> float:
-        """A winner's last run, without its numerics gate."""
+        """Returns the seconds of a winner's last run, without its numerics gate."""
         return self.ready_s(best) + self.measuring_s(best)
 
     def gate_s(self, gate: GateSize, best: Measurement, of: Measurement | None) -> float:
-        """The steps of a layout's numerics gate, at the speed of its measurement `of`; a reference that has none is
-        taken to be slower than the winner `best`.
+        """Returns the seconds of a layout's numerics gate, at the speed of its measurement `of`; a reference that has
+        none is taken to be slower than the winner `best`.
         """
         speed = of.tokens_per_s if of is not None else None
         speed = speed or (best.tokens_per_s or 0.0) / UNKNOWN_SLOWDOWN

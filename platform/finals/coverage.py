@@ -31,7 +31,7 @@ class Coverage:
 
 
 def coverage(history: History, recipe: Recipe) -> Coverage | None:
-    """What was tried of the recipe's layouts; None where the journal does not say what was planned.
+    """Returns what was tried of the recipe's layouts; None where the journal does not say what was planned.
 
     A layout all of whose planned rungs are known not to run is not counted.
     """

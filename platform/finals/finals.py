@@ -51,7 +51,7 @@ class Finals:
         """By recipe id: the number of the last round before this session."""
 
     def next(self, history: History, left_s: float = math.inf, costs: Costs = UNLIMITED) -> FinalTrial | None:
-        """The next trial, None when there is none. Returns the same trial until it has `started`.
+        """Returns the next trial, None when there is none. Returns the same trial until it has `started`.
 
         A finalist is run again only where `left_s` are enough for that and for what the winners have to go through
         after it. A winner has its last run with the gate where they are enough for both and for the reference's, else
@@ -72,9 +72,9 @@ class Finals:
         return None
 
     def profile(self, history: History) -> FinalTrial | None:
-        """The profile of the first winner that has none, where profiles are asked for: what to run once `next` gives
-        nothing more. Finalists' runs for which there was no time do not keep it back; a gate does, since what has not
-        passed it may be no winner.
+        """Returns the profile of the first winner that has none, where profiles are asked for: what to run once `next`
+        gives nothing more. Finalists' runs for which there was no time do not keep it back; a gate does, since what has
+        not passed it may be no winner.
         """
         # A winner's gate that was given and left nothing is missing all the same.
         others = {key: trial for key, trial in self._started.items() if not trial.is_winner_run}
@@ -87,7 +87,9 @@ class Finals:
         return None
 
     def _contenders_run(self, recipe: Recipe, history: History, left_s: float, costs: Costs) -> Run | None:
-        """The contenders' next run in this session; without a budget, `left_s` infinite, within the search's time."""
+        """Returns the contenders' next run in this session; without a budget, `left_s` infinite, within the search's
+        time.
+        """
         order = contenders(of_recipe(recipe, history))
         after = self.rules.repeats + 1  # the number of a last run
         before = self._rounds_before.setdefault(
@@ -106,8 +108,8 @@ class Finals:
         return run
 
     def reserve_s(self, history: History, costs: Costs, whole_s: float) -> float:
-        """Seconds of a budget of `whole_s` that a search leaves to the final trials that would follow now; once some
-        have run, to those of another winner, which would need all of them.
+        """Returns seconds of a budget of `whole_s` that a search leaves to the final trials that would follow now; once
+        some have run, to those of another winner, which would need all of them.
 
         All that the winners have to go through, and their profile where it is asked for; where that is too much of the
         budget, their last runs alone; nothing where these are too much as well, since a part of them is worth nothing.
@@ -126,16 +128,16 @@ class Finals:
         return max(closing_s, min(closing_s + runs_s, MOST_OF_RUNS * whole_s))
 
     def wait(self, history: History) -> bool:
-        """Whether the search comes before any final run: until each recipe was tried, and where every point is asked
-        for until each of them was. A winner of one that is confirmed is worth less than one of each.
+        """Returns whether the search comes before any final run: until each recipe was tried, and where every point is
+        asked for until each of them was. A winner of one that is confirmed is worth less than one of each.
         """
         every_point = self.rules.finalists is None
         tried = {each.recipe for each in history.measurements if each.outcome is not Outcome.SKIPPED}
         return any((every_point or each.recipe not in tried) and history.missing(each) for each in self._candidates)
 
     def left_out(self, history: History, costs: Costs = UNLIMITED, begin_s: float = 0.0) -> str:
-        """What of the final trials is missing, "" for nothing: a session that goes on begins with it, unless they
-        `wait`. With `costs`, also about how many seconds such a session needs, which takes `begin_s` to its first
+        """Returns what of the final trials is missing, "" for nothing: a session that goes on begins with it, unless
+        they `wait`. With `costs`, also about how many seconds such a session needs, which takes `begin_s` to its first
         trial.
         """
         waits = self.wait(history)
@@ -171,7 +173,9 @@ class Finals:
         return ", ".join(missing)
 
     def _rounds_words(self, recipe: Recipe, history: History) -> str:
-        """How long the contenders' rounds of all sessions took, beside the search's trials; "" before the first."""
+        """Returns how long the contenders' rounds of all sessions took, beside the search's trials; "" before the
+        first.
+        """
         spent_s = history.trials_s(recipe, range(self.rules.repeats + 2, sys.maxsize))
         searched = duration(history.trials_s(recipe, range(1)))
         return f" (those so far took {duration(spent_s)}, the search {searched})" if spent_s else ""
@@ -185,7 +189,7 @@ class Finals:
         self._started.pop(trial_key, None)
 
     def barred(self, history: History) -> list[Measurement]:
-        """A failed run for every point of a layout whose curves are not the reference's: it cannot win."""
+        """Returns a failed run for every point of a layout whose curves are not the reference's: it cannot win."""
         barred: list[Measurement] = []
         for recipe in self._recipes:
             for layout in {each.layout for each in history.gates if each.recipe == recipe}:
@@ -223,7 +227,9 @@ class Finals:
         )
 
     def _fits(self, run: Run, history: History, left_s: float, costs: Costs) -> bool:
-        """Whether there is time for a finalist's run and what follows it: gates too, where they fit without the run."""
+        """Returns whether there is time for a finalist's run and what follows it: gates too, where they fit without the
+        run.
+        """
         if math.isinf(left_s):
             return True
         profile_s = costs.trial_s * len(self._unprofiled(history))
@@ -234,8 +240,8 @@ class Finals:
         return left_s >= costs.repeat_s(run.point) + after_s
 
     def _within(self, recipe: Recipe, history: History, left_s: float, costs: Costs) -> FinalTrial | None:
-        """What the recipe's winner has to go through next, as far as there is time: a gate only with its reference's,
-        and beside the last runs of the other recipes' winners.
+        """Returns what the recipe's winner has to go through next, as far as there is time: a gate only with its
+        reference's, and beside the last runs of the other recipes' winners.
         """
         trial = self._closing.next(recipe, history)
         if trial is None or math.isinf(left_s):

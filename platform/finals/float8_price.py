@@ -49,7 +49,7 @@ class Float8Price:
 
 
 def in_bf16(recipe: Recipe) -> Recipe:
-    """The recipe with bf16 products."""
+    """Returns the recipe with bf16 products."""
     return dataclasses.replace(recipe, compute_precision="bf16")
 
 
@@ -60,7 +60,9 @@ def compared(recipes: Collection[Recipe]) -> frozenset[Recipe]:
 
 
 def price_of(recipe: Recipe, speed_ratio: float | None, gates: Sequence[GateCurves]) -> Float8Price:
-    """The price of an FP8 recipe; of a recipe's curves in `gates` those of its winner count, else its reference's."""
+    """Returns the price of an FP8 recipe; of a recipe's curves in `gates` those of its winner count, else its
+    reference's.
+    """
     for mine in _curves(recipe, gates):
         for other in _curves(in_bf16(recipe), gates):
             if (mine.steps, mine.sequences) == (other.steps, other.sequences) and all(map(bool, other.losses)):

@@ -30,7 +30,7 @@ up to 17 % at rank 1 (0.2 and 5 % at rank 4)."""
 
 
 def tolerances(recipe: Recipe) -> tuple[float, float]:
-    """How far loss and gradient norm may be from the reference's."""
+    """Returns how far loss and gradient norm may be from the reference's."""
     return POWERSGD_TOLERANCES if recipe.powersgd_rank else TOLERANCES[recipe.compute_precision]
 
 
@@ -65,7 +65,7 @@ class Verdict:
 
 
 def compare(reference: GateCurves, curves: GateCurves) -> Verdict:
-    """The verdict on `curves`, of the same recipe and the same gate as `reference`.
+    """Returns the verdict on `curves`, of the same recipe and the same gate as `reference`.
 
     Steps at which either gradient norm is not finite are left out of the norm's error: fp16 scaling skips them.
     """
@@ -84,7 +84,9 @@ def compare(reference: GateCurves, curves: GateCurves) -> Verdict:
 
 
 def verdict_on(layout: Layout, recipe: Recipe, gates: Iterable[GateCurves]) -> Verdict | None:
-    """The verdict on `layout` from a journal's curves, the last ones of each; None where something is missing."""
+    """Returns the verdict on `layout` from a journal's curves, the last ones of each; None where something is
+    missing.
+    """
     of_recipe = [each for each in gates if each.recipe == recipe]
     curves_of_layout = next((each for each in reversed(of_recipe) if each.layout == layout), None)
     if curves_of_layout is None:

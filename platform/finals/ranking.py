@@ -144,7 +144,7 @@ def speed_of(measurement: Measurement) -> float:
 
 
 def points(measurements: Iterable[Measurement]) -> list[PointRuns]:
-    """The runs of each batch point of one recipe, in order of first appearance."""
+    """Returns the runs of each batch point of one recipe, in order of first appearance."""
     runs_of_point: dict[tuple[str, int, int], list[Measurement]] = {}
     for each in measurements:
         runs_of_point.setdefault((each.layout.id, each.batch.micro_batch, each.batch.grad_accum), []).append(each)
@@ -158,7 +158,7 @@ def points(measurements: Iterable[Measurement]) -> list[PointRuns]:
 
 
 def by_speed(measurements: Iterable[Measurement]) -> list[PointRuns]:
-    """The points of one recipe that may win, the fastest first by their medians alone."""
+    """Returns the points of one recipe that may win, the fastest first by their medians alone."""
     return [point for _, point in _with_medians(points(measurements))]
 
 
@@ -168,12 +168,12 @@ def _with_medians(of_recipe: Sequence[PointRuns]) -> list[tuple[float, PointRuns
 
 
 def ranked(measurements: Iterable[Measurement]) -> list[PointRuns]:
-    """The points of one recipe that may win, the fastest first."""
+    """Returns the points of one recipe that may win, the fastest first."""
     return rank(points(measurements))
 
 
 def rank(of_recipe: Sequence[PointRuns]) -> list[PointRuns]:
-    """Those of the points of one recipe that may win, the fastest first.
+    """Returns those of the points of one recipe that may win, the fastest first.
 
     The best of many single figures leans upwards, and a run again tells. So a point that was not run again stands
     behind those that were, unless the search measured it faster than each of them.
@@ -184,7 +184,7 @@ def rank(of_recipe: Sequence[PointRuns]) -> list[PointRuns]:
 
 
 def winner(measurements: Iterable[Measurement]) -> Measurement | None:
-    """The best measurement of one recipe by total tokens/s; None where there is none.
+    """Returns the best measurement of one recipe by total tokens/s; None where there is none.
 
     A point that was run again is judged by these runs: it counts only if all of them are `ok`, and by their median.
     """
@@ -203,7 +203,7 @@ def winner(measurements: Iterable[Measurement]) -> Measurement | None:
 
 
 def comparisons(order: Sequence[PointRuns]) -> list[Comparison]:
-    """The best point of a ranking beside each other that was run as often, the next best first.
+    """Compares the best point of a ranking with each other one that was run as often, the next best first.
 
     Empty where there are fewer than two pairs of runs.
     """
@@ -211,7 +211,7 @@ def comparisons(order: Sequence[PointRuns]) -> list[Comparison]:
 
 
 def compared(best: PointRuns, other: PointRuns) -> Comparison | None:
-    """One point beside another one; None where there are fewer than two pairs of runs.
+    """Compares one point with another one; None where there are fewer than two pairs of runs.
 
     Runs of one number are a pair: they stand beside each other in time.
     """

@@ -119,7 +119,7 @@ class Result:
 
     @classmethod
     def of(cls, history: History) -> "Result":
-        """The result of the study so far."""
+        """Returns the result of the study so far."""
         groups = by_recipe(history.measurements)
         recipes = {recipe.id: recipe for recipe in (history.header.recipes if history.header else ())}
         recipes |= {recipe_id: group[0].recipe for recipe_id, group in groups.items() if recipe_id not in recipes}
@@ -143,7 +143,7 @@ class Result:
         return [each for each in self.by_id.values() if each.measurements]
 
     def float8_price(self, of: RecipeResult) -> Float8Price | None:
-        """What FP8 gains and costs beside bf16; None where the recipe has no FP8 or bf16 is not searched."""
+        """Returns what FP8 gains and costs beside bf16; None where the recipe has no FP8 or bf16 is not searched."""
         beside = self.by_id.get(in_bf16(of.recipe).id)
         if not of.recipe.float8_scaling or beside is None:
             return None

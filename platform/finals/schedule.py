@@ -27,7 +27,7 @@ Tried = frozenset[tuple[str, BatchPoint, int]]
 def repeats_left(
     measurements: Sequence[Measurement], *, repeats: int, most: int | None = FINALISTS, tried: Tried = frozenset()
 ) -> list[Run]:
-    """The runs of one recipe's finalists that are still to come, the next one first.
+    """Returns the runs of one recipe's finalists that are still to come, the next one first.
 
     The best `most` points of the search (None for all) have `repeats` runs each, in turn and back again (A B C C B A
     A B C), so that what drifts with time falls on all alike. A point that was lost in one has no further one.
@@ -47,8 +47,8 @@ def repeats_left(
 
 
 def contenders_run(contenders: Sequence[PointRuns], *, after: int, most: int, tried: Tried = frozenset()) -> Run | None:
-    """The next run of the contenders, which run in turn: one round of runs for each number above `after`, the first
-    that not all of them had; None after `most` rounds.
+    """Returns the next run of the contenders, which run in turn: one round of runs for each number above `after`, the
+    first that not all of them had; None after `most` rounds.
 
     One that joins late begins with the round of the others, since runs of one number stand beside each other in time.
     """
@@ -64,7 +64,7 @@ def contenders_run(contenders: Sequence[PointRuns], *, after: int, most: int, tr
 
 
 def last_run(best: PointRuns | None, *, repeats: int, tried: Tried = frozenset()) -> Run | None:
-    """The last run of the point that leads, where it has had none; it follows its `repeats`."""
+    """Returns the last run of the point that leads, where it has had none; it follows its `repeats`."""
     if best is None or best.search is None:
         return None
     search, last = best.search, repeats + 1

@@ -46,7 +46,7 @@ class Spending:
         self._num_searched += searches
 
     def end(self) -> tuple[float, float]:
-        """The running trial is over: its seconds and its device seconds."""
+        """Ends the running trial; returns its seconds and its device seconds."""
         assert self._running is not None, "no trial is running"
         num_devices, since_s = self._running
         self._running = None
@@ -65,14 +65,16 @@ class Spending:
         return math.inf if self.budget.gpu_s is None else self.budget.gpu_s - self.gpu_s
 
     def time_left_s(self) -> float:
-        """Seconds until a budget ends, infinite without one."""
+        """Returns seconds until a budget ends, infinite without one."""
         left = self.gpu_left_s() / self._num_devices
         if self.budget.time_s is not None:
             left = min(left, self.budget.time_s - (self._clock() - self._started_s))
         return left
 
     def stop_at_s(self, leave_s: float) -> float | None:
-        """When a trial must end, by the driver's monotonic clock, for `leave_s` to be left; None without a budget."""
+        """Returns when a trial must end, by the driver's monotonic clock, for `leave_s` to be left; None without a
+        budget.
+        """
         left_s = self.time_left_s() - leave_s
         return self._clock() + left_s if math.isfinite(left_s) else None
 
@@ -83,7 +85,7 @@ class Spending:
         return min(self.budget.time_s or math.inf, of_devices)
 
     def why_over(self, *, trial_s: float, reserve_s: float) -> str:
-        """Why no further trial of the search may follow, "" where one may.
+        """Returns why no further trial of the search may follow, "" where one may.
 
         A trial takes `trial_s` at least, and leaves `reserve_s` for the final runs.
         """

@@ -53,7 +53,7 @@ def make_job(
     settings: Settings,
     stop_at_s: float | None,
 ) -> Job:
-    """The trial of `candidate` that climbs `rungs`: one of the search, or the `final` one; it ends at
+    """Returns the trial of `candidate` that climbs `rungs`: one of the search, or the `final` one; it ends at
     `stop_at_s` by the driver's monotonic clock (None: whenever it does).
     """
     repeat = final.repeat if final else 0
@@ -96,8 +96,8 @@ def make_job(
 
 
 def gate_micro_batch_of(candidate: Candidate, history: History, settings: Settings) -> int:
-    """The largest micro-batch for which the candidate surely has room: one that ran, or is foretold to take half of the
-    memory at most.
+    """Returns the largest micro-batch for which the candidate surely has room: one that ran, or is foretold to take
+    half of the memory at most.
 
     The reference of a numerics gate may never have run. At micro-batch 1 it waits for its host: 45 s of the 378 that a
     search of GPT-2 took on an H200. Too large a one would cost its whole trial.
@@ -124,12 +124,12 @@ def misfits_of_layout(job: Job, history: History, settings: Settings) -> tuple[M
 
 
 def given_up(job: Job, batch: BatchPoint, reason: str) -> Measurement:
-    """What stands for a rung whose trials died without a verdict."""
+    """Returns what stands for a rung whose trials died without a verdict."""
     return job.measurement(batch, Outcome.FAILED, reason=reason or "its processes ended without a word")
 
 
 def foreseen_gib(candidate: Candidate, cluster: Cluster, cap_gib: float | None) -> tuple[tuple[int, float], ...]:
-    """The candidate's micro-batches with the peak that the cost model says; none where it knows no such GPU."""
+    """Returns the candidate's micro-batches with the peak that the cost model says; none where it knows no such GPU."""
     columns = known_columns([candidate], cluster, cap_gib)
     if columns is None:
         return ()
@@ -137,7 +137,7 @@ def foreseen_gib(candidate: Candidate, cluster: Cluster, cap_gib: float | None) 
 
 
 def memory_points(measured: Sequence[Measurement]) -> tuple[MemoryPoint, ...]:
-    """What the measurements that have peaks say of memory."""
+    """Returns what the measurements that have peaks say of memory."""
     return tuple(
         MemoryPoint(
             micro_batch=m.batch.micro_batch,

@@ -97,7 +97,7 @@ class Loop:
         return self._running.job if self._running else None
 
     def running_id(self) -> str | None:
-        """The id of the trial in flight."""
+        """Returns the id of the trial in flight."""
         running = self._running
         return running.job.trial_id if running else None
 
@@ -113,7 +113,9 @@ class Loop:
         return self._log.has_unwritten
 
     def next_job(self) -> Job | None:
-        """The next trial, written to the journal as started; None when the session is over (`why_ended` says why)."""
+        """Returns the next trial, written to the journal as started; None when the session is over (`why_ended` says
+        why).
+        """
         decision = self.decide()
         job = decision.job
         if job is None:
@@ -136,8 +138,8 @@ class Loop:
         return job
 
     def decide(self) -> Decision:
-        """What `next_job` gives; begins no trial and writes nothing. Hopeless rungs are settled as skipped, and points
-        of a layout that failed its numerics gate, in this session or one that was cut right then, as failed.
+        """Returns what `next_job` gives; begins no trial and writes nothing. Hopeless rungs are settled as skipped, and
+        points of a layout that failed its numerics gate, in this session or one that was cut right then, as failed.
         """
         self._log.refresh()
         self._log.settle(self._finals.barred(self.history))
@@ -157,7 +159,7 @@ class Loop:
         )
 
     def _search_decision(self) -> Decision | None:
-        """The next trial of the search; None once it is over."""
+        """Returns the next trial of the search; None once it is over."""
         if self._search_end is None:
             reserve_s = self._reserve_s()
             work = self._search.next()
@@ -168,23 +170,25 @@ class Loop:
         return None
 
     def _end_of_search(self, has_work: bool, reserve_s: float) -> SearchEnd | None:
-        """Why the search ends here; None where it goes on. Without work that is the reason, whatever a budget says."""
+        """Returns why the search ends here; None where it goes on. Without work that is the reason, whatever a budget
+        says.
+        """
         if not has_work:
             return SearchEnd(why=self._search.why_stopped, tried_all=True)
         why = self.spending.why_over(trial_s=self.history.trial_s, reserve_s=reserve_s)
         return SearchEnd(why=why, tried_all=False) if why else None
 
     def _reserve_s(self) -> float:
-        """Seconds of a budget that the search leaves to the final runs."""
+        """Returns seconds of a budget that the search leaves to the final runs."""
         whole_s = self.spending.whole_s
         return self._finals.reserve_s(self.history, self._costs, whole_s) if math.isfinite(whole_s) else 0.0
 
     def _final_decision(self) -> Decision | None:
-        """The next trial after the search: a finalist's or a contender's run, the winner's last one, a gate."""
+        """Returns the next trial after the search: a finalist's or a contender's run, the winner's last one, a gate."""
         return self._decision_on(self._finals.next(self.history, self.spending.time_left_s(), self._costs))
 
     def _profile_decision(self) -> Decision | None:
-        """The next winner's profile, where profiles are asked for: it comes after all else."""
+        """Returns the next winner's profile, where profiles are asked for: it comes after all else."""
         if self.spending.time_left_s() <= self.history.trial_s:
             return None
         return self._decision_on(self._finals.profile(self.history))

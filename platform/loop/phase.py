@@ -60,7 +60,7 @@ class SearchEnd:
 
 
 def phase_of(trial: FinalTrial) -> Phase:
-    """The phase to which a final trial belongs."""
+    """Returns the phase to which a final trial belongs."""
     if trial.profile is not None:
         return Phase.PROFILING
     if not trial.rungs:

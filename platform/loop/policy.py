@@ -69,7 +69,7 @@ class Ended:
 
 
 def kind_of(state: TrialState, outcome: Outcome | None, *, started: bool, lost: bool, measures: bool) -> Kind:
-    """The kind of a trial's end.
+    """Returns the kind of a trial's end.
 
     `state` is what its processes say, `outcome` what ended its ladder (None for nothing), `started` whether a worker
     spoke, `lost` whether a node of it is gone. One that `measures` nothing runs a gate's reference or a profile.
@@ -95,7 +95,8 @@ def end_of(
     nodes: Sequence[str],
     lost: Collection[str],
 ) -> Ended:
-    """What became of a trial whose ladder `verdict` ended (None for nothing), by what Tune and its processes say.
+    """Returns what became of a trial whose ladder `verdict` ended (None for nothing), by what Tune and its processes
+    say.
 
     Arguments are those of `kind_of`; it ran on `nodes`, by rank, of which those that are `lost` answer no more.
     """
@@ -109,7 +110,7 @@ def end_of(
 
 
 def follows(ends: Sequence[Ended]) -> Next:
-    """What follows for the layout of the last of a session's `ends`."""
+    """Returns what follows for the layout of the last of a session's `ends`."""
     last = ends[-1]
     if last.kind not in RETRIES:
         return Next.SETTLED
@@ -118,7 +119,7 @@ def follows(ends: Sequence[Ended]) -> Next:
 
 
 def fault(ends: Sequence[Ended]) -> str:
-    """Why the cluster is at fault, after a session's `ends` so far; "" where it is not.
+    """Returns why the cluster is at fault, after a session's `ends` so far; "" where it is not.
 
     One layout that dies again and again is to blame itself: processes that died count where two layouts met that.
     """
@@ -137,7 +138,7 @@ def fault(ends: Sequence[Ended]) -> str:
 
 
 def _where(bad: Sequence[Ended]) -> str:
-    """The node that most of them failed on, where one stands out."""
+    """Returns the node that most of them failed on, where one stands out."""
     found = Counter(each.node for each in bad if each.node).most_common(1)
     if not found or 2 * found[0][1] <= len(bad):
         return ""

@@ -39,7 +39,7 @@ class Search:
         return self._searcher.why_stopped
 
     def next(self) -> Work | None:
-        """What to run next; once the searcher has ended, the best layouts' rungs between; None for nothing."""
+        """Returns what to run next; once the searcher has ended, the best layouts' rungs between; None for nothing."""
         while (candidate := self._searcher.suggest()) is not None:
             if self._rung_searcher:
                 candidate = dataclasses.replace(candidate, refine=False)
@@ -68,7 +68,7 @@ class Search:
             self._searcher.update(candidate, (*self._log.history.measured(candidate.key), failed))
 
     def is_suspect(self, key: str) -> bool:
-        """Whether the candidate waits to be blamed."""
+        """Returns whether the candidate waits to be blamed."""
         return any(key_of(each) == key for each in self._suspects)
 
     def blame_suspects(self) -> None:

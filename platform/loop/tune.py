@@ -46,7 +46,7 @@ def recorder(journal: Path, state: Path) -> Generator[str]:
 
 
 def note_of(*, is_local: bool, scratch: Path) -> Note:
-    """What this driver has of its own, for a later one to sweep if this one is killed."""
+    """Returns what this driver has of its own, for a later one to sweep if this one is killed."""
     context = ray.get_runtime_context()
     return Note(
         ray_session=cast(Any, ray)._private.worker.global_worker.node.get_session_dir_path() if is_local else "",
@@ -173,7 +173,7 @@ class _Bridge(TuneSearcher):
             write(job, recorders.find(job.recorder), host_memory(killed))
 
     def _standing(self) -> dict[str, Any] | None:
-        """Where the running trial stands; None where no worker of it ever spoke."""
+        """Returns where the running trial stands; None where no worker of it ever spoke."""
         job = self._loop.running
         assert job is not None
         standing: dict[str, Any] | None = recorders.call(recorders.find(job.recorder), "standing", job.trial_id)
@@ -187,7 +187,8 @@ class _Bridge(TuneSearcher):
 
 
 def _nodes(ids: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The addresses of the nodes of these ids, and of those that answer no more; without ids, of all that are gone.
+    """Returns the addresses of the nodes of these ids, and of those that answer no more; without ids, of all that are
+    gone.
 
     Asked at the node's own port: the cluster notes a dead node only after some seconds.
     """

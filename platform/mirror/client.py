@@ -39,7 +39,7 @@ def mlflow() -> Any:
 
 
 def connected(uri: str, experiment: str) -> tuple[Any, Any]:
-    """A client of the store at `uri`, and the experiment of that name, which is made where it is missing.
+    """Returns a client of the store at `uri`, and the experiment of that name, which is made where it is missing.
 
     Raises:
         Exception: whatever MLflow raises where the server does not answer or refuses.

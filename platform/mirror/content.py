@@ -100,7 +100,7 @@ class Content:
 def content_of(
     entry: Entry, header: StudyHeader, *, started: str, ended: str, predicted: Prediction | None = None
 ) -> Content:
-    """The content of the entry's run, in a study that begins with `header`. Times are the journal's."""
+    """Returns the content of the entry's run, in a study that begins with `header`. Times are the journal's."""
     started_ms, ended_ms = milliseconds(started), milliseconds(ended)
     return Content(
         entry_id=id_of(entry),
@@ -125,7 +125,7 @@ def content_of(
 
 
 def id_of(entry: Entry) -> str:
-    """What tells a run from the study's others."""
+    """Returns what tells a run from the study's others."""
     match entry:
         case Measurement():
             return entry.id
@@ -136,14 +136,18 @@ def id_of(entry: Entry) -> str:
 
 
 def layout_fields(layout: Layout) -> dict[str, Any]:
-    """The layout's axes as MLflow has them: what is sharded in a word, the degree of data parallelism in one figure."""
+    """Returns the layout's axes as MLflow has them: what is sharded in a word, the degree of data parallelism in one
+    figure.
+    """
     declared = axes_of(Layout)
     fields = {name: value for name, value in to_json(layout).items() if declared[name].parameter}
     return {"sharding": layout.rules.sharding(layout), "dp": layout.data_parallel, **fields}
 
 
 def recipe_fields(recipe: Recipe) -> dict[str, Any]:
-    """The recipe's fields but an accumulation, which is the batch point's; the model's facts begin with `model_`."""
+    """Returns the recipe's fields but an accumulation, which is the batch point's; the model's facts begin with
+    `model_`.
+    """
     known: dict[str, Any] = to_json(recipe)
     fields = {name: known[name] for name, declared in axes_of(Recipe).items() if declared.parameter}
     model: dict[str, Any] = known["model"]
@@ -152,14 +156,14 @@ def recipe_fields(recipe: Recipe) -> dict[str, Any]:
 
 
 def varying(recipes: Sequence[Recipe]) -> frozenset[str]:
-    """Names of the fields in which the recipes differ, or their points where an accumulation is fixed."""
+    """Returns names of the fields in which the recipes differ, or their points where an accumulation is fixed."""
     flat = [recipe_fields(recipe) for recipe in recipes]
     found = {name for name in (flat[0] if flat else ()) if len({as_text(each[name]) for each in flat}) > 1}
     return frozenset(found | ({"global_batch"} if any(recipe.grad_accum for recipe in recipes) else set[str]()))
 
 
 def figures_of(measurement: Measurement, header: StudyHeader) -> dict[str, float]:
-    """The measurement's single figures, by metric, as far as they are known."""
+    """Returns the measurement's single figures, by metric, as far as they are known."""
     found: dict[str, float | None] = {name: getattr(measurement, field) for name, field in METRICS.items()}
     found |= {name: _percent(getattr(measurement, field)) for name, field in SHARES.items()}
     found |= {
@@ -171,19 +175,19 @@ def figures_of(measurement: Measurement, header: StudyHeader) -> dict[str, float
 
 
 def rounded(value: float) -> float:
-    """The value with the digits that are known; counts and what is not finite stay as they are."""
+    """Returns the value with the digits that are known; counts and what is not finite stay as they are."""
     return value if isinstance(value, int) or not math.isfinite(value) else float(f"{value:.{DIGITS}g}")
 
 
 def as_text(value: Any) -> str:
-    """A parameter's value: whole numbers without a point, so that the same value is the same text."""
+    """Returns a parameter's value: whole numbers without a point, so that the same value is the same text."""
     if isinstance(value, float) and math.isfinite(value) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     return str(value)[:LONGEST]
 
 
 def yes(flag: bool) -> str:
-    """A tag's value for a flag."""
+    """Returns a tag's value for a flag."""
     return "true" if flag else "false"
 
 
@@ -200,7 +204,7 @@ def short_name(layout: Layout) -> str:
 
 
 def _name(entry: Entry) -> str:
-    """What a run is called. The trial tells layouts apart that differ in an axis which the name leaves out."""
+    """Returns what a run is called. The trial tells layouts apart that differ in an axis which the name leaves out."""
     trial = f" ({entry.trial_id})" if entry.trial_id else ""
     short = short_name(entry.layout)
     match entry:
@@ -283,7 +287,7 @@ def _spread_pct(measurement: Measurement) -> float | None:
 
 
 def _headroom_gib(measurement: Measurement, header: StudyHeader) -> float | None:
-    """What the peak leaves of a device's memory, or of the cap."""
+    """Returns what the peak leaves of a device's memory, or of the cap."""
     cap = measurement.cap_gib or header.cap_gib
     limit = min(header.cluster.device_memory_gib, cap or math.inf)
     peaks = (measurement.peak_device_gib, measurement.peak_reserved_gib, measurement.peak_allocated_gib)

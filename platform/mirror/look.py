@@ -15,12 +15,14 @@ _SERVER = f"http://127.0.0.1:{PORT}"
 
 
 def page_server(uri: str) -> str:
-    """The address below which MLflow's pages of the store at `uri` are: the server's, or that of `serve_command`."""
+    """Returns the address below which MLflow's pages of the store at `uri` are: the server's, or that of
+    `serve_command`.
+    """
     return shown_uri(uri).rstrip("/") if uri.startswith(("http://", "https://")) else _SERVER
 
 
 def serve_command(uri: str) -> str:
-    """What to type here to serve the pages of a store; "" where a server does so already."""
+    """Returns what to type here to serve the pages of a store; "" where a server does so already."""
     if uri.startswith(("http://", "https://", "databricks")):
         return ""
     path = sqlite_path(uri)

@@ -217,7 +217,7 @@ class Mirror:
 
 
 def _predictions(measurements: Sequence[Measurement], header: StudyHeader) -> dict[str, Prediction]:
-    """What the cost model says of each, by id; empty where it does not know the devices."""
+    """Returns what the cost model says of each, by id; empty where it does not know the devices."""
     found = forecaster_of(header).of(measurements)
     if found is None:
         return {}
@@ -243,7 +243,9 @@ def _only_one(path: Path) -> int:
 
 
 def _brief(error: Exception) -> str:
-    """The error's innermost cause in at most 160 characters: MLflow wraps a refused connection in four sentences."""
+    """Returns the error's innermost cause in at most 160 characters: MLflow wraps a refused connection in four
+    sentences.
+    """
     seen: BaseException = error
     while seen.__cause__ is not None:
         seen = seen.__cause__

@@ -126,7 +126,7 @@ class Runs:
                 self._client.set_experiment_tag(self.experiment_id, name, value)
 
     def has(self, entry_id: str) -> bool:
-        """Whether the entry's run is there, complete and of today's format."""
+        """Returns whether the entry's run is there, complete and of today's format."""
         child = self._children.get(entry_id)
         return child is not None and child.complete and child.format == FORMAT
 

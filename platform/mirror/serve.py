@@ -17,7 +17,7 @@ _HOST = "127.0.0.1"
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command's options."""
+    """Returns the command's options."""
     made = Parser(prog="make mlflow", description="Serves MLflow's pages of the studies in a folder.")
     made.add_argument("--studies", type=Path, default=Path(default_folder()), metavar="DIR", help=FOLDER_HELP)
     made.add_argument("--port", type=int, default=PORT, help="where to listen (default: %(default)s)")
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def ui_arguments(studies: Path, port: int) -> list[str]:
-    """What Python runs to serve the store beside `studies`.
+    """Returns what Python runs to serve the store beside `studies`.
 
     Raises:
         InputError: there is no store yet, or the port is taken.

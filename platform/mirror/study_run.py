@@ -28,12 +28,12 @@ WINNER = "winner"
 
 
 def study_tags(header: StudyHeader) -> dict[str, str]:
-    """What a study's run is found by."""
+    """Returns what a study's run is found by."""
     return {"role": "study", "study": header.name, "space": header.space, "miniature": yes(header.miniature)}
 
 
 def study_params(header: StudyHeader) -> dict[str, str]:
-    """What is the same for every measurement of the study."""
+    """Returns what is the same for every measurement of the study."""
     cluster, recipes = header.cluster, header.recipes
     constants = recipe_fields(recipes[0]) if recipes else {}
     values: dict[str, Any] = {
@@ -86,7 +86,9 @@ def outdated(
     tags: Mapping[str, str],
     metrics: Mapping[str, float],
 ) -> tuple[list[str], list[str]]:
-    """Names of the winner's tags and metrics that are there and hold no longer; `gate` is one of older versions."""
+    """Returns names of the winner's tags and metrics that are there and hold no longer; `gate` is one of older
+    versions.
+    """
     gone = [name for name in known_tags if (name.startswith(WINNER) or name == "gate") and name not in tags]
     old = [name for name in known_metrics if name not in metrics and not name.startswith("system/")]
     return gone, old

@@ -32,7 +32,7 @@ class Samples:
         self._number = 0
 
     def read(self) -> list[Sample]:
-        """What was sampled since the last call."""
+        """Returns what was sampled since the last call."""
         found: list[Sample] = []
         if not self._path.exists():
             return found
@@ -87,7 +87,7 @@ def _host() -> dict[str, float]:
 
 
 def _gpus() -> Sequence[Callable[[], dict[str, float]]]:
-    """A reader for each GPU of this machine; none where there is no driver. NVML makes no CUDA context."""
+    """Returns a reader for each GPU of this machine; none where there is no driver. NVML makes no CUDA context."""
     import pynvml
 
     try:

@@ -12,7 +12,7 @@ Series = tuple[tuple[int, float], ...]
 
 
 def milliseconds(at: str) -> int:
-    """The journal's time as MLflow has it."""
+    """Returns the journal's time as MLflow has it."""
     return round(datetime.datetime.fromisoformat(at).timestamp() * 1000)
 
 
@@ -53,7 +53,9 @@ def series_of(entry: Measurement | GateCurves | Profile, *, started_ms: int, end
 
 
 def _ends(seconds: Sequence[float], count: int, started_ms: int, ended_ms: int) -> list[int]:
-    """When each of `count` values ended, the last one at `ended_ms`; all of them then where `seconds` says nothing."""
+    """Returns when each of `count` values ended, the last one at `ended_ms`; all of them then where `seconds` says
+    nothing.
+    """
     if len(seconds) != count or not all(map(math.isfinite, seconds)):
         return [ended_ms] * count
     ends: list[int] = []

@@ -13,12 +13,13 @@ _SERVERS = ("http", "https")
 
 
 def default_uri(studies: Path) -> str:
-    """A sqlite file beside the studies, by its absolute path."""
+    """Returns a sqlite file beside the studies, by its absolute path."""
     return f"sqlite:///{_quoted(studies.absolute() / 'mlflow.db')}"
 
 
 def report_uri(named: str, recorded: str, studies: Path) -> str:
-    """Where a report brings a study of `studies` up to date: at the URI that the user `named`, else beside the study.
+    """Returns where a report brings a study of `studies` up to date: at the URI that the user `named`, else beside the
+    study.
 
     A journal may be somebody else's, and a server that it has `recorded` would be sent this user's token, a file
     written to: what is recorded elsewhere is used only where it is named too.
@@ -39,7 +40,7 @@ def report_uri(named: str, recorded: str, studies: Path) -> str:
 
 
 def check_uri(uri: str) -> str:
-    """The URI, a relative sqlite path made absolute (workers and threads may stand in another folder).
+    """Returns the URI, a relative sqlite path made absolute (workers and threads may stand in another folder).
 
     Raises:
         InputError: MLflow would not know what to do with it, or would lose what it is given.
@@ -76,7 +77,7 @@ def _quoted(path: Path) -> str:
 
 
 def sqlite_path(uri: str) -> Path | None:
-    """The file of a sqlite URI that `check_uri` made absolute; None for any other."""
+    """Returns the file of a sqlite URI that `check_uri` made absolute; None for any other."""
     scheme, _, rest = uri.partition(":///")
     if scheme.partition("+")[0].lower() != "sqlite":
         return None
@@ -84,7 +85,7 @@ def sqlite_path(uri: str) -> Path | None:
 
 
 def shown_uri(uri: str) -> str:
-    """The URI as it may be shown and recorded: without user, password and query, which may hold a token."""
+    """Returns the URI as it may be shown and recorded: without user, password and query, which may hold a token."""
     if sqlite_path(uri) is not None:
         return uri
     scheme, separator, rest = uri.partition("://")
@@ -95,7 +96,7 @@ def shown_uri(uri: str) -> str:
 
 
 def without_secrets(text: str, uri: str) -> str:
-    """The text of an error, without what the URI or the environment says of user, password and token."""
+    """Returns the text of an error, without what the URI or the environment says of user, password and token."""
     text = re.sub(r"//\S*@", "//", text)
     secrets = {os.environ.get(name, "") for name in ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")}
     user_info = uri.partition("://")[2].rpartition("@")[0]

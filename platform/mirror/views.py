@@ -58,7 +58,7 @@ class View:
 
 
 def layouts_view(study: str, study_id: str, parent_id: str, at_ms: int) -> View:
-    """A study's points, the fastest first: a row each, and charts of their speed."""
+    """Returns a study's points, the fastest first: a row each, and charts of their speed."""
     first, *metrics = LAYOUT_METRICS  # what the rows are sorted by, in sight on a small screen too
     columns = [_metric(first), *(_param(name) for name in LAYOUT_PARAMS), *(_metric(name) for name in metrics)]
     charts = [
@@ -80,7 +80,7 @@ def gates_view(study: str, study_id: str, parent_id: str, at_ms: int) -> View:
 
 
 def studies_view(space: str) -> View:
-    """The studies of a space beside each other: each one's winner, its speed, days and cost."""
+    """Returns the studies of a space beside each other: each one's winner, its speed, days and cost."""
     columns = [*(_metric(name) for name in STUDY_METRICS), *(_tag(name) for name in STUDY_TAGS)]
     charts = [_scatter(("METRIC", "gpus"), ("METRIC", "days")), _bars("tokens_per_s")]
     state = _state("tags.role = 'study'", columns, charts, section=f"Studies of {space}")
@@ -88,7 +88,9 @@ def studies_view(space: str) -> View:
 
 
 def convergence_view(name: str, comparison_id: str) -> View:
-    """The trainings of a comparison: held-out and training loss against tokens and against hours, seeds grouped."""
+    """Returns the trainings of a comparison: held-out and training loss against tokens and against hours, seeds
+    grouped.
+    """
     columns = [_tag("strategy"), *(_metric(each) for each in CONVERGENCE_METRICS)]
     columns += [_param(each) for each in CONVERGENCE_PARAMS]
     of_each = {"val_loss": ("val_tokens", "val_hours"), "train_loss": ("tokens", "train_hours")}
@@ -101,13 +103,13 @@ def convergence_view(name: str, comparison_id: str) -> View:
 
 
 def convergence_address(server: str, experiment_id: str, comparison_id: str) -> str:
-    """Where the view of a comparison is, its charts in sight."""
+    """Returns where the view of a comparison is, its charts in sight."""
     page = f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs"
     return f"{page}?viewStateShareKey=convergence-{comparison_id}&compareRunsMode=CHART"
 
 
 def addresses(server: str, experiment_id: str, study_id: str) -> dict[str, str]:
-    """Where each view is, on MLflow's pages at `server`."""
+    """Returns where each view is, on MLflow's pages at `server`."""
     page = f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs?viewStateShareKey="
     charts = "&compareRunsMode=CHART"
     return {

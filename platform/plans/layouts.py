@@ -91,7 +91,9 @@ def with_whole_batch(recipe: Recipe, num_devices: int) -> Recipe:
 
 
 def batch_hint(skipped: Sequence[tuple[str, int]], recipe: Recipe, cluster: ClusterSpec) -> str:
-    """Where points were skipped because ranks do not share the global batch, one that they would, as a clause."""
+    """Returns where points were skipped because ranks do not share the global batch, one that they would, as a
+    clause.
+    """
     other = with_whole_batch(recipe, cluster.num_devices).global_batch
     if other == recipe.global_batch or not any(reason == UNDIVIDED for reason, _ in skipped):
         return ""
@@ -148,7 +150,7 @@ def best_plan(
 
 
 def _standing(space: Space, recipe: Recipe, cluster: ClusterSpec) -> Points:
-    """The points of the space whose layouts can stand on the cluster.
+    """Returns the points of the space whose layouts can stand on the cluster.
 
     Raises:
         InputError: there is none.
@@ -172,7 +174,7 @@ def _predicted_to_fail(runs: Mask, fits: Mask) -> Iterator[tuple[str, int]]:
 
 
 def _fastest_rows(layouts: Sequence[Layout], seconds_per_token: Array, fits: Mask) -> Rows:
-    """The fitting row of each layout with the least expected time of a token, the least of all first."""
+    """Returns the fitting row of each layout with the least expected time of a token, the least of all first."""
     fitting = np.flatnonzero(fits)
     by_time = fitting[np.argsort(seconds_per_token[fitting], kind="stable")]
     fastest: dict[Layout, int] = {}
@@ -186,7 +188,7 @@ def _seconds(prediction: Prediction, row: int) -> dict[str, float]:
 
 
 def _lost_by(prediction: Prediction, rows: Rows) -> tuple[tuple[str, int], ...]:
-    """What each of `rows` loses by against the first, counted."""
+    """Returns what each of `rows` loses by against the first, counted."""
     seconds = np.stack([sum(getattr(prediction.step, name)[rows] for name in names) for names in PARTS.values()])
     worst = np.argmax(seconds[:, 1:] - seconds[:, :1], axis=0)
     return tuple((part, int((worst == index).sum())) for index, part in enumerate(PARTS) if (worst == index).any())
@@ -201,7 +203,9 @@ def planned_at(
     row: int,
     best: int,
 ) -> Planned:
-    """The plan of one row of a prediction, which is of that layout and batch; `best` is the row it is compared with."""
+    """Returns the plan of one row of a prediction, which is of that layout and batch; `best` is the row it is compared
+    with.
+    """
     total = float(prediction.step.total_s[row])
     seconds, winner = _seconds(prediction, row), _seconds(prediction, best)
     loses_by = "" if row == best else max(PARTS, key=lambda part: seconds[part] - winner[part])
@@ -228,7 +232,7 @@ def planned_at(
 
 
 def _nearest(points: Points, columns: Columns, prediction: Prediction) -> str:
-    """The point that needs least memory, with what it is made of."""
+    """Returns the point that needs least memory, with what it is made of."""
     row = int(np.argmin(prediction.memory.needed_gib / columns.capacity_gib))
     parts = peak_parts(columns.take(np.array([row])))
     listed = ", ".join(

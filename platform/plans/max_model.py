@@ -47,7 +47,7 @@ def _in_proportion(base: ModelSpec, num_heads: int) -> ModelSpec:
 
 
 def _most(fits: Callable[[int], bool], limit: int) -> int:
-    """The largest count below `limit` that fits, 0 if none does: memory grows with it. Doubles, then halves."""
+    """Returns the largest count below `limit` that fits, 0 if none does: memory grows with it. Doubles, then halves."""
     low, high = 0, 1
     while high < limit and fits(high):
         low, high = high, 2 * high

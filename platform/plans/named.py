@@ -50,7 +50,7 @@ def of_space(space: Space, cluster: ClusterSpec) -> ClusterSpec:
 
 
 def named_points(space: Space, cluster: ClusterSpec, memory_cap_gib: float | None = None) -> tuple[NamedPoint, ...]:
-    """Every named point of the space with each of its recipes, in the space's order."""
+    """Returns every named point of the space with each of its recipes, in the space's order."""
     shared = {axis: values[0] for axis, values in space.axes.items()}
     found: list[tuple[str, Recipe, tuple[Layout, BatchPoint] | str]] = []
     for recipe in space.recipes:
@@ -80,7 +80,7 @@ def named_points(space: Space, cluster: ClusterSpec, memory_cap_gib: float | Non
 def _resolved(
     recipe: Recipe, point: Point, shared: dict[str, Any], num_devices: int
 ) -> tuple[Layout, BatchPoint] | str:
-    """The point's layout and batch on so many devices, or why it has none."""
+    """Returns the point's layout and batch on so many devices, or why it has none."""
     try:
         layout = fill({**shared, **point.layout}, num_devices)
         batch = BatchPoint.of(recipe, layout, point.micro_batch)
@@ -91,7 +91,7 @@ def _resolved(
 
 
 def _lacks(columns: Any, prediction: Any, row: int) -> str:
-    """Why the point of a row is predicted not to run well; "" where it is."""
+    """Returns why the point of a row is predicted not to run well; "" where it is."""
     needed = float(prediction.memory.needed_gib[row])
     capacity = float(np.broadcast_to(columns.capacity_gib, columns.shape)[row])
     if not bool(np.asarray(prediction.fits)[row]):
@@ -136,7 +136,7 @@ def show_named(points: Sequence[NamedPoint], cluster: ClusterSpec, tokens: float
 
 
 def named_json(points: Sequence[NamedPoint], cluster: ClusterSpec, tokens: float) -> list[dict[str, Any]]:
-    """The points as JSON; figures are left out of a point that cannot run on these devices at all."""
+    """Returns the points as JSON; figures are left out of a point that cannot run on these devices at all."""
     return [
         {"point": point.name, "recipe": point.recipe.label, "fits": not point.reason, "reason": point.reason}
         | ({} if point.planned is None else planned_json(point.planned, cluster, tokens))

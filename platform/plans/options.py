@@ -55,7 +55,8 @@ class PlanOptions:
         return bool(self.max_model or self.min_nodes or self.batch_rampup or self.gpus)
 
     def check(self, space: Space) -> None:
-        """That the options are within bounds, and that none would go unanswered beside another, or for the space.
+        """Checks that the options are within bounds, and that none would go unanswered beside another, or for the
+        space.
 
         Raises:
             InputError: they are not.

@@ -38,7 +38,7 @@ class Points:
     """Points looked at."""
 
     def columns(self, cluster: ClusterSpec) -> Columns:
-        """What the cost model predicts from, a row a point."""
+        """Returns what the cost model predicts from, a row a point."""
         return planned_columns(self.of_recipe, cluster)
 
     @property
@@ -48,7 +48,7 @@ class Points:
 
 
 def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec) -> Points:
-    """The layouts that `space` gives for `recipe` on all devices of `cluster`, at each of its micro-batches.
+    """Returns the layouts that `space` gives for `recipe` on all devices of `cluster`, at each of its micro-batches.
 
     The layouts are those of a search, and those that split the model as other software does where our engine does not.
     `recipe` may be one that the space lacks, such as that of a larger model.
@@ -91,7 +91,7 @@ def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec) -> Points:
 
 
 def recipes_of(space: Space) -> tuple[Recipe, ...]:
-    """The recipes that are planned for: those of the space, or of its named points."""
+    """Returns the recipes that are planned for: those of the space, or of its named points."""
     return tuple(dict.fromkeys(recipe for recipe, *_ in space.combinations()))
 
 
@@ -109,5 +109,5 @@ def _combinations(
 
 
 def _engine_refuses(recipe: Recipe, layout: Layout) -> str:
-    """The sentence in which the layout's engine refuses it; "" where it does not."""
+    """Returns the sentence in which the layout's engine refuses it; "" where it does not."""
     return standing_refusal(recipe, layout, layout.world_size) or ""

@@ -43,7 +43,7 @@ class Taught:
 
     @classmethod
     def of(cls, name: str, cluster: Cluster, measurements: Sequence[Measurement], software: str) -> "Taught":
-        """The timed ones of `measurements`, those of engines that the cost model knows.
+        """Returns the timed ones of `measurements`, those of engines that the cost model knows.
 
         Raises:
             InputError: there are none, or plans are for another software than that of studies.
@@ -90,7 +90,7 @@ class Taught:
         return Projection(prediction=_with_measured(corrected, measured), measured=known, sentence=sentence)
 
     def _measured_s(self, points: Sequence[Point], cluster: ClusterSpec) -> Array:
-        """The median step time of each point where these devices measured it, NaN elsewhere."""
+        """Returns the median step time of each point where these devices measured it, NaN elsewhere."""
         times: dict[tuple[str, str, int], list[float]] = {}
         if _same_devices(from_cluster(self.cluster), cluster):
             for each in self.measurements:
@@ -105,7 +105,7 @@ def _same_devices(a: ClusterSpec, b: ClusterSpec) -> bool:
 
 
 def _basis(num_measured: int, num_points: int, origin: ClusterSpec, cluster: ClusterSpec) -> str:
-    """Which step times are measured and which predicted, and what the study says nothing of."""
+    """Returns which step times are measured and which predicted, and what the study says nothing of."""
     said = f"{num_measured} of {num_points:,} points measured, the others predicted"
     if not num_measured:
         said = "every step time predicted"
@@ -117,7 +117,7 @@ def _basis(num_measured: int, num_points: int, origin: ClusterSpec, cluster: Clu
 
 
 def _axes(point: Point, cluster: ClusterSpec) -> dict[str, Any]:
-    """What tells points apart: their layouts' axes, and where they run."""
+    """Returns what tells points apart: their layouts' axes, and where they run."""
     _, layout, _ = point
     axes = {name: getattr(layout, name) for name in axes_of(Layout)}
     return {**axes, "device": cluster.device.name, "nodes": cluster.num_nodes}

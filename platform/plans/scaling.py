@@ -93,7 +93,7 @@ def parse_counts(text: str) -> tuple[int, ...]:
 def at_size(
     space: Space, recipe: Recipe, cluster: ClusterSpec, memory_cap_gib: float | None, taught: Taught | None = None
 ) -> AtSize:
-    """The best layout on exactly this cluster."""
+    """Returns the best layout on exactly this cluster."""
     try:
         plan = best_plan(space, recipe, cluster, top=1, memory_cap_gib=memory_cap_gib, taught=taught)
     except InputError as error:
@@ -111,7 +111,7 @@ def against_devices(
     memory_cap_gib: float | None = None,
     taught: Taught | None = None,
 ) -> tuple[AtSize, ...]:
-    """The best layout on each count of the cluster's devices."""
+    """Returns the best layout on each count of the cluster's devices."""
     found: list[AtSize] = []
     for count in counts:
         try:

@@ -32,7 +32,7 @@ def figure(value: float) -> str:
 
 
 def table_of(*columns: str, first: str = "left") -> Table:
-    """An empty table without lines; the first column is flush left unless said otherwise."""
+    """Returns an empty table without lines; the first column is flush left unless said otherwise."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for index, name in enumerate(columns):
         table.add_column(name, justify="left" if index == 0 and first == "left" else "right", overflow="fold")
@@ -252,7 +252,7 @@ def show_largest(largest: Sequence[Largest], console: Console) -> None:
 
 
 def planned_json(planned: Planned, cluster: ClusterSpec, tokens: float) -> dict[str, Any]:
-    """One layout as JSON; its cost is null where no price is known."""
+    """Returns one layout as JSON; its cost is null where no price is known."""
     hourly = cluster.price_per_device_hour
     return {
         "layout": planned.layout.label,

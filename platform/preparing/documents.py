@@ -25,7 +25,7 @@ _Text = tuple[str, int]
 
 
 def documents(piece: Piece, *, encode: Encode, text_key: str, separator: bytes | None) -> Generator[tuple[Tokens, int]]:
-    """The piece's documents in their order, in batches, each with the bytes it takes of the input.
+    """Yields the piece's documents in their order, in batches, each with the bytes it takes of the input.
 
     Raises:
         InputError: the file changed, or something in it is not what its kind promises.
@@ -76,7 +76,7 @@ def _tokens(ids: list[np.ndarray[Any, Any]]) -> Tokens:
 
 
 def _split(piece: Piece, path: Path, separator: bytes) -> Generator[tuple[int, bytes]]:
-    """The parts between separators, each with the byte at which it begins."""
+    """Yields the parts between separators, each with the byte at which it begins."""
     begin, rest = piece.begin, b""
     with path.open("rb") as stream:
         stream.seek(begin)
@@ -134,7 +134,7 @@ def _line_text(line: bytes, path: Path, begin: int, text_key: str) -> str:
 
 
 def _where(path: Path, begin: int) -> str:
-    """The line that begins at byte `begin`; lines are counted only when one is at fault."""
+    """Returns the line that begins at byte `begin`; lines are counted only when one is at fault."""
     number, left = 1, begin
     with path.open("rb") as stream:
         while left:

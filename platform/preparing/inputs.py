@@ -72,7 +72,7 @@ class Shard:
 
 
 def find(paths: Sequence[Path], out: Path, text_key: str) -> list[InputFile]:
-    """The files that `paths` name: a folder means every file in it, at any depth, whose suffix is known.
+    """Returns the files that `paths` name: a folder means every file in it, at any depth, whose suffix is known.
 
     Raises:
         InputError: a path is missing, of no known kind or named twice, or `out` lies in an input's folder.
@@ -102,7 +102,7 @@ def find(paths: Sequence[Path], out: Path, text_key: str) -> list[InputFile]:
 
 
 def shards(files: Iterable[InputFile], shard_bytes: int, separator: bytes | None) -> list[Shard]:
-    """The shards that the files make up, in the files' order.
+    """Returns the shards that the files make up, in the files' order.
 
     Raises:
         InputError: a document is too long, or a file cannot be read.
@@ -214,7 +214,9 @@ def _text_bounds(file: InputFile, shard_bytes: int, separator: bytes) -> list[in
 
 
 def _document_end(stream: BinaryIO, begin: int, separator: bytes) -> int | None:
-    """The place after the first separator from `begin` on; None where there is none within a document's length."""
+    """Returns the place after the first separator from `begin` on; None where there is none within a document's
+    length.
+    """
     stream.seek(begin)
     read = b""
     while len(read) <= MAX_DOCUMENT_BYTES:
@@ -229,7 +231,7 @@ def _document_end(stream: BinaryIO, begin: int, separator: bytes) -> int | None:
 
 
 def too_long(file: InputFile, place: int) -> InputError:
-    """What is raised of a document that is too long, near byte `place`."""
+    """Returns what is raised of a document that is too long, near byte `place`."""
     what = "--separator names what stands between documents" if file.kind == "text" else "cut it into several"
     return InputError(
         f"the document at byte {place} of {file.path} is longer than {MAX_DOCUMENT_BYTES / 2**20:.0f} MiB: {what}"

@@ -87,7 +87,7 @@ class Pair:
         return bounds, np.diff(begins).tolist()
 
     def documents(self, begin: int, end: int) -> Generator[Tokens]:
-        """The tokens of documents `begin` to `end - 1`, some 260,000 at a time."""
+        """Yields the tokens of documents `begin` to `end - 1`, some 260,000 at a time."""
         tokens = np.memmap(self._path, self._type, "r") if self._num_tokens else np.zeros(0, self._type)
         for first, sums in self._token_sums(begin, end):
             cuts = np.flatnonzero(np.diff(sums // _BLOCK_TOKENS, prepend=0)).tolist()

@@ -76,7 +76,7 @@ def prepare(request: Request) -> TokenIndex:
 
 
 def _tokenizer(request: Request, files: Sequence[InputFile]) -> tuple[Tokenizer | None, str]:
-    """The tokenizer, None where there are token ids, and the type of the token ids."""
+    """Returns the tokenizer, None where there are token ids, and the type of the token ids."""
     ids = [file for file in files if file.kind in inputs.IDS]
     if not ids:
         tokenizer = load(request.tokenizer or BYTES, with_end=request.with_end)
@@ -107,7 +107,7 @@ def _held(folder: Path) -> Generator[None]:
 
 
 def _plan(request: Request, files: Sequence[InputFile], tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """What the folder's bytes depend on."""
+    """Returns what the folder's bytes depend on."""
     return {
         "format": FORMAT,
         "inputs": to_json(tuple(files)),

@@ -42,7 +42,7 @@ class Tokenizer:
         return hashlib.sha256(self.definition.encode()).hexdigest()
 
     def encoder(self) -> Encode:
-        """What encodes texts, in the process that calls it."""
+        """Returns what encodes texts, in the process that calls it."""
         if not self.definition:
             return lambda texts: [np.frombuffer(text.encode(), np.uint8) for text in texts]
         import tokenizers
@@ -60,7 +60,7 @@ class Tokenizer:
 
 
 def load(name: str, *, with_end: bool) -> Tokenizer:
-    """The tokenizer that `--tokenizer` names: BYTES, or a folder that transformers' AutoTokenizer reads.
+    """Returns the tokenizer that `--tokenizer` names: BYTES, or a folder that transformers' AutoTokenizer reads.
 
     `with_end` puts the tokenizer's end-of-sequence token after each document, where it has one.
 

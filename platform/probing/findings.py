@@ -10,7 +10,7 @@ LAGS = 0.10
 
 
 def laggards(probe: Probe) -> tuple[str, ...]:
-    """A clause for each device or node that is more than `LAGS` below the median in something."""
+    """Returns a clause for each device or node that is more than `LAGS` below the median in something."""
     return tuple(clause for _, clause in lagging(probe, LAGS))
 
 
@@ -43,7 +43,7 @@ def _nodes(probe: Probe, share: float) -> Iterator[tuple[int, str]]:
 
 
 def _below(rates: Mapping[int, float], unit: str, share: float) -> Iterator[tuple[int, str]]:
-    """Those that lag, with their rate beside the median."""
+    """Yields those that lag, with their rate beside the median."""
     if len(rates) < 2:
         return
     median = statistics.median(rates.values())

@@ -19,7 +19,7 @@ SCOPES: Mapping[Scope, str] = {"node": "inside a node", "cluster": "whole cluste
 
 
 def theory(probe: Probe) -> ClusterSpec | None:
-    """What the catalogue says of this cluster, None where it lacks the device."""
+    """Returns what the catalogue says of this cluster, None where it lacks the device."""
     try:
         return from_cluster(probe.cluster)
     except InputError:
@@ -49,7 +49,7 @@ def _peaks(probe: Probe) -> Mapping[str, Any]:
 
 
 def to_object(probe: Probe, path: Path) -> dict[str, Any]:
-    """The `--json` object: the probe with what follows from it."""
+    """Returns the `--json` object: the probe with what follows from it."""
     peaks = _peaks(probe)
     return {
         **to_json(probe),
@@ -134,7 +134,7 @@ def _products(probe: Probe, tflops: Mapping[str, float]) -> Table:
 
 
 def _collectives(found: Sequence[Collective], peak: float | None) -> Table:
-    """The slowest group's row for each operation and size."""
+    """Returns the slowest group's row for each operation and size."""
     slowest: dict[tuple[str, int], Collective] = {}
     for each in found:
         key = (each.operation, each.num_bytes)

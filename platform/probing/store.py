@@ -42,7 +42,7 @@ def write(studies: Path, probe: Probe) -> Path:
 
 
 def find(studies: Path, place: Place) -> Probe | None:
-    """The probe of just this cluster, None where there is none.
+    """Returns the probe of just this cluster, None where there is none.
 
     Raises:
         InputError: its file is damaged.
@@ -52,7 +52,7 @@ def find(studies: Path, place: Place) -> Probe | None:
 
 
 def read(path: Path) -> Probe:
-    """The probe in a file.
+    """Returns the probe in a file.
 
     Raises:
         InputError: it cannot be read, or holds no probe.

@@ -31,7 +31,7 @@ def families(result: Result) -> dict[Recipe, Family]:
 
 
 def render_accumulations(result: Result, *, width: int, color: bool = False) -> str:
-    """The tables, at most `width` columns wide; "" where no two accumulations were tried."""
+    """Returns the tables, at most `width` columns wide; "" where no two accumulations were tried."""
     by_recipe = families(result)
     if not by_recipe:
         return ""
@@ -77,12 +77,12 @@ def _table(family: Family, tokens: float) -> Table:
 
 
 def why_no_winner(of_recipe: RecipeResult) -> str:
-    """Why a table has no winner of a recipe."""
+    """Returns why a table has no winner of a recipe."""
     return "not resolved" if of_recipe.unresolved else "nothing fits"
 
 
 def accumulation_rows(result: Result) -> list[dict[str, Any]]:
-    """The same for machines: a row for each accumulation; one without a winner has null figures."""
+    """Returns the same for machines: a row for each accumulation; one without a winner has null figures."""
     return [
         {
             "model": recipe.model.name,

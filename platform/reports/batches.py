@@ -45,13 +45,13 @@ class Batches:
         return {size: each.winner for size, each in self.of.items() if each.winner is not None}
 
     def share(self, size: int) -> float | None:
-        """The winner's tokens/s over those of the fastest batch's winner."""
+        """Returns the winner's tokens/s over those of the fastest batch's winner."""
         speeds = {each: won.tokens_per_s or 0.0 for each, won in self.best.items()}
         return speeds[size] / max(speeds.values()) if size in speeds else None
 
 
 def side_by_side(result: Result) -> list[Batches]:
-    """Every family of recipes that differ in their global batch alone; none where no two do."""
+    """Returns every family of recipes that differ in their global batch alone; none where no two do."""
     families: dict[Recipe, list[RecipeResult]] = {}
     for each in result.measured:
         tried = any(point.typical.outcome is not Outcome.SKIPPED for point in each.points)
@@ -90,7 +90,7 @@ def _best_of_each_layout(result: RecipeResult) -> dict[Layout, Measurement]:
 
 
 def render_batches(result: Result, *, width: int, color: bool = False) -> str:
-    """The tables, at most `width` columns wide; "" where there is nothing to put side by side.
+    """Returns the tables, at most `width` columns wide; "" where there is nothing to put side by side.
 
     Where a column for each batch does not fit, each batch has one row, that of its fastest layout.
     """
@@ -177,7 +177,7 @@ def _table() -> Table:
 
 
 def batch_rows(result: Result) -> list[dict[str, Any]]:
-    """The same for machines: a row for each global batch and layout."""
+    """Returns the same for machines: a row for each global batch and layout."""
     return [
         {
             "model": each.recipe.model.name,

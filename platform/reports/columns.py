@@ -33,8 +33,8 @@ def columns_of(
     *,
     pipelines: bool = False,
 ) -> list[Column]:
-    """All columns; none of days and cost where there is no budget of `tokens`. `runs` are the points that were run
-    again, by the id of the run that stands for each. With `pipelines` some rows have stages.
+    """Returns all columns; none of days and cost where there is no budget of `tokens`. `runs` are the points that were
+    run again, by the id of the run that stands for each. With `pipelines` some rows have stages.
     """
     return [
         *_of_point(cluster.device_word),
@@ -48,7 +48,7 @@ def columns_of(
 
 
 def _of_point(device: str) -> list[Column]:
-    """What was run."""
+    """Returns what was run."""
     return [
         Column(title=f"{device}s", cell=lambda m: str(m.num_devices), drop=4, point=True),
         Column(title="engine", cell=lambda m: m.layout.engine, point=True, left=True),
@@ -65,7 +65,7 @@ def _of_point(device: str) -> list[Column]:
 
 
 def _of_speed(device: str) -> list[Column]:
-    """How fast a step was."""
+    """Returns how fast a step was."""
     return [
         Column(title="step\ns", cell=lambda m: _marked(m.step_time_s, m), drop=6),
         Column(title="tokens\n/s", cell=lambda m: _marked(m.tokens_per_s, m)),
@@ -75,7 +75,7 @@ def _of_speed(device: str) -> list[Column]:
 
 
 def _of_runs(runs: Mapping[str, PointRuns]) -> list[Column]:
-    """How often a point was run, and how far its runs differ, where any was run again."""
+    """Returns how often a point was run, and how far its runs differ, where any was run again."""
 
     def deviation(each: Measurement) -> str:
         point = runs.get(each.id)
@@ -92,7 +92,7 @@ def _of_runs(runs: Mapping[str, PointRuns]) -> list[Column]:
 
 
 def _of_use(device: str) -> list[Column]:
-    """How well the device was used."""
+    """Returns how well the device was used."""
 
     def percent(share: float | None) -> str:
         return "" if share is None else f"{100 * share:.1f}"
@@ -121,17 +121,17 @@ def _of_budget(tokens: float | None, price_per_gpu_h: float | None) -> list[Colu
 
 
 def _marked(value: float | None, each: Measurement) -> str:
-    """A figure, with a tilde where it follows from the parts of a shorter step."""
+    """Returns a figure, with a tilde where it follows from the parts of a shorter step."""
     return text.figure(value) + ("~" if each.step_time_derived else "")
 
 
 def _fullest_stage(measurement: Measurement) -> str:
-    """The stages of the rank with most memory, as in "1, 5"; empty without a pipeline."""
+    """Returns the stages of the rank with most memory, as in "1, 5"; empty without a pipeline."""
     return ", ".join(map(str, measurement.memory_stages))
 
 
 def narrow(columns: Sequence[Column]) -> list[Column]:
-    """The layout in one column that may be folded over lines, in place of one for each of its parts."""
+    """Returns the layout in one column that may be folded over lines, in place of one for each of its parts."""
     parts = {"engine", "sharding", "degrees", "checkp.", "options"}
     rest = [column for column in columns if column.title not in parts]
     return [Column(title="layout", cell=lambda m: m.layout.label, point=True, left=True), *rest]
@@ -143,12 +143,12 @@ def _spread(measurement: Measurement) -> str:
 
 
 def outcome(measurement: Measurement) -> str:
-    """The outcome; of a point that was lost in one of its runs, in which."""
+    """Returns the outcome; of a point that was lost in one of its runs, in which."""
     lost = measurement.repeat and measurement.outcome is not Outcome.OK
     run = f" (run {measurement.repeat})" if lost else ""
     return f"{measurement.outcome.value}{run}"
 
 
 def flat(title: str) -> str:
-    """A column's title on one line."""
+    """Returns a column's title on one line."""
     return title.replace("\n", " ").replace(" /", "/")

@@ -16,7 +16,7 @@ STYLES = {
 
 
 def console(*, width: int, color: bool) -> tuple[Console, io.StringIO]:
-    """A console that writes into a string, letters as they are; and the string."""
+    """Returns a console that writes into a string, letters as they are; and the string."""
     stream = io.StringIO()
     made = Console(
         file=stream,
@@ -32,5 +32,5 @@ def console(*, width: int, color: bool) -> tuple[Console, io.StringIO]:
 
 
 def as_text(stream: io.StringIO) -> str:
-    """What was written, without blanks at the ends of lines."""
+    """Returns what was written, without blanks at the ends of lines."""
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"

@@ -12,7 +12,7 @@ _MOST_LISTED = 6
 
 
 def not_tried_lines(tried: Coverage | None) -> list[str]:
-    """What a table says of the layouts that were not tried; nothing where each was."""
+    """Returns what a table says of the layouts that were not tried; nothing where each was."""
     if tried is None or not tried.not_tried:
         return []
     listed, more = tried.not_tried[:_MOST_LISTED], len(tried.not_tried[_MOST_LISTED:])
@@ -31,7 +31,7 @@ def _predicted(planned: PlannedLayout) -> str:
 
 
 def coverage_json(tried: Coverage | None) -> dict[str, Any]:
-    """The same as fields of what `--json` prints; null where the journal does not say what was planned."""
+    """Returns the same as fields of what `--json` prints; null where the journal does not say what was planned."""
     if tried is None:
         return {"layouts_tried": None, "layouts_planned": None, "not_tried": None}
     return {

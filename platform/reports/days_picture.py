@@ -93,8 +93,8 @@ def _draw_curve(
 
     They stand above the band of days, to the right since it falls, and below that of efficiency.
     """
-    middle, *ends = zip(*values, strict=True)
-    axes.fill_between(counts, *ends, color=_BAND, lw=0, label=band)
+    middle, one_end, other_end = zip(*values, strict=True)
+    axes.fill_between(counts, one_end, other_end, color=_BAND, lw=0, label=band)
     axes.plot(counts, middle, "o-", color=_LINE, lw=1.8, ms=5, label=line)
     for place in labelled:
         at = (counts[place], max(values[place]) if above else min(values[place]))

@@ -67,8 +67,8 @@ class _Point:
 def difference(
     first: Measurement, second: Measurement, headers: tuple[StudyHeader, StudyHeader], known: Sequence[Measurement] = ()
 ) -> Difference:
-    """The second beside the first, each with the first line of its study; `known` are all measurements of the studies,
-    which tell what one change alone does where it was measured.
+    """Returns the second beside the first, each with the first line of its study; `known` are all measurements of the
+    studies, which tell what one change alone does where it was measured.
     """
     begin, end = (_Point(recipe=each.recipe, layout=each.layout, micro_batch=each.batch.micro_batch)
                   for each in (first, second))  # fmt: skip
@@ -99,8 +99,8 @@ _MOST_TOGETHER = 4
 
 
 def _path(begin: _Point, end: _Point) -> Iterator[tuple[_Point, tuple[str, ...], str]]:
-    """The points from the one to the other, each with what changed to reach it: one axis after the other in their
-    declared order, and together those that cannot change alone (a stage with its degrees).
+    """Yields the points from the one to the other, each with what changed to reach it: one axis after the other in
+    their declared order, and together those that cannot change alone (a stage with its degrees).
     """
     left, at = list(_changed(begin, end)), begin
     while left:
@@ -122,7 +122,7 @@ def _next_steps(at: _Point, left: Sequence[_Field], sizes: set[int]) -> Iterator
 
 
 def _applied(at: _Point, some: Sequence[_Field], sizes: set[int]) -> _Point:
-    """The point with these changes.
+    """Returns the point with these changes.
 
     Raises:
         ValueError: there is no such point, or not on so many devices.
@@ -142,7 +142,9 @@ def _applied(at: _Point, some: Sequence[_Field], sizes: set[int]) -> _Point:
 
 
 def _changed(begin: _Point, end: _Point) -> Iterator[_Field]:
-    """Each field that differs: its name, both values, and whether the recipe, the layout or ("") the point has it."""
+    """Yields each field that differs: its name, both values, and whether the recipe, the layout or ("") the point has
+    it.
+    """
     for part in ("recipe", "layout"):
         one, other = getattr(begin, part), getattr(end, part)
         for field in dataclasses.fields(one):
@@ -160,7 +162,7 @@ def _word(value: Any) -> str:
 def _measured(
     points: Sequence[_Point], known: Sequence[Measurement], ends: tuple[Measurement, Measurement]
 ) -> list[float | None]:
-    """Seconds a token of each point where it was measured; those of the two ends are theirs."""
+    """Returns seconds a token of each point where it was measured; those of the two ends are theirs."""
     found = {(each.recipe, each.layout, each.batch): 1 / each.tokens_per_s for each in known if each.tokens_per_s}
     times = [found.get((each.recipe, each.layout, each.batch)) for each in points]
     for place, end in ((0, ends[0]), (-1, ends[1])):
@@ -169,7 +171,7 @@ def _measured(
 
 
 def _predicted(points: Sequence[_Point], header: StudyHeader) -> list[float | None]:
-    """Seconds a token of each point on the first's devices by the cost model; None where it cannot tell."""
+    """Returns seconds a token of each point on the first's devices by the cost model; None where it cannot tell."""
     times: list[float | None] = []
     for each in points:
         try:
@@ -187,7 +189,7 @@ def _predicted(points: Sequence[_Point], header: StudyHeader) -> list[float | No
 
 
 def _parts(first: Measurement, second: Measurement) -> dict[str, float]:
-    """Seconds that a micro-step and an optimizer step of the second take more."""
+    """Returns seconds that a micro-step and an optimizer step of the second take more."""
     pairs = {
         "a middle micro-step": (first.middle_micro_step_s, second.middle_micro_step_s),
         "the last micro-step, with the exchange of gradients": (first.last_micro_step_s, second.last_micro_step_s),
@@ -202,7 +204,7 @@ def _parts(first: Measurement, second: Measurement) -> dict[str, float]:
 
 
 def chosen(measurements: Sequence[Measurement], winner: Measurement | None, wanted: str) -> Measurement:
-    """The measurement whose id begins with `wanted`; the winner for "".
+    """Returns the measurement whose id begins with `wanted`; the winner for "".
 
     Raises:
         InputError: there is none, or several have such an id.

@@ -8,7 +8,9 @@ from platform.reports.surroundings import Change
 
 
 def sentences(found: Difference) -> list[str]:
-    """What differs, a sentence each: the whole, each change with its share, what is left, and what else differs."""
+    """Returns what differs, a sentence each: the whole, each change with its share, what is left, and what else
+    differs.
+    """
     first, second, ratio = found.first, found.second, found.ratio
     named = [f"{each.layout.label}, micro-batch {each.batch.micro_batch}" for each in (first, second)]
     if ratio is None:

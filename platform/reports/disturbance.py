@@ -26,7 +26,7 @@ _MACHINE: tuple[tuple[str, Callable[[Measurement], Sequence[float]], str], ...] 
 
 
 def unresolved_sentence(order: Sequence[PointRuns], recipe: Recipe) -> str:
-    """Names the points of the recipe between which the fastest is not resolved, and what disturbed them."""
+    """Returns names the points of the recipe between which the fastest is not resolved, and what disturbed them."""
     mark = f"miniature of {recipe.model.miniature_of}, " if recipe.model.miniature_of else ""
     between = " and ".join(map(_name, order))
     figures = " ".join(f"{_name(each)}: {_figures(each)}." for each in order)
@@ -37,7 +37,7 @@ def unresolved_sentence(order: Sequence[PointRuns], recipe: Recipe) -> str:
 
 
 def disturbance_sentences(result: RecipeResult) -> list[str]:
-    """What the winner of one recipe rests on where the machine was disturbed; empty where it was not."""
+    """Returns what the winner of one recipe rests on where the machine was disturbed; empty where it was not."""
     tried, best = result.points, result.leader
     disturbed = [point for point in tried if point.disturbed]
     if not disturbed or best is None:
@@ -61,7 +61,7 @@ def _is_above(point: PointRuns, best: PointRuns) -> bool:
 
 
 def unresolved_json(order: Sequence[PointRuns]) -> list[dict[str, Any]] | None:
-    """The points between which it is not resolved what is the fastest, as `--json` has them; null for none."""
+    """Returns the points between which it is not resolved what is the fastest, as `--json` has them; null for none."""
     if not order:
         return None
     return [
@@ -83,7 +83,7 @@ def _name(point: PointRuns) -> str:
 
 
 def _figures(point: PointRuns) -> str:
-    """The point's figures, and what the machine did in the search, then on average in the runs."""
+    """Returns the point's figures, and what the machine did in the search, then on average in the runs."""
     search, runs = point.search, [run for run in point.runs if run.outcome is Outcome.OK]
     first = f"{figure(search.tokens_per_s)} tokens/s in the search" if search else "no figure of the search"
     if not runs:
@@ -104,7 +104,7 @@ def _change(
     search: Measurement,
     runs: Sequence[Measurement],
 ) -> str:
-    """One quantity of the machine in the search, then in the runs; "" where it was not recorded."""
+    """Returns one quantity of the machine in the search, then in the runs; "" where it was not recorded."""
     before, after = of(search), [value for run in runs for value in of(run)]
     if not before or not after:
         return ""

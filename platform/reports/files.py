@@ -46,7 +46,7 @@ class LayoutFile:
 
 
 def read_layout(path: Path) -> LayoutFile:
-    """The layout that a file holds, with its recipe and batch point where they are given.
+    """Returns the layout that a file holds, with its recipe and batch point where they are given.
 
     Raises:
         InputError: the file cannot be read, or does not hold a valid layout.
@@ -90,7 +90,7 @@ def write_results(folder: Path, result: Result, pictures_as: str = FORMATS[0]) -
 
 
 def _suffix(number: int, recipe: Recipe) -> str:
-    """The first recipe's files have plain names, the others' carry the recipe's id as well."""
+    """Returns the first recipe's files have plain names, the others' carry the recipe's id as well."""
     return f"-{recipe.id}" if number else ""
 
 

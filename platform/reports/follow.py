@@ -30,7 +30,7 @@ class Budgeted(Protocol):
     """What of a running search its journal does not tell; asked from another thread."""
 
     def time_left_s(self) -> float:
-        """Seconds until a budget ends, infinite without one."""
+        """Returns seconds until a budget ends, infinite without one."""
         ...
 
     def gpu_left_s(self) -> float:

@@ -26,12 +26,13 @@ class Forecaster:
     cap_gib: float | None = None
 
     def of(self, measurements: Sequence[Measurement]) -> Prediction | None:
-        """A row for each measurement."""
+        """Returns a row for each measurement."""
         columns = known_columns([_point(each) for each in measurements], self.cluster, self.cap_gib)
         return None if columns is None else predict(columns)
 
     def beside(self, measurement: Measurement, measured: Sequence[Measurement]) -> str:
-        """What stands behind a measurement's line: its prediction, and the model's error over all that was measured.
+        """Returns what stands behind a measurement's line: its prediction, and the model's error over all that was
+        measured.
 
         Such as " | predicted 24,100 tokens/s (6.4 % too fast), 108 GiB | model's error so far 5.1 %, 2.0 % corrected".
         """
@@ -42,7 +43,7 @@ class Forecaster:
         return f" | predicted {predictions[0]}" + (f" | model's error so far {error}" if error else "")
 
     def predictions(self, measurements: Sequence[Measurement]) -> tuple[str, ...]:
-        """The prediction of each, as "24,100 tokens/s (6.4 % too fast), 108 GiB"; empty where there is none."""
+        """Returns the prediction of each, as "24,100 tokens/s (6.4 % too fast), 108 GiB"; empty where there is none."""
         prediction = self.of(measurements)
         if prediction is None:
             return ()
@@ -56,7 +57,9 @@ class Forecaster:
         return tuple(texts)
 
     def error(self, measured: Sequence[Measurement]) -> str:
-        """The median error of the step times, as predicted and with what the others of them taught; "" before any."""
+        """Returns the median error of the step times, as predicted and with what the others of them taught; "" before
+        any.
+        """
         timed = [each for each in measured if each.outcome in TIMED and each.step_time_s and not each.repeat]
         timed = timed[-MOST_JUDGED:]
         points = [_point(each) for each in timed]
@@ -71,7 +74,7 @@ class Forecaster:
 
 
 def forecaster_of(header: StudyHeader) -> Forecaster:
-    """The forecaster of a study's cluster, by the catalogue's figures alone."""
+    """Returns the forecaster of a study's cluster, by the catalogue's figures alone."""
     return Forecaster(cluster=header.cluster, cap_gib=header.cap_gib)
 
 

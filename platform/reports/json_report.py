@@ -16,7 +16,7 @@ from trainers.values.recipe import Recipe
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """What `--json` prints. Figures that are not finite become null, so that any reader can take it.
+    """Returns what `--json` prints. Figures that are not finite become null, so that any reader can take it.
 
     `recipe`, `winner`, `tie` and so on are those of the space's first recipe; `recipes` has them for each. `tie` holds
     the ids of the points tied with the winner, null where none was run several times in fresh processes beside it.
@@ -114,7 +114,7 @@ def _layout_json(measurement: Measurement) -> dict[str, Any]:
 
 
 def measurement_json(measurement: Measurement, tokens: float, price_per_gpu_h: float | None) -> dict[str, Any]:
-    """A measurement as `--json` shows it, with the days and the cost of the token budget."""
+    """Returns a measurement as `--json` shows it, with the days and the cost of the token budget."""
     return {
         "id": measurement.id,
         **to_json(measurement),

@@ -73,8 +73,8 @@ def axes_worth(measurements: Sequence[Measurement]) -> list[str]:
 
 
 def why_it_won(result: RecipeResult, forecaster: Forecaster) -> list[str]:
-    """How far the winner is ahead of the best other layout, what its step does without by the cost model, and both
-    memories.
+    """Returns how far the winner is ahead of the best other layout, what its step does without by the cost model, and
+    both memories.
     """
     best, second = result.winner, result.runner_up
     if best is None or second is None or not best.tokens_per_s or not second.tokens_per_s:
@@ -107,7 +107,7 @@ def why_it_won(result: RecipeResult, forecaster: Forecaster) -> list[str]:
 
 
 def _parts(step: StepTime) -> list[str]:
-    """What the first of two predicted steps spends more or less of than the second, as shares of that one's."""
+    """Returns what the first of two predicted steps spends more or less of than the second, as shares of that one's."""
     whole = float(step.total_s[1])
     more = {
         part: sum(float(array[0] - array[1]) for array in (getattr(step, field) for field in fields)) / whole
@@ -121,7 +121,7 @@ def _parts(step: StepTime) -> list[str]:
 
 
 def saving(result: RecipeResult, header: StudyHeader) -> str:
-    """What the planned run takes by the winner, and what that saves beside the median of what ran."""
+    """Returns what the planned run takes by the winner, and what that saves beside the median of what ran."""
     best = result.winner
     assert best is not None and best.tokens_per_s
     speeds = [each.tokens_per_s for each in result.measurements if each.outcome in TIMED and each.tokens_per_s]

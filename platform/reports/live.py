@@ -22,7 +22,7 @@ _OTHER_ROWS = 10
 
 
 def is_terminal() -> bool:
-    """Whether standard error can be drawn on."""
+    """Returns whether standard error can be drawn on."""
     return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
@@ -47,7 +47,7 @@ class Screen:
 
 
 def frame(progress: Progress, *, height: int) -> RenderableType:
-    """What is drawn: a line for each thing, cut at the terminal's edge."""
+    """Returns what is drawn: a line for each thing, cut at the terminal's edge."""
     table = Table.grid(padding=(0, 1, 0, 0), expand=True)
     table.add_column(width=_LABEL, no_wrap=True, style="dim")
     table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
@@ -94,7 +94,7 @@ def _trials(progress: Progress) -> RenderableType:
 
 
 def _ladder(progress: Progress) -> Text:
-    """The running trial's micro-batches: what became of each, which one runs, what is to come."""
+    """Returns the running trial's micro-batches: what became of each, which one runs, what is to come."""
     line = Text()
     if progress.layout is None:
         return line

@@ -12,7 +12,7 @@ _MOST_SKIPPED = 6
 
 
 def short_reason(measurement: Measurement, cluster: Cluster) -> str:
-    """Why there is no figure, in a few words."""
+    """Returns why there is no figure, in a few words."""
     # An OOM without sizes is a kill for want of host memory.
     if measurement.outcome is not Outcome.OOM or measurement.asked_gib is None:
         words = " ".join(measurement.reason.split())

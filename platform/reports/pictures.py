@@ -234,7 +234,7 @@ def _heat_map(axes: "Axes", cells: Sequence[Measurement], rows: Sequence[Layout]
 
 
 def _heat_map_notes(cells: Sequence[Measurement], points: Sequence[Measurement]) -> Iterator[str]:
-    """What stands below a heat map of `cells`: its signs, and how many layouts of `points` it leaves out."""
+    """Yields what stands below a heat map of `cells`: its signs, and how many layouts of `points` it leaves out."""
     derived = "; ~ derived" if any(each.step_time_derived for each in cells) else ""
     slow = "; (in brackets): slow, stopped early" if any(each.outcome is Outcome.SLOW for each in cells) else ""
     yield f"framed: the winner; hatched: crashed; blank: not tried{slow}{derived}"

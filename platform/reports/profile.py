@@ -29,7 +29,7 @@ class Part:
 
 
 def parts_of(profile: Profile, predicted: StepTime | None = None) -> list[Part]:
-    """The lines, in the table's order; `predicted` has one row."""
+    """Returns the lines, in the table's order; `predicted` has one row."""
     sums = profile.sums
 
     def model(*names: str) -> float | None:
@@ -67,20 +67,20 @@ def parts_of(profile: Profile, predicted: StepTime | None = None) -> list[Part]:
 
 
 def profiled(result: Result) -> Iterator[tuple[Measurement, Profile]]:
-    """Each recipe's winner that was profiled, with its profile."""
+    """Yields each recipe's winner that was profiled, with its profile."""
     for each, best in result.winners:
         if each.profile is not None:
             yield best, each.profile
 
 
 def predicted_step(header: StudyHeader, best: Measurement) -> StepTime | None:
-    """What the cost model says of the winner's step; None where it does not know the device."""
+    """Returns what the cost model says of the winner's step; None where it does not know the device."""
     prediction = forecaster_of(header).of([best])
     return None if prediction is None else prediction.step
 
 
 def profile_rows(result: Result) -> list[Mapping[str, Any]]:
-    """The same as plain rows, for MLflow's pages."""
+    """Returns the same as plain rows, for MLflow's pages."""
     return [
         {
             "part": part.name,
@@ -98,7 +98,7 @@ def profile_rows(result: Result) -> list[Mapping[str, Any]]:
 
 
 def profile_json(of_recipe: RecipeResult, header: StudyHeader) -> dict[str, Any] | None:
-    """What `--json` says of the winner's profile; None where it has none."""
+    """Returns what `--json` says of the winner's profile; None where it has none."""
     best, profile = of_recipe.winner, of_recipe.profile
     if best is None or profile is None:
         return None

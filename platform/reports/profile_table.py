@@ -15,7 +15,7 @@ from trainers.values.measurement import Measurement
 
 
 def render_profiles(result: Result, *, width: int, color: bool = False) -> str:
-    """A table for each profiled winner, at most `width` columns wide; "" where none is."""
+    """Returns a table for each profiled winner, at most `width` columns wide; "" where none is."""
     screen, stream = console(width=width, color=color)
     for best, profile in profiled(result):
         predicted = predicted_step(result.header, best)

@@ -59,12 +59,12 @@ class Progress:
 
 
 def count_outcomes(measurements: Iterable[Measurement]) -> Counter[Outcome]:
-    """How many measurements ended how."""
+    """Returns how many measurements ended how."""
     return Counter(each.outcome for each in measurements)
 
 
 def progress_line(progress: Progress) -> str:
-    """The line, without a line end."""
+    """Returns the line, without a line end."""
     # A trial tried again, or one that confirms a winner, is none of those planned.
     of = "" if progress.num_trials is None or progress.trial > progress.num_trials else f"/{progress.num_trials}"
     parts = [f"trial {progress.trial}{of}"]
@@ -80,7 +80,7 @@ def progress_line(progress: Progress) -> str:
 
 
 def measurement_line(measurement: Measurement) -> str:
-    """One finished batch point: outcome first, then what was run and its figure or reason."""
+    """Returns one finished batch point: outcome first, then what was run and its figure or reason."""
     point = f"{measurement.layout.label}, MBS {measurement.batch.micro_batch} x {measurement.batch.grad_accum}"
     mark = "[miniature] " if measurement.miniature else ""
     parts = [f"{mark}{measurement.outcome.value}: {point}"]
@@ -105,7 +105,7 @@ def spent(progress: Progress) -> str:
 
 
 def best_point(best: Measurement | None) -> str:
-    """The incumbent's speed and what it is."""
+    """Returns the incumbent's speed and what it is."""
     if best is None or best.tokens_per_s is None:
         return "none yet"
     point = f"{best.layout.label}, MBS {best.batch.micro_batch}"
@@ -113,7 +113,7 @@ def best_point(best: Measurement | None) -> str:
 
 
 def set_apart(recipe: Recipe, others: Iterable[Recipe]) -> str:
-    """The words of the recipe's label that not all of the `others` have; all of them where that leaves none."""
+    """Returns the words of the recipe's label that not all of the `others` have; all of them where that leaves none."""
     words = recipe.label.split(", ")
     shared = set(words).intersection(*(each.label.split(", ") for each in others))
     return ", ".join(word for word in words if word not in shared) or recipe.label

@@ -39,7 +39,7 @@ def tables(result: Result) -> dict[str, Rows]:
 
 
 def _gates(result: Result) -> Rows:
-    """A row for each layout whose numerics gate ran: how near its curves are to the reference's."""
+    """Returns a row for each layout whose numerics gate ran: how near its curves are to the reference's."""
     rows: list[dict[str, Any]] = []
     for each, verdict in (gate for of_recipe in result.measured for gate in of_recipe.gates):
         held = "no reference has run" if verdict is None else "passed" if verdict.passed else "failed"
@@ -64,7 +64,7 @@ def _gates(result: Result) -> Rows:
 
 
 def _not_tried(result: Result) -> Rows:
-    """A row for each layout that was planned and not tried, with what was predicted of it."""
+    """Returns a row for each layout that was planned and not tried, with what was predicted of it."""
     return [
         {
             "layout": each.layout.label,

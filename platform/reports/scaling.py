@@ -71,7 +71,7 @@ class Row:
 
 
 def rows(results: Sequence[Result]) -> list[Row]:
-    """A row for each recipe and study, the recipes in the studies' order, devices ascending."""
+    """Returns a row for each recipe and study, the recipes in the studies' order, devices ascending."""
     rows_of: dict[str, list[Row]] = {}
     for result in sorted(results, key=lambda each: each.header.cluster.num_devices):
         header = result.header
@@ -128,7 +128,7 @@ def print_table(shown: Sequence[Row], device: str, console: Console) -> None:
 
 
 def _notes(group: Sequence[Row]) -> list[str]:
-    """What a reader must know before comparing the rows: figures of unlike standing are in one table."""
+    """Returns what a reader must know before comparing the rows: figures of unlike standing are in one table."""
     won = [row for row in group if row.best is not None]
     notes = ["~ derived from the parts of a step with fewer micro-steps"] if any(map(_is_derived, won)) else []
     if any(not row.runs for row in won):
@@ -171,7 +171,9 @@ def _columns(first: Row, device: str) -> dict[str, Callable[[Row], str]]:
 
 
 def to_object(shown: Sequence[Row], results: Iterable[Result]) -> dict[str, Any]:
-    """What `--json` prints: a row of `scaling` for each recipe and number of devices, and each study's own object."""
+    """Returns what `--json` prints: a row of `scaling` for each recipe and number of devices, and each study's own
+    object.
+    """
     return finite(
         {
             "scaling": [

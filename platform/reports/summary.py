@@ -38,7 +38,7 @@ def days_of(measurement: Measurement, tokens: float) -> float | None:
 
 
 def cost_of(measurement: Measurement, tokens: float, price_per_gpu_h: float | None) -> float | None:
-    """What these days cost, in the currency of the price: an hour of one device. None without a price too."""
+    """Returns what these days cost, in the currency of the price: an hour of one device. None without a price too."""
     days = days_of(measurement, tokens)
     return None if days is None or price_per_gpu_h is None else days * 24 * measurement.num_devices * price_per_gpu_h
 
@@ -46,8 +46,8 @@ def cost_of(measurement: Measurement, tokens: float, price_per_gpu_h: float | No
 def winner_sentence(
     best: Measurement, *, tokens: float, price_per_gpu_h: float | None = None, of: Coverage | None = None
 ) -> str:
-    """The winner in one sentence; `tokens` is the budget that days, and with a price their cost, are counted for, but
-    for a miniature. `of` says how many layouts were tried.
+    """Returns the winner in one sentence; `tokens` is the budget that days, and with a price their cost, are counted
+    for, but for a miniature. `of` says how many layouts were tried.
     """
     assert best.tokens_per_s is not None
     tilde = "~" if best.step_time_derived else ""
@@ -94,7 +94,7 @@ def shortfall_gib(measurement: Measurement, cluster: Cluster) -> float | None:
 
 
 def nearest(measurements: Iterable[Measurement], cluster: Cluster) -> Measurement | None:
-    """The point that came nearest to a result where none is `ok`; None where nothing was tried."""
+    """Returns the point that came nearest to a result where none is `ok`; None where nothing was tried."""
 
     def distance(each: Measurement) -> tuple[int, float, float]:
         rank = len(_NEARNESS) if each.outcome is Outcome.OK else _NEARNESS.index(each.outcome)
@@ -105,7 +105,7 @@ def nearest(measurements: Iterable[Measurement], cluster: Cluster) -> Measuremen
 
 
 def nearest_sentence(recipe: Recipe, measurements: Sequence[Measurement], cluster: Cluster) -> str:
-    """What to say where a recipe has no winner."""
+    """Returns what to say where a recipe has no winner."""
     near = nearest(measurements, cluster)
     if near is None:
         return f"Nothing was measured for {recipe.label}: --resume goes on, where a budget ended it with a larger one."
@@ -156,7 +156,7 @@ def float8_sentences(of: RecipeResult, result: Result) -> Iterator[str]:
 
 
 def evidence(result: RecipeResult) -> list[str]:
-    """What the winner of one recipe rests on: its runs, the next best, its numerics."""
+    """Returns what the winner of one recipe rests on: its runs, the next best, its numerics."""
     sentences: list[str] = []
     first, best = result.winning_point, result.winner
     if first is None or best is None:
@@ -187,7 +187,7 @@ def evidence(result: RecipeResult) -> list[str]:
 
 
 def lag(peak: Peak, cluster: Cluster) -> str:
-    """A sentence on devices that are slower than the others, "" where none is."""
+    """Returns a sentence on devices that are slower than the others, "" where none is."""
     if cluster.device_kind == "cpu":
         return ""  # CPU workers share their cores with all else that runs: a slow one tells nothing
     slow = [rank for rank, tflops in enumerate(peak.by_device) if tflops < (1 - _LAGS) * peak.tflops]

@@ -32,7 +32,7 @@ class Change:
 
 
 def surroundings(first: Measurement, second: Measurement, headers: tuple[StudyHeader, StudyHeader]) -> Iterator[Change]:
-    """What differs beside what was measured."""
+    """Yields what differs beside what was measured."""
     old, new = headers[0].cluster, headers[1].cluster
     if old != new:
         yield Change(names=("devices",), values=f"{old.label} to {new.label}")

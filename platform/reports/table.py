@@ -136,7 +136,7 @@ def _model_cells(model: ModelSpec) -> dict[str, Any]:
 
 
 def _device_cells(measurement: Measurement, cluster: Cluster) -> dict[str, Any]:
-    """The devices that it ran on; of what was not run, those of the study."""
+    """Returns the devices that it ran on; of what was not run, those of the study."""
     conditions, gpus = measurement.conditions, measurement.layout.world_size
     memory_gib = cluster.device_memory_gib if conditions is None else conditions.device_memory_gib
     return {
@@ -148,7 +148,7 @@ def _device_cells(measurement: Measurement, cluster: Cluster) -> dict[str, Any]:
 
 
 def _run_cells(measurement: Measurement) -> dict[str, Any]:
-    """What was asked for: the recipe, the layout and the batch point."""
+    """Returns what was asked for: the recipe, the layout and the batch point."""
     recipe, layout = measurement.recipe, measurement.layout
     return {
         "seq_len": recipe.seq_len,
@@ -172,7 +172,7 @@ def _run_cells(measurement: Measurement) -> dict[str, Any]:
 
 
 def _result_cells(measurement: Measurement) -> dict[str, Any]:
-    """What came out: outcome, time and memory."""
+    """Returns what came out: outcome, time and memory."""
     datasheet, peak_gib = measurement.datasheet_peak_tflops, measurement.peak_allocated_gib
     return {
         "iter_time_s": measurement.step_time_s,
@@ -190,7 +190,7 @@ def _result_cells(measurement: Measurement) -> dict[str, Any]:
 
 
 def strategy(layout: Layout) -> str:
-    """The published tables' word for what is sharded; `engine` tells by what.
+    """Returns the published tables' word for what is sharded; `engine` tells by what.
 
     Nothing sharded is "ddp" whatever the engine; FSDP2 that keeps its parameters after the forward pass shards
     gradients and states only, which is "zero2".
@@ -199,7 +199,7 @@ def strategy(layout: Layout) -> str:
 
 
 def _notes(measurement: Measurement) -> Iterable[str]:
-    """What the header has no column for."""
+    """Yields what the header has no column for."""
     if measurement.miniature:
         yield f"miniature of {measurement.recipe.model.miniature_of}"
     if measurement.repeat:
@@ -239,7 +239,7 @@ def _text(value: str | int | float | None) -> str | int | float:
 
 
 def read_csv(path: Path) -> list[Row]:
-    """The rows of a table; one without the project's own columns is read too.
+    """Returns the rows of a table; one without the project's own columns is read too.
 
     Raises:
         InputError: the file cannot be read, lacks a published column, has an unknown one, or a cell of the wrong kind.

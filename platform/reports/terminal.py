@@ -27,8 +27,8 @@ _MOST_ROWS = 100
 
 
 def render(result: Result, *, width: int, color: bool = False) -> str:
-    """One table for each recipe that was measured, at most `width` columns wide, and the planned layouts of each that
-    was not. Days are those of the study's tokens, with its price their cost too, but for a miniature.
+    """Returns one table for each recipe that was measured, at most `width` columns wide, and the planned layouts of
+    each that was not. Days are those of the study's tokens, with its price their cost too, but for a miniature.
     """
     screen, stream = console(width=width, color=color)
     header = result.header
@@ -164,7 +164,9 @@ def _table(columns: Sequence[Column], rows: Sequence[Measurement], best: Measure
 
 
 def _failures(columns: Sequence[Column], rows: Sequence[Measurement], cluster: Cluster) -> Table:
-    """What was tried and gave no figure: the point's columns, then the reason in the room that figures leave."""
+    """Returns what was tried and gave no figure: the point's columns, then the reason in the room that figures
+    leave.
+    """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     point = [column for column in columns if column.point]
     for column in point:
@@ -185,7 +187,7 @@ def _failures(columns: Sequence[Column], rows: Sequence[Measurement], cluster: C
 
 
 def _runs(confirmed: Sequence[PointRuns], *, narrow: bool) -> Table:
-    """The tokens/s of every run of the points that have several, the search's own first.
+    """Returns the tokens/s of every run of the points that have several, the search's own first.
 
     On a narrow terminal the micro-batch stands with the layout: a column too many would have its figures cut.
     """

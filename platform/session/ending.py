@@ -92,7 +92,9 @@ def written(folder: Path, result: Result, pictures_as: str = FORMATS[0]) -> list
 
 
 def how_it_ended(end: End | None, path: Path) -> str:
-    """What ended the last session of the study in folder `path`, told by the journal's last line; None is none."""
+    """Returns what ended the last session of the study in folder `path`, told by the journal's last line; None
+    is none.
+    """
     if end is None:
         return f"Cut short: its driver was killed. What was measured is kept; go on with: {how_to(RESUME, path)}"
     if end.exit_code == INTERRUPTED:
@@ -106,7 +108,7 @@ def how_it_ended(end: End | None, path: Path) -> str:
 
 
 def how_long(history: History) -> str:
-    """What all sessions took."""
+    """Returns what all sessions took."""
     return f"The search took {duration(history.wall_s)}, {history.gpu_s:.0f} device seconds."
 
 
@@ -116,7 +118,7 @@ def resume_sentence(study: Study) -> str:
 
 
 def not_profiled(result: Result) -> str:
-    """Why a winner has no profile; "" where each has one, and where there is no winner."""
+    """Returns why a winner has no profile; "" where each has one, and where there is no winner."""
     if all(each.profile is not None for each, _ in result.winners):
         return ""
     return f"The winner was not profiled: {_why_not_profiled(result.history)}. --resume with --profile tries again."
@@ -143,7 +145,7 @@ def how_to(command: str, path: Path) -> str:
 
 
 def shown_verdict(result: Result) -> int:
-    """The exit code of a report: 0 where some recipe has a winner, 4 where it is not resolved, else 1."""
+    """Returns the exit code of a report: 0 where some recipe has a winner, 4 where it is not resolved, else 1."""
     if not result.is_resolved:
         return NOT_RESOLVED
     return 0 if result.has_leader else 1

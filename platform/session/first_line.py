@@ -14,7 +14,7 @@ from trainers.values.journal import StudyHeader
 
 
 def header_of(name: str, subject: Subject, *, searcher: str, uri: str) -> StudyHeader:
-    """The first line of a new study."""
+    """Returns the first line of a new study."""
     return StudyHeader(
         name=name,
         space=subject.space.name,
@@ -36,7 +36,7 @@ def header_of(name: str, subject: Subject, *, searcher: str, uri: str) -> StudyH
 
 
 def _engines_of(subject: Subject) -> dict[str, str]:
-    """The engines outside this project that the study runs, each with the hash of its source."""
+    """Returns the engines outside this project that the study runs, each with the hash of its source."""
     named = sorted({each.layout.rules.name for each in subject.plan.candidates})
     return {name: engines.source_hash(name) for name in named if engines.is_path(name)}
 

@@ -15,7 +15,7 @@ from trainers.values.journal import Planned, StudyHeader
 
 
 def with_plan(history: History) -> History:
-    """The history with what its study plans; itself where the journal says that, or where it cannot be known.
+    """Returns the history with what its study plans; itself where the journal says that, or where it cannot be known.
 
     Planned anew are built-in spaces alone: a space file is code, and may be somebody else's.
     """

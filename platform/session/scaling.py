@@ -30,7 +30,7 @@ from trainers.values.codec import to_json
 
 
 def is_asked(options: SearchOptions) -> bool:
-    """Whether the options mean several numbers of devices: anew, or to go on with them."""
+    """Returns whether the options mean several numbers of devices: anew, or to go on with them."""
     if options.resume is not None:
         return is_several(options.studies / options.resume)
     return len(options.study.gpus) > 1
@@ -114,12 +114,14 @@ def report(studies: Path, name: str, *, as_object: bool, trusted: bool = False, 
 
 
 def _together(code: int, other: int) -> int:
-    """The exit code of several studies: an interruption before all else, then what is not resolved, then a winner."""
+    """Returns the exit code of several studies: an interruption before all else, then what is not resolved, then a
+    winner.
+    """
     return next(each for each in (INTERRUPTED, NOT_RESOLVED, 0, 1) if each in (code, other))
 
 
 def _which(options: SearchOptions) -> tuple[str, Several]:
-    """The common name of the studies, and what they have in common."""
+    """Returns the common name of the studies, and what they have in common."""
     studies, counts = options.studies, options.study.gpus
     if options.resume is not None:
         if options.name is not None and options.name != options.resume:
@@ -138,7 +140,7 @@ def _which(options: SearchOptions) -> tuple[str, Several]:
 
 
 def _options(options: SearchOptions, begun_with: StudyOptions, name: str, count: int) -> SearchOptions:
-    """Those of the study on `count` devices, which is a new one where it has no journal yet."""
+    """Returns those of the study on `count` devices, which is a new one where it has no journal yet."""
     study_name = member(name, count)
     given = options if options.resume is None else resumed(options, begun_with)
     study = dataclasses.replace(given.study, gpus=(count,))

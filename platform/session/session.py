@@ -114,7 +114,7 @@ def _show_finished(opening: Opened, study: Study, uri: str, why: str, *, shown: 
 
 
 def _subject(opening: Opened, place: Place) -> Subject:
-    """What the session searches on the cluster of `place`.
+    """Returns what the session searches on the cluster of `place`.
 
     Raises:
         InputError: nothing of it can run there, or a resumed study ran on something else.
@@ -188,14 +188,14 @@ def _reused(history: History) -> str:
 def _ending(
     opening: Opened, study: Study, uri: str, options: SearchOptions, *, shown: bool
 ) -> tuple[Mirror, ending.Ending]:
-    """The study's mirror, which is not started yet, and what shows the result at the end."""
+    """Returns the study's mirror, which is not started yet, and what shows the result at the end."""
     mirror = Mirror(study.path, uri, study.from_start())
     as_object = options.json if shown else None
     return mirror, ending.Ending(study, mirror, as_object=as_object, profile=options.profile, copy=opening.copy)
 
 
 def _budget(options: SearchOptions, space: Space) -> Budget:
-    """What the user gave; where that is nothing, the space's own."""
+    """Returns what the user gave; where that is nothing, the space's own."""
     given = Budget(max_trials=options.max_trials, time_s=options.time_budget_s, gpu_s=options.gpu_s)
     if given == Budget() and space.time_budget_s is not None:
         return Budget(time_s=space.time_budget_s, of_space=True)

@@ -25,7 +25,7 @@ class Clock:
         self._begun = None
 
     def since_s(self, at: str) -> float:
-        """Seconds from a line written `at` that time to the last one."""
+        """Returns seconds from a line written `at` that time to the last one."""
         return max(0.0, (self.last - datetime.datetime.fromisoformat(at)).total_seconds()) if self.last else 0.0
 
     @property

@@ -30,11 +30,11 @@ class _Files(Protocol):
     """Files of the second place by their names below it. What fails raises an OSError."""
 
     def size(self, name: str) -> int:
-        """Bytes of the file, 0 where there is none."""
+        """Returns bytes of the file, 0 where there is none."""
         ...
 
     def read(self, name: str) -> bytes:
-        """What it holds, nothing where there is none."""
+        """Returns what it holds, nothing where there is none."""
         ...
 
     def write(self, name: str, data: bytes) -> None:
@@ -205,7 +205,7 @@ class Copy:
 
 
 def without_secrets(place: str) -> str:
-    """An address as it may be printed: without user, password and query, which may hold keys."""
+    """Returns an address as it may be printed: without user, password and query, which may hold keys."""
     if "://" not in place:
         return place
     parts = urlsplit(place)
@@ -213,6 +213,6 @@ def without_secrets(place: str) -> str:
 
 
 def _finished(journal: Path) -> bytes:
-    """The lines of a journal that are whole."""
+    """Returns the lines of a journal that are whole."""
     data = read_plain(journal)
     return data[: data.rfind(b"\n") + 1]

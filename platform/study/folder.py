@@ -13,7 +13,7 @@ _COPY = re.compile(r"/runtime_resources/working_dir_files/")
 
 
 def user_path(text: str | Path) -> Path:
-    """The path that a user typed, with home folders in place of `~` and `~user`.
+    """Returns the path that a user typed, with home folders in place of `~` and `~user`.
 
     Raises:
         InputError: there is no such user, or no file system takes such a path.
@@ -30,16 +30,18 @@ def default_folder() -> str:
 
 
 def is_path(text: str) -> bool:
-    """Whether `text` is the path of a study's folder, not a study's name: it has a slash, or is `.` or `..`."""
+    """Returns whether `text` is the path of a study's folder, not a study's name: it has a slash, or is `.` or `..`."""
     return os.sep in text or text in (os.curdir, os.pardir)
 
 
 def located(studies: Path, text: str) -> tuple[Path, str]:
-    """The folder of studies and the name of the study that `text` means: by its name in `studies`, or by its path."""
+    """Returns the folder of studies and the name of the study that `text` means: by its name in `studies`, or by its
+    path.
+    """
     path = user_path(text).resolve()  # `..` has no name of its own
     return (path.parent, path.name) if is_path(text) else (studies, text)
 
 
 def in_a_copy(folder: Path) -> bool:
-    """Whether `folder` is Ray's copy of the working directory of a job."""
+    """Returns whether `folder` is Ray's copy of the working directory of a job."""
     return _COPY.search(f"{folder}/") is not None

@@ -194,7 +194,9 @@ class History:
         return min((end.wall_s for end in self._ends.values()), default=0.0)
 
     def trials_s(self, recipe: Recipe, repeats: range) -> float:
-        """Seconds of the recipe's trials that ended and measured a run of these numbers; 0 is that of the search."""
+        """Returns seconds of the recipe's trials that ended and measured a run of these numbers; 0 is that of the
+        search.
+        """
         return sum(
             self._ends[trial_id].wall_s
             for trial_id, start in self._starts.items()
@@ -218,11 +220,11 @@ class History:
         )
 
     def attempts(self, key: str) -> int:
-        """How many trials of the candidate were started."""
+        """Returns how many trials of the candidate were started."""
         return len(self._starts_of.get(plain_key(key), ()))
 
     def measured(self, key: str, repeat: int = 0) -> tuple[Measurement, ...]:
-        """The candidate's measurements of one repeat, by micro-batch."""
+        """Returns the candidate's measurements of one repeat, by micro-batch."""
         found = [each for each in self._of.get(plain_key(key), {}).values() if each.repeat == repeat]
         return tuple(sorted(found, key=lambda each: each.batch.micro_batch))
 
@@ -249,13 +251,15 @@ class History:
         return {each for start, end in ends if end and end.state == "done" for each in start.micro_batches}
 
     def profile_of(self, measurement: Measurement) -> Profile | None:
-        """The last profile of the point that was measured."""
+        """Returns the last profile of the point that was measured."""
         point = (measurement.recipe, measurement.layout, measurement.batch)
         found = (each for each in reversed(self.profiles) if (each.recipe, each.layout, each.batch) == point)
         return next(found, None)
 
     def profile_failure(self) -> str:
-        """Why the last trial that was to profile left nothing; "" where there was none, or it left a profile."""
+        """Returns why the last trial that was to profile left nothing; "" where there was none, or it left a
+        profile.
+        """
         last = next((start for start in reversed(self._starts.values()) if start.profiles is not None), None)
         if last is None or any(each.trial_id == last.trial_id for each in self.profiles):
             return ""
@@ -263,7 +267,7 @@ class History:
         return end.reason or "it ended without a word" if end else "it was cut short"
 
     def lost(self, key: str, micro_batch: int) -> int:
-        """How often the rung was begun and left nothing: the process that ran it was killed."""
+        """Returns how often the rung was begun and left nothing: the process that ran it was killed."""
         key = plain_key(key)
         done = any(each.batch.micro_batch == micro_batch for each in self.measured(key))
         return self._rungs[key, micro_batch] - (1 if done else 0)
@@ -291,5 +295,5 @@ class History:
         return total
 
     def peak_tflops(self, precision: str) -> float | None:
-        """The measured matrix-product peak of a device in `precision`, the last one measured."""
+        """Returns the measured matrix-product peak of a device in `precision`, the last one measured."""
         return next((peak.tflops for peak in reversed(self.peaks) if peak.precision == precision), None)

@@ -51,7 +51,7 @@ class Tail:
         return other
 
     def read(self, *, last: bool = False) -> list[Line]:
-        """The entries that are new; empty where the file does not exist yet.
+        """Returns the entries that are new; empty where the file does not exist yet.
 
         With `last`, no writer is alive: an end without a newline is taken as the last line, whole or cut.
 
@@ -116,7 +116,7 @@ def set_aside(folder: Path, rejected: Sequence[Rejected]) -> str:
 
 
 def _offset(line: str) -> int | None:
-    """The offset that a line of `journal.rejected.jsonl` has; None for one that is itself damaged."""
+    """Returns the offset that a line of `journal.rejected.jsonl` has; None for one that is itself damaged."""
     try:
         found: Any = json.loads(line)
     except ValueError:
@@ -125,14 +125,16 @@ def _offset(line: str) -> int | None:
 
 
 def describe_rejected(folder: Path, rejected: Sequence[Rejected], where: str = "") -> str:
-    """One sentence on what of the journal could not be used and `where` it is now; "" where all of it could."""
+    """Returns one sentence on what of the journal could not be used and `where` it is now; "" where all of it could."""
     if not rejected:
         return ""
     return f"{_lines(rejected)} of {folder / JOURNAL} could not be used ({rejected[0].why}): {where}the rest is used."
 
 
 def describe_newer(folder: Path, newer: Sequence[Rejected]) -> str:
-    """What of the journal a newer version wrote, and which version reads it; "" for nothing. It ends without a stop."""
+    """Returns what of the journal a newer version wrote, and which version reads it; "" for nothing. It ends without a
+    stop.
+    """
     verb = "was" if len(newer) == 1 else "were"
     return f"{_lines(newer)} of {folder / JOURNAL} {verb} {newer[0].why}" if newer else ""
 

@@ -11,7 +11,7 @@ from trainers.values.measurement import TIMED, Measurement, Outcome
 
 
 def key_of(measurement: Measurement) -> str:
-    """The key of the candidate that was measured."""
+    """Returns the key of the candidate that was measured."""
     return f"{measurement.recipe.id}-{measurement.layout.id}"
 
 
@@ -44,5 +44,5 @@ def key_of_trial(start: TrialStart) -> str:
 
 
 def plain_key(key: str) -> str:
-    """The key without the name of a point: what was run is the same under any name."""
+    """Returns the key without the name of a point: what was run is the same under any name."""
     return "-".join(key.split("-", 2)[:2])

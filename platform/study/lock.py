@@ -27,7 +27,8 @@ _OBJECT_STORES = ("s3fs", "gcsfuse", "goofys", "rclone", "mount-s3", "mountpoint
 
 
 def acquire(path: Path) -> int:
-    """The file descriptor that holds the lock of the study in folder `path`; the system frees it when the process ends.
+    """Returns the file descriptor that holds the lock of the study in folder `path`; the system frees it when the
+    process ends.
 
     Raises:
         InputError: another driver holds it, the folder is gone, or locks do not hold there.
@@ -57,7 +58,7 @@ def acquire(path: Path) -> int:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a driver is running the study in folder `path` now."""
+    """Returns whether a driver is running the study in folder `path` now."""
     try:
         file = open_plain(path / LOCK)  # to read: a reader of another user's study may not write
     except (FileNotFoundError, InputError):
@@ -74,7 +75,8 @@ def is_held(path: Path) -> bool:
 
 
 def unlocked(path: Path, mounts: Path = _MOUNTS) -> str:
-    """Why a lock under `path` would hold on one host alone, by what is mounted there; "" where it holds or is unknown.
+    """Returns why a lock under `path` would hold on one host alone, by what is mounted there; "" where it holds or is
+    unknown.
 
     Two hosts would then write one journal: no single process can try that.
     """

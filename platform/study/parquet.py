@@ -77,7 +77,7 @@ def _walk(kind: type, prefix: tuple[str, ...]) -> typing.Iterator[_Column]:
 
 
 def _plain(hint: Any) -> Any:
-    """The hint without its `| None`."""
+    """Returns the hint without its `| None`."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return next(each for each in typing.get_args(hint) if each is not type(None))
     return hint
@@ -126,7 +126,7 @@ def _flat(measurement: Measurement) -> dict[str, Any]:
 
 
 def read_parquet(path: Path) -> tuple[Measurement, ...]:
-    """The measurements that `write_parquet` wrote.
+    """Returns the measurements that `write_parquet` wrote.
 
     Raises:
         InputError: the file cannot be read or is not such a table.

@@ -8,7 +8,7 @@ from platform.common.errors import InputError
 
 
 def open_plain(path: Path, flags: int = os.O_RDONLY) -> int:
-    """A file descriptor of the file `path` itself.
+    """Returns a file descriptor of the file `path` itself.
 
     Raises:
         FileNotFoundError: there is none.
@@ -26,7 +26,7 @@ def open_plain(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read_plain(path: Path) -> bytes:
-    """What the file `path` holds, nothing where there is none.
+    """Returns what the file `path` holds, nothing where there is none.
 
     Raises:
         InputError: it is a link, or cannot be read.

@@ -31,12 +31,12 @@ class Several:
 
 
 def member(name: str, count: int) -> str:
-    """The name of the study on `count` devices."""
+    """Returns the name of the study on `count` devices."""
     return f"{name}-{count}gpu"
 
 
 def is_several(folder: Path) -> bool:
-    """Whether `folder` is such a one, not a study's."""
+    """Returns whether `folder` is such a one, not a study's."""
     return (folder / SCALING).is_file()
 
 
@@ -55,7 +55,7 @@ def write_several(folder: Path, several: Several) -> None:
 
 
 def read_several(folder: Path) -> Several:
-    """What the folder's file says.
+    """Returns what the folder's file says.
 
     Raises:
         InputError: it cannot be read.

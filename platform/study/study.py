@@ -40,7 +40,7 @@ class Study:
 
     @classmethod
     def create(cls, studies: Path, name: str) -> Self:
-        """A new study. Its folder is made, its journal begins with the first `record`.
+        """Returns a new study. Its folder is made, its journal begins with the first `record`.
 
         Raises:
             InputError: the name is not one, or taken, or the folder cannot be made.
@@ -72,7 +72,7 @@ class Study:
 
     @classmethod
     def resume(cls, studies: Path, name: str, *, trusted: bool = False) -> tuple[Self, History, str]:
-        """An existing study with what it has so far, and a sentence on lines that were set aside ("" for none).
+        """Returns an existing study with what it has so far, and a sentence on lines that were set aside ("" for none).
 
         Raises:
             InputError: there is no such study, it is another user's and not `trusted`, something in its folder is a
@@ -106,11 +106,11 @@ class Study:
         return self.path / JOURNAL
 
     def from_start(self) -> Tail:
-        """The journal from its first line, for a reader of its own."""
+        """Returns the journal from its first line, for a reader of its own."""
         return self._tail.fork(self._lines)
 
     def follow(self) -> tuple[Tail, History]:
-        """What the journal says now, and what comes after it; both are the caller's own."""
+        """Returns what the journal says now, and what comes after it; both are the caller's own."""
         tail, history = self._tail.fork(), self._history.copy()
         history.extend(tail.read())
         return tail, history
@@ -172,18 +172,18 @@ def check_name(name: str) -> None:
 
 
 def is_study(path: Path) -> bool:
-    """Whether a study was begun in the folder `path`."""
+    """Returns whether a study was begun in the folder `path`."""
     journal = path / JOURNAL
     return journal.exists() and journal.stat().st_size > 0
 
 
 def names(studies: Path) -> list[str]:
-    """The studies of a folder, sorted."""
+    """Returns the studies of a folder, sorted."""
     return sorted(each.parent.name for each in studies.glob(f"*/{JOURNAL}"))
 
 
 def fresh_name(studies: Path, space: str) -> str:
-    """A name not yet taken: the space's, with a number."""
+    """Returns a name not yet taken: the space's, with a number."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", space).strip("-._")[:56] or "study"
     number = 1
     while any((studies / f"{stem}-{number}" / file).exists() for file in (JOURNAL, SCALING)):
@@ -192,7 +192,7 @@ def fresh_name(studies: Path, space: str) -> str:
 
 
 def find(studies: Path, name: str) -> Path:
-    """The absolute path of a study's folder.
+    """Returns the absolute path of a study's folder.
 
     Raises:
         InputError: there is none of that name.
@@ -211,7 +211,7 @@ def find(studies: Path, name: str) -> Path:
 
 
 def read(path: Path, *, last: bool = False) -> tuple[History, list[str]]:
-    """What the journal of the study in folder `path` says, and sentences on the lines that could not be used.
+    """Returns what the journal of the study in folder `path` says, and sentences on the lines that could not be used.
 
     With `last`, no writer is alive and an unfinished end of the file counts as a line. Nothing is written.
 

@@ -9,7 +9,9 @@ from platform.common.errors import InputError
 
 
 def other_owner(paths: Iterable[Path]) -> str:
-    """The first user who owns one of `paths` and is neither this one nor root, by name; "" where there is none."""
+    """Returns the first user who owns one of `paths` and is neither this one nor root, by name; "" where there
+    is none.
+    """
     for path in paths:
         try:
             owner = path.stat().st_uid
@@ -38,5 +40,5 @@ def check_owner(paths: Iterable[Path], *, trusted: bool) -> None:
 
 
 def not_written(owner: str) -> str:
-    """Why a report of a study of user `owner` leaves its folder and MLflow as they are."""
+    """Returns why a report of a study of user `owner` leaves its folder and MLflow as they are."""
     return f"The study belongs to user {owner}: it is shown, and neither files nor MLflow are written without --trust."

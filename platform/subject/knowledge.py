@@ -61,7 +61,7 @@ class Knowledge:
 
 
 def folders_of(studies: Path, text: str) -> list[Path]:
-    """The folders of the studies that `text` names: one by its name or path, or all in a folder of studies.
+    """Returns the folders of the studies that `text` names: one by its name or path, or all in a folder of studies.
 
     Raises:
         InputError: there is none.
@@ -74,7 +74,7 @@ def folders_of(studies: Path, text: str) -> list[Path]:
 
 
 def read_old_studies(folders: Sequence[Path], space: Space) -> OldStudies:
-    """What the studies in these folders teach a search of `space`; of several, some may teach nothing.
+    """Returns what the studies in these folders teach a search of `space`; of several, some may teach nothing.
 
     Raises:
         InputError: none of them can be used; of one study, why.
@@ -97,7 +97,7 @@ def read_old_studies(folders: Sequence[Path], space: Space) -> OldStudies:
 
 
 def read_old(path: Path, space: Space) -> Old:
-    """The study in folder `path`, for a search of `space` or of its miniature.
+    """Returns the study in folder `path`, for a search of `space` or of its miniature.
 
     Raises:
         InputError: it has no readable first line, was written by a newer version, or is of another model.
@@ -130,7 +130,9 @@ def what_all_hold(
     versions: Mapping[str, str],
     commit: str,
 ) -> Knowledge:
-    """What of all studies holds, as `what_holds` says it of each; a point of several counts as the newest has it."""
+    """Returns what of all studies holds, as `what_holds` says it of each; a point of several counts as the newest has
+    it.
+    """
     each = [
         what_holds(one, recipes=recipes, cluster=cluster, cap_gib=cap_gib, versions=versions, commit=commit)
         for one in old.studies
@@ -157,7 +159,7 @@ def what_holds(
     versions: Mapping[str, str],
     commit: str,
 ) -> Knowledge:
-    """What of `old` holds for a study of `recipes` on `cluster`, with these versions of packages.
+    """Returns what of `old` holds for a study of `recipes` on `cluster`, with these versions of packages.
 
     Figures of another recipe, other devices, another cap of their memory or other versions do not. Those of another
     commit do: it is only said.
@@ -211,7 +213,7 @@ def _other_devices(was: Cluster, now: Cluster) -> str:
 
 
 def _other_recipe(was: Recipe, recipes: Sequence[Recipe]) -> str:
-    """How it differs from the recipe of the new study that is nearest to it."""
+    """Returns how it differs from the recipe of the new study that is nearest to it."""
     if was.id in {each.id for each in recipes}:
         return ""
     differ = [
@@ -238,7 +240,7 @@ def _other_cap(was: float | None, now: float | None) -> str:
 
 
 def _other_versions(measured: Measurement, header: StudyHeader, versions: Mapping[str, str]) -> str:
-    """Which packages differ; where a measurement says nothing of versions, its study's count."""
+    """Returns which packages differ; where a measurement says nothing of versions, its study's count."""
     was = measured.conditions.versions if measured.conditions else header.versions
     used = (*PACKAGES, *measured.layout.rules.packages)
     differ = [(each, was.get(each, "unknown"), versions.get(each, "unknown")) for each in used]

@@ -36,7 +36,7 @@ class StudyOptions:
     data: str | None = None
 
     def with_absolute_paths(self) -> "StudyOptions":
-        """The same, to be understood from any working folder."""
+        """Returns the same, to be understood from any working folder."""
         space, old = self.space, self.learn_from
         # A built-in space comes before any file or folder of its name.
         if space is not None and space not in _BUILT_IN and user_path(space).exists():
@@ -47,7 +47,7 @@ class StudyOptions:
         return dataclasses.replace(self, space=space, learn_from=old, layout=layout, data=data)
 
     def files(self) -> tuple[Path, ...]:
-        """The file of the space, which may be code; none for a built-in one."""
+        """Returns the file of the space, which may be code; none for a built-in one."""
         built_in = self.space is None or self.space in _BUILT_IN
         return () if built_in else (Path(str(self.space)).expanduser(),)
 
@@ -89,7 +89,7 @@ class SearchOptions:
 
 
 def options_of(header: StudyHeader) -> StudyOptions:
-    """The options with which the study of this first line began.
+    """Returns the options with which the study of this first line began.
 
     Raises:
         InputError: this version does not know one of them.
@@ -98,7 +98,8 @@ def options_of(header: StudyHeader) -> StudyOptions:
 
 
 def read_options(stored: Mapping[str, Any], argv: Sequence[str]) -> StudyOptions:
-    """The options that a file has `stored`; files of the first versions have arguments (`argv`) in place of them.
+    """Returns the options that a file has `stored`; files of the first versions have arguments (`argv`) in place of
+    them.
 
     Raises:
         InputError: this version does not know one of them.
@@ -110,7 +111,7 @@ def read_options(stored: Mapping[str, Any], argv: Sequence[str]) -> StudyOptions
 
 
 def _of_arguments(argv: Sequence[str]) -> StudyOptions:
-    """The options that journals of schema 1 keep: a space, then names, each but a flag's followed by its value.
+    """Returns the options that journals of schema 1 keep: a space, then names, each but a flag's followed by its value.
 
     Raises:
         ValueError: an unknown option, or a value that is none of its.

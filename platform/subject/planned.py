@@ -12,7 +12,7 @@ from trainers.values.journal import Planned, PlannedLayout
 
 
 def planned(plan: Plan) -> Planned:
-    """Every layout of the plan, in its order, with what the cost model predicts of its likely best rung."""
+    """Returns every layout of the plan, in its order, with what the cost model predicts of its likely best rung."""
     layouts: dict[tuple[str, str], PlannedLayout] = {}
     prediction = None if plan.columns is None else predict(plan.columns)
     row = 0
@@ -32,7 +32,9 @@ def planned(plan: Plan) -> Planned:
 
 
 def _likely_best(columns: Columns, prediction: Prediction, candidate: Candidate, first: int) -> PlannedLayout:
-    """The candidate, whose rungs are rows from `first` on, with the prediction of the one that a sweep goes by."""
+    """Returns the candidate, whose rungs are rows from `first` on, with the prediction of the one that a sweep
+    goes by.
+    """
     rows = slice(first, first + len(candidate.micro_batches))
     tokens = np.broadcast_to(columns.tokens_per_step, columns.shape)[rows]  # accumulation as an axis: unlike batches
     speed = prediction.ok_probability[rows] * tokens / prediction.expected_s[rows]

@@ -39,8 +39,8 @@ class Plan:
         return sum(rules.num_trials(num_points) for num_points in recipes.values())
 
     def expected_s(self, left: Sequence[Candidate], cluster: Cluster, timing: Timing, rules: Rules) -> float:
-        """Estimated seconds of what is `left` of it: starting each trial, each rung's windows with its warm-up; and of
-        all final runs.
+        """Returns estimated seconds of what is `left` of it: starting each trial, each rung's windows with its warm-up;
+        and of all final runs.
 
         The steps of a winner's last run may be the longest allowed: one to warm up, then the windows.
         """
@@ -105,7 +105,7 @@ def part_of(cluster: Cluster, num_devices: int) -> Cluster:
 
 
 def same_devices(one: Cluster, other: Cluster) -> bool:
-    """Whether figures of the two may stand in one table: equal devices, as many, laid out alike."""
+    """Returns whether figures of the two may stand in one table: equal devices, as many, laid out alike."""
     return (one.device, one.num_nodes, one.devices_per_node) == (other.device, other.num_nodes, other.devices_per_node)
 
 

@@ -82,7 +82,7 @@ class Request:
 
 
 def read_request(options: SearchOptions) -> Request:
-    """The request of a new study.
+    """Returns the request of a new study.
 
     Raises:
         InputError: no such space, axis, value, file or data; one sentence.
@@ -123,7 +123,7 @@ def read_request(options: SearchOptions) -> Request:
 
 
 def _space(study: StudyOptions, fixed: LayoutFile | None) -> Space:
-    """The space that the options name, with the changes that they ask for.
+    """Returns the space that the options name, with the changes that they ask for.
 
     Raises:
         ValueError: there is no such space, axis, value or point.
@@ -172,7 +172,7 @@ def _check_runs(request: Request) -> None:
 
 
 def resumed(options: SearchOptions, kept: StudyOptions) -> SearchOptions:
-    """The options with which the study began (`kept`), with the budgets and the address of now.
+    """Returns the options with which the study began (`kept`), with the budgets and the address of now.
 
     A study that it learned from and that is gone is left out.
 
@@ -190,7 +190,7 @@ def resumed(options: SearchOptions, kept: StudyOptions) -> SearchOptions:
 
 
 def _old(options: SearchOptions, space: Space) -> knowledge.OldStudies | None:
-    """The studies of `--learn-from`, without the one that goes on.
+    """Returns the studies of `--learn-from`, without the one that goes on.
 
     Raises:
         InputError: it cannot be used, or the searcher learns nothing from it.
@@ -230,7 +230,7 @@ def _check_changes(fixed: LayoutFile, options: StudyOptions) -> None:
 
 
 def _space_of(fixed: LayoutFile, recipe: Recipe, named: Space | None, path: str) -> Space:
-    """The space of a layout file that holds its recipe: only that recipe, without a miniature to stand in.
+    """Returns the space of a layout file that holds its recipe: only that recipe, without a miniature to stand in.
 
     Where a space is named beside it, what that one says of time and memory holds, or what its miniature says.
 

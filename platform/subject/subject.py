@@ -103,7 +103,7 @@ class Subject:
 
 
 def subject_of(request: Request, place: Place, probe: Probe | None) -> Subject:
-    """What the request means on the cluster of `place`.
+    """Returns what the request means on the cluster of `place`.
 
     Raises:
         InputError: nothing of it can run there.

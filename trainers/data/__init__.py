@@ -44,21 +44,21 @@ class Source(Protocol):
         ...
 
     def of_batch(self, global_batch: int) -> "Source":
-        """The same data in steps of that global batch."""
+        """Returns the same data in steps of that global batch."""
         ...
 
     def position_after(self, num_samples: int) -> Position:
-        """The place of the sample that follows the first `num_samples`."""
+        """Returns the place of the sample that follows the first `num_samples`."""
         ...
 
     def tokens(self, position: Position, indices: Sequence[int]) -> npt.NDArray[np.int64]:
-        """The samples that lie `indices` after `position`, as int64 [len(indices), seq_len + 1]."""
+        """Returns the samples that lie `indices` after `position`, as int64 [len(indices), seq_len + 1]."""
         ...
 
 
 def source(recipe: Recipe, *, held_out: int = 0) -> Source:
-    """The data that `recipe` names, without the last `held_out` sequences of files, with flags where its attention mask
-    needs them. Only the Parquet files' footers are read here.
+    """Returns the data that `recipe` names, without the last `held_out` sequences of files, with flags where its
+    attention mask needs them. Only the Parquet files' footers are read here.
 
     Raises:
         ValueError: the path holds no usable token ids (see `ParquetTokens`).
@@ -82,7 +82,8 @@ def plain_source(recipe: Recipe, *, held_out: int = 0) -> Stream | ParquetTokens
 
 
 def held_out(recipe: Recipe, sequences: int) -> tuple[Source, int]:
-    """The data with the sequences that `source` holds out, in the files' order, and the number of the first of these.
+    """Returns the data with the sequences that `source` holds out, in the files' order, and the number of the first of
+    these.
 
     Of the stream, which has no end, they are those of another seed.
     """
@@ -95,7 +96,7 @@ def held_out(recipe: Recipe, sequences: int) -> tuple[Source, int]:
 
 
 def sample_indices(batch: BatchPoint, *, data_parallel: int, rank: int, micro_step: int) -> range:
-    """Which samples of the global batch data-parallel rank `rank` takes in micro-step `micro_step` of a step.
+    """Returns which samples of the global batch data-parallel rank `rank` takes in micro-step `micro_step` of a step.
 
     Raises:
         ValueError: a rank or micro-step that the batch point does not have.

@@ -30,13 +30,13 @@ class Flagged:
         self._global_batch = recipe.global_batch
 
     def of_batch(self, global_batch: int) -> "Flagged":
-        """The same data in steps of that global batch."""
+        """Returns the same data in steps of that global batch."""
         other = Flagged(self._source.of_batch(global_batch), self._recipe)
         other._global_batch = global_batch
         return other
 
     def position_after(self, num_samples: int) -> Position:
-        """The place of the sample that follows the first `num_samples`."""
+        """Returns the place of the sample that follows the first `num_samples`."""
         return self._source.position_after(num_samples)
 
     def sequences(self, step: int, indices: Sequence[int]) -> _Array:
@@ -46,7 +46,7 @@ class Flagged:
         return self._source.sequences(step, indices) + flags * FLAG
 
     def tokens(self, position: Position, indices: Sequence[int]) -> _Array:
-        """The samples that lie `indices` after `position`, as int64 [len(indices), seq_len + 1]."""
+        """Returns the samples that lie `indices` after `position`, as int64 [len(indices), seq_len + 1]."""
         flags = self._flags(position, self._source.number_of(position), indices)
         return self._source.tokens(position, indices) + flags * FLAG
 
@@ -68,7 +68,7 @@ class Flagged:
         return starts
 
     def _prefix(self, sample: int) -> npt.NDArray[np.bool_]:
-        """A prefix of 1 to `seq_len` tokens, each length as likely (arXiv 1910.10683, section 3.2.3)."""
+        """Returns a prefix of 1 to `seq_len` tokens, each length as likely (arXiv 1910.10683, section 3.2.3)."""
         length = 1 + int(_random(1, _PREFIXES, self._recipe.seed, sample)[0] * self._recipe.seq_len)
         return np.arange(self._recipe.seq_len + 1) < length
 

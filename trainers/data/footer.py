@@ -46,12 +46,12 @@ class Footer:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether `kind` is a type of lists."""
+    """Returns whether `kind` is a type of lists."""
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
-    """The Parquet file at `path`.
+    """Returns the Parquet file at `path`.
 
     Raises:
         ValueError: it is none.
@@ -63,7 +63,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
 
 
 def read_footer(path: Path) -> Footer:
-    """The footer of the file at `path`. Only what a footer cannot tell for sure is read out of the file.
+    """Returns the footer of the file at `path`. Only what a footer cannot tell for sure is read out of the file.
 
     Raises:
         ValueError: no Parquet, no column of token ids, or a row group without some of its ids.
@@ -107,7 +107,7 @@ def read_footer(path: Path) -> Footer:
 
 
 def blocks(path: Path, footer: Footer, first_group: int) -> Generator[Tokens]:
-    """The tokens of the file at `path` from row group `first_group` to its end, about a million at a time.
+    """Yields the tokens of the file at `path` from row group `first_group` to its end, about a million at a time.
 
     Raises:
         ValueError: the file is not as its footer was.
@@ -126,7 +126,7 @@ def blocks(path: Path, footer: Footer, first_group: int) -> Generator[Tokens]:
 
 
 def group_blocks(parquet: pq.ParquetFile, column: str, number: int, path: Path) -> Generator[Tokens]:
-    """The tokens of row group `number`, about a million at a time, each document in one block.
+    """Yields the tokens of row group `number`, about a million at a time, each document in one block.
 
     Raises:
         ValueError: it cannot be read, or holds no token ids.
@@ -146,7 +146,7 @@ def group_blocks(parquet: pq.ParquetFile, column: str, number: int, path: Path) 
 
 
 def _tokens(column: pa.Array, where: str) -> Tokens:
-    """The ids of the column's rows, and where those lists begin that are not empty."""
+    """Returns the ids of the column's rows, and where those lists begin that are not empty."""
     offsets = np.arange(len(column) + 1) if is_list(column.type) else np.zeros(0, np.int64)
     while is_list(column.type):
         lengths = _as_numpy(pc.call_function("list_value_length", [column]))

@@ -45,7 +45,7 @@ def write_index(path: Path, index: TokenIndex) -> None:
 
 
 def read_index(folder: Path) -> TokenIndex | None:
-    """The index of `folder`; None where it has none.
+    """Returns the index of `folder`; None where it has none.
 
     Raises:
         ValueError: the folder is unfinished, or the index is of another format.

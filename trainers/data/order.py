@@ -54,11 +54,11 @@ class EpochOrder:
         return len(self._first_samples)
 
     def window_of(self, sample: int) -> int:
-        """The number of the window that holds the sample."""
+        """Returns the number of the window that holds the sample."""
         return int(np.searchsorted(self._first_samples, sample, side="right")) - 1
 
     def chunks(self, number: int) -> tuple[int, ...]:
-        """The chunks of window `number`."""
+        """Returns the chunks of window `number`."""
         return tuple(self._chunks[number * WINDOW_CHUNKS : (number + 1) * WINDOW_CHUNKS].tolist())
 
     def window(self, number: int) -> Window:
@@ -77,7 +77,7 @@ class EpochOrder:
 
 
 def _permutation(size: int, *key: int) -> npt.NDArray[np.int64]:
-    """A permutation of range(size) that is a function of `key`.
+    """Returns a permutation of range(size) that is a function of `key`.
 
     NumPy promises that a bit generator's raw output stays the same from version to version; what `Generator` makes of
     it may change.

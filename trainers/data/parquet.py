@@ -66,22 +66,22 @@ class ParquetTokens:
         self._begun = functools.lru_cache(maxsize=2)(self._begin)
 
     def of_batch(self, global_batch: int) -> "ParquetTokens":
-        """The same data in steps of that global batch, with one reader for both."""
+        """Returns the same data in steps of that global batch, with one reader for both."""
         other = copy.copy(self)
         other._global_batch = global_batch
         return other
 
     def position(self, step: int) -> Position:
-        """Where the global batch of `step` begins."""
+        """Returns where the global batch of `step` begins."""
         return self.position_after(step * self._global_batch)
 
     def position_after(self, num_samples: int) -> Position:
-        """Where the sample lies that follows the first `num_samples`."""
+        """Returns where the sample lies that follows the first `num_samples`."""
         epoch, sample = divmod(num_samples, self.num_sequences)
         return Position(epoch=epoch, sample=sample)
 
     def number_of(self, position: Position) -> int:
-        """How many samples lie before the one at `position`, counted over all epochs."""
+        """Returns how many samples lie before the one at `position`, counted over all epochs."""
         return position.epoch * self.num_sequences + position.sample
 
     def sequences(self, step: int, indices: Sequence[int]) -> _Array:
@@ -89,7 +89,7 @@ class ParquetTokens:
         return self.tokens(self.position(step), indices)
 
     def tokens(self, position: Position, indices: Sequence[int]) -> _Array:
-        """The samples that lie `indices` after `position`, as int64 [len(indices), seq_len + 1].
+        """Returns the samples that lie `indices` after `position`, as int64 [len(indices), seq_len + 1].
 
         The sample after an epoch's last one is the next epoch's first.
 
@@ -128,7 +128,7 @@ class ParquetTokens:
         )
 
     def _begin(self, epoch: int, number: int) -> Window:
-        """The window, with its chunks and then the next window's being read."""
+        """Returns the window, with its chunks and then the next window's being read."""
         order = self._order(epoch)
         window = order.window(number)
         following = self._order(epoch + 1).chunks(0) if number + 1 == order.num_windows else order.chunks(number + 1)

@@ -39,11 +39,11 @@ class Meter(Protocol):
         ...
 
     def limit_gib(self) -> float:
-        """What this worker's allocator may hold: cap or device, less what the device holds outside it."""
+        """Returns what this worker's allocator may hold: cap or device, less what the device holds outside it."""
         ...
 
     def outside_gib(self) -> float:
-        """What the device holds outside the allocator: context, libraries, other processes."""
+        """Returns what the device holds outside the allocator: context, libraries, other processes."""
         ...
 
     def reset_peak(self) -> None:
@@ -156,7 +156,9 @@ class CudaMeter:
         }
 
     def _refused_to_library(self, error: BaseException) -> bool:
-        """Whether the driver had nothing left for cuBLAS, NCCL or a kernel: what it says, on a device that is full."""
+        """Returns whether the driver had nothing left for cuBLAS, NCCL or a kernel: what it says, on a device that is
+        full.
+        """
         if not isinstance(error, RuntimeError) or not _LIBRARY_REFUSED.search(str(error)):
             return False
         return torch.cuda.mem_get_info()[0] / GIB < (1 - HEADROOM) * self.total_gib

@@ -46,7 +46,7 @@ class Window:
     """Of each rank's node."""
 
     def full_s(self, batch: BatchPoint, accum: int) -> float:
-        """Seconds of a step at the batch point's own accumulation, where `accum` micro-steps were timed."""
+        """Returns seconds of a step at the batch point's own accumulation, where `accum` micro-steps were timed."""
         if accum == batch.grad_accum:
             return self.total_s
         if self.shorter is not None:
@@ -86,7 +86,7 @@ class Timed:
 def judge(
     timed: Timed, losses: Sequence[float], memory: Sequence[Mapping[str, float]], min_windows: int
 ) -> tuple[Outcome, str]:
-    """The rung's outcome and why.
+    """Returns the rung's outcome and why.
 
     `memory` holds each rank's "reserved", "outside" and "limit", in GiB. A gradient norm that is not finite says
     nothing: an fp16 loss scaler leaves such steps out and goes on.
@@ -156,7 +156,7 @@ def memory_fields(memory: Sequence[Mapping[str, float]]) -> Any:
 
 
 def device_fields(windows: Sequence[Window]) -> Any:
-    """How the devices fared, as fields of a measurement; empty where they tell nothing."""
+    """Returns how the devices fared, as fields of a measurement; empty where they tell nothing."""
     by_rank = [[each for each in rank if each is not None] for rank in zip(*(w.sampled for w in windows), strict=True)]
     busy = [statistics.fmean(each.utilization_pct for each in rank) for rank in by_rank if rank]
     by_window = [[each for each in window.sampled if each is not None] for window in windows]

@@ -61,7 +61,7 @@ class HostSampler:
         )
 
     def _read(self) -> tuple[float, float, float, float] | None:
-        """Seconds so far: the clock's, busy ones and stolen ones of the processors, this process's."""
+        """Returns seconds so far: the clock's, busy ones and stolen ones of the processors, this process's."""
         try:
             text = (self._proc / "stat").read_text()
         except OSError:
@@ -86,7 +86,7 @@ class HostSampler:
 
 
 def host_fields(windows: Sequence[Sequence[HostSampled | None]]) -> Any:
-    """What the nodes did beside the trial, as fields of a measurement, from each rank's samples of each window.
+    """Returns what the nodes did beside the trial, as fields of a measurement, from each rank's samples of each window.
 
     Of several nodes the one with the most load, the most steal time and the lowest clock; empty where nothing was read.
     """
@@ -104,7 +104,7 @@ def host_fields(windows: Sequence[Sequence[HostSampled | None]]) -> Any:
 
 
 def _by_node(window: Sequence[HostSampled | None]) -> list[list[HostSampled]]:
-    """The samples of each node's ranks."""
+    """Returns the samples of each node's ranks."""
     nodes: dict[str, list[HostSampled]] = {}
     for each in window:
         if each is not None and each.wall_s > 0:

@@ -9,7 +9,7 @@ _T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
 
 
 def t_quantile(degrees: int) -> float:
-    """The 0.975 quantile of Student's t for `degrees` of freedom, at least 1.
+    """Returns the 0.975 quantile of Student's t for `degrees` of freedom, at least 1.
 
     Beyond the table it is the first terms of the expansion in 1/degrees (Abramowitz and Stegun 26.7.5), right to 2e-5
     there.
@@ -24,7 +24,9 @@ def t_quantile(degrees: int) -> float:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the mean of `values`, taken as independent draws; infinitely wide for fewer than two."""
+    """Returns the 95 % interval of the mean of `values`, taken as independent draws; infinitely wide for fewer than
+    two.
+    """
     if len(values) < 2:
         return -math.inf, math.inf
     mean = statistics.fmean(values)

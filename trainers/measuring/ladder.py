@@ -22,7 +22,7 @@ Two would do for memory: accumulated gradients beside activations are a peak tha
 
 
 def with_headroom_gib(limit_gib: float, outside_gib: float) -> float:
-    """The most that a process may reserve of a device without being `thrash`.
+    """Returns the most that a process may reserve of a device without being `thrash`.
 
     `limit_gib` is what it may reserve at all, `outside_gib` what context and libraries hold beside.
     """
@@ -52,7 +52,7 @@ def predict_gib(
 
 
 def misfits(job: Job, known: Sequence[MemoryPoint], rungs: Sequence[BatchPoint], limit_gib: float) -> list[Measurement]:
-    """Those of `rungs` whose predicted peak is above `limit_gib`, as skipped, with the reason."""
+    """Returns those of `rungs` whose predicted peak is above `limit_gib`, as skipped, with the reason."""
     found: list[Measurement] = []
     for batch in rungs:
         needs_gib = predict_gib(known, batch.micro_batch, job.foreseen_gib)
@@ -75,7 +75,7 @@ def _line(points: list[tuple[int, float]], at: int) -> float:
 
 
 def step_time_s(grad_accum: int, first_s: float, middle_s: float, last_s: float, optimizer_s: float) -> float:
-    """Seconds of a step of `grad_accum` micro-steps, at least 2, from the parts of a shorter one.
+    """Returns seconds of a step of `grad_accum` micro-steps, at least 2, from the parts of a shorter one.
 
     `first_s` is the micro-step that begins a step, `last_s` the one that ends it; all others are as `middle_s`. The
     three differ: gradients are copied in the first and added to after, and may be exchanged in the last alone.
@@ -84,7 +84,7 @@ def step_time_s(grad_accum: int, first_s: float, middle_s: float, last_s: float,
 
 
 def upper_bound_tokens_per_s(tokens_per_step: int, full_s: Sequence[float]) -> float:
-    """What a rung's tokens/s may still turn out to be: the upper end of their 95 % interval over windows.
+    """Returns what a rung's tokens/s may still turn out to be: the upper end of their 95 % interval over windows.
 
     `full_s` are the seconds of a full step, one for each window; infinite from fewer than two.
     """
@@ -95,7 +95,8 @@ def upper_bound_tokens_per_s(tokens_per_step: int, full_s: Sequence[float]) -> f
 def best_above_tokens_per_s(
     tokens_per_s: float, micro_batch: int, largest: int, ceiling_tokens_per_s: float = math.inf
 ) -> float:
-    """The most that any micro-batch up to `largest` can reach on a layout that has `tokens_per_s` at `micro_batch`.
+    """Returns the most that any micro-batch up to `largest` can reach on a layout that has `tokens_per_s` at
+    `micro_batch`.
 
     Perfect scaling: a larger micro-batch at best takes no longer a micro-step. `ceiling_tokens_per_s` is what the
     devices would do if all their work ran at the matmul peak.
@@ -104,7 +105,7 @@ def best_above_tokens_per_s(
 
 
 def deadline_s(job: Job, work_s: float, allowance_s: float) -> float:
-    """Seconds within which rank 0 must have news, where what it does next should take `work_s`.
+    """Returns seconds within which rank 0 must have news, where what it does next should take `work_s`.
 
     Wide, since it is for the hang that no worker sees: the workers' watchdogs, which allow `allowance_s` a micro-step,
     should always be first. The first step's share covers what else comes before news, such as taking the group down.
@@ -113,12 +114,14 @@ def deadline_s(job: Job, work_s: float, allowance_s: float) -> float:
 
 
 def extrapolated(at: tuple[int, float], beyond: tuple[int, float], wanted: int) -> float:
-    """The line through both points at `wanted`, and never less than at the second: memory grows with micro-steps."""
+    """Returns the line through both points at `wanted`, and never less than at the second: memory grows with
+    micro-steps.
+    """
     (x0, y0), (x1, y1) = at, beyond
     return y1 + max(0.0, (y1 - y0) / (x1 - x0)) * (wanted - x1)
 
 
 def largest_accumulation(grad_accum: int, micro_step_s: float, optimizer_s: float, longest_step_s: float) -> int:
-    """The most micro-steps, at least 2, whose step stays within `longest_step_s`, up to `grad_accum`."""
+    """Returns the most micro-steps, at least 2, whose step stays within `longest_step_s`, up to `grad_accum`."""
     within = int((longest_step_s - optimizer_s) / max(micro_step_s, 1e-9))
     return min(grad_accum, max(2, within))

@@ -44,8 +44,8 @@ def _plain(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> _Product:
 
 
 def _in_float8(a: torch.Tensor, b: torch.Tensor, precision: str) -> _Product:
-    """The product of matrices that are in FP8 already, as a linear layer's forward pass does it. A CPU multiplies in
-    fp32 what it emulates.
+    """Returns the product of matrices that are in FP8 already, as a linear layer's forward pass does it. A CPU
+    multiplies in fp32 what it emulates.
     """
     if a.device.type == "cpu":
         return _plain(a, b, torch.float32)

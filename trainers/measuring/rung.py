@@ -76,7 +76,7 @@ class Rung(StepRunner):
         )
 
     def _longest(self, warm: Steps, accum: int, shorter: int | None) -> int:
-        """The most micro-steps that the winner's timed steps may have, by the `warm` ones of `accum`."""
+        """Returns the most micro-steps that the winner's timed steps may have, by the `warm` ones of `accum`."""
         whole, longest_s = self._batch.grad_accum, self._c.job.timing.longest_step_s
         if warm.last_micro_s is not None:
             assert warm.middle_micro_s is not None
@@ -162,7 +162,7 @@ class Rung(StepRunner):
         return windows >= timing.max_windows or spent_s >= timing.rung_s
 
     def _beaten(self, windows: list[Window], accum: int) -> str:
-        """Why further windows are of no use, "" where they may be: the upper bound is below the incumbent."""
+        """Returns why further windows are of no use, "" where they may be: the upper bound is below the incumbent."""
         best = self._c.job.incumbent_tokens_per_s
         if best is None or len(windows) < max(3, self._c.job.timing.min_windows):
             return ""
@@ -177,7 +177,9 @@ class Rung(StepRunner):
         return max(self._c.gather(seconds))
 
     def _measurement(self, timed: Timed, accum: int, **how: Any) -> Measurement:
-        """The rung's figures over all ranks: time of the slowest, memory of the largest. `how` are further fields."""
+        """Returns the rung's figures over all ranks: time of the slowest, memory of the largest. `how` are further
+        fields.
+        """
         c, job, batch = self._c, self._c.job, self._batch
         memory = c.gather({**self._whole_peaks(accum), "outside": c.meter.outside_gib(), "limit": c.meter.limit_gib()})
         outcome, reason = judge(timed, self._losses, memory, job.timing.min_windows)

@@ -83,7 +83,7 @@ class StepRunner:
         return self._noted(results, spans, accum)
 
     def _allowed_s(self, accum: int, watch_s: float | None) -> float | None:
-        """Seconds that the watchdog waits for a mark; None for as long as earlier ones suggest."""
+        """Returns seconds that the watchdog waits for a mark; None for as long as earlier ones suggest."""
         if self._engine.marks_micro_steps:
             return watch_s
         # The one mark of a schedule stands for all of its micro-steps.
@@ -92,7 +92,7 @@ class StepRunner:
     def _step_through(
         self, batches: Sequence[Sequence[torch.Tensor]], marks: StepMarks, *, phases: bool
     ) -> list[StepResult]:
-        """The results of one step for each of `batches`."""
+        """Returns the results of one step for each of `batches`."""
         results: list[StepResult] = []
         for number, batch in enumerate(batches, start=1):
             results.append(self._engine.step(batch, marks))
@@ -104,7 +104,7 @@ class StepRunner:
         return results
 
     def _noted(self, results: Sequence[StepResult], spans: Sequence[float], accum: int) -> Steps:
-        """The times of finished steps of `accum` micro-steps, whose losses and norms join those before them."""
+        """Returns the times of finished steps of `accum` micro-steps, whose losses and norms join those before them."""
         done = timed_steps(spans, [result.phases for result in results])
         self._c.watchdog.saw(done.longest_beat_s)
         self._step += len(results)

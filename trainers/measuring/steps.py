@@ -65,7 +65,7 @@ def timed_steps(spans: Sequence[float], phases: Sequence[tuple[Phase, ...]]) -> 
 
 
 def losses_of(results: Sequence[StepResult], gather: Callable[[Any], list[Any]]) -> list[float]:
-    """The mean loss of each step over all tokens of the ranks that computed one; the same on every rank.
+    """Returns the mean loss of each step over all tokens of the ranks that computed one; the same on every rank.
 
     Waits for the device.
 

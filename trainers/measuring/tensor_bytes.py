@@ -65,7 +65,7 @@ class TensorBytes:
         torch.empty(_MARK, dtype=torch.uint8)  # the first event is this thread's
 
     def end(self) -> list[Allocation]:
-        """What this thread allocated since `begin`, in order. A process that ends without this crashes."""
+        """Returns what this thread allocated since `begin`, in order. A process that ends without this crashes."""
         self.is_counting = False
         events = list(_with_children(autograd._disable_profiler().experimental_event_tree()))
         changes = [_change(each) for each in events if each.tag == _EventType.Allocation]
@@ -73,7 +73,7 @@ class TensorBytes:
         return of_first_thread(sorted(changes, key=lambda change: change.at_ns), ends_ns)
 
     def now(self) -> int:
-        """Bytes held by all tensors."""
+        """Returns bytes held by all tensors."""
         self.begin()
         (mark,) = self.end()
         return mark.held - _MARK
@@ -110,8 +110,8 @@ def _with_children(events: Iterable[Any]) -> Iterator[Any]:
 
 
 def of_first_thread(changes: Sequence[Change], ends_ns: Sequence[int]) -> list[Allocation]:
-    """The allocations of the first change's thread, each without what other threads hold of their own, and without
-    what they freed after it, of a collective that had ended before it. `ends_ns` are the ends of collectives.
+    """Returns the allocations of the first change's thread, each without what other threads hold of their own, and
+    without what they freed after it, of a collective that had ended before it. `ends_ns` are the ends of collectives.
     """
     found: list[tuple[int, Allocation]] = []
     of_others: dict[int, int] = {}
@@ -143,8 +143,8 @@ def _free_since(moment_ns: int, freed: int, found: list[tuple[int, Allocation]])
 
 
 def _in_order(changes: Sequence[Change]) -> Iterator[Change]:
-    """The changes in the order in which they took place: their times are noted a moment later, and a thread may be
-    interrupted in between. What follows a change holds as much more than it as it says.
+    """Yields the changes in the order in which they took place: their times are noted a moment later, and a thread may
+    be interrupted in between. What follows a change holds as much more than it as it says.
     """
     by_thread: dict[int, deque[Change]] = {}
     for each in changes:

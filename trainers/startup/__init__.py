@@ -11,5 +11,5 @@ SWITCH = "LAYOUT_SEARCH_FAST_START"
 
 
 def is_on() -> bool:
-    """Whether trials may be started ahead and imports left out."""
+    """Returns whether trials may be started ahead and imports left out."""
     return os.environ.get(SWITCH, "1") != "0"

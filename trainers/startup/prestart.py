@@ -62,7 +62,7 @@ def keep_to_share() -> None:
 
 
 def have_room(num_cpus: float, num_workers: int, cpus_per_worker: float) -> bool:
-    """Whether a node of so many cores has some to spare for the successors of its `num_workers`.
+    """Returns whether a node of so many cores has some to spare for the successors of its `num_workers`.
 
     One that drives a GPU uses two, whatever its share is.
     """

@@ -50,12 +50,12 @@ class Axis:
     """What a larger number does to a rank's memory: less is needed, or as much; empty where neither is sure."""
 
     def words(self, value: Any) -> str:
-        """What is shown of `value`."""
+        """Returns what is shown of `value`."""
         return self.label.format(value) if isinstance(self.label, str) else self.label(value)
 
 
 def axis(default: Any = dataclasses.MISSING, *, later: bool = False, **declared: Any) -> Any:
-    """The field of an axis; `declared` are the fields of its `Axis`.
+    """Returns the field of an axis; `declared` are the fields of its `Axis`.
 
     With `later`, identities of what was measured before the axis existed stay as they were (`codec.identity`).
     """
@@ -65,19 +65,19 @@ def axis(default: Any = dataclasses.MISSING, *, later: bool = False, **declared:
 
 @functools.cache
 def axes_of(kind: type) -> Mapping[str, Axis]:
-    """Name -> declaration of every axis of a dataclass, in the order of its fields."""
+    """Returns name -> declaration of every axis of a dataclass, in the order of its fields."""
     return {each.name: each.metadata["axis"] for each in dataclasses.fields(kind) if "axis" in each.metadata}
 
 
 @functools.cache
 def choices_of(kind: type) -> Mapping[str, tuple[str, ...]]:
-    """Name -> the names that it may have, of every axis that has no other values."""
+    """Returns name -> the names that it may have, of every axis that has no other values."""
     hints = typing.get_type_hints(kind)
     return {name: typing.get_args(hints[name]) for name in axes_of(kind) if typing.get_origin(hints[name]) is Literal}
 
 
 @functools.cache
 def defaults_of(kind: type) -> Mapping[str, Any]:
-    """Name -> default of every axis that has one."""
+    """Returns name -> default of every axis that has one."""
     fields = {each.name: each.default for each in dataclasses.fields(kind) if each.name in axes_of(kind)}
     return {name: default for name, default in fields.items() if default is not dataclasses.MISSING}

@@ -28,8 +28,8 @@ class BatchPoint:
 
     @classmethod
     def of(cls, recipe: Recipe, layout: Layout, micro_batch: int) -> "BatchPoint":
-        """The point of `recipe` on `layout` at `micro_batch`: grad_accum follows from the global batch, unless the
-        recipe fixes it.
+        """Returns the point of `recipe` on `layout` at `micro_batch`: grad_accum follows from the global batch, unless
+        the recipe fixes it.
 
         Raises:
             ValueError: micro_batch x data-parallel size does not divide the global batch, or the schedule of a pipeline
@@ -52,8 +52,8 @@ class BatchPoint:
 
 
 def divides(recipe: Recipe, layout: Layout, micro_batch: int) -> bool:
-    """Whether `micro_batch` x data-parallel ranks divide the recipe's global batch into micro-steps that a pipeline's
-    schedule can run, or the accumulation is fixed.
+    """Returns whether `micro_batch` x data-parallel ranks divide the recipe's global batch into micro-steps that a
+    pipeline's schedule can run, or the accumulation is fixed.
     """
     grad_accum, left = divmod(recipe.global_batch, micro_batch * layout.data_parallel)
     return not left and not schedule_refusal(layout, grad_accum)

@@ -43,7 +43,7 @@ class Cluster:
         return self.label_under(None)
 
     def label_under(self, cap_gib: float | None) -> str:
-        """The same with what each device may have of its memory, where that was limited."""
+        """Returns the same with what each device may have of its memory, where that was limited."""
         nodes = f"{self.num_nodes} nodes x " if self.num_nodes > 1 else ""
         limit = "" if cap_gib is None else f", held to {cap_gib:g}"
         return f"{nodes}{self.devices_per_node} x {self.device} ({self.device_memory_gib:.1f} GiB{limit})"

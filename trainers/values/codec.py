@@ -21,7 +21,7 @@ UNLIKE = "unlike"
 
 
 def to_json(value: Any) -> Any:
-    """The JSON form of a value: dataclasses become objects, tuples become arrays, enums their value."""
+    """Returns the JSON form of a value: dataclasses become objects, tuples become arrays, enums their value."""
     if type(value) in _PLAIN:
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -36,7 +36,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: type[_T], data: Any) -> _T:
-    """The value of dataclass `kind` that `to_json` wrote as `data`.
+    """Returns the value of dataclass `kind` that `to_json` wrote as `data`.
 
     A field missing from `data` takes its default, so older records stay readable. Equal dataclasses in fields of `data`
     are one object, over all calls, unless the field is marked `UNLIKE`: a journal says the same recipe, layout and
@@ -86,7 +86,8 @@ _WORDS: Mapping[type, str] = {
 
 @functools.cache
 def _fields(kind: type) -> tuple[tuple[str, _Plain, _Decode | None], ...]:
-    """Each field, the types of JSON values that are its values as they stand, and what makes its value of others.
+    """Returns each field, the types of JSON values that are its values as they stand, and what makes its value of
+    others.
 
     Computed once for a kind: a journal's line has 60 fields.
     """
@@ -105,7 +106,9 @@ _ANY: _Plain = frozenset({object})
 
 
 def _reader(hint: Any) -> tuple[_Plain, _Decode | None]:
-    """What of JSON is a value of `hint` as it stands, and what makes one of the rest; None where nothing does."""
+    """Returns what of JSON is a value of `hint` as it stands, and what makes one of the rest; None where
+    nothing does.
+    """
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return _ANY, None
@@ -198,7 +201,7 @@ def _words(plain: _Plain) -> str:
 
 
 def _shown(item: Any) -> str:
-    """A value in an error, of an object or a list that it is one."""
+    """Returns a value in an error, of an object or a list that it is one."""
     if isinstance(item, Mapping):
         return "an object"
     return "a list" if isinstance(item, (list, tuple)) else shortened(item)
@@ -208,7 +211,7 @@ _MOST_KEPT = 4096
 
 
 def _one_of_each(kind: type, known: dict[bytes, Any], item: Any) -> Any:
-    """The value of `item`; the one made before where the same was."""
+    """Returns the value of `item`; the one made before where the same was."""
     key = marshal.dumps(item, 2)  # several times as fast as any text; without references, which depend on more than it
     found = known.get(key)
     if found is None:
@@ -243,6 +246,6 @@ def _defining(value: Any) -> Any:
 
 
 def shortened(value: Any) -> str:
-    """The value as code, cut where it is longer than a sentence bears."""
+    """Returns the value as code, cut where it is longer than a sentence bears."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -105,7 +105,7 @@ class Job:
     """What building the model, compiling and the first micro-step of a rung may take."""
 
     def measurement(self, batch: BatchPoint, outcome: Outcome, **found: Any) -> Measurement:
-        """What came of `batch` in this trial; `found` are the measurement's further fields."""
+        """Returns what came of `batch` in this trial; `found` are the measurement's further fields."""
         return Measurement(
             recipe=self.recipe,
             layout=self.layout,
@@ -119,8 +119,8 @@ class Job:
 
 
 def gate_batch(job: Job) -> BatchPoint:
-    """How the gate's sequences are cut on the job's layout: as its own first rung, else as the job says, where they
-    divide so; in two micro-steps at least where training accumulates gradients, which a gate of one would not see.
+    """Returns how the gate's sequences are cut on the job's layout: as its own first rung, else as the job says, where
+    they divide so; in two micro-steps at least where training accumulates gradients, which a gate of one would not see.
 
     Raises:
         ValueError: the data-parallel ranks do not share the sequences evenly, or they are too few for a pipeline.

@@ -43,7 +43,7 @@ class NewerSchemaError(JournalError):
 
 
 def to_line(entry: Line) -> dict[str, Any]:
-    """The JSON object of `entry`, ready for `append`."""
+    """Returns the JSON object of `entry`, ready for `append`."""
     marks: dict[str, Any] = {"kind": entry.kind, "schema": SCHEMA}
     if getattr(entry, "optional", False):
         marks["optional"] = True
@@ -51,7 +51,7 @@ def to_line(entry: Line) -> dict[str, Any]:
 
 
 def from_line(text: str | bytes) -> Line | None:
-    """The entry that a journal's line holds; None for one of an unknown kind that may be left out.
+    """Returns the entry that a journal's line holds; None for one of an unknown kind that may be left out.
 
     Raises:
         NewerSchemaError: a newer version of this project wrote it.
@@ -85,7 +85,7 @@ def from_line(text: str | bytes) -> Line | None:
 
 
 def checked(text: bytes) -> dict[str, Any]:
-    """The members of a line that `append` wrote, without its checksum.
+    """Returns the members of a line that `append` wrote, without its checksum.
 
     Raises:
         JournalError: it is cut short, or changed since it was written.
@@ -112,7 +112,7 @@ def _parsed(raw: bytes) -> dict[str, Any]:
 
 
 def sealed(body: str) -> str:
-    """The JSON object `body` with its checksum as the last member."""
+    """Returns the JSON object `body` with its checksum as the last member."""
     return f'{body[:-1]}{_SEAL.decode()}{zlib.crc32(body.encode()):08x}"}}'
 
 
@@ -155,7 +155,7 @@ def record(path: str | os.PathLike[str], entry: Line) -> None:
 
 
 def now() -> str:
-    """The present time as the journal writes it."""
+    """Returns the present time as the journal writes it."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
 

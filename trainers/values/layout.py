@@ -48,7 +48,7 @@ class Layout(LayoutAxes):
             )
 
     def _missing_axes(self) -> Iterator[str]:
-        """A sentence for each axis that is not at its default and that the engine has not at this stage."""
+        """Yields a sentence for each axis that is not at its default and that the engine has not at this stage."""
         for name, declared in axes_of(Layout).items():
             if not declared.of_some_engines or not self.is_set(name):
                 continue
@@ -59,7 +59,7 @@ class Layout(LayoutAxes):
                 )
 
     def is_set(self, axis: str) -> bool:
-        """Whether that axis is not at its default."""
+        """Returns whether that axis is not at its default."""
         return getattr(self, axis) != defaults_of(Layout).get(axis)
 
     @functools.cached_property
@@ -102,7 +102,7 @@ class Layout(LayoutAxes):
         return {name: found[name] for name in AXES}
 
     def data_parallel_rank(self, rank: int) -> int:
-        """The data-parallel coordinate of global `rank`: ranks that share it see the same sequences."""
+        """Returns the data-parallel coordinate of global `rank`: ranks that share it see the same sequences."""
         at = self.coordinates(rank)
         return at["dp_replicate"] * self.dp_shard + at["dp_shard"]
 

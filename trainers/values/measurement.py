@@ -205,7 +205,7 @@ class Measurement:
 
 
 def identity_of(recipe: Recipe, layout: Layout, batch: BatchPoint, repeat: int = 0) -> str:
-    """The id that a measurement of these would have."""
+    """Returns the id that a measurement of these would have."""
     return _identity((recipe.id, layout.id, batch.micro_batch, batch.grad_accum, repeat))
 
 

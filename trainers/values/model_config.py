@@ -15,7 +15,9 @@ _INTEGERS = (*_NEEDED, "ffn_size", "num_kv_heads", "head_width", "max_positions"
 
 
 def text_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration of the language model in that of one with images, where its family is known here by itself."""
+    """Returns the configuration of the language model in that of one with images, where its family is known here by
+    itself.
+    """
     inner, kind = config.get("text_config"), config.get("model_type")
     if isinstance(inner, Mapping) and f"{kind}_text" in architectures.names():
         return {"model_type": f"{kind}_text", **inner}
@@ -23,7 +25,7 @@ def text_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def family_of(config: Mapping[str, Any], name: str) -> Architecture:
-    """The architecture that `config` is of.
+    """Returns the architecture that `config` is of.
 
     Raises:
         ValueError: one that this project does not train.
@@ -42,7 +44,7 @@ def family_of(config: Mapping[str, Any], name: str) -> Architecture:
 
 
 def fields_of(config: Mapping[str, Any], family: Architecture, name: str) -> dict[str, Any]:
-    """The fields of a `ModelSpec` that `config` states, its window among them.
+    """Returns the fields of a `ModelSpec` that `config` states, its window among them.
 
     Raises:
         ValueError: a needed size is missing, a value is of another type, or a window cannot be trained.

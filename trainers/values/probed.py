@@ -37,7 +37,7 @@ class DeviceFigures:
     """The same after all collectives: context, libraries and communicators."""
 
     def best_tflops(self, precision: str) -> float | None:
-        """The best size of `precision`, None where it was not measured."""
+        """Returns the best size of `precision`, None where it was not measured."""
         return max((each.tflops for each in self.products if each.precision == precision), default=None)
 
 
@@ -90,7 +90,7 @@ class Probe:
     """UTC, ISO 8601."""
 
     def of_size(self, scope: Scope, operation: Operation, *, largest: bool) -> list[Collective]:
-        """Every group's `operation` at the largest or smallest size that was measured; empty where none was."""
+        """Returns every group's `operation` at the largest or smallest size that was measured; empty where none was."""
         found = [each for each in self.collectives if (each.scope, each.operation) == (scope, operation)]
         pick = max if largest else min
         wanted = pick((each.num_bytes for each in found), default=0)

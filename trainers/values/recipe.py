@@ -178,7 +178,7 @@ class Recipe:
         return (self.global_batch or self.grad_accum) * self.seq_len
 
     def of_batch(self, global_batch: int) -> "Recipe":
-        """The recipe at that global batch, which fixes no accumulation: what a batch point trains."""
+        """Returns the recipe at that global batch, which fixes no accumulation: what a batch point trains."""
         return dataclasses.replace(self, global_batch=global_batch, grad_accum=0)
 
     @property

@@ -189,7 +189,7 @@ class ModelSpec:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], *, name: str) -> "ModelSpec":
-        """The spec of a transformers `config.json`, given as a mapping.
+        """Returns the spec of a transformers `config.json`, given as a mapping.
 
         Raises:
             ValueError: a model type the project does not know, a needed size is missing, or a field asks for parameters
@@ -203,7 +203,7 @@ class ModelSpec:
         return spec
 
     def to_config(self) -> dict[str, Any]:
-        """The `config.json` of a model of these sizes: what `from_config` reads."""
+        """Returns the `config.json` of a model of these sizes: what `from_config` reads."""
         keys = architecture_of(self.architecture).config_keys
         values = {field: self.head_dim if field == "head_width" else getattr(self, field) for field in keys}
         for optional in ("max_positions", "logit_softcap"):

@@ -51,7 +51,7 @@ class Schedule:
             raise ValueError(f"final_share must lie in [0, 1], got {self.final_share}")
 
     def share_at(self, tokens: int) -> float:
-        """The share of the recipe's learning rate for the step that ends at `tokens`."""
+        """Returns the share of the recipe's learning rate for the step that ends at `tokens`."""
         tokens = min(tokens, self.tokens)
         if tokens < self.warmup_tokens:
             return tokens / self.warmup_tokens
@@ -121,7 +121,7 @@ class Plan:
         return self.lr_schedule.tokens
 
     def phase_at(self, tokens: int) -> Phase | None:
-        """The phase of the step that begins after `tokens`; None where the training is over."""
+        """Returns the phase of the step that begins after `tokens`; None where the training is over."""
         return next((phase for phase in self.phases if tokens < phase.end_tokens), None)
 
     def tokens_per_step(self, phase: Phase) -> int:

@@ -29,7 +29,9 @@ class Reader:
         self._place = 0
 
     def read(self) -> list[Record]:
-        """The records that are new. A line without its end is one that is being written: it is read next time."""
+        """Returns the records that are new. A line without its end is one that is being written: it is read
+        next time.
+        """
         if not self._path.exists():
             return []
         with self._path.open("rb") as file:
@@ -51,7 +53,7 @@ def _record_of(line: bytes) -> Record | None:
 
 
 def without_redone(records: Sequence[Record]) -> list[Record]:
-    """The records without what a later attempt took back: it went on from a checkpoint before that."""
+    """Returns the records without what a later attempt took back: it went on from a checkpoint before that."""
     valid: list[Record] = []
     for record in records:
         if isinstance(record, Begun):
@@ -61,7 +63,7 @@ def without_redone(records: Sequence[Record]) -> list[Record]:
 
 
 def _up_to(record: Record, step: int) -> Record | None:
-    """What the record says of the steps up to `step`; None for nothing."""
+    """Returns what the record says of the steps up to `step`; None for nothing."""
     if not isinstance(record, Steps):
         return record if record.step <= step else None
     num_left = min(len(record.losses), step - record.first_step + 1)
