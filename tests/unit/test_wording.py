@@ -17,3 +17,11 @@ def test_sources_are_called_by_what_they_are() -> None:
     own = Path(__file__)
     said = [path for path in (*paths, *ROOT.glob("*.md")) if path != own and INTERNAL.search(path.read_text("utf-8"))]
     assert said == []
+
+
+def test_the_pages_stay_short() -> None:
+    """README, changelog, contributing and docs, without the laboratory notes and what `make docs` writes."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    words = {page.name: len(re.findall(r"\S*\w\S*", page.read_text("utf-8"))) for page in pages}
+    assert len(words) > 15
+    assert sum(words.values()) <= 18_000, f"move what only explains history to docs/lab: {words}"
