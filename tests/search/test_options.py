@@ -21,8 +21,8 @@ ROOT = Path(__file__).parents[2]
 
 SEARCH = """
     --address --all --auto-resume --copy-to --data --device-memory-gib --dry-run --exclude-slow --gpu-s --gpus --json
-    --layout --learn-from --list --max-trials --name --price-per-gpu-h --profile --repeats --resume --searcher --seed
-    --set --steps --studies --time-budget --tokens --trust --wait-for-gpus
+    --layout --learn-from --list --max-trials --name --price-per-gpu-h --profile --repeats --resume --safe --searcher
+    --seed --set --steps --studies --time-budget --tokens --trust --wait-for-gpus
 """
 REPORT = "--compare --csv --html --json --mlflow --no-mlflow --studies --trust"
 
