@@ -63,7 +63,7 @@ test-torch: ## the mesh contract on another torch, the index's own build of it: 
 	test -x $(TORCH_VENV)/bin/python || $(PYTHON) -m venv $(TORCH_VENV)
 	grep -vE '^(torch|setuptools)==' constraints.txt > $(TORCH_VENV)/constraints.txt
 	$(TORCH_VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c $(TORCH_VENV)/constraints.txt \
-		torch==$(TORCH) transformers numpy psutil pytest pytest-timeout pytest-xdist
+		torch==$(TORCH) transformers numpy psutil pyarrow pytest pytest-timeout pytest-xdist
 	$(TORCH_VENV)/bin/python -m pytest -m '' $(MESH_TESTS)
 
 check: $(STAMP) ## lint, format, types, spelling
