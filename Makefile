@@ -21,9 +21,13 @@ PORT ?= 5000
 TESTS ?=
 # Tests run in two processes: one of them runs all that start Ray (see conftest.py).
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Another version of torch for the mesh contract, in an environment of its own: make test-torch TORCH=2.11.0
+TORCH ?= 2.11.0
+TORCH_VENV := .venv-torch-$(TORCH)
+MESH_TESTS := $(addprefix tests/contract/,test_mesh.py test_pipeline.py test_torch_traps.py)
 QUICK := not (contract or heavy or mirror or ray or search)
 
-.PHONY: help setup search mlflow test test-quick test-faults check format docs clean
+.PHONY: help setup search mlflow test test-quick test-faults test-torch check format docs clean
 
 help: ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -54,6 +58,13 @@ test-quick: $(STAMP) ## what needs no Ray, no training processes and no MLflow: 
 
 test-faults: $(STAMP) ## what goes wrong, each for real: the heaviest tests too
 	$(BIN)/python -m pytest -m '' tests/faults
+
+test-torch: ## the mesh contract on another torch, the index's own build of it: TORCH=2.11.0
+	test -x $(TORCH_VENV)/bin/python || $(PYTHON) -m venv $(TORCH_VENV)
+	grep -vE '^(torch|setuptools)==' constraints.txt > $(TORCH_VENV)/constraints.txt
+	$(TORCH_VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c $(TORCH_VENV)/constraints.txt \
+		torch==$(TORCH) transformers numpy psutil pyarrow pytest pytest-timeout pytest-xdist
+	$(TORCH_VENV)/bin/python -m pytest -m '' $(MESH_TESTS)
 
 check: $(STAMP) ## lint, format, types, spelling
 	$(BIN)/ruff check

@@ -86,7 +86,7 @@ def stand_in(space: Space, num_workers: int = 2) -> Space:
     model = small_model(space.recipe.model)
     degrees = {axis: space.model_parallel[axis] for axis in _DEGREES if axis in space.model_parallel}
     split = {"checkpointing": ("none",), "engine": engines.splitting(engines.shards_first()), **degrees}
-    return Space(
+    small = Space(
         name=f"{space.name}-miniature",
         summary=f"{model.num_parameters / 1e6:.1f} M parameters on {num_workers} CPU workers, for {space.name}",
         recipe=Recipe(
@@ -109,7 +109,8 @@ def stand_in(space: Space, num_workers: int = 2) -> Space:
         micro_batches=(1, 4, 8),
         refine=False,
         device_memory_gib=0.24,
-        num_workers=num_workers,
+        num_workers=2,
         repeats=0,
-        time_budget_s=TIME_BUDGET_S * num_workers / 2,
+        time_budget_s=TIME_BUDGET_S,
     )
+    return small.on_workers(num_workers)

@@ -170,10 +170,14 @@ class Space:
         return space
 
     def on_workers(self, num_workers: int) -> "Space":
-        """Returns the space on so many devices; its budget of time grows with them, as CPU workers share the cores."""
+        """Returns the space on so many devices. Its budget of time grows with them, as CPU workers share the cores, and once
+        more from as many on as split the model, which are three or four times as many layouts.
+        """
         budget_s = self.time_budget_s
         if budget_s is not None and self.num_workers is not None:
             budget_s *= max(1.0, num_workers / self.num_workers)
+            splits = bool(self.model_parallel) and self.num_workers < self.model_parallel_from <= num_workers
+            budget_s *= 2.0 if splits else 1.0
         return dataclasses.replace(self, num_workers=num_workers, time_budget_s=budget_s)
 
     def widened(self, num_devices: int) -> "Space":
