@@ -247,9 +247,9 @@ class Space:
                     against.setdefault(each, Reasons()).add(rejected=reason or "", meaningless=meaningless)
         for change in asked:
             for value in change.values:
-                told = against.get((change.axis, value))
-                if told is not None and (change.axis, value) in unproven:
-                    raise ValueError(f"{change.axis}={value} gives no layout on any cluster: {told.text}")
+                refusal = against.get((change.axis, value))
+                if refusal is not None and (change.axis, value) in unproven:
+                    raise ValueError(f"{change.axis}={value} gives no layout on any cluster: {refusal.text}")
 
     def combinations(
         self, num_devices: int | None = None

@@ -17,6 +17,6 @@ def _roots() -> dict[str, Path]:
 
 if len(set((roots := _roots()).values())) > 1:
     # Every command imports this before it can run into a name that one checkout has and the other lacks.
-    told = ", ".join(f"{name} from {root}" for name, root in roots.items())
-    print(f"error: two checkouts are mixed ({told}): run `make setup` in the one that is meant", file=sys.stderr)
+    places = ", ".join(f"{name} from {root}" for name, root in roots.items())
+    print(f"error: two checkouts are mixed ({places}): run `make setup` in the one that is meant", file=sys.stderr)
     raise SystemExit(2)

@@ -24,8 +24,8 @@ def commit() -> str:
         done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
-    if said := os.environ.get(COMMIT_VARIABLE):
-        return said
+    if stated := os.environ.get(COMMIT_VARIABLE):
+        return stated
     try:
         return git("rev-parse", "--short=12", "HEAD") + ("+dirty" if git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.CalledProcessError):

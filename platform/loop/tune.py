@@ -134,10 +134,10 @@ class _Bridge(TuneSearcher):
         return TuneSearcher.FINISHED if job is None else {"job": to_json(job)}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        told = result or {}
+        reported = result or {}
         _remove_groups(ray.get_runtime_context().get_job_id())
-        is_silent = error or "state" not in told
-        state = "failed" if is_silent else told["state"]
+        is_silent = error or "state" not in reported
+        state = "failed" if is_silent else reported["state"]
         standing: dict[str, Any] | None = None
         fault = ""
         try:
@@ -151,9 +151,9 @@ class _Bridge(TuneSearcher):
         try:
             self._loop.ended(
                 state=state,
-                reason=told.get("reason", "") or fault,
+                reason=reported.get("reason", "") or fault,
                 started=state != "failed" or standing is not None,
-                rank=told.get("rank"),
+                rank=reported.get("rank"),
                 nodes=nodes,
                 lost=lost_nodes,
             )

@@ -230,7 +230,7 @@ def _role(entry: Entry) -> Role:
 def _tags(entry: Entry) -> dict[str, str]:
     match entry:
         case Measurement():
-            told = {
+            tags = {
                 "measurement_id": entry.id,
                 "outcome": entry.outcome.value,
                 "reason": entry.reason[:LONGEST],
@@ -239,7 +239,7 @@ def _tags(entry: Entry) -> dict[str, str]:
                 "measured_grad_accum": str(entry.measured_grad_accum or ""),
                 "step_time_derived": yes(entry.step_time_derived),
             }
-            return {name: value for name, value in told.items() if value}
+            return {name: value for name, value in tags.items() if value}
         case GateCurves():
             sequences = {"gate_steps": str(entry.steps), "gate_sequences": str(entry.sequences)}
             return {"gate": "reference" if entry.is_reference else "layout", **sequences}

@@ -59,8 +59,8 @@ def named_points(space: Space, cluster: ClusterSpec, memory_cap_gib: float | Non
             found.append((point.name, changed, _resolved(changed, point, shared, cluster.num_devices)))
     rows = [(recipe, *where) for _, recipe, where in found if not isinstance(where, str)]
     if not rows:
-        told = "; ".join(dict.fromkeys(where for _, _, where in found if isinstance(where, str)))
-        raise InputError(f"no point of {space.name} stands on {cluster.num_devices} x {cluster.device.name}: {told}")
+        reasons = "; ".join(dict.fromkeys(where for _, _, where in found if isinstance(where, str)))
+        raise InputError(f"no point of {space.name} stands on {cluster.num_devices} x {cluster.device.name}: {reasons}")
     columns = planned_columns(rows, cluster)
     if memory_cap_gib is not None:
         columns = dataclasses.replace(columns, capacity_gib=np.minimum(columns.capacity_gib, memory_cap_gib))
@@ -130,9 +130,9 @@ def show_named(points: Sequence[NamedPoint], cluster: ClusterSpec, tokens: float
         )
     console.print(table, highlight=False)
     recipes = len({point.recipe for point in points})
-    told = f", of {recipes} recipes: only points of one recipe compete" if recipes > 1 else ""
+    of_recipes = f", of {recipes} recipes: only points of one recipe compete" if recipes > 1 else ""
     fitting = sum(not point.reason for point in points)
-    console.print(f"{len(points)} named points{told}; {fitting} fit", highlight=False)
+    console.print(f"{len(points)} named points{of_recipes}; {fitting} fit", highlight=False)
 
 
 def named_json(points: Sequence[NamedPoint], cluster: ClusterSpec, tokens: float) -> list[dict[str, Any]]:

@@ -106,14 +106,14 @@ def _same_devices(a: ClusterSpec, b: ClusterSpec) -> bool:
 
 def _basis(num_measured: int, num_points: int, origin: ClusterSpec, cluster: ClusterSpec) -> str:
     """Returns which step times are measured and which predicted, and what the study says nothing of."""
-    said = f"{num_measured} of {num_points:,} points measured, the others predicted"
+    basis = f"{num_measured} of {num_points:,} points measured, the others predicted"
     if not num_measured:
-        said = "every step time predicted"
+        basis = "every step time predicted"
     if origin.device.name != cluster.device.name:
-        said += f", {cluster.device.name} from {origin.device.name}"
+        basis += f", {cluster.device.name} from {origin.device.name}"
     if cluster.num_nodes > 1 and origin.num_nodes == 1:
-        said += "; nothing between nodes was measured"
-    return said
+        basis += "; nothing between nodes was measured"
+    return basis
 
 
 def _axes(point: Point, cluster: ClusterSpec) -> dict[str, Any]:

@@ -23,23 +23,23 @@ def _devices(probe: Probe, share: float) -> Iterator[tuple[int, str]]:
     precisions = dict.fromkeys(product.precision for device in probe.devices for product in device.products)
     for precision in precisions:
         rates = {device.rank: device.best_tflops(precision) or 0.0 for device in probe.devices}
-        for rank, said in _below(rates, "TFLOP/s", share):
-            yield _node(probe, rank), f"{_device(probe, rank)}: {precision} products at {said}"
-    for rank, said in _below({device.rank: device.copy_gb_per_s for device in probe.devices}, "GB/s", share):
-        yield _node(probe, rank), f"{_device(probe, rank)}: copies at {said}"
+        for rank, rate in _below(rates, "TFLOP/s", share):
+            yield _node(probe, rank), f"{_device(probe, rank)}: {precision} products at {rate}"
+    for rank, rate in _below({device.rank: device.copy_gb_per_s for device in probe.devices}, "GB/s", share):
+        yield _node(probe, rank), f"{_device(probe, rank)}: copies at {rate}"
 
 
 def _nodes(probe: Probe, share: float) -> Iterator[tuple[int, str]]:
     inside = {each.nodes[0]: each.bus_gb_per_s for each in probe.of_size("node", "all_reduce", largest=True)}
-    for node, said in _below(inside, "GB/s", share):
-        yield node, f"node {node} ({probe.nodes[node]}): all-reduce between its devices at {said}"
+    for node, rate in _below(inside, "GB/s", share):
+        yield node, f"node {node} ({probe.nodes[node]}): all-reduce between its devices at {rate}"
     # A node is as good as with its better neighbour: a slow one is slow with both.
     pairs: dict[int, float] = {}
     for each in probe.of_size("pair", "all_reduce", largest=True):
         for node in each.nodes:
             pairs[node] = max(pairs.get(node, 0.0), each.bus_gb_per_s)
-    for node, said in _below(pairs, "GB/s", share):
-        yield node, f"node {node} ({probe.nodes[node]}): all-reduce with either neighbour at {said}"
+    for node, rate in _below(pairs, "GB/s", share):
+        yield node, f"node {node} ({probe.nodes[node]}): all-reduce with either neighbour at {rate}"
 
 
 def _below(rates: Mapping[int, float], unit: str, share: float) -> Iterator[tuple[int, str]]:

@@ -68,8 +68,8 @@ def _run(place: Place, left_s: float) -> Mapping[str, Any]:
             found = trainer.fit().return_value
         except Exception as error:  # whatever it was, the cluster did not carry the probe through
             failures: Mapping[int, BaseException] = getattr(error, "worker_failures", None) or {}
-            said = "; ".join(f"rank {rank}: {_first_line(failure)}" for rank, failure in sorted(failures.items()))
-            raise ClusterError(f"the probe failed: {said or _first_line(error)}") from error
+            reasons = "; ".join(f"rank {rank}: {_first_line(failure)}" for rank, failure in sorted(failures.items()))
+            raise ClusterError(f"the probe failed: {reasons or _first_line(error)}") from error
     assert isinstance(found, Mapping)  # rank 0 always returns its findings
     return found
 

@@ -176,12 +176,12 @@ class History:
     @property
     def start_s(self) -> float:
         """Seconds of a trial beside its steps, the least of those that measured something; 0 before the first."""
-        return min((beside_s for beside_s, _ in self._told_s()), default=0.0)
+        return min((beside_s for beside_s, _ in self._times_s()), default=0.0)
 
     @property
     def first_start_s(self) -> float:
         """The same of the first trial, which a session starts slowest; 0 before it."""
-        return next((beside_s for beside_s, _ in self._told_s()), 0.0)
+        return next((beside_s for beside_s, _ in self._times_s()), 0.0)
 
     @property
     def trial_s(self) -> float:
@@ -189,8 +189,8 @@ class History:
         which may be another one's: a session's first starts slowest, a winner's last run has the longest windows.
         Where none measured anything, of the shortest; 0 before the first.
         """
-        if told := self._told_s():
-            return self.start_s + min(longest_s for _, longest_s in told)
+        if times := self._times_s():
+            return self.start_s + min(longest_s for _, longest_s in times)
         return min((end.wall_s for end in self._ends.values()), default=0.0)
 
     def trials_s(self, recipe: Recipe, repeats: range) -> float:
@@ -203,7 +203,7 @@ class History:
             if trial_id in self._ends and start.micro_batches and start.recipe == recipe and start.repeat in repeats
         )
 
-    def _told_s(self) -> list[tuple[float, float]]:
+    def _times_s(self) -> list[tuple[float, float]]:
         """Of each trial that measured something and ended: seconds beside its steps, and those of its longest rung."""
         ended = (
             (self._ends[trial_id].wall_s, steps) for trial_id, steps in self._steps_s.items() if trial_id in self._ends

@@ -195,17 +195,19 @@ def _earlier(measured: Sequence[Measurement]) -> Earlier[Candidate]:
 def _sentences(old: Old, reasons: Counter[str], commits: Sequence[str], commit: str) -> tuple[str, ...]:
     name, num = old.header.name, len(old.measurements)
     holds = num - reasons.total()
-    said = [
+    sentences = [
         f"Learns from {name} ({old.header.at[:10]}): {holds or 'none'} of {plural(num, 'measurement')}"
         f" {'hold' if holds > 1 else 'holds'} here."
     ]
     if reasons:
-        said.append(f"What no longer holds: {'; '.join(f'{count} {why}' for why, count in reasons.most_common())}.")
+        sentences.append(
+            f"What no longer holds: {'; '.join(f'{count} {why}' for why, count in reasons.most_common())}."
+        )
     if old.num_unread:
-        said.append(f"{plural(old.num_unread, 'line')} of its journal cannot be read by this version.")
+        sentences.append(f"{plural(old.num_unread, 'line')} of its journal cannot be read by this version.")
     if others := [each for each in commits if each != commit]:
-        said.append(f"It was measured at commit {', '.join(others)}, here is {commit}: it is used all the same.")
-    return tuple(said)
+        sentences.append(f"It was measured at commit {', '.join(others)}, here is {commit}: it is used all the same.")
+    return tuple(sentences)
 
 
 def _other_devices(was: Cluster, now: Cluster) -> str:

@@ -230,3 +230,9 @@ def test_a_space_file_may_raise_whatever_it_likes(tmp_path: Path, text: str) -> 
 @pytest.mark.parametrize("host", ["x" * 300, "a\0b", "..", "\ud800"])
 def test_a_host_of_any_name_has_an_answer(host: str) -> None:
     assert isinstance(error_of(host, 6379, timeout_s=0.1), OSError)
+
+
+@pytest.mark.parametrize("size", ["64", 2.0, None, True])
+def test_a_size_of_a_model_that_is_no_whole_number_is_named(size: Any) -> None:
+    with pytest.raises(ValueError, match=r"hidden_size of tiny must be a whole number, got "):
+        dataclasses.replace(MODEL, hidden_size=size)

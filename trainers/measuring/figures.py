@@ -162,17 +162,17 @@ def device_fields(windows: Sequence[Window]) -> Any:
     by_window = [[each for each in window.sampled if each is not None] for window in windows]
     clocks = [[each.sm_clock_mhz for each in window if each.sm_clock_mhz is not None] for window in by_window]
     powers = [[each.power_w for each in window if each.power_w is not None] for window in by_window]
-    told = any(clocks)
+    sampled = any(clocks)
     return {
         "utilization_pct": statistics.fmean(busy) if busy else None,
         "utilization_by_device_pct": tuple(busy),
         "idle_devices": sum(value < 5 for value in busy),
-        "sm_clock_mhz": tuple(min(each, default=math.nan) for each in clocks) if told else (),
-        "power_w": tuple(sum(each) for each in powers) if told else (),
+        "sm_clock_mhz": tuple(min(each, default=math.nan) for each in clocks) if sampled else (),
+        "power_w": tuple(sum(each) for each in powers) if sampled else (),
         "held_back": tuple(
             ", ".join(sorted({name for each in window for name in each.held_back})) for window in by_window
         )
-        if told
+        if sampled
         else (),
     }
 

@@ -65,8 +65,8 @@ def from_json(kind: type[_T], data: Any) -> _T:
         known = [field.name for field in fields]
         unknown = sorted(set(values) - set(known))
         if unknown:
-            said = f"has no field {', '.join(unknown)}; its fields are {', '.join(known)}"
-            raise ValueError(f"{kind.__name__} {said}") from error
+            mistake = f"has no field {', '.join(unknown)}; its fields are {', '.join(known)}"
+            raise ValueError(f"{kind.__name__} {mistake}") from error
         needed = [field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING]
         if lacking := [name for name in needed if name not in values]:
             raise ValueError(f"{kind.__name__} lacks {', '.join(lacking)}") from error

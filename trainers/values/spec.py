@@ -58,6 +58,19 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         family = architecture_of(self.architecture)
+        for field in (
+            "num_layers",
+            "hidden_size",
+            "num_heads",
+            "vocab_size",
+            "max_positions",
+            "ffn_size",
+            "num_kv_heads",
+        ):
+            if type(getattr(self, field)) is not int:  # a space file is the user's, and nobody has checked its types
+                raise ValueError(
+                    f"{field} of {self.name} must be a whole number, got {shortened(getattr(self, field))}"
+                )
         defaults = {
             "ffn_size": self.ffn_size or 4 * self.hidden_size,
             "num_kv_heads": self.num_kv_heads or self.num_heads,

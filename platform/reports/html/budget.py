@@ -93,8 +93,8 @@ def cost_of_the_search(results: Sequence[Result]) -> Section:
         rows,
     )
     for result in results:
-        said = lessons(result, forecaster_of(result.header))
-        if said and len(results) > 1:
+        sentences = lessons(result, forecaster_of(result.header))
+        if sentences and len(results) > 1:
             body += heading(result.header.name)
-        body += "".join(paragraph(sentence) for sentence in said)
+        body += "".join(paragraph(sentence) for sentence in sentences)
     return Section(id="cost", title="What the search cost, taught and saved", body=body)
