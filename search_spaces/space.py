@@ -170,8 +170,10 @@ class Space:
         return space
 
     def on_workers(self, num_workers: int) -> "Space":
-        """Returns the space on so many devices. Its budget of time grows with them, as CPU workers share the cores, and once
-        more from as many on as split the model, which are three or four times as many layouts.
+        """Returns the space on so many devices.
+
+        Its budget of time grows with them, as CPU workers share the cores, and is doubled from as many on as split the
+        model, which have three or four times as many layouts.
         """
         budget_s = self.time_budget_s
         if budget_s is not None and self.num_workers is not None:
