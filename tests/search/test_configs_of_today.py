@@ -44,8 +44,8 @@ def test_a_configuration_is_searched_or_refused_by_its_key(kind: str, tmp_path: 
         return
     assert ended.code in FOUND, ended.err
     assert "seq_len 512 by default, which" in ended.err
+    assert ended.out.count("Fastest of ") + ended.out.count("Not resolved between ") == 1
     run = Run(path=session.journal.parent, sessions=(ended,))
     assert {each.recipe.model.architecture for each in run.measured} == {"gemma3_text" if kind == "gemma3" else kind}
     assert any(each.outcome in RAN and each.tokens_per_s for each in run.measured)
-    assert "Numerics gate passed: " in ended.out or "Numerics gate: none to pass, " in ended.out  # it is the plainest
     assert not [each for each in run.history.measurements if each.phase == "gate"], "a winner failed its gate"
