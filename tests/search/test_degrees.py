@@ -125,5 +125,7 @@ def test_a_configuration_on_eight_workers_is_searched_unaided(tmp_path: Path) ->
 
 
 def _passes_the_gate(run: Run) -> None:
-    assert [gate.is_reference for gate in run.history.gates].count(False) >= 1
+    """The plainest layout of a space is what others' gates are held against, and has none to pass."""
+    is_plainest = "Numerics gate: none to pass" in run.sessions[-1].out
+    assert is_plainest or [gate.is_reference for gate in run.history.gates].count(False) >= 1
     assert not [each for each in run.history.measurements if each.phase == "gate"], "a winner failed its gate"
