@@ -43,6 +43,8 @@ ODD_VALUES: tuple[Any, ...] = (
     None, True, 0, -1, 1, 3, 10**19, 10**400, 1.5, -0.0, float("nan"), float("inf"), "", "x", "gelu", "9" * 5000,
     [], [1], {}, {"a": 1}, [[]], "\u0000", 2, 4, 8, 16, 128, 0.5,
 )  # fmt: skip
+ODD_HOME = "~nouser/made"
+"""A path that cannot be written to, whoever runs this."""
 CONFIG: Mapping[str, Any] = {
     "model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_inner": 128, "vocab_size": 256, "n_positions": 64,
     "initializer_range": 0.02, "tie_word_embeddings": True,
@@ -137,14 +139,15 @@ def _command_options(rng: random.Random, folder: Path) -> int | None:
     for option in rng.choices(_options(command), k=rng.randrange(1, 4)):
         if option in ("--run", "--workers", "--help"):
             continue  # trains, or starts as many processes
-        value = str(folder / "made") if option in ("--out", "--html", "--csv", "--png") else rng.choice(ODD_TEXTS)
+        writes = option in ("--out", "--html", "--csv", "--png")
+        value = rng.choice((str(folder / "made"), ODD_HOME)) if writes else rng.choice(ODD_TEXTS)
         argv.append(f"{option}={value}")
     if command in ("train", "converge"):
         importlib.import_module(f"platform.{command}").parse(argv)
         return 0
     places = ["--studies", str(folder)] if command in ("report", "search", "export") else []
     own = {"plan": PLAN, "search": ("--dry-run",), "report": ("--no-mlflow",), "prepare": ("--workers=1",)}
-    out = ["--out", str(folder / "made")] if command in ("export", "prepare") else []
+    out = ["--out", rng.choice((str(folder / "made"), ODD_HOME))] if command in ("export", "prepare") else []
     return _main(command, *argv, *places, *out, *own.get(command, ()))
 
 

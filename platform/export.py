@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     try:
         options = parser().parse_args(argv)
-        out = options.out.expanduser().absolute()
+        out = user_path(options.out).absolute()
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InputError(f"{out} is there already: give --out a new folder")
         if options.to == "transformers":

@@ -19,6 +19,7 @@ from platform.common.command import exit_code_of_resumable
 from platform.common.errors import InputError, Parser
 from platform.common.signals import exit_with
 from platform.preparing.run import Request, prepare
+from platform.study.folder import user_path
 from trainers.values.codec import to_json
 
 
@@ -74,7 +75,7 @@ def _request(options: argparse.Namespace) -> Request:
             raise InputError("--separator must not be empty: leave it out where a file is a document")
     return Request(
         inputs=tuple(options.inputs),
-        out=options.out.expanduser().resolve(),
+        out=user_path(options.out).resolve(),
         tokenizer=options.tokenizer,
         with_end=not options.no_end_token,
         text_key=options.text_key,

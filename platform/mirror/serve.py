@@ -11,7 +11,7 @@ from platform.common.errors import InputError, Parser, one_line
 from platform.common.signals import exit_with
 from platform.mirror.look import PORT
 from platform.mirror.uri import default_uri, sqlite_path
-from platform.study.folder import FOLDER_HELP, default_folder
+from platform.study.folder import FOLDER_HELP, default_folder, user_path
 
 _HOST = "127.0.0.1"
 
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Becomes `mlflow ui`; returns an exit code only where that cannot start."""
     try:
         options = parser().parse_args(argv)
-        command = ui_arguments(options.studies.expanduser().absolute(), options.port)
+        command = ui_arguments(user_path(options.studies).absolute(), options.port)
     except InputError as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return InputError.exit_code

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from platform.common.errors import InputError
 from platform.preparing import megatron
+from platform.study.folder import user_path
 from trainers.data.footer import COLUMNS, is_list, open_parquet
 
 Kind = Literal["text", "json lines", "parquet text", "parquet ids", "megatron"]
@@ -79,7 +80,7 @@ def find(paths: Sequence[Path], out: Path, text_key: str) -> list[InputFile]:
     """
     found: dict[Path, InputFile] = {}
     for path in paths:
-        path = path.expanduser().resolve()
+        path = user_path(path).resolve()
         if not path.exists():
             raise InputError(f"there is no input {path}")
         if path.is_dir():

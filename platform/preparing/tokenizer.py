@@ -4,13 +4,13 @@ import dataclasses
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from platform.common.errors import InputError, one_line
+from platform.study.folder import user_path
 
 BYTES = "bytes"
 
@@ -69,7 +69,7 @@ def load(name: str, *, with_end: bool) -> Tokenizer:
     """
     if name == BYTES:
         return Tokenizer(name=BYTES, vocab_size=256)
-    folder = Path(name).expanduser().resolve()
+    folder = user_path(name).resolve()
     if not folder.is_dir():
         raise InputError(f"--tokenizer must be {BYTES} or a folder that holds a tokenizer, got {name}: no such folder")
     os.environ["HF_HUB_OFFLINE"] = "1"  # read at import: nothing is looked for elsewhere

@@ -49,7 +49,7 @@ class StudyOptions:
     def files(self) -> tuple[Path, ...]:
         """Returns the file of the space, which may be code; none for a built-in one."""
         built_in = self.space is None or self.space in _BUILT_IN
-        return () if built_in else (Path(str(self.space)).expanduser(),)
+        return () if built_in else (user_path(str(self.space)),)
 
     def differences(self, kept: "StudyOptions") -> list[str]:
         """Options that are given here and were not given so for the study that `kept` these, as a user types them."""

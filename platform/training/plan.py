@@ -3,11 +3,11 @@
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from platform.common.errors import InputError
 from platform.common.text import plural
 from platform.reports.files import read_layout
+from platform.study.folder import user_path
 from platform.training.options import TrainOptions
 from platform.training.target import Target
 from trainers import data
@@ -75,7 +75,7 @@ def _recipe(options: TrainOptions, known: Recipe) -> Recipe:
 
 
 def _data_path(text: str) -> str:
-    return text if text == "included" else str(Path(text).expanduser().absolute())
+    return text if text == "included" else str(user_path(text).absolute())
 
 
 def _initial_weights(text: str, recipe: Recipe) -> str:
@@ -84,7 +84,7 @@ def _initial_weights(text: str, recipe: Recipe) -> str:
     Raises:
         InputError: it holds no model, or one of another kind.
     """
-    folder = Path(text).expanduser().absolute()
+    folder = user_path(text).absolute()
     try:
         kind = json.loads((folder / "config.json").read_bytes()).get("model_type")
     except (OSError, ValueError, AttributeError) as error:

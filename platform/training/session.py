@@ -10,6 +10,7 @@ from platform.cluster.connection import connected
 from platform.cluster.nodes import Place
 from platform.common.say import say
 from platform.mirror.uri import check_uri, default_uri
+from platform.study.folder import user_path
 from platform.training.ending import summary, tell
 from platform.training.folder import TrainingFolder
 from platform.training.mlflow_run import TrainingRun
@@ -66,7 +67,7 @@ def opened(options: TrainOptions) -> Generator[Opened]:
     """
     uri = check_uri(os.environ.get("MLFLOW_TRACKING_URI") or default_uri(options.studies))
     target = read_target(options.target, options.studies, options.recipe)
-    folder = TrainingFolder(options.out.expanduser().absolute() if options.out else target.folder)
+    folder = TrainingFolder(user_path(options.out).absolute() if options.out else target.folder)
     plan = make_plan(options, target, folder.plan(), folder.tokens_saved())
     settings = Settings(
         checkpoint_s=options.checkpoint_s,

@@ -6,7 +6,7 @@ from pathlib import Path
 from platform.common.errors import InputError
 from platform.finals.result import Result
 from platform.reports.files import read_layout
-from platform.study.folder import located
+from platform.study.folder import located, user_path
 from platform.study.history import History
 from platform.study.study import find, is_study, read
 from trainers.values.batch import BatchPoint
@@ -38,7 +38,7 @@ def read_target(text: str, studies: Path, recipe_id: str | None) -> Target:
     Raises:
         InputError: there is no such study or file, or the study has no winner.
     """
-    path = Path(text).expanduser()
+    path = user_path(text)
     if path.is_file() or path.suffix == ".json":
         return _of_file(path)
     folder = find(*located(studies, text))

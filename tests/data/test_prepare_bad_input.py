@@ -215,3 +215,13 @@ def test_an_index_that_does_not_fit_its_files(tmp_path: Path) -> None:
     assert "is no index of token files" in sentence(index[:-20])
     (out / "tokens-000000.parquet").unlink()
     assert "cannot read" in sentence(index)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("~nouser/in", "--out", "out"), ("in.txt", "--out", "~nouser/out"), ("in.txt", "--tokenizer", "~nouser/t")],
+)
+def test_the_home_of_an_unknown_user(refused: Refused, arguments: tuple[str, ...]) -> None:
+    Path("in.txt").write_text("text")
+    out = () if "--out" in arguments else ("--out", "out")
+    assert "no home folder is known for '~nouser/" in refused(*arguments, *out)

@@ -13,6 +13,7 @@ from platform.reports.html.speed import against_batch_and_length, against_memory
 from platform.reports.html.steps import predicted_and_measured, where_the_step_goes
 from platform.reports.html.training import loss_curves
 from platform.reports.summary import cost_of, days_of, verdicts
+from platform.study.folder import user_path
 from platform.study.replace import replacing
 
 
@@ -23,7 +24,7 @@ def write_page(path: Path, results: Sequence[Result], folders: Sequence[Path]) -
         InputError: the file cannot be written.
     """
     text = page(results, folders)
-    path = path.expanduser().absolute()
+    path = user_path(path).absolute()
     with replacing(path) as part:
         part.write_text(text, encoding="utf-8")
     return path
