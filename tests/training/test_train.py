@@ -71,7 +71,9 @@ def test_mlflow_has_the_series_and_the_parameters(ended: dict[str, Any], folder:
     assert {"learning_rate", "precision", "layout", "data"} <= found.data.params.keys()
     logged = {key: client.get_metric_history(found.info.run_id, key) for key in found.data.metrics}
     per_step = {"train_loss", "grad_norm", "learning_rate", "tokens", "train_hours"}
-    assert set(logged) == per_step | {"val_loss", "tokens_per_s", "peak_gib"}
+    per_loss = {"val_loss", "val_tokens", "val_hours"}
+    assert set(logged) == per_step | per_loss | {"tokens_per_s", "peak_gib"}
+    assert len({tuple(each.step for each in logged[key]) for key in per_loss}) == 1
     assert {key: len(logged[key]) for key in per_step} == dict.fromkeys(per_step, STEPS)
     assert [each.value for each in logged["train_loss"]] == losses(folder / "whole")
     assert [each.value for each in logged["tokens"]] == [STEP * (i + 1) for i in range(STEPS)]
