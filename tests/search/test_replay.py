@@ -94,7 +94,7 @@ def test_in_the_large_cells_measured_on_h200_it_needs_a_quarter_of_random_s_tria
     guided, model = (figures([play(cell, make(name, cell, 0), 99) for cell in large]) for name in ("guided", "model"))
     random = figures([play(cell, make("random", cell, seed), 99) for cell in large for seed in range(20)])
     assert guided.trials_to_2pct_mean < 0.25 * random.trials_to_2pct_mean
-    assert guided.trials_to_2pct_mean <= model.trials_to_2pct_mean + 1 / len(large)
+    assert (guided.trials_to_2pct_mean - model.trials_to_2pct_mean) * len(large) < 1.5
 
 
 def test_all_trials_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
