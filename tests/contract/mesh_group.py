@@ -23,7 +23,7 @@ from trainers import data, engines
 from trainers import weights as made_weights
 from trainers.engines._settings import plain_name
 from trainers.engines.step import Unmarked
-from trainers.kernels import attention, head
+from trainers.kernels import attention, compiled, head
 from trainers.measuring.steps import losses_of
 from trainers.mesh import collectives, context, tensor
 from trainers.values.batch import BatchPoint
@@ -59,6 +59,15 @@ def run_all(cases: list[MeshCase]) -> list[dict[str, Any]]:
     return results
 
 
+def run_generated(cases: list[MeshCase]) -> list[dict[str, Any]]:
+    """`run_all`, with blocks compiled into the code that a training runs."""
+    import torch._inductor.config as inductor
+
+    inductor.compile_threads = 1  # a daemon, as a rank is here, has no processes of its own
+    compiled.BACKEND = "inductor"
+    return run_all(cases)
+
+
 def _run(case: MeshCase) -> dict[str, Any]:
     recipe, layout = case.recipe, case.layout
     engine: Any = engines.create(recipe, layout, torch.device("cpu"))
@@ -72,7 +81,7 @@ def _run(case: MeshCase) -> dict[str, Any]:
     labels = masks.labels_of(tokens)
     expected_loss = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
     same_loss = torch.allclose(loss, expected_loss, rtol=1e-2, atol=0.0)
-    gradients = _note_gradients(engine)
+    gradients = note_gradients(engine)
     grad_accum = 2 * layout.pp  # micro-steps without and with an exchange of gradients; a pipeline filled twice
     batch = BatchPoint.of(recipe, layout, GLOBAL_BATCH // (layout.data_parallel * grad_accum))
     losses, norms = [], []
@@ -116,7 +125,7 @@ class _Widths(TorchDispatchMode):
         return out
 
 
-def _note_gradients(engine: Any) -> dict[str, torch.Tensor]:
+def note_gradients(engine: Any) -> dict[str, torch.Tensor]:
     """Whole gradients of every parameter, once the first optimizer step has begun."""
     found: dict[str, torch.Tensor] = {}
     step = engine._optimizer.step

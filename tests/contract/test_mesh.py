@@ -9,7 +9,7 @@ import torch
 
 from tests.contract.group import run_group
 from tests.contract.mesh_cases import WORLD_SIZE, MeshCase, compiled, faulty, pairwise, product
-from tests.contract.mesh_group import Trained, dense, run_all
+from tests.contract.mesh_group import Trained, dense, run_all, run_generated
 from tests.contract.reference import dense_model, make_optimizer
 from trainers.values.recipe import Recipe
 
@@ -93,6 +93,17 @@ def test_compiled_blocks_lose_no_gradient(index: int) -> None:
 @pytest.mark.parametrize("index", [param for param in _each(CASES) if CASES[param.values[0]].layout.tp > 1])
 def test_no_rank_holds_all_logits_where_the_vocabulary_is_cut(index: int) -> None:
     assert not _result(index)["whole_logits"]
+
+
+@pytest.mark.heavy
+def test_generated_code_loses_no_gradient() -> None:
+    """Torch 2.11's inductor lost those of collectives that write into a tensor, where a graph traced alone did not."""
+    found = run_group(run_generated, COMPILED, 2)
+    wrong = [
+        each.get("error") or differences(each["trained"], case.recipe)
+        for case, each in zip(COMPILED, found, strict=True)
+    ]
+    assert wrong == [[]] * len(COMPILED)
 
 
 @pytest.mark.heavy

@@ -1,7 +1,8 @@
 """Collectives with their gradients: what tensor and context parallelism exchange inside a forward pass.
 
-Torch's own functional collectives have other names in each release, and tensors that wait for their collective by
-themselves lose gradients under torch 2.13's compiler: these wait where they are called.
+They call torch's functional operators, which give a new tensor, and wait for it at once. Torch 2.11's inductor loses
+gradients through collectives that write into a tensor (`dist.all_gather_into_tensor`), and torch 2.13's through
+tensors that wait for their collective by themselves (`AsyncCollectiveTensor`).
 """
 
 from typing import Any
@@ -11,15 +12,7 @@ import torch.distributed as dist
 
 from trainers.profiling.ranges import exchanging
 
-
-def _first_of(*names: str) -> Any:
-    """Torch's function of the first of these names that this version has."""
-    return next(getattr(dist, name) for name in names if hasattr(dist, name))
-
-
-# Torch 2.13 has new names, and warns of the old ones, which are all that 2.11 has.
-_all_gather = _first_of("all_gather_single", "all_gather_into_tensor")
-_reduce_scatter = _first_of("reduce_scatter_single", "reduce_scatter_tensor")
+_ops: Any = torch.ops._c10d_functional
 
 
 def gather(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
@@ -118,16 +111,13 @@ class _TakePart(torch.autograd.Function):
 
 def _gathered(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
     size = dist.get_world_size(group)
-    whole = tensor.new_empty((size * tensor.shape[0], *tensor.shape[1:]))
     with exchanging(group):
-        _all_gather(whole, tensor.contiguous(), group=group)
+        whole = _ops.wait_tensor(_ops.all_gather_into_tensor(tensor.contiguous(), size, group.group_name))
     return torch.cat(whole.chunk(size), dim) if dim else whole
 
 
 def _reduce_scattered(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
     size = dist.get_world_size(group)
     stacked = torch.cat(tensor.chunk(size, dim)) if dim else tensor.contiguous()
-    part = stacked.new_empty((stacked.shape[0] // size, *stacked.shape[1:]))
     with exchanging(group):
-        _reduce_scatter(part, stacked, group=group)
-    return part
+        return _ops.wait_tensor(_ops.reduce_scatter_tensor(stacked, "sum", size, group.group_name))
