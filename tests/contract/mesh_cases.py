@@ -109,6 +109,15 @@ def pairwise() -> list[MeshCase]:
     return found
 
 
+def lone_ends() -> list[MeshCase]:
+    """Pipelines whose first stage has an embedding alone and the last one a head alone, each cut over ranks."""
+    layouts = (Layout(engine="ddp", pp=4, tp=2), Layout(engine="fsdp", zero_stage=3, pp=4, tp=2, loss="chunked"))
+    return [
+        MeshCase(recipe=recipe(MODELS[name], "fp32"), layout=layout)
+        for name, layout in zip(("llama", "bloom"), layouts, strict=True)
+    ]
+
+
 def product() -> list[MeshCase]:
     """Every model, data parallelism, degrees and checkpointing, with either loss by turns."""
     plain = {"attention": "sdpa", "precision": "fp32", "grad_sync": "last", "offload": "none"}

@@ -9,13 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
+from transformers import masking_utils
 from transformers.models.bloom import modeling_bloom
 
 from trainers import weights
 from trainers.engines._kernels import kernels_in_effect, prepare
 from trainers.kernels import attention, compiled, head
 from trainers.kernels.compiled import num_compilations
-from trainers.mesh.context import order_of
+from trainers.mesh.context import ContextParallel, order_of
+from trainers.mesh.groups import Mesh
 from trainers.models import Model, build
 from trainers.values.layout import Layout
 from trainers.values.spec import ModelSpec
@@ -221,6 +223,20 @@ def test_a_share_of_attention_is_the_same_by_flex_as_by_a_bias(rank: int) -> Non
     assert isinstance(flex, torch.Tensor)
     by_bias = nn.functional.scaled_dot_product_attention(query, key, value, bias)
     torch.testing.assert_close(flex, by_bias, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt_neox", "llama", "llama with a window"])
+def test_the_host_reads_nothing_back_for_a_mask(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transformers would look at the positions, where the host waits for a GPU in each forward pass."""
+    window = ModelSpec(name="mistral", architecture="mistral", num_heads=4, window=8, window_layers=3, **SIZES)
+    model, layout = filled(window if "window" in name else SPECS[name], attention="flex")
+    mesh = Mesh(layout, "cpu")
+    context = ContextParallel([model], mesh, range(4), seq_len=16, device=CPU)
+    looked: list[torch.Tensor] = []
+    monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", looked.append)
+    tokens = torch.randint(97, (2, 17), generator=torch.Generator().manual_seed(0))
+    head.loss_of(model.module, model.head, tokens, context.inputs)
+    assert not looked
 
 
 def test_sequences_of_another_length_than_the_parts_are_refused() -> None:

@@ -156,6 +156,7 @@ def test_nothing_that_the_contract_runs_is_refused(world_size: int) -> None:
         ({}, {"reshard": 2}, GPUS, "reshard must divide dp_shard and be less, got reshard 2 with dp_shard 2"),
         ({}, {"reshard": 3}, GPUS, "got reshard 3 with dp_shard 2: choose another, or 0"),
         ({}, {"prefetch": 2}, GPUS, "prefetch 2 reaches beyond the 2 blocks of gpt2"),
+        ({}, {"dp_shard": 1, "pp": 2, "prefetch": 1}, GPUS, "beyond the 1 blocks of a stage of gpt2 at pp 2"),
         ({}, {**ZERO_1, "overlap": "on"}, GPUS, "reduces all gradients after the backward pass, got overlap on"),
         (
             {},

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from trainers.engines.axes import axes_of_engine
+from trainers.mesh.stages import stages_of
 from trainers.values.axes import axes_of
 
 if TYPE_CHECKING:
@@ -131,11 +132,14 @@ class Rules:
             yield from axis.refusals(recipe, layout)
 
     def depth_refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
-        """What reaches beyond the blocks of the model, a sentence each."""
-        blocks = recipe.model.num_layers
+        """What reaches beyond the blocks of the model, or of a pipeline's smallest stage, a sentence each."""
         for name, declared in axes_of(type(layout)).items():
-            if declared.counts_blocks and (value := getattr(layout, name)) >= blocks:
-                yield f"{name} {value} reaches beyond the {blocks} blocks of {recipe.model.name}: choose less"
+            if not declared.counts_blocks or not (value := getattr(layout, name)):
+                continue
+            blocks = min(len(stage.blocks) for stage in stages_of(recipe, layout))
+            if value >= blocks:
+                whose = recipe.model.name if layout.pp == 1 else f"a stage of {recipe.model.name} at pp {layout.pp}"
+                yield f"{name} {value} reaches beyond the {blocks} blocks of {whose}: choose less"
 
     def lacks_axis(self, axis: str) -> str:
         """Why there is no tp, pp or cp, as a clause."""

@@ -103,6 +103,13 @@ def layout_name(name: str) -> str:
     return next((word for names in _NAMES.values() for word, known in names.items() if known == name), name)
 
 
+def takes_mask_of_ours(config: Any) -> bool:
+    """Whether transformers prepares a mask for a function of this module in each forward pass of a model with
+    positions.
+    """
+    return config._attn_implementation in ("causal_window", "causal_flex", _EAGER_SPANS)
+
+
 def alibi_slope(head: torch.Tensor, num_heads: int) -> torch.Tensor:
     """Slopes of `head` (any shape of indices) in fp32: a geometric series for each power of two (arXiv 2108.12409).
 

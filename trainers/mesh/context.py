@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainers.kernels.attention import SHARE, Share
+from trainers.kernels.attention import SHARE, Share, takes_mask_of_ours
 from trainers.kernels.head import IGNORED, Inputs
 from trainers.kernels.spans import ids_of, is_flagged, spans_of
 from trainers.mesh.groups import Mesh
@@ -44,6 +44,7 @@ class ContextParallel:
         self._num_replicas = mesh.size("dp_replicate", "dp_shard")
         self._replicas = mesh.group("dp_replicate", "dp_shard") if mask != "causal" else None
         self._takes_positions = spec.position != "alibi"
+        self._makes_masks = self._takes_positions and takes_mask_of_ours(models[0].module.config)
         if self.size > 1:
             orders = [order_of(rank, self.size, seq_len) for rank in range(self.size)]
             self._share.queries = orders[mesh.coordinates["cp"]].to(device)
@@ -64,22 +65,25 @@ class ContextParallel:
         """This rank's part of int64 [batch, seq_len] tokens and further arguments of the forward pass to come, whose
         attention mask follows these tokens' flags.
         """
-        if self._share.mask == "causal":
-            return self.part(tokens), self.positions()
-        self._share.spans = spans_of(tokens, self._share.mask, self._share.queries)
-        return self.part(ids_of(tokens)), self.positions()
+        if self._share.mask != "causal":
+            self._share.spans = spans_of(tokens, self._share.mask, self._share.queries)
+            tokens = ids_of(tokens)
+        part, arguments = self.part(tokens), self.positions()
+        if self._makes_masks:
+            # Without a mask of padding transformers looks for documents in the positions, and the host waits for that.
+            arguments["attention_mask"] = torch.ones_like(part, dtype=torch.bool)
+        return part, arguments
 
     def positions(self) -> dict[str, torch.Tensor]:
         """Arguments of a model's forward pass that say where this rank's tokens stand: in their document under a
         document mask, so that each is trained as it would be alone, else in their sequence.
         """
-        spans = self._share.spans
-        if spans is not None and self._takes_positions:
-            within = spans.queries - spans.first if self._share.mask == "document" else spans.queries[None]
-            # Without a mask of padding transformers looks for documents in the positions, and the host waits for that.
-            return {"position_ids": within, "attention_mask": torch.ones_like(spans.first, dtype=torch.bool)}
-        known = self._share.queries is not None and self._takes_positions
-        return {"position_ids": self._share.queries[None]} if known and self._share.queries is not None else {}
+        if not self._takes_positions:
+            return {}
+        spans, queries = self._share.spans, self._share.queries
+        if spans is None:
+            return {} if queries is None else {"position_ids": queries[None]}
+        return {"position_ids": spans.queries - spans.first if self._share.mask == "document" else spans.queries[None]}
 
     def inputs(self, tokens: torch.Tensor) -> Inputs:
         """This rank's tokens, the labels that follow them, and their positions, out of [batch, seq_len + 1] tokens."""

@@ -128,6 +128,8 @@ class TensorParallel:
         if self.size == 1:
             return
         chosen = [gradient for name, gradient in gradients if name in self._replicated and gradient is not None]
+        if not chosen:  # a pipeline's stage of an embedding alone
+            return
         flat = torch.cat([each.flatten() for each in chosen]).to(device)
         reduce_in_place(flat, self._group)
         for gradient, total in zip(chosen, flat.split([each.numel() for each in chosen]), strict=True):

@@ -40,7 +40,9 @@ class _Fsdp(FsdpAxis):
     def wrapping(self, layout: "Layout") -> dict[str, Any]:
         return {"reshard_after_forward": layout.reshard} if layout.reshard else {}
 
-    def in_effect(self, units: Sequence[Any]) -> int | str:
+    def in_effect(self, units: Sequence[Any]) -> int | str | None:
+        if not units:  # a pipeline's stage of an embedding or a head alone
+            return None
         groups = [unit._get_fsdp_state()._fsdp_param_group for unit in units]
         between = [(group.post_forward_mesh_info, group.mesh_info) for group in groups]
         sizes = {0 if info is None or info == whole else info.shard_mesh_size for info, whole in between}
