@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import os
 import time
 from collections.abc import Generator
@@ -15,6 +16,9 @@ from trainers.training.worker import Worker
 from trainers.values.cluster import Cluster
 from trainers.values.training import Plan, TrainingJob
 from trainers.values.training_files import ATTEMPT
+
+ALLOWED = "allowed"
+"""Of the file with what the watchdog of an attempt may wait for each part of a step: where, and the seconds."""
 
 
 def job(folder: Path, of: Plan, **fields: Any) -> TrainingJob:
@@ -62,6 +66,13 @@ def _play(attempt: Attempt) -> str:
         (folder / ATTEMPT).write_text(str(attempt.job.attempt))
     dist.barrier()
     worker = Worker(attempt.job, time.perf_counter())
+    beat, allowed = worker.watchdog.beat, list[tuple[str, float | None]]()
+
+    def noted(where: str, *, allowed_s: float | None = None, pending: int = 0) -> None:
+        allowed.append((worker.where, allowed_s))
+        beat(where, allowed_s=allowed_s, pending=pending)
+
+    worker.watchdog.beat = noted
     try:
         with _disturbed(attempt):
             return worker.run()
@@ -70,6 +81,8 @@ def _play(attempt: Attempt) -> str:
     finally:
         dist.barrier()
         worker.watchdog.rest()
+        if dist.get_rank() == 0:
+            (folder / f"{ALLOWED}-{attempt.job.attempt}.json").write_text(json.dumps(allowed))
 
 
 @contextlib.contextmanager
@@ -82,7 +95,7 @@ def _disturbed(attempt: Attempt) -> Generator[None]:
         number = itself._step + 1
         if number in (attempt.dies_before, attempt.full_before, attempt.free_before):
             # What is being written belongs to the time before.
-            itself._record_written(itself._writer.finish())
+            itself._records.add_checkpoint(itself._writer.finish())
             if number == attempt.dies_before:
                 raise Gone
             if dist.get_rank() == 0 and number == attempt.full_before:

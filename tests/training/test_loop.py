@@ -2,15 +2,18 @@
 
 import dataclasses
 import itertools
+import json
+import math
 from pathlib import Path
 
 import pytest
 
 from tests.contract.group import run_group
 from tests.disks import small_disk
-from tests.training.loop_group import Attempt, attempts, job
+from tests.training.loop_group import ALLOWED, Attempt, attempts, job
 from tests.training.values import DDP, FSDP, RECIPE, STEP, plan
 from trainers.training import checkpoint
+from trainers.training.loop import diverged
 from trainers.values.batch import BatchPoint
 from trainers.values.training import Begun, NotSaved, Phase, Record, Saved, Steps, Validated
 from trainers.values.training_files import CHECKPOINTS, RECORDS
@@ -120,6 +123,23 @@ def test_the_same_samples_are_seen_whatever_the_ramp(folder: Path, ended: dict[s
         if (path := checkpoint.newest(folder / name / CHECKPOINTS)) is not None
     ]
     assert {(each.epoch, each.sample) for each in places} == {(0, 48)}
+
+
+@pytest.mark.parametrize(("training", "steps"), [("undisturbed", {"step 1"}), ("ramp", {"step 1", "step 9"})])
+def test_what_is_compiled_anew_has_its_time(folder: Path, ended: dict[str, str], training: str, steps: set[str]):
+    """The first step after a held-out loss too, and the first step of a phase with another batch."""
+    found = json.loads((folder / training / f"{ALLOWED}-1.json").read_text())
+    generous = {where for where, allowed_s in found if allowed_s is not None}
+    assert {where for where in generous if where.startswith("step ")} == steps
+    assert {where for where, _ in found if where.startswith("held-out")} <= generous
+    assert {"step 2", "step 8"} <= {where for where, _ in found}
+
+
+def test_a_loss_or_a_norm_that_is_no_number_ends_a_training_before_a_checkpoint_holds_it():
+    assert diverged(5, [1.0, 2.0], [1.0, 2.0], skips=False) == ""
+    assert diverged(5, [1.0, math.nan], [1.0, 2.0], skips=True) == "the loss of step 6 is nan"
+    assert diverged(5, [1.0, 2.0], [math.inf, 2.0], skips=False) == "the gradient norm of step 5 is inf"
+    assert diverged(5, [1.0, 2.0], [math.inf, 2.0], skips=True) == ""
 
 
 def test_the_records_of_a_superseded_attempt_are_left_out(folder: Path, ended: dict[str, str]):

@@ -57,14 +57,15 @@ class CheckpointWriter:
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._copies: dict[str, list[torch.Tensor]] = {}
         self._running: Future[Written] | None = None
+        self._cuda_device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
     def save(self, engine: Engine, manifest: Manifest) -> Written | None:
         """Copies the engine's state to host memory and begins to write it; what came of the one before, None for none.
 
         Waits where that one is still being written.
         """
-        before = self.finish()
         began_s = time.perf_counter()
+        before = self.finish()
         state = self._copied(engine.training_state())
         stall_s = time.perf_counter() - began_s
         self._running = self._thread.submit(self._write, state, manifest, stall_s)
@@ -104,6 +105,8 @@ class CheckpointWriter:
 
     def _write(self, state: dict[str, Any], manifest: Manifest, stall_s: float) -> Written:
         """Runs in the thread, on every rank."""
+        if self._cuda_device is not None:  # a new thread has device 0, where DCP would begin a context of this rank
+            torch.cuda.set_device(self._cuda_device)
         name = f"step-{manifest.step:08d}-{manifest.attempt}"
         path, began_s, error = self._folder / name, time.perf_counter(), ""
         try:

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,12 +16,13 @@ from trainers.engines.step import Phase as StepPhase
 from trainers.engines.step import StepResult
 from trainers.failures import RungFailure
 from trainers.measuring.steps import losses_of
-from trainers.training.checkpoint import CheckpointWriter, Written
+from trainers.training.checkpoint import CheckpointWriter
+from trainers.training.record_file import RecordFile
 from trainers.training.validation import Validator
+from trainers.values.batch import BatchPoint
 from trainers.values.measurement import Outcome
-from trainers.values.training import FORMAT, Begun, Manifest, NotSaved, Phase, Record, Saved, Steps, Validated
+from trainers.values.training import FORMAT, Begun, Manifest, Phase, Steps, Validated
 from trainers.values.training_files import CHECKPOINTS, RECORDS, STOP
-from trainers.values.training_lines import write
 
 if TYPE_CHECKING:
     from trainers.training.worker import Worker
@@ -60,8 +61,10 @@ class Loop:
         self._train_s = manifest.train_s if manifest else 0.0
         self._rate = manifest.learning_rate if manifest else 0.0
         self._saved_step = self._step if manifest else -1
-        self._unwritten: list[Record] = []
+        self._records = RecordFile(self._folder / RECORDS, is_current=lambda: worker.is_current)
         self._checked = False
+        self._batch: BatchPoint | None = None
+        """Of the last step."""
         self._allowed_s: float | None = self._job.first_step_s
         """Of the next part of a step: None for what the watchdog allows by itself."""
         self._begun = 0
@@ -70,7 +73,7 @@ class Loop:
 
     def run(self) -> str:
         """Steps until the attempt's phases are over; returns "done", or "stopped" where the driver asked for it."""
-        self._record(
+        self._records.add(
             Begun(
                 attempt=self._job.attempt,
                 step=self._step,
@@ -112,6 +115,8 @@ class Loop:
 
     def _one_step(self, phase: Phase, pending: _Pending) -> None:
         worker, layout = self._worker, self._job.layout
+        if phase.batch != self._batch:  # what is compiled is compiled anew for another micro-batch
+            self._batch, self._allowed_s = phase.batch, self._job.first_step_s
         began_s = time.perf_counter()
         position = self._source.position_after(self._samples)
         coordinate = layout.data_parallel_rank(self._rank)
@@ -121,6 +126,8 @@ class Loop:
                 phase.batch, data_parallel=layout.data_parallel, rank=coordinate, micro_step=micro_step
             )
             tokens = torch.from_numpy(self._source.tokens(position, indices))
+            if worker.device.type == "cuda":  # from pageable memory the copy may wait for the steps before it
+                tokens = tokens.pin_memory()
             micro_batches.append(tokens.to(worker.device, non_blocking=True))
         pending.data_s += time.perf_counter() - began_s
         per_step = self._plan.tokens_per_step(phase)
@@ -148,7 +155,7 @@ class Loop:
         wrong = engines.mismatches(self._engine.in_effect(), recipe, self._job.layout, grad_accum=accum)
         if wrong and self._rate:
             raise RungFailure(Outcome.FAILED, "; ".join(wrong), phase="step 1", rank=self._rank)
-        self._checked, self._allowed_s = True, None
+        self._checked = True
 
     def _report(self, phase: Phase, pending: _Pending) -> tuple[bool, bool]:
         """Records the pending steps; whether a checkpoint is due by the clock, and whether the driver ends the attempt.
@@ -157,12 +164,13 @@ class Loop:
         """
         self._worker.where = f"step {self._step}"
         losses = losses_of(pending.results, self._worker.gather)
+        self._allowed_s = None
         norms = [float(result.grad_norm) for result in pending.results]
         now_s = time.perf_counter()
         steps_s = now_s - pending.began_s
         self._count_time(now_s)
         first = self._step - len(losses) + 1
-        bad = next((i for i, loss in enumerate(losses) if not math.isfinite(loss)), None)
+        wrong = diverged(first, losses, norms, skips=self._plan.recipe.compute_precision == "fp16")
         self._worker.watchdog.saw(steps_s / sum(len(result.phases) for result in pending.results))
         mine = None
         if self._rank == 0:
@@ -173,7 +181,9 @@ class Loop:
         answers = self._worker.gather((mine, self._worker.meter.peak_allocated_gib()))
         self._report_every, late, stop = answers[0][0]
         self._begun = 0
-        self._record(
+        if self._writer.is_done:
+            self._records.add_checkpoint(self._writer.finish())
+        self._records.add(
             Steps(
                 attempt=self._job.attempt,
                 first_step=first,
@@ -188,10 +198,8 @@ class Loop:
                 peak_gib=max(peak for _, peak in answers),
             )
         )
-        if bad is not None:
-            reason = (
-                f"the loss of step {first + bad} is {losses[bad]}: train with a lower learning rate, into another --out"
-            )
+        if wrong:
+            reason = f"{wrong}: train with a lower learning rate, into another --out"
             raise RungFailure(Outcome.DIVERGED, reason, phase=self._worker.where, rank=self._rank)
         return late, stop
 
@@ -208,12 +216,12 @@ class Loop:
     def _validate(self) -> None:
         began_s = time.perf_counter()
         self._worker.where = f"held-out loss after step {self._step}"
-        self._allowed_s = self._job.first_step_s  # what is compiled may be compiled anew without gradients
+        before, self._allowed_s = self._allowed_s, self._job.first_step_s  # without gradients it is compiled anew
         loss = self._validator.loss(self._engine, self._worker.gather, self.begin)
-        self._allowed_s, self._begun = None, 0
+        self._allowed_s, self._begun = before, 0
         now_s = time.perf_counter()
         self._count_time(now_s)
-        self._record(
+        self._records.add(
             Validated(
                 attempt=self._job.attempt,
                 step=self._step,
@@ -247,7 +255,7 @@ class Loop:
             layout=self._job.layout.label,
             attempt=self._job.attempt,
         )
-        self._record_written(self._writer.save(self._engine, manifest))
+        self._records.add_checkpoint(self._writer.save(self._engine, manifest))
         self._saved_step = self._step
         self._saved_s = time.perf_counter()
         self._count_time(self._saved_s)
@@ -255,10 +263,8 @@ class Loop:
     def _finish(self) -> None:
         self._worker.watchdog.rest()
         last = self._writer.finish()
-        self._record_written(last)
-        if self._unwritten:
-            self._record(None)
-        if self._unwritten and self._rank == 0:
+        self._records.add_checkpoint(last)
+        if not self._records.finish():
             raise RungFailure(Outcome.FAILED, "the disk is full", phase="end", rank=0)
         if last is not None and last.error:
             raise RungFailure(
@@ -266,33 +272,15 @@ class Loop:
             )
         self._engine.close()
 
-    def _record_written(self, written: Written | None) -> None:
-        if written is None:
-            return
-        attempt, step = self._job.attempt, written.manifest.step
-        if written.error:
-            self._record(NotSaved(attempt=attempt, step=step, reason=written.error))
-            return
-        self._record(
-            Saved(
-                attempt=attempt,
-                step=step,
-                name=written.name,
-                stall_s=written.stall_s,
-                background_s=written.background_s,
-                gib=written.gib,
-            )
-        )
 
-    def _record(self, record: Record | None) -> None:
-        """Rank 0 writes it down; on a full disk it does so later, and the steps go on."""
-        if self._rank or not self._worker.is_current:
-            return
-        if record is not None:
-            self._unwritten.append(record)
-        try:
-            while self._unwritten:
-                write(self._folder / RECORDS, self._unwritten[0])
-                del self._unwritten[0]
-        except OSError:
-            return
+def diverged(first_step: int, losses: Sequence[float], norms: Sequence[float], *, skips: bool) -> str:
+    """Which of the steps has a loss or a gradient norm that is no number; "" for none.
+
+    A step without a finite norm leaves weights that are no numbers, unless it `skips` its update, as fp16 does.
+    """
+    for step, (loss, norm) in enumerate(zip(losses, norms, strict=True), start=first_step):
+        if not math.isfinite(loss):
+            return f"the loss of step {step} is {loss}"
+        if not skips and not math.isfinite(norm):
+            return f"the gradient norm of step {step} is {norm}"
+    return ""

@@ -60,6 +60,7 @@ class Worker:
         folder = Path(job.folder, CHECKPOINTS)
         start = self.gather(checkpoint.newest(folder))[0]  # rank 0 says which: a folder may be seen late elsewhere
         manifest = None
+        self.watchdog.rest()  # reading from a disk that others use too is no hang
         if start is not None:
             self.where = f"reading checkpoint {start.name}"
             manifest = checkpoint.load(engine, start)
