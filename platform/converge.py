@@ -1,12 +1,12 @@
-"""`python -m platform.converge STUDY|LAYOUT|CHANGES...`: trains strategies on the same tokens and compares their loss.
+"""Trains strategies on the same tokens and compares their loss.
 
     python -m platform.converge gpt2-1 optimizer=adafactor grad_accum=256 --data tokens --steps 2000 --seeds 3
     python -m platform.converge fsdp.json engine=deepspeed,zero_stage=2 engine=ddp,optimizer=adafactor grad_accum=256 \\
         --data tokens --steps 5000
 
-CHANGES are axes with values, as `--set` of a search takes them, to the first study or layout file. Each strategy has a
-learning rate of its own: the one that it states, else the best of some short trainings. The same
-command goes on where it was ended.
+CHANGES are axes with values, as in `--set` of a search, applied to the first study or layout file. Each strategy has a
+learning rate of its own: the one that it states, else the best of some short trainings. The same command resumes a
+comparison that was ended.
 Exit codes: 0 compared, 2 bad input, 3 the cluster is at fault, 130 interrupted.
 """
 
@@ -25,7 +25,7 @@ _count, _whole = whole_number(1), whole_number(0)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command's options."""
+    """Returns the command's parser."""
     made = Parser(
         prog="python -m platform.converge", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -63,7 +63,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def parse(argv: Sequence[str] | None = None) -> ConvergeOptions:
-    """The options that these arguments mean.
+    """Returns the options of these arguments.
 
     Raises:
         InputError: an argument is unknown, or a value is not one.

@@ -1,12 +1,12 @@
-"""`python -m platform.export TRAINING|STUDY|layout.json --out FOLDER`: what was trained or found, for other programs.
+"""Exports a trained model, or the layout that a search found, for other programs.
 
     python -m platform.export studies/gpt2-1/training --out model              # a transformers folder
     python -m platform.export gpt2-1 --to torchrun --tokens 2e9 --out runs/first   # our trainer, without Ray
     python -m platform.export gpt2-1 --to accelerate --tokens 2e9 --out hf --run 20
 
-Of a training's newest checkpoint it writes the model; of a training, a study's winner or a layout.json a folder whose
-launch.sh trains that layout in another program. What that program cannot carry is printed and stands in launch.sh.
-With --run both are trained some steps here, and their speeds stand beside each other.
+From a training's newest checkpoint it writes the model; from a training, a study's winner or a layout.json it writes a
+folder whose launch.sh trains that layout in another program. What that program does not support is printed and noted in
+launch.sh. With --run both are trained for some steps here and their speeds compared.
 Exit codes: 0, 2 bad input, 3 the export's own run failed, 130 interrupted.
 """
 
@@ -29,7 +29,7 @@ from trainers.values.training import Plan
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command's options."""
+    """Returns the command's parser."""
     made = Parser(
         prog="python -m platform.export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -114,7 +114,7 @@ def _export_layout(options: argparse.Namespace, out: Path) -> None:
 
 
 def _plan(options: argparse.Namespace) -> tuple[Plan, float | None, Device]:
-    """What is to be trained, the speed that a search measured of it, and the kind of device it is for."""
+    """Returns what is to be trained, the speed that a search measured of it, and the kind of device it is for."""
     folder = TrainingFolder(user_path(options.target).absolute())
     if (known := folder.plan()) is not None:
         if options.tokens or options.data or options.start_from:

@@ -1,4 +1,4 @@
-"""What the cost model says before anything is measured.
+"""Predicts layouts, speed and memory before anything is measured.
 
     python -m platform.plan bloom7b --cluster 8xH100
     python -m platform.plan bloom7b --cluster ray                             on the cluster that Ray has here
@@ -42,7 +42,7 @@ from search_spaces.space import Space
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command's options."""
+    """Returns the command's parser."""
     made = Parser(
         prog="python -m platform.plan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_subject(made: argparse.ArgumentParser) -> None:
-    """Adds what is planned: model, cluster, software."""
+    """Adds the options that name model, cluster and software."""
     made.add_argument("space", metavar="SPACE", help="a space's name, its file, or a model's config.json")
     made.add_argument(
         "--cluster",
@@ -90,7 +90,7 @@ def _add_subject(made: argparse.ArgumentParser) -> None:
 
 
 def _add_questions(made: argparse.ArgumentParser) -> None:
-    """Adds what is asked of it, and how the answer is shown."""
+    """Adds the options that name the question, and how the answer is shown."""
     made.add_argument("--top", metavar="N", type=int, default=10, help="layouts to show (default 10)")
     made.add_argument("--device-memory-gib", metavar="GIB", type=float, help="memory cap of a device")
     made.add_argument("--gpus", metavar="COUNTS", help="days against devices: 2..3072 or 4,8,16")
@@ -109,7 +109,7 @@ def _add_questions(made: argparse.ArgumentParser) -> None:
 
 
 def parse(arguments: Sequence[str] | None = None) -> PlanOptions:
-    """The command's options as a value; leaves the process where they are no options."""
+    """Returns the command's options as a value; ends the process where they are invalid."""
     values: dict[str, Any] = vars(parser().parse_args(arguments))
     values["set"] = tuple(values["set"])
     return PlanOptions(**values)
@@ -129,7 +129,7 @@ def _space(options: PlanOptions) -> Space:
 
 
 def _cluster(options: PlanOptions, console: Console) -> ClusterSpec:
-    """The cluster that is meant: written, in a probe's file, or found live.
+    """Returns the cluster of the options: a written one, one of a probe's file, or a live one.
 
     Raises:
         InputError: none is named, or it is unknown.
@@ -161,7 +161,7 @@ def _cluster(options: PlanOptions, console: Console) -> ClusterSpec:
 
 
 def run(options: PlanOptions, console: Console) -> int:
-    """Prints what was asked for. Returns the exit code.
+    """Prints the answer. Returns the exit code.
 
     Raises:
         InputError: the user's mistake.
@@ -204,7 +204,7 @@ def run(options: PlanOptions, console: Console) -> int:
 
 
 def _unknown_network(cluster: ClusterSpec) -> str:
-    """The sentence for a cluster whose network nobody stated."""
+    """Returns the sentence for a cluster whose network is not stated."""
     return (
         f"the catalogue has no network of {cluster.device.name} nodes: {8 * cluster.inter_peak_gb_per_s:g} Gbit/s a"
         " node are taken, and intervals are as wide as networks differ; --node-gbps states it"
@@ -212,7 +212,7 @@ def _unknown_network(cluster: ClusterSpec) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command. Returns the exit code."""
+    """Runs the command. Returns the exit code."""
     try:
         options = parse(arguments)
         return run(options, Console(quiet=options.json))

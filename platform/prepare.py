@@ -1,11 +1,11 @@
-r"""`python -m platform.prepare`: text, JSON lines, Parquet or a Megatron pair made into token Parquet for `--data`.
+r"""Turns text, JSON lines, Parquet or a Megatron pair into token Parquet for `--data`.
 
     python -m platform.prepare books/ --out tokens                                   a token a byte, a file a document
     python -m platform.prepare corpus.txt --separator '\n\n' --out tokens            a paragraph a document
     python -m platform.prepare part-*.jsonl --tokenizer gpt2/ --out tokens           a tokenizer from a folder
     python -m platform.prepare set_text_document.bin --out tokens                    token ids as they are
 
-The input is streamed and may be larger than memory. A run that was ended at any time goes on with the same command.
+The input is streamed and may be larger than memory. The same command resumes a run that was ended.
 Exit codes: 0, 2 bad input, 3 a worker process was killed, 130 interrupted.
 """
 
@@ -24,7 +24,7 @@ from trainers.values.codec import to_json
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command's options."""
+    """Returns the command's parser."""
     made = Parser(
         prog="python -m platform.prepare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

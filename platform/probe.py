@@ -1,8 +1,8 @@
-"""What this cluster's devices and links achieve, measured through Ray Train in under a minute.
+"""Measures through Ray Train, in under a minute, what this cluster's devices and links achieve.
 
-Matrix products by size and precision and copies on every device; all-reduce, all-gather and reduce-scatter inside and
-between nodes by size; the memory of a bare context; what lags. The result is kept under the cluster's fingerprint, and
-the predictions of `platform.plan --cluster ray` and the order of `platform.search` use it from then on.
+It times matrix products by size and precision and copies on every device, and all-reduce, all-gather and
+reduce-scatter inside and between nodes by size; it measures the memory of a bare context, and names what lags. The
+result is stored under the cluster's fingerprint, for `platform.plan --cluster ray` and `platform.search`.
 
 Exit codes: 0, 2 bad input, 3 the cluster is at fault.
 """
@@ -26,7 +26,7 @@ from platform.study.folder import FOLDER_HELP, default_folder, user_path
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command's options."""
+    """Returns the command's parser."""
     made = Parser(
         prog="python -m platform.probe",
         description=__doc__,

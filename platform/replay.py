@@ -1,14 +1,14 @@
-"""How soon a searcher would have found the best of recorded results, a cell at a time, as if its rows were trials.
+"""Measures how soon a searcher would have found the best of recorded results, as if rows of a cell were trials.
 
     python -m platform.replay TABLE.csv [TABLE.csv ...]                      the guided search
     python -m platform.replay TABLE.csv --searcher random --seeds 20         a baseline
     python -m platform.replay TABLE.csv --searcher guided --trials           every trial of the first seed
     python -m platform.replay TABLE.csv --json                               the figures as one JSON object
 
-A trial is one row and costs (20 s + 10 steps) x GPUs, an out-of-memory error 20 s x GPUs. Told is how many trials and
-device seconds it took to come within 2 % of the cell's best. A cell is (model, gpu, gpus, seq_len, global_batch)
-and the recipe, where the table names it; identical configurations are merged by their median first. The header of a
-table: docs/reference/columns.md.
+A trial is one row and costs (20 s + 10 steps) x GPUs, an out-of-memory error 20 s x GPUs. It prints how many
+trials and device seconds it took to come within 2 % of the cell's best. A cell is (model, gpu, gpus, seq_len,
+global_batch) and the recipe, where the table names it; identical configurations are merged by their median first.
+docs/reference/columns.md has the table's columns.
 """
 
 import argparse
@@ -31,11 +31,11 @@ from platform.replaying.play import NAMES, Figures, Played, figures, make, play,
 from platform.replaying.recorded import Cell, cells
 
 LARGE = 20
-"""Configurations from which on a cell says something of a search."""
+"""Number of configurations from which on a cell is evidence about a search."""
 
 
 def read_cells(paths: Sequence[pathlib.Path]) -> tuple[list[Cell], int]:
-    """The cells of the tables, and how many rows could not be read as runs.
+    """Returns the cells of the tables, and how many rows could not be read as runs.
 
     Raises:
         InputError: a table cannot be read, or no cell has two configurations and a time.
@@ -58,7 +58,7 @@ def read_cells(paths: Sequence[pathlib.Path]) -> tuple[list[Cell], int]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command's options."""
+    """Returns the command's parser."""
     made = Parser(
         prog="python -m platform.replay", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -77,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command. Returns the exit code: 0, or 2 for the user's mistake."""
+    """Runs the command. Returns the exit code: 0, or 2 for a user's mistake."""
     try:
         options = parser().parse_args(arguments)
         for name in ("budget", "seeds", "min_cell"):
@@ -164,7 +164,7 @@ def _show(
 
 
 def _label(cell: Cell, found: Sequence[Cell]) -> str:
-    """What tells the cell from the others; its recipe's id where another recipe has a cell of that name."""
+    """Returns a label that identifies the cell, with its recipe's id where another recipe has a cell of that name."""
     model, gpu, gpus, seq_len, global_batch = cell.name
     label = f"{model}, {gpus} x {gpu}, length {seq_len}, batch {global_batch}"
     return f"{label}, recipe {cell.recipe}" if sum(each.name == cell.name for each in found) > 1 else label

@@ -1,10 +1,10 @@
-"""`python -m platform.report STUDY...`: the table, the winner and the files of a study, finished, cut short or running.
+"""Prints the table and the winner of a study, finished, cut short or running, and writes its files.
 
     python -m platform.report bloom7b-1 --csv bloom7b.csv
     python -m platform.report bloom7b-1gpu bloom7b-4gpu --html report.html
     python -m platform.report --compare bloom7b-1:3f2a bloom7b-2
 
-Made from the journals alone. Brings MLflow up to date where it was not reached. Exit codes: 0 there is a winner,
+It reads the journals alone, and updates MLflow where it lacks something. Exit codes: 0 there is a winner,
 1 nothing fits, 2 bad input, 4 not resolved which layout is the fastest.
 """
 
@@ -41,11 +41,11 @@ from trainers.values.codec import to_json
 from trainers.values.measurement import Measurement
 
 _MIRROR_S = 120.0
-"""Longest that catching MLflow up may take."""
+"""Longest time that updating MLflow may take, in seconds."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command's options."""
+    """Returns the command's parser."""
     made = Parser(
         prog="python -m platform.report",
         description="Shows a study: its table, its winner and where its files are; brings MLflow up to date.",
@@ -98,7 +98,9 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _members(studies: Path, name: str) -> list[Path]:
-    """The study's folder; of a search on several numbers of devices those of its studies that have begun."""
+    """Returns the study's folder, or for a search on several numbers of devices those of its studies that have
+    begun.
+    """
     if not is_several(studies / name):
         return [studies / name]
     counts = read_several(studies / name).counts
@@ -130,7 +132,7 @@ def _report_one(folder: Path, named: str, options: argparse.Namespace) -> int:
 
 
 def _report_together(folders: Sequence[Path], named: str, options: argparse.Namespace) -> int:
-    """One page on several studies; the code is the best of theirs."""
+    """Writes one page on several studies; returns the best of their exit codes."""
     results = [_read(folder) for folder in folders]
     path = write_page(options.html, results, folders)
     if options.json:
@@ -146,7 +148,7 @@ def _report_together(folders: Sequence[Path], named: str, options: argparse.Name
 
 
 def _read(folder: Path) -> Result:
-    """What the study says so far, with remarks on what of its journal could not be used."""
+    """Returns the result of the study so far; prints remarks on lines of its journal that could not be used."""
     read_history, remarks = read(folder, last=not is_held(folder))
     for remark in remarks:
         say(remark)
@@ -154,7 +156,7 @@ def _read(folder: Path) -> Result:
 
 
 def _mirror(folder: Path, result: Result, named: str, page: Path | None) -> None:
-    """Brings MLflow up to date, the page with the study's files."""
+    """Updates MLflow, the page included."""
     if is_held(folder):
         return
     try:

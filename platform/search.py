@@ -1,4 +1,4 @@
-"""`python -m platform.search SPACE`: measures which layout trains the space's model fastest here.
+"""Measures which layout trains the space's model fastest here.
 
 Exit codes: 0 found, 1 nothing fits (or --safe refuses the winner), 2 bad input, 3 the cluster is at fault, 4 not
 resolved (the machine was disturbed and no winner is named; --resume runs the contenders again), 130 interrupted and
@@ -24,7 +24,7 @@ _count, _whole = whole_number(1), whole_number(0)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command's options."""
+    """Returns the command's parser."""
     made = Parser(
         prog="python -m platform.search",
         description="Measures which training layout of a model is fastest on this cluster.",
@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_subject(add: Callable[..., argparse.Action]) -> None:
-    """Adds what is searched, and what it is for."""
+    """Adds the options that name what is searched, and for which training."""
     add("space", nargs="?", help="name of a space (see --list), path of a space file or of a transformers config.json")
     add("--list", action="store_true", help="print the known spaces and end")
     add(
@@ -58,7 +58,7 @@ def _add_subject(add: Callable[..., argparse.Action]) -> None:
 
 
 def _add_trials(add: Callable[..., argparse.Action]) -> None:
-    """Adds how layouts are picked and measured, and for how long."""
+    """Adds the options on how layouts are picked and measured, and for how long."""
     add("--searcher", default="guided", choices=searchers.NAMES, help="how layouts are picked (default: %(default)s)")
     old = (
         "begin with what an old study of the same model taught: its name, the path of its folder, or of one of studies"
@@ -83,7 +83,7 @@ def _add_trials(add: Callable[..., argparse.Action]) -> None:
 
 
 def _add_places(add: Callable[..., argparse.Action]) -> None:
-    """Adds where it runs, where its study lies and what is printed."""
+    """Adds the options on where the search runs, where its study is and what is printed."""
     counts = "measure on N devices of the cluster, or (1,2,4) on each of these numbers and draw days against them"
     add("--gpus", type=_counts, default=(), metavar="N[,N]", help=counts)
     add("--device-memory-gib", type=positive, metavar="N", help="let each device have no more than N GiB")
@@ -127,7 +127,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def parse(argv: Sequence[str]) -> SearchOptions:
-    """The options that these arguments mean.
+    """Returns the options of these arguments.
 
     Raises:
         InputError: an argument is unknown, or a value is not one.
@@ -148,7 +148,7 @@ def _options(given: argparse.Namespace) -> SearchOptions:
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    """Numbers of devices, ascending, each once."""
+    """Returns the numbers of devices, ascending, each once."""
     with contextlib.suppress(ValueError):
         values = sorted({int(part) for part in text.split(",")})
         if values[0] >= 1:

@@ -1,10 +1,10 @@
-"""`python -m platform.train STUDY|layout.json`: trains the winner of a search, or what a layout's file says.
+"""Trains the winner of a search, or the layout of a file.
 
     python -m platform.train gpt2-1 --data tokens --tokens 2e9
     python -m platform.train layout.json --data tokens --tokens 2e9 --lr-schedule wsd --out runs/first
 
-A run that was ended at any time goes on with the same command, and with another layout or engine or number of devices:
-give its layout.json and the same --out.
+The same command resumes a training that was ended, also with another layout, engine or number of devices: give its
+layout.json and the same --out.
 Exit codes: 0 trained, 2 bad input, 3 the cluster is at fault, 130 interrupted.
 """
 
@@ -27,7 +27,7 @@ _count, _whole = whole_number(1), whole_number(0)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command's options."""
+    """Returns the command's parser."""
     made = Parser(
         prog="python -m platform.train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -76,7 +76,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def parse(argv: Sequence[str] | None = None) -> TrainOptions:
-    """The options that these arguments mean.
+    """Returns the options of these arguments.
 
     Raises:
         InputError: an argument is unknown, or a value is not one.

@@ -1,4 +1,4 @@
-"""How good the cost model is against measured tables, beside a constant-MFU predictor fitted to the same rows.
+"""Scores the cost model against measured tables, beside a constant-MFU predictor fitted to the same rows.
 
     python -m platform.validate TABLE.csv                   zero-shot: nothing is measured
     python -m platform.validate TABLE.csv TABLE.csv         of both together: rows of one cell are one cell
@@ -29,7 +29,7 @@ from platform.validating.show import show, show_rows
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command's options."""
+    """Returns the command's parser."""
     made = Parser(
         prog="python -m platform.validate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command. Returns the exit code: 0, or 2 for the user's mistake."""
+    """Runs the command. Returns the exit code: 0, or 2 for a user's mistake."""
     try:
         options = parser().parse_args(arguments)
         if options.calibrate < 0:

@@ -24,7 +24,7 @@ SCORES = DOCS / "accuracy.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Mode:
-    """One way in which every table is scored."""
+    """One way of scoring tables."""
 
     name: str
     options: str
@@ -46,7 +46,7 @@ COLUMNS = (
 
 
 def score(path: pathlib.Path, commit: str) -> list[dict[str, Any]]:
-    """The scores of one table in every mode that has a cell large enough."""
+    """Returns the scores of one table in every mode that has a large enough cell."""
     made: list[dict[str, Any]] = []
     for mode in MODES:
         try:
@@ -67,7 +67,7 @@ def score(path: pathlib.Path, commit: str) -> list[dict[str, Any]]:
 
 
 def keep(path: pathlib.Path, mode: str, command: str, found: Scores) -> None:
-    """Puts the scores of one table in one mode into the file, in place of those there."""
+    """Writes the scores of one table in one mode into the file, replacing older ones."""
     made = {
         "table": path.name,
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
@@ -94,7 +94,7 @@ def _write(scores: list[dict[str, Any]]) -> None:
 
 
 def page() -> str:
-    """The page in Markdown, from the file of scores."""
+    """Returns the page in Markdown, from the file of scores."""
     scores = _read()
     lines = [
         "# Accuracy of the cost model",
@@ -121,7 +121,7 @@ def _cell(value: float | None, unit: str) -> str:
 
 
 def main() -> None:
-    """The command."""
+    """Runs the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "tables", metavar="TABLE.csv", nargs="+", type=pathlib.Path, help="measured tables to score anew"

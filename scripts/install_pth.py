@@ -15,7 +15,7 @@ NAME = "layout_search.pth"
 
 
 def lines(root: Path) -> str:
-    """What the file holds for the checkout at `root`."""
+    """Returns the file's content for the checkout at `root`."""
     here = "sys.argv[:1] in (['-m'], ['-c'], ['']) and not sys.flags.safe_path"
     checkout = "all(os.path.isdir(each) for each in ('platform/common', 'trainers', 'search_spaces'))"
     ours = f"[os.path.abspath('platform') if {here} and {checkout} else {str(root / 'platform')!r}]"
@@ -24,7 +24,7 @@ def lines(root: Path) -> str:
 
 
 def main() -> None:
-    """Writes the file where this Python looks for it."""
+    """Writes the file into this Python's site-packages."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     root = Path(__file__).resolve().parent.parent
     target = Path(sysconfig.get_path("purelib")) / NAME

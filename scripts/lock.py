@@ -31,7 +31,7 @@ _WHAT = {
 
 
 def pins(constraints: Path) -> dict[str, str]:
-    """Name -> version of every pin.
+    """Returns the version of every pin by name.
 
     Raises:
         ValueError: a line is no pin.
@@ -48,7 +48,7 @@ def pins(constraints: Path) -> dict[str, str]:
 
 
 def reported(requirements: Sequence[str], options: Sequence[str]) -> list[dict[str, Any]]:
-    """What pip would install for the requirements: one object a package, with version and file.
+    """Returns what pip would install for the requirements: one object a package, with version and file.
 
     Raises:
         ValueError: pip cannot tell; its own words.
@@ -64,7 +64,7 @@ def reported(requirements: Sequence[str], options: Sequence[str]) -> list[dict[s
 
 
 def lines_of(installed: Sequence[dict[str, Any]]) -> list[str]:
-    """The lock's lines, by name.
+    """Returns the lock's lines, by name.
 
     Raises:
         ValueError: the index gives no SHA-256 of a file.
@@ -101,7 +101,7 @@ def lock(kind: str, options: Sequence[str]) -> Path:
 
 
 def main() -> int:
-    """The command. Returns the exit code."""
+    """Runs the command. Returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", metavar="KIND", help="cpu or cuda (default: both)")
     parser.add_argument("--find-links", metavar="FOLDER", help="a folder with torch's CPU wheel, in place of its index")

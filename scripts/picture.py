@@ -48,7 +48,7 @@ class Point:
 
 
 def points(table: Path) -> list[Point]:
-    """What of the table was run; skipped points are left out."""
+    """Returns the points of the table that were run, without skipped ones."""
     with table.open(newline="", encoding="utf-8") as file:
         return [
             Point(
@@ -65,12 +65,12 @@ def points(table: Path) -> list[Point]:
 
 
 def fingerprint(table: Path) -> str:
-    """What the picture carries, so that a test sees when the table has moved on."""
+    """Returns a hash that the picture carries, so that a test sees when the table has changed."""
     return hashlib.sha256(table.read_bytes()).hexdigest()
 
 
 def draw(found: list[Point], axes: Axes) -> None:
-    """Bars of what ran with checkpointing, best layout on top, and beside them what came of going without."""
+    """Draws bars of what ran with checkpointing, best layout on top, and beside them the outcome without it."""
     with_it = [each for each in found if each.checkpointing == "full"]
     without = [each for each in found if each.checkpointing == "none"]
     best = {each.layout: max(p.tokens_per_s or 0 for p in with_it if p.layout == each.layout) for each in with_it}

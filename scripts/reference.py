@@ -21,11 +21,11 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "measurements.md": measurements.page,
     "options.md": options.page,
 }
-"""Name of a page -> what makes its text."""
+"""Function that makes the text, by name of the page."""
 
 
 def written(name: str) -> str:
-    """The text of a page as it is written today, with a first line that says so."""
+    """Returns the present text of a page, with a first line that states its origin."""
     return f"<!-- made by python -m scripts.reference -->\n\n{PAGES[name]()}"
 
 

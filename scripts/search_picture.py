@@ -23,14 +23,14 @@ CELLS = (
     (MEASURED / "bloom7b-1xH200.csv", MEASURED / "bloom7b-kernels-1xH200.csv"),
     (MEASURED / "bloom7b-4xH200.csv", MEASURED / "bloom7b-kernels-4xH200.csv"),
 )
-"""Tables of one panel each: their rows are of one cell."""
+"""Tables of one panel each, whose rows are of one cell."""
 PICTURE = ROOT / "docs" / "pictures" / "guided-and-random.png"
 SEEDS = 200
 INK, FAINT, GUIDED, RANDOM = "#1f2937", "#6b7280", "#0f766e", "#b45309"
 
 
 def best_so_far(cell: Cell, name: str, seed: int) -> list[float]:
-    """After each trial, the best throughput so far as a share of the cell's best, until nothing is left."""
+    """Returns, after each trial, the best throughput so far as a share of the cell's best, until nothing is left."""
     searcher = make(name, cell, seed)
     best, found = 0.0, list[float]()
     while (choice := searcher.suggest()) is not None:
@@ -42,12 +42,12 @@ def best_so_far(cell: Cell, name: str, seed: int) -> list[float]:
 
 
 def fingerprint() -> str:
-    """What the picture carries, so that a test sees when the tables have moved on."""
+    """Returns a hash that the picture carries, so that a test sees when the tables have changed."""
     return hashlib.sha256(b"".join(table.read_bytes() for tables in CELLS for table in tables)).hexdigest()
 
 
 def draw(cell: Cell, axes: Axes) -> None:
-    """Both searches over the trials of one cell."""
+    """Draws both searches over the trials of one cell."""
     trials = np.arange(1, len(cell.choices) + 1)
     random = np.array([best_so_far(cell, "random", seed) for seed in range(SEEDS)])
     low, high = np.percentile(random, [10, 90], axis=0)

@@ -1,4 +1,4 @@
-"""What may be tried: one file a model family, each a function that returns a frozen `Space`.
+"""Spaces: what may be tried, one file a model family, each a function that returns a frozen `Space`.
 
 A new space is one file and one line in `_REGISTRY`; a file of one's own, named by its path, needs no line.
 """
@@ -33,10 +33,10 @@ _REGISTRY = {
 }
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w-][\w.-]*(?<!\.py)(?<!\.json)")
-"""A model's name on the Hugging Face hub."""
+"""Pattern of a model's name on the Hugging Face hub."""
 
 _VALUES = ("axes", "cluster", "layout", "measurement", "recipe", "spec")
-"""Modules of `trainers/values` that lay in `trainers` once."""
+"""Modules of `trainers/values` that were in `trainers` before."""
 
 
 def names() -> tuple[str, ...]:
@@ -86,7 +86,7 @@ def _built_in(name: str) -> Space:
 
 
 def _with_former_names() -> None:
-    """Lets space files written before `trainers/values` import the values from where they lay then."""
+    """Lets space files written before `trainers/values` import the values from their former modules."""
     for name in _VALUES:
         sys.modules.setdefault(f"trainers.{name}", importlib.import_module(f"trainers.values.{name}"))
     vars(sys.modules["trainers.layout"]).setdefault("BatchPoint", BatchPoint)

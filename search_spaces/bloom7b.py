@@ -1,4 +1,4 @@
-"""BLOOM 7b1 (https://huggingface.co/bigscience/bloom-7b1): the model whose layouts the first users compared by hand."""
+"""BLOOM 7b1 (https://huggingface.co/bigscience/bloom-7b1), whose layouts the first users compared by hand."""
 
 import dataclasses
 from typing import Any
@@ -21,7 +21,7 @@ BLOOM_7B1 = ModelSpec(
 
 
 def bloom7b() -> Space:
-    """Sequence 2048 (`--set seq_len=1024` for the shorter one), AdamW, bf16 compute over fp32 states."""
+    """Returns BLOOM 7b1 at sequence 2048 (`--set seq_len=1024` for the shorter one), AdamW, bf16 over fp32 states."""
     space = Space(
         name="bloom7b",
         summary="BLOOM 7b1, sequence 2048, global batch 512: DDP, FSDP2 and DeepSpeed ZeRO 0-3",

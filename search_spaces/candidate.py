@@ -34,12 +34,12 @@ class Candidate:
 
     @property
     def key(self) -> str:
-        """What tells two candidates of a study apart."""
+        """Identifies the candidate among the others of a study."""
         return f"{self.recipe.id}-{self.layout.id}"
 
     @property
     def axes(self) -> dict[str, Any]:
-        """Axis -> value: the layout's fields, and the recipe, of which a study may have several."""
+        """Value by axis: the layout's fields, and the recipe, of which a study may have several."""
         fields = {field.name: getattr(self.layout, field.name) for field in dataclasses.fields(self.layout)}
         return {"recipe": self.recipe.id, **fields}
 
@@ -49,7 +49,7 @@ class Candidate:
         return self.recipe.tokens_per_step
 
     def batch_points(self) -> tuple[BatchPoint, ...]:
-        """Returns the ladder's rungs, upwards."""
+        """Returns the ladder's rungs, ascending."""
         return tuple(BatchPoint.of(self.recipe, self.layout, micro_batch) for micro_batch in self.micro_batches)
 
 
@@ -64,7 +64,7 @@ class Rejected:
 
 
 def joined(one: Candidate, other: Candidate) -> Candidate:
-    """Two points that differ in their micro-batch alone: one layout, so one trial that climbs both."""
+    """Returns one candidate of two points that differ in their micro-batch alone, so that one trial climbs both."""
     rungs = tuple(sorted({*one.micro_batches, *other.micro_batches}))
     return dataclasses.replace(one, micro_batches=rungs, name=f"{one.name}, {other.name}")
 

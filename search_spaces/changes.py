@@ -1,4 +1,4 @@
-"""The generic `--set axis=value,value`: text to typed values of a `Layout`, of a `Recipe`, or of the ladder."""
+"""The generic `--set axis=value,value`: reads text as typed values of a `Layout`, of a `Recipe`, or of the ladder."""
 
 import dataclasses
 import difflib
@@ -73,13 +73,13 @@ def parse(texts: Sequence[str]) -> tuple[Change, ...]:
 
 
 def axes() -> dict[str, str]:
-    """Returns every axis that `--set` knows, with what it takes, for help texts."""
+    """Returns every axis that `--set` takes, with its values, for help texts."""
     return {axis: _allowed(axis, hint) for axis, (_, hint) in _axes().items()}
 
 
 def near(word: str, known: Iterable[str]) -> str:
-    """Returns the end of a sentence about an unknown name: `; did you mean x or y?`, or nothing where none is
-    like it.
+    """Returns the end of a sentence about an unknown name, `; did you mean x or y?`, or "" where no known one is like
+    it.
     """
     options = list(known)
     names = [_SYNONYMS[word]] if _SYNONYMS.get(word) in options else difflib.get_close_matches(word, options, 3, 0.5)

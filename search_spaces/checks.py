@@ -1,4 +1,4 @@
-"""Whether what a space file wrote has the types that a `Space` wants: a forgotten comma makes a string of a tuple."""
+"""Checks the types of a space file's values: a forgotten comma turns a tuple into a string."""
 
 import typing
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_types(space: "Space") -> None:
-    """Checks that the fields of `space` have their types: it may be a file that no type checker has read.
+    """Checks that the fields of `space` have their types, since a space file may not have seen a type checker.
 
     Raises:
         ValueError: one has another.
@@ -78,7 +78,7 @@ def check_fields(fields: Any, kind: type, *, of: str) -> None:
 
 
 def check_recipe(recipe: Any, *, of: str) -> None:
-    """Checks that `recipe` is one, and its fields have their types.
+    """Checks that `recipe` is a `Recipe` whose fields have their types.
 
     Raises:
         ValueError: it is not, or they have not.
@@ -91,7 +91,7 @@ def check_recipe(recipe: Any, *, of: str) -> None:
 
 
 def check_value(name: str, value: Any, kind: type, *, of: str) -> None:
-    """Checks that `value` may stand in the field `name` of `kind`; `of` says in the sentence what it is.
+    """Checks that `value` has the type of the field `name` of `kind`; `of` names it in the sentence.
 
     Raises:
         ValueError: it may not.
@@ -114,7 +114,7 @@ def check_value(name: str, value: Any, kind: type, *, of: str) -> None:
 
 
 def check_number(value: Any, *, of: str, whole: bool = False, optional: bool = False) -> None:
-    """Checks that `value` is a number: a `whole` one where asked, None too where `optional`.
+    """Checks that `value` is a number: a `whole` one where asked, or None where `optional`.
 
     Raises:
         ValueError: it is not.

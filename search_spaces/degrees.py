@@ -1,4 +1,4 @@
-"""From axis values and a number of devices to a `Layout`, and what speaks against it."""
+"""Makes a `Layout` from axis values and a number of devices, and finds why it cannot run."""
 
 import dataclasses
 import math
@@ -48,7 +48,9 @@ def fill(values: Mapping[str, Any], num_devices: int) -> Layout:
 
 
 def _grad_syncs(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns what `grad_sync` may be; nothing where the engine is unknown or cannot be imported, which others tell."""
+    """Returns the possible values of `grad_sync`; none where the engine is unknown or cannot be imported, which is
+    reported elsewhere.
+    """
     try:
         rules = imported_rules(values["engine"])
     except (KeyError, ValueError):
@@ -57,7 +59,7 @@ def _grad_syncs(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def refilled(layout: Layout, num_devices: int) -> Layout:
-    """`layout` with its data-parallel degree filled up for `num_devices`; tp, pp and cp stay as they are.
+    """Returns `layout` with its data-parallel degree set for `num_devices`; tp, pp and cp stay as they are.
 
     Where it both shards and replicates, the shards keep their size and the replicas become more or fewer.
 
@@ -79,17 +81,13 @@ def refilled(layout: Layout, num_devices: int) -> Layout:
 
 
 def fewest_devices(values: Mapping[str, Any]) -> int:
-    """Returns the smallest number of devices on which the degrees named in `values`, and axes that want shards, can
-    stand.
-    """
+    """Returns the smallest number of devices for the degrees named in `values` and for axes that need shards."""
     named = {"dp_shard": fewest_shards(values), **values}
     return math.prod(max(1, named.get(axis, 1)) for axis in ("dp_replicate", "dp_shard", "tp", "pp", "cp"))
 
 
 def reason_against(recipe: Recipe, layout: Layout, num_devices: int) -> str | None:
-    """Returns why `layout` cannot train `recipe` on exactly `num_devices`, as one sentence; None when nothing
-    is known.
-    """
+    """Returns why `layout` cannot train `recipe` on exactly `num_devices`, as one sentence; None when it can."""
     if layout.world_size != num_devices:
         degrees = " x ".join(
             f"{axis} {getattr(layout, axis)}"
@@ -101,8 +99,8 @@ def reason_against(recipe: Recipe, layout: Layout, num_devices: int) -> str | No
 
 
 def splits_model(values: Mapping[str, Any], num_devices: int | None) -> bool:
-    """Returns whether the tp, pp and cp of these axis values split a model, as their engine can, over a number of
-    devices that divides `num_devices` (None: any).
+    """Returns whether the tp, pp and cp of these axis values split a model in a way that their engine supports, on a
+    number of devices that divides `num_devices` (None: any).
     """
     split = {axis: size for axis in ("tp", "pp", "cp") if (size := values.get(axis, 1)) > 1}
     if not split or (num_devices is not None and num_devices % math.prod(split.values())):

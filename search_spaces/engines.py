@@ -1,4 +1,4 @@
-"""Which engines a space tries and in which order, asked of their rules: a new engine joins these spaces by itself."""
+"""The engines that a space tries and their order, from their rules: a new engine joins these spaces by itself."""
 
 from collections.abc import Callable
 
@@ -7,19 +7,17 @@ from trainers.engines.rules import Rules
 
 
 def replicas_first() -> tuple[str, ...]:
-    """Returns all engines, the one of least machinery first: for models whose states fit on a device many times."""
+    """Returns all engines, the simplest first, for models whose states fit on a device many times."""
     return tuple(rules.name for rules in sorted(engines.registered(), key=lambda rules: rules.machinery))
 
 
 def shards_first() -> tuple[str, ...]:
-    """Returns all engines, those that shard before those that hold whole replicas alone: for models that fill a
-    device.
-    """
+    """Returns all engines, those that shard before those with whole replicas only, for models that fill a device."""
     return (*sharding(), *(name for name in replicas_first() if name not in sharding()))
 
 
 def sharding() -> tuple[str, ...]:
-    """Returns the engines that shard, the one of least machinery first."""
+    """Returns the engines that shard, the simplest first."""
     return _named(lambda rules: max(rules.stages) > 0)
 
 

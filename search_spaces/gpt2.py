@@ -36,7 +36,9 @@ GPT2_XXL = dataclasses.replace(GPT2_XL, name="gpt2-xxl", num_layers=96)
 
 
 def gpt2() -> Space:
-    """GPT-2 124M: 1.9 GiB of fp32 weights, gradients and states fit everywhere, so plain replicas come first."""
+    """Returns GPT-2 124M: 1.9 GiB of fp32 weights, gradients and states fit everywhere, so plain replicas come
+    first.
+    """
     space = Space(
         name="gpt2",
         summary="GPT-2 124M, sequence 1024, global batch 512: DDP, FSDP2 and DeepSpeed ZeRO 0-3",
@@ -56,7 +58,7 @@ def gpt2() -> Space:
 
 
 def gpt2_xl() -> Space:
-    """GPT-2 XL: 23.2 GiB of fp32 weights, gradients and states a replica, so sharded layouts come first."""
+    """Returns GPT-2 XL: 23.2 GiB of fp32 weights, gradients and states a replica, so sharded layouts come first."""
     base = gpt2()
     space = dataclasses.replace(
         base,
@@ -76,7 +78,7 @@ def gpt2_xl() -> Space:
 
 
 def gpt2_zero() -> Space:
-    """Eight named points of one GPU: ZeRO 0-3 in fp16 and fp32, batch 32, length 128.
+    """Returns eight named points of one GPU: ZeRO 0-3 in fp16 and fp32, batch 32, length 128.
 
     They are the experiments of the dist-training-deepspeed report, which ran them on an H100 NVL.
     """
@@ -99,7 +101,8 @@ def gpt2_zero() -> Space:
 
 
 def gpt2_xl_compressed() -> Space:
-    """DDP with gradients exchanged whole, in bf16 and as PowerSGD's factors: each a recipe with a winner of its own.
+    """Returns DDP with gradients exchanged whole, in bf16 and as PowerSGD's factors, each a recipe with a winner of its
+    own.
 
     One micro-step a step where the ladder reaches 16 on four devices, so that the exchange weighs.
     """
@@ -159,7 +162,7 @@ def gpt2_fsdp() -> Space:
 
 
 def gpt2_128() -> Space:
-    """Returns the same models and length to their best: ladders up to the first out-of-memory error, kernels and
+    """Returns the same models and length as large as they go: ladders up to the first out-of-memory error, kernels and
     prefetch.
     """
     recipe = Recipe(model=GPT2_XL, seq_len=128, global_batch=4096)

@@ -23,7 +23,7 @@ LLAMA3_8B = ModelSpec(
 
 
 def llama3_8b() -> Space:
-    """Sequence 8192, as it was trained."""
+    """Returns Llama 3 8B at sequence 8192, as it was trained."""
     space = Space(
         name="llama3_8b",
         summary="Llama 3 8B, sequence 8192, global batch 128: FSDP2 and ZeRO, tensor, pipeline and context parallel",
@@ -55,7 +55,7 @@ def llama3_8b() -> Space:
 
 
 def llama3_8b_32k() -> Space:
-    """Sequence 32,768: activations of one sequence fill a device, so context parallelism comes first."""
+    """Returns Llama 3 8B at sequence 32,768: one sequence's activations fill a device, so cp comes first."""
     base = llama3_8b()
     space = dataclasses.replace(
         base,

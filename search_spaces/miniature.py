@@ -16,8 +16,9 @@ _WINDOW = 64
 _DEGREES = ("tp", "pp", "virtual", "cp")
 
 TIME_BUDGET_S = 225.0
-"""Of two workers. With what ends a search (the last rung, the table, Ray's own end), `make search` takes four minutes
-at most."""
+"""Default time budget of two workers, in seconds. With the last rung, the table and the end of Ray, `make search` takes
+four minutes at most.
+"""
 
 
 def small_model(
@@ -51,13 +52,14 @@ def small_model(
 
 
 MOST_SEQUENCE_FLOPS = 2e10
-"""Of training on one sequence, in a model that is measured itself where there is no GPU: four times the miniature's, so
-that a search of it takes minutes too."""
+"""FLOPs of training on one sequence up to which a model is measured itself where there is no GPU: four times the
+miniature's, so that its search takes minutes too.
+"""
 
 
 def on_cpus(space: Space) -> Space:
-    """Returns what is searched where there is no GPU: the space's own model in fp32 where it is small enough for two
-    CPU workers, with its length and batch and the miniature's few layouts; else its miniature.
+    """Returns what is searched without a GPU: the space's own model in fp32 where it is small enough for two CPU
+    workers, with its length and batch and the miniature's few layouts; else its miniature.
     """
     recipe, small = space.recipe, stand_in(space)
     if recipe.model.flops_per_token(recipe.seq_len) * recipe.seq_len > MOST_SEQUENCE_FLOPS:

@@ -1,10 +1,10 @@
-"""Paths as a user types them."""
+"""Reads paths as a user types them."""
 
 import os
 from pathlib import Path
 
 _LONGEST_NAME, _LONGEST_PATH = 255, 4096
-"""Bytes that Linux takes."""
+"""Longest name and path in bytes on Linux."""
 
 
 def expanded(text: str | Path) -> Path:

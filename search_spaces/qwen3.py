@@ -23,7 +23,7 @@ QWEN3_8B = ModelSpec(
 
 
 def qwen3_8b() -> Space:
-    """Sequence 8192, with the axes of `llama3_8b`."""
+    """Returns Qwen3 8B at sequence 8192 with the axes of `llama3_8b`."""
     space = dataclasses.replace(
         llama3_8b(),
         name="qwen3_8b",

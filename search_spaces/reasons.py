@@ -1,15 +1,15 @@
-"""Why nothing of a space can run."""
+"""Collects why nothing of a space can run."""
 
 
 class Reasons:
-    """Why nothing can run: reasons of real layouts first, of combinations that mean nothing only without them."""
+    """Reasons why nothing can run: those of real layouts first, those of meaningless combinations only without them."""
 
     def __init__(self) -> None:
         self._rejected: dict[str, None] = {}
         self._meaningless: dict[str, None] = {}
 
     def add(self, *, rejected: str = "", meaningless: str = "") -> None:
-        """Keeps each of the two unless it is empty or known."""
+        """Adds each of the two reasons unless it is empty or known."""
         for text, kept in ((rejected, self._rejected), (meaningless, self._meaningless)):
             if text:
                 kept[text] = None

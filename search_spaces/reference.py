@@ -1,4 +1,4 @@
-"""Models that people plan for and that no one node trains: for `python -m platform.plan`, by name.
+"""Models that people plan for and that no single node trains, for `python -m platform.plan`, by name.
 
 They are spaces like any other, only not listed by `names`: a search of them wants hundreds of devices.
 """

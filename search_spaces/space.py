@@ -14,7 +14,7 @@ from trainers.values.recipe import Recipe
 
 _MANY_DEVICES = 128
 _ON_MANY: Mapping[str, tuple[Any, ...]] = {"pp": (16, 32), "virtual": (4, 8), "checkpointing": ("selective",)}
-"""Values that a plan for so many devices adds to those that split the model."""
+"""Values that a plan for that many devices adds to layouts that split the model."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,10 +38,12 @@ class Space:
     axes: Mapping[str, tuple[Any, ...]]
     """Layout field -> its values. Fields left out keep `Layout`'s default, degrees left out are filled."""
     model_parallel: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict[str, tuple[Any, ...]])
-    """Layout field -> its values in a further product, of layouts that split the model: what it lacks is as in `axes`.
-    Degrees that do not divide the devices, the model or its batch, and those that an engine has not, are left out."""
+    """Values by layout field in a further product, of layouts that split the model; missing fields are as in `axes`.
+    Degrees that do not divide the devices, the model or its batch, and those that an engine does not support, are left
+    out.
+    """
     model_parallel_from: int = 2
-    """The fewest devices on which there is that further product."""
+    """The smallest number of devices that has that further product."""
     micro_batches: tuple[int, ...] = ()
     refine: bool = True
     """Whether every integer between the last micro-batch that fits and the first that does not is tried too."""
@@ -49,24 +51,27 @@ class Space:
     """Only measurements of one recipe compete: each of these has a winner of its own."""
     points: tuple[Point, ...] = ()
     assumed: tuple[str, ...] = ()
-    """Fields of the recipe that nobody stated, such as the length of a `config.json` without one."""
+    """Fields of the recipe that are defaults because nothing states them, such as the length of a `config.json` without
+    one.
+    """
     tokens: float = 100e9
-    """The token budget that days and cost are told for."""
+    """The token budget for which days and cost are reported."""
     device_memory_gib: float | None = None
-    """Memory cap of a device unless the user gives one; None for all that it has."""
+    """Memory cap of a device unless the user gives one; None for all of its memory."""
     num_workers: int | None = None
     """Devices that a trial takes; None for all of the cluster's."""
     hang_floor_s: float = 60.0
     """A trial is hung after max(this, 10 x its slowest micro-step) without a micro-step."""
     first_step_s: float = 300.0
-    """What building the model, compiling and the first micro-step of a rung may take."""
+    """Seconds that building the model, compiling and the first micro-step of a rung may take."""
     repeats: int = 3
-    """Runs in fresh processes that the best points have after the search, unless the user says otherwise."""
+    """Runs in fresh processes of the best points after the search, unless the user gives a number."""
     time_budget_s: float | None = None
-    """Seconds a search of it takes at most unless the user gives a budget; None for no bound."""
+    """Longest time of a search in seconds, unless the user gives a budget; None for no limit."""
     miniature: "Space | None" = None
-    """What is searched on machines without a GPU: a small stand-in of the same architecture, or the model itself where
-    it is small enough."""
+    """The space on machines without a GPU: a small model of the same architecture, or the model itself where it is
+    small enough.
+    """
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):  # type: ignore[reportUnnecessaryIsInstance]
@@ -98,7 +103,7 @@ class Space:
 
     @property
     def assumption(self) -> str:
-        """The sentence of the recipe's values that nobody stated; empty where all were."""
+        """The sentence on the recipe's assumed values; "" where all were stated."""
         values = " and ".join(f"{field} {getattr(self.recipe, field)}" for field in self.assumed)
         return f"{values} by default, which {self.name} does not state: change with --set" if values else ""
 
@@ -170,7 +175,7 @@ class Space:
         return space
 
     def on_workers(self, num_workers: int) -> "Space":
-        """Returns the space on so many devices.
+        """Returns the space on `num_workers` devices.
 
         Its budget of time grows with them, as CPU workers share the cores, and is doubled from as many on as split the
         model, which have three or four times as many layouts.
@@ -183,7 +188,7 @@ class Space:
         return dataclasses.replace(self, num_workers=num_workers, time_budget_s=budget_s)
 
     def widened(self, num_devices: int) -> "Space":
-        """Returns the space to plan for so many devices: on many, where no search tries them all, with longer
+        """Returns the space to plan for `num_devices`: on many, where no search tries all layouts, with longer
         pipelines, more virtual stages and selective checkpointing. An axis of one value, as `--set` may leave it,
         stays.
         """
@@ -228,7 +233,7 @@ class Space:
         return dataclasses.replace(self, recipe=first, further_recipes=tuple(further), assumed=assumed)
 
     def _check(self, asked: Sequence[Change]) -> None:
-        """Every value asked for must be able to run somewhere: on the fewest devices that its degrees allow."""
+        """Checks that every requested value can run somewhere: on the fewest devices that its degrees allow."""
         unproven = {(change.axis, value) for change in asked for value in change.values}
         against: dict[tuple[str, Any], Reasons] = {}
         for recipe, values, micro_batches, _ in self.combinations():
@@ -256,8 +261,9 @@ class Space:
     def combinations(
         self, num_devices: int | None = None
     ) -> Iterator[tuple[Recipe, dict[str, Any], tuple[int, ...], str]]:
-        """(recipe, axis values, micro-batches, point's name) of all that the space names for so many devices (None: for
-        any), meaningful or not."""
+        """Yields (recipe, axis values, micro-batches, point's name) of all that the space names for `num_devices`
+        (None: for any), meaningful or not.
+        """
         if self.points:
             shared = {axis: values[0] for axis, values in self.axes.items()}
             for recipe, point in itertools.product(self.recipes, self.points):

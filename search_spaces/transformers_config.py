@@ -1,4 +1,4 @@
-"""A space for any transformers `config.json`, so that a model needs no Python to be searched."""
+"""Makes a space of any transformers `config.json`, so that a model needs no Python to be searched."""
 
 import dataclasses
 import json
@@ -62,7 +62,7 @@ def space_of_config(path: Path) -> Space:
 
 
 _SEQ_LEN, _GLOBAL_BATCH = 2048, 512
-"""What is searched where a configuration does not state it."""
+"""Length and global batch where a configuration does not state them."""
 
 
 def _stated(config: dict[str, Any], key: str, name: str) -> int:

@@ -1,4 +1,4 @@
-"""What ended a trial, told apart by cause. Pure: exceptions in, outcome out; runs in the trial's own process."""
+"""Classifies what ended a trial by its cause. Pure: exceptions in, outcome out; runs in the trial's own process."""
 
 import dataclasses
 import re
@@ -56,11 +56,11 @@ class Verdict:
     allocated_gib: float | None = None
     reserved_gib: float | None = None
     silent: bool = False
-    """A process is gone and no rank says why: nothing is known of the layout yet, and it may be tried again."""
+    """A process is gone and no rank knows why: nothing is learned about the layout, and it may be tried again."""
 
 
 def classify(failures: Mapping[int, BaseException], *, dead: Mapping[int, str], otherwise: str = "") -> Verdict:
-    """The verdict over what each rank raised, and what is known of ranks whose process is gone (`dead`).
+    """Returns the verdict from what each rank raised and from what is known of ranks whose process is gone (`dead`).
 
     An OOM on any rank wins, then any other cause that a rank named itself: the peers fail only because of it. A dead
     process comes before a plain exception, since a peer's broken connection is what its death looks like elsewhere: it
@@ -96,7 +96,7 @@ def classify(failures: Mapping[int, BaseException], *, dead: Mapping[int, str], 
 _BROKEN = re.compile(
     r"connection (closed|reset|refused)|broken pipe|ncclRemoteError|remote process exited", re.IGNORECASE
 )
-"""What gloo and NCCL say of a peer that is gone."""
+"""What gloo and NCCL raise about a peer that is gone."""
 
 
 def _broken(error: BaseException) -> bool:
@@ -105,14 +105,14 @@ def _broken(error: BaseException) -> bool:
 
 
 def size(gib: float | None) -> str:
-    """A size for people: "1.50 GiB", "16 MiB", or "an unknown size"."""
+    """Returns a size for people: "1.50 GiB", "16 MiB", or "an unknown size"."""
     if gib is None:
         return "an unknown size"
     return f"{gib:.2f} GiB" if gib >= 1 else f"{gib * 1024:.0f} MiB"
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
-    """The exception's type and first line that says something, in at most `limit` characters."""
+    """Returns the exception's type and its first line with content, in at most `limit` characters."""
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {text}"[:limit]
 
@@ -123,7 +123,7 @@ _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 def asked_bytes(error: BaseException) -> int | None:
-    """Bytes an allocator's exception says it could not give, None where it names no size."""
+    """Returns the bytes that an allocator's exception could not provide, None where it names no size."""
     if found := _CUDA_ASKED.search(str(error)):
         return int(float(found[1]) * _UNITS[found[2]])
     if found := _CPU_ASKED.search(str(error)):

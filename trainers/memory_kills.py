@@ -1,4 +1,4 @@
-"""Processes that were killed because their host ran out of memory, by Ray's memory monitor or by the kernel.
+"""Finds processes that were killed because their host ran out of memory, by Ray's memory monitor or by the kernel.
 
 What the others of a trial say then is no cause: a peer sees a closed connection, often before Ray has noted the death.
 """
@@ -14,19 +14,19 @@ from ray.core.generated import common_pb2, gcs_pb2
 from trainers import node
 
 LATE_S = 5.0
-"""What Ray may take to note a death that a peer has seen already."""
+"""Seconds that Ray may take to record a death that a peer has noticed already."""
 _POLL_S = 0.2
 
 
 class MemoryKills:
-    """Those since it was made: of the processes of this Ray job on any node, and of the kernel's on this node."""
+    """Memory kills since its creation: of this Ray job's processes on any node, and of the kernel's on this node."""
 
     def __init__(self) -> None:
         self._by_kernel = node.oom_kills()
         self._by_monitor = set(_by_monitor())
 
     def since(self, wait_s: float = LATE_S) -> str:
-        """Who killed what, in a clause, looked for up to `wait_s` seconds; "" where nobody did."""
+        """Returns who killed what as a clause, waiting up to `wait_s` seconds for it; "" where nothing was killed."""
         until_s = time.monotonic() + wait_s
         while not (clause := self._clause()) and time.monotonic() < until_s:
             time.sleep(_POLL_S)
@@ -41,7 +41,7 @@ class MemoryKills:
 
 
 def _by_monitor() -> dict[bytes, str]:
-    """The job's processes that Ray's memory monitor killed, by Ray's ids, with what it says of each."""
+    """Returns what Ray's memory monitor reports of the job's processes that it killed, by Ray's ids."""
     # Ray's own, not of its public interface: the list of workers that its dashboard shows, asked without a dashboard.
     messages, common = cast(Any, gcs_pb2), cast(Any, common_pb2)
     killed: int = common.WorkerExitType.Value("NODE_OUT_OF_MEMORY")

@@ -1,4 +1,4 @@
-"""`ModelSpec` to a transformers model: parameters on the meta device, buffers real, dropout off.
+"""Builds a transformers model from a `ModelSpec`: parameters on the meta device, buffers real, dropout off.
 
 Dropout is off whatever the configuration says: its mask would depend on how the batch is cut over ranks and
 micro-steps, and a layout must not change the mathematics.
@@ -34,32 +34,32 @@ class Model:
     spec: ModelSpec
     module: PreTrainedModel
     blocks: tuple[nn.Module, ...]
-    """The transformer blocks in the order they run: the units of sharding and of activation checkpointing."""
+    """The transformer blocks in the order they run, the units of sharding and of activation checkpointing."""
     block_names: tuple[str, ...]
-    """Their paths in `module`, such as "transformer.h.0"."""
+    """The blocks' paths in `module`, such as "transformer.h.0"."""
     names: dict[nn.Parameter, str]
-    """Each parameter's name; a tied one stands once, under its first name."""
+    """Name of each parameter; a tied one appears once, under its first name."""
     units: tuple[Any, ...]
-    """The blocks as they run: each with the wrapper of a checkpoint where it has one."""
+    """The blocks as they run, each with its checkpoint wrapper where it has one."""
 
     @property
     def block_indices(self) -> tuple[int, ...]:
-        """Places of the blocks in the whole model: a pipeline's stage has some of them."""
+        """Indices of the blocks in the whole model; a pipeline's stage has some of them."""
         return tuple(int(name.rpartition(".")[2]) for name in self.block_names)
 
     @property
     def has_head(self) -> bool:
-        """Whether it gives logits: a stage of a pipeline may leave that to another."""
+        """Whether it returns logits; a stage of a pipeline may not."""
         return not isinstance(self.head, PassThrough)
 
     @property
     def head(self) -> nn.Module:
-        """The layer that gives the logits."""
+        """The layer that computes the logits."""
         return self.module.get_submodule(architecture_of(self.spec.architecture).head)
 
 
 class PassThrough(nn.Module):
-    """Gives back the hidden states that it is given: stands for a part of the model that another stage runs."""
+    """Returns its hidden states unchanged, in place of a part of the model that another stage runs."""
 
     def forward(self, hidden: torch.Tensor, *_: Any) -> torch.Tensor:
         return hidden
@@ -74,7 +74,7 @@ def load_code() -> None:
 
 
 def build(spec: ModelSpec, *, attention: Attention, mask: AttentionMask = "causal") -> Model:
-    """The transformers model of `spec` in fp32 and training mode, on the meta device.
+    """Returns the transformers model of `spec` in fp32 and training mode, on the meta device.
 
     Under another `mask` than a causal one it needs a `Share` with the spans of each micro-batch.
 
@@ -112,7 +112,7 @@ def build(spec: ModelSpec, *, attention: Attention, mask: AttentionMask = "causa
 
 
 def share_attention(model: Model, share: Share) -> None:
-    """Makes the model compute `share` of its attention; its masks are then of that share too."""
+    """Makes the model compute `share` of its attention, with masks for that share."""
     architecture = architecture_of(model.spec.architecture)
     setattr(model.module.config, SHARE, share)
     for block in model.blocks:
@@ -120,14 +120,14 @@ def share_attention(model: Model, share: Share) -> None:
 
 
 def _add_embedding_norm(module: PreTrainedModel, spec: ModelSpec) -> None:
-    """Puts a norm of what is embedded, alike the last one, in the place that the architecture has for it."""
+    """Adds a norm of the embedding output, like the last norm, where the architecture has a place for it."""
     architecture = architecture_of(spec.architecture)
     last: Any = module.get_submodule(architecture.final_norm)
     module.set_submodule(architecture.norm_place, type(last)(spec.hidden_size, eps=last.eps))
 
 
 def attention_in_effect(module: PreTrainedModel) -> str:
-    """The layout's word for the attention kernel that `Model.module` runs."""
+    """Returns the layout's word for the attention kernel that `Model.module` runs."""
     config: Any = module.config
     configured = layout_name(config._attn_implementation)
     return architecture_of(config.model_type).attention_in_effect(module, configured)

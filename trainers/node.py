@@ -1,4 +1,6 @@
-"""What a node has, asked on the node itself, and whether it answers; without torch and without a CUDA context."""
+"""Reports a node's devices and software, on the node itself, and whether it answers, without torch or a CUDA
+context.
+"""
 
 import contextlib
 import hashlib
@@ -19,15 +21,17 @@ from trainers import engines
 
 GIB = 2**30
 _PACKAGES = ("torch", "ray", *engines.packages(), "transformers")
-"""That training runs on."""
+"""The packages that training uses."""
 GRACE_S = 10.0
-"""What processes that are ending may take to let go of a GPU."""
+"""Seconds that ending processes may take to release a GPU."""
 UNNAMED_SHARE = 0.05
-"""Of a GPU's memory: used by nobody that NVML names, more is somebody's. A driver takes 0.5 GiB of an H200."""
+"""Share of a GPU's memory: if more is used by no process that NVML names, the GPU counts as busy. A driver takes 0.5
+GiB of an H200.
+"""
 
 
 def facts(gpu: bool) -> dict[str, Any]:
-    """Name, memory (GiB) and, on a GPU, compute capability of the node's devices, and what a preflight looks at.
+    """Returns name, memory (GiB) and, on a GPU, compute capability of the node's devices, and what a preflight checks.
 
     That is `versions`, `uncompiled`, `replaced_libraries`, `temp` with `temp_free_mib`, `held` (GPUs that others
     compute on) and `unix_s`, its clock. Raises what NVML raises.
@@ -65,7 +69,8 @@ def _devices(gpu: bool) -> dict[str, Any]:
 
 
 def uncompiled() -> dict[str, str]:
-    """Packages without bytecode where Python writes none, so that every process compiles them again, and their folders.
+    """Returns the packages without bytecode, with their folders, where Python writes none, so that every process
+    compiles them again.
 
     On H200 hosts whose image sets PYTHONDONTWRITEBYTECODE that was half of a trial's start (docs/measurements.md).
     """
@@ -82,7 +87,7 @@ def uncompiled() -> dict[str, str]:
 
 
 def replaced_libraries() -> list[str]:
-    """Files on LD_LIBRARY_PATH that the loader takes in place of CUDA's libraries and cuDNN of torch's own packages."""
+    """Returns the files on LD_LIBRARY_PATH that the loader uses in place of torch's own CUDA libraries and cuDNN."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return []
@@ -98,7 +103,7 @@ def replaced_libraries() -> list[str]:
 
 
 def versions() -> dict[str, str]:
-    """What must be equal on all nodes: Python, the packages that training runs on, and the code of `trainers` itself.
+    """Returns what must be equal on all nodes: Python, the packages that training uses, and the code of `trainers`.
 
     A node may have a checkout of its own on its path, older than the one that the driver sent it.
     """
@@ -115,13 +120,13 @@ def versions() -> dict[str, str]:
 
 
 def free_mib(folder: str | os.PathLike[str]) -> float:
-    """What the disk under `folder`, or under its nearest parent that exists, has left for this user."""
+    """Returns the space left for this user on the disk under `folder`, or under its nearest parent that exists."""
     there = next(each for each in (Path(folder), *Path(folder).parents) if each.exists())
     return shutil.disk_usage(there).free / 2**20
 
 
 def _held() -> list[dict[str, Any]]:
-    """GPUs on which somebody computes: index, pid, the program's name and GiB, each process by itself.
+    """Returns the GPUs on which processes compute: index, pid, the program's name and GiB, one entry a process.
 
     A search that just ended takes some seconds to let go. A container may see neither pids nor names: then what is
     used tells.
@@ -133,7 +138,7 @@ def _held() -> list[dict[str, Any]]:
 
 
 def is_ours(index: int, uuid: str) -> bool:
-    """Whether a GPU is among those that this node gave to Ray: NVML knows of all that the machine has."""
+    """Returns whether the GPU is among those that this node gave to Ray: NVML lists all of the machine's."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is None:
         return True
@@ -166,7 +171,7 @@ def _holders() -> Iterator[dict[str, Any]]:
 
 
 def software() -> dict[str, str]:
-    """Versions that a device's speed depends on, of the packages that are installed here: torch and NCCL."""
+    """Returns the installed versions of torch and NCCL, on which a device's speed depends."""
     found = {"torch": importlib.metadata.version("torch")}
     for package in ("nvidia-nccl-cu13", "nvidia-nccl-cu12"):
         try:
@@ -177,7 +182,7 @@ def software() -> dict[str, str]:
 
 
 def autoscaling(gcs_address: str) -> dict[str, Any] | None:
-    """What the cluster at `gcs_address` may start, as its autoscaler has it; asked on the head node.
+    """Returns what the cluster at `gcs_address` may start, by its autoscaler's configuration; called on the head node.
 
     That is the file of `ray start --autoscaling-config`, which `ray up` writes. None where no autoscaler of that
     cluster runs here with such a file.
@@ -195,7 +200,7 @@ def autoscaling(gcs_address: str) -> dict[str, Any] | None:
 
 
 def error_of(host: str, port: int, timeout_s: float = 5.0) -> OSError | None:
-    """Why nobody answers there in time, None where somebody does."""
+    """Returns why nothing answers there in time, None where something does."""
     try:
         socket.create_connection((host, port), timeout=timeout_s).close()
     except OSError as error:
@@ -206,7 +211,7 @@ def error_of(host: str, port: int, timeout_s: float = 5.0) -> OSError | None:
 
 
 def oom_kills(system: Path = Path("/")) -> int:
-    """Processes of this one's control group that the kernel killed so far for want of memory; 0 where it cannot tell.
+    """Returns how many processes of this control group the kernel killed so far for lack of memory; 0 where unknown.
 
     `system` is the root of the file system.
     """

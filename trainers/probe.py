@@ -1,4 +1,4 @@
-"""The train function of `platform.probe`: what one rank's device and links achieve, agreed upon by all ranks."""
+"""The train function of `platform.probe`: measures one rank's device and links, in agreement with all ranks."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -28,13 +28,15 @@ COLLECTIVE_S = {"cuda": 0.1, "cpu": 0.05}
 
 
 def train(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Ray Train's train function; `config` has `left_s`. Returns, on rank 0, the fields of `Probe` it found."""
+    """Runs the probe as Ray Train's train function; `config` has `left_s`. Returns, on rank 0, the fields of
+    `Probe`.
+    """
     node, address = ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
     return probe(left_s=config["left_s"], node=node, address=address)
 
 
 def probe(*, left_s: float, node: str, address: str) -> dict[str, Any] | None:
-    """As `train`, for ranks of any origin: `node` tells the machines apart, `address` is what they are called.
+    """Runs the probe on ranks of any origin: `node` identifies the machine, `address` is its name.
 
     Nothing new is begun once `left_s` seconds are over, by the clock of any rank.
     """
@@ -59,7 +61,7 @@ class _Rank:
         self.cut_short = False
 
     def run(self) -> dict[str, Any] | None:
-        """All measurements: devices first, each by itself, then collectives from near to far."""
+        """Runs all measurements: devices first, each alone, then collectives from near to far."""
         products, copy_gb_per_s = self._products(), self._copy_gb_per_s()
         collectives = [*self._nodes_apart(), *self._whole_cluster(), *self._pairs()]
         mine = DeviceFigures(
@@ -94,7 +96,7 @@ class _Rank:
         return CudaMeter().outside_gib()
 
     def _late(self) -> bool:
-        """Whether any rank is out of time; from then on nothing new is begun."""
+        """Returns whether any rank is out of time; nothing new is begun from then on."""
         self.cut_short = self.cut_short or any(self._gather(time.monotonic() > self.until_s))
         return self.cut_short
 
@@ -118,7 +120,7 @@ class _Rank:
         return 2 * num_bytes / self._median_s(lambda: target.copy_(source), 20) / 1e9
 
     def _median_s(self, work: Callable[[], Any], count: int) -> float:
-        """Median seconds of `count` runs of `work`, after two that warm it up."""
+        """Returns the median seconds of `count` runs of `work`, after two warm-up runs."""
         for _ in range(2):
             work()
         clock = CudaClock() if self.kind == "cuda" else CpuClock()
@@ -132,7 +134,7 @@ class _Rank:
         return [rank for rank, node in enumerate(self.node_of) if node in nodes]
 
     def _nodes_apart(self) -> list[Collective]:
-        """Every node's devices among themselves, all nodes at once."""
+        """Measures collectives among each node's devices, on all nodes at once."""
         return self._sweep("node", [(node,) for node in range(len(self.nodes))], MESSAGE_BYTES[self.kind])
 
     def _whole_cluster(self) -> list[Collective]:
@@ -141,7 +143,9 @@ class _Rank:
         return self._sweep("cluster", [tuple(range(len(self.nodes)))], MESSAGE_BYTES[self.kind])
 
     def _pairs(self) -> list[Collective]:
-        """Neighbours on a ring of nodes, disjoint pairs at once: a node that is slow with both neighbours lags."""
+        """Measures neighbours on a ring of nodes, disjoint pairs at once: a node that is slow with both neighbours
+        lags.
+        """
         count = len(self.nodes)
         if count < 3:
             return []
@@ -163,7 +167,7 @@ class _Rank:
         sizes: tuple[int, ...],
         operations: tuple[Operation, ...] = OPERATIONS,
     ) -> list[Collective]:
-        """Each operation and size in the groups of disjoint `parties` (nodes), all at the same time."""
+        """Measures each operation and size in the groups of disjoint `parties` (nodes), all at the same time."""
         members = [self._members(*party) for party in parties]
         own: Any = None
         for ranks in members:
@@ -192,7 +196,7 @@ class _Rank:
         return found
 
     def _collective_s(self, operation: Operation, num_bytes: int, group: Any) -> float:
-        """Median seconds of one collective of `num_bytes` in this rank's group; 0 where it has none.
+        """Returns the median seconds of one collective of `num_bytes` in this rank's group; 0 where it has none.
 
         All ranks run it equally often, as often as fits `COLLECTIVE_S` for the slowest.
         """
@@ -203,7 +207,9 @@ class _Rank:
 
 
 def _work(operation: Operation, num_bytes: int, group: Any, device: torch.device) -> Callable[[], Any]:
-    """A call that runs `operation` on a tensor of `num_bytes` in fp32, rounded up to whole shares of the ranks."""
+    """Returns a call that runs `operation` on a tensor of `num_bytes` in fp32, rounded up to whole shares of the
+    ranks.
+    """
     ranks = dist.get_world_size(group)
     # The names of torch 2.13's successors (all_gather_single, reduce_scatter_single) are unknown to 2.11.
     share = torch.ones(-(-num_bytes // 4 // ranks), device=device)

@@ -1,4 +1,4 @@
-"""How the ranks of a trial meet: over the network among several hosts, and through a file on one host.
+"""Lets the ranks of a trial rendezvous: over the network among several hosts, and through a file on one host.
 
 torch's TCPStore listens on every address of its host, whatever address it is given. Anybody who reaches its port can
 write into it, and the ranks unpickle what passes through it. Ranks of one host need no network: they meet in a folder
@@ -22,12 +22,12 @@ from ray.train.torch.config import (
 )
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
-"""The name of the network interface that no other host can reach."""
+"""Name of the loopback interface, which no other host can reach."""
 _REMOVED_S = 5.0
 
 
 def process_group(*, on_cuda: bool, timeout_s: int, folder: str = "") -> TorchConfig:
-    """How Train makes the process group of its workers, whose operations may take `timeout_s`.
+    """Returns the configuration from which Train makes its workers' process group; operations may take `timeout_s`.
 
     The ranks of one host meet in a new folder in `folder`; where their host lacks that, in its temporary folder.
     """
@@ -44,8 +44,8 @@ class _Meeting(TorchConfig):
 
 
 class _MeetingBackend(_TorchBackend):
-    """Ray's own where the workers are on several hosts. The names that are imported above are not of Ray's public
-    interface: a release that lacks them fails at this module's import.
+    """Ray's own backend where workers are on several hosts, a file otherwise. The names imported above are not in Ray's
+    public interface: with a release that lacks them this module's import fails.
     """
 
     _meeting = ""
@@ -84,7 +84,7 @@ def _node() -> str:
 
 
 def _make_folder(folder: str) -> str:
-    """Makes a folder that other users cannot open, on the host of rank 0; returns its path."""
+    """Creates a folder that other users cannot open, on the host of rank 0; returns its path."""
     return tempfile.mkdtemp(prefix="ranks-", dir=folder if folder and os.access(folder, os.W_OK) else None)
 
 

@@ -1,4 +1,4 @@
-"""The recorder: an actor on the driver's node. What it was told is on disk before it answers.
+"""The recorder, an actor on the driver's node: what it receives is on disk before it answers.
 
 Ray starts it again when its process dies, at most `MAX_RESTARTS` times, and hands it the calls that had no answer. So
 each of its methods may run twice for one call, and what it knows beside the journal is in a file too.
@@ -20,16 +20,16 @@ from trainers.values.journal_lines import JournalError, from_line, record
 from trainers.values.measurement import ENDS_LADDER, Measurement, Outcome
 
 MAX_RESTARTS = 5
-"""In a session. A process that dies more often has a cause that goes on."""
+"""Restarts in a session. A process that dies more often has a lasting cause."""
 ANSWER_S = 120.0
-"""What an answer may take: a new process for the recorder, on a machine that is busy, and a slow disk."""
+"""Seconds that an answer may take: a new process for the recorder on a busy machine, and a slow disk."""
 _AGAIN_S = 0.2
 _GONE = f"the study's recorder is gone: its process died more than {MAX_RESTARTS} times, or its node is lost"
 _FINAL = frozenset({Outcome.OOM, Outcome.HUNG, Outcome.FAILED})
 
 
 class RecorderError(RuntimeError):
-    """The recorder gives no answer any more; its text says why. What it answered before is in the journal."""
+    """The recorder no longer answers; the text states why. What it answered before is in the journal."""
 
 
 class RecorderGoneError(RecorderError):
@@ -37,7 +37,7 @@ class RecorderGoneError(RecorderError):
 
 
 def find(name: str) -> Any:
-    """The handle of the recorder actor `name`.
+    """Returns the handle of the recorder actor `name`.
 
     Raises:
         RecorderGoneError: there is none any more.
@@ -51,7 +51,7 @@ def find(name: str) -> Any:
 
 
 def call(recorder: Any, method: str, *arguments: Any, limit_s: float = ANSWER_S) -> Any:
-    """The answer of a method of the actor; raises what the method raises.
+    """Returns the result of a method of the actor; raises what the method raises.
 
     Raises:
         RecorderGoneError: its process died too often, or its node is lost.
@@ -76,10 +76,12 @@ def call(recorder: Any, method: str, *arguments: Any, limit_s: float = ANSWER_S)
 
 
 class Recorder:
-    """Appends the lines of running trials to the study's journal, and knows where each trial stands."""
+    """Appends the lines of running trials to the study's journal, and keeps each trial's state."""
 
     def __init__(self, journal_path: str, state_path: str) -> None:
-        """`state_path` is a file for what is not in the journal; where it exists, an earlier process wrote it."""
+        """Opens the journal; `state_path` is a file for state outside it, and where it exists, an earlier process wrote
+        it.
+        """
         self._path = journal_path
         self._state_path = Path(state_path)
         self._lock = threading.Lock()
@@ -91,19 +93,19 @@ class Recorder:
             self._restore()
 
     def ready(self) -> bool:
-        """Answers once the actor is up."""
+        """Returns once the actor is up."""
         return True
 
     def peak(self, peak: dict[str, Any]) -> None:
-        """Writes the measured matmul peak."""
+        """Records the measured matmul peak."""
         self._record(from_json(journal.Peak, peak))
 
     def gate(self, curves: dict[str, Any]) -> None:
-        """Writes a layout's curves of the numerics gate."""
+        """Records a layout's curves of the numerics gate."""
         self._record(from_json(journal.GateCurves, curves))
 
     def profile(self, profile: dict[str, Any], trace: bytes) -> None:
-        """Keeps a profile's compressed trace beside the journal, unless it is empty, then writes the profile."""
+        """Stores a profile's compressed trace beside the journal, unless it is empty, then records the profile."""
         entry = from_json(journal.Profile, profile)
         if trace:
             entry = dataclasses.replace(entry, trace=f"trace-{entry.trial_id}.json.gz")
@@ -111,7 +113,7 @@ class Recorder:
         self._record(entry)
 
     def stand(self, trial_id: str, phase: str, batch: dict[str, Any] | None, allowed_s: float) -> None:
-        """Notes that a trial entered `phase` and promises news within `allowed_s`."""
+        """Sets a trial's phase; its next report is due within `allowed_s`."""
         with self._lock:
             before = self._standing.get(trial_id)
             if batch is not None and (before is None or before["batch"] != batch):
@@ -121,23 +123,25 @@ class Recorder:
             self._keep()
 
     def place(self, trial_id: str, nodes: list[str]) -> None:
-        """Notes Ray's id of each rank's node."""
+        """Sets Ray's id of each rank's node."""
         with self._lock:
             self._nodes[trial_id] = nodes
             self._keep()
 
     def seconds_until(self, moment_s: float) -> float:
-        """How long it is until a moment of this node's monotonic clock, which the driver shares."""
+        """Returns the seconds until a moment of this node's monotonic clock, which the driver shares."""
         return moment_s - time.monotonic()
 
     def promise(self, trial_id: str, allowed_s: float) -> None:
-        """Sets a standing trial's time for news anew, without a line in the journal."""
+        """Extends the time until a trial's next report, without a line in the journal."""
         with self._lock:
             self._standing[trial_id]["until"] = time.monotonic() + allowed_s
             self._keep()
 
     def standing(self, trial_id: str) -> dict[str, Any] | None:
-        """Phase, batch, `nodes` by rank and `overdue_s` (negative: in time) of a trial, None before its first word."""
+        """Returns phase, batch, `nodes` by rank and `overdue_s` (negative: in time) of a trial, None before its first
+        report.
+        """
         with self._lock:
             found = self._standing.get(trial_id)
             if found is None:
@@ -145,7 +149,7 @@ class Recorder:
             return {**found, "nodes": self._nodes.get(trial_id, []), "overdue_s": time.monotonic() - found["until"]}
 
     def measured(self, trial_id: str, measurement: dict[str, Any], rungs: Sequence[dict[str, Any]]) -> str:
-        """Writes a measurement; returns its outcome, "known" where it has nothing to add, or "cut off".
+        """Records a measurement; returns its outcome, "known" where it adds nothing, or "cut off".
 
         Whoever sees a failure first is nearest to its cause: after the ladder's end no other is written. A failure at a
         point that is measured came after it, so it goes to the next one of `rungs`, if there is one. One in the
@@ -179,7 +183,9 @@ class Recorder:
             self._ended.add(trial_id)
 
     def _keep(self) -> None:
-        """Has the next process know where trials stand. Monotonic time is the machine's: it holds there too."""
+        """Writes the trials' states for the recorder's next process. Monotonic time belongs to the machine, so it holds
+        there too.
+        """
         part = self._state_path.with_suffix(".part")
         part.write_text(json.dumps({"standing": self._standing, "nodes": self._nodes}))
         part.replace(self._state_path)
@@ -196,7 +202,7 @@ class Recorder:
                 self._settle(entry.measurement.trial_id, entry.measurement)
 
     def _is_cut_off(self, trial_id: str) -> bool:
-        """Whether a node of the trial answers no more: Ray itself notes that later than a watchdog does."""
+        """Returns whether a node of the trial no longer answers: Ray notices that later than a watchdog does."""
         ids = set(self._nodes.get(trial_id, ()))
         if not ids:
             return False

@@ -1,4 +1,4 @@
-"""What cannot run here, in one sentence before anything starts, without torch; the driver records `skipped`."""
+"""Refuses what cannot run here, in one sentence before anything starts, without torch; the driver records `skipped`."""
 
 import importlib.util
 from collections.abc import Iterator, Mapping
@@ -20,23 +20,23 @@ _CAPABILITIES: Mapping[Precision, tuple[tuple[int, int], Precision]] = {
     "fp8_tensorwise": ((8, 9), "bf16"),
     "fp8_rowwise": ((8, 9), "bf16"),
 }
-"""Of precisions that not every CUDA device has, the least compute capability that has it, and what to choose below."""
+"""Least compute capability of precisions that not every CUDA device has, and what to choose below it."""
 
 
 def refusal(recipe: Recipe, layout: Layout, cluster: Cluster) -> str | None:
-    """Why `recipe` cannot run on `layout` on all devices of `cluster`, in one sentence; None when it can."""
+    """Returns why `recipe` cannot run on `layout` on all devices of `cluster`, in one sentence; None when it can."""
     reasons = (*_of_cluster(recipe, layout, cluster), *_of_engine(recipe, layout), *_of_model(recipe.model))
     return reasons[0] if reasons else None
 
 
 def standing_refusal(recipe: Recipe, layout: Layout, num_devices: int) -> str | None:
-    """Why `recipe` cannot run on `layout` on `num_devices` of whatever kind, in one sentence; None where it may."""
+    """Returns why `recipe` cannot run on `layout` on `num_devices` of any kind, in one sentence; None where it may."""
     reasons = (*_of_degrees(layout, num_devices), *_of_engine(recipe, layout))
     return reasons[0] if reasons else None
 
 
 def model_refusal(spec: ModelSpec) -> str | None:
-    """Why transformers has no such model, in one sentence; None when it has."""
+    """Returns why transformers has no such model, in one sentence; None when it has."""
     return next(_of_model(spec), None)
 
 
@@ -75,7 +75,7 @@ def _of_cluster(recipe: Recipe, layout: Layout, cluster: Cluster) -> Iterator[st
 
 
 def _of_engine(recipe: Recipe, layout: Layout) -> Iterator[str]:
-    """What runs on no devices whatever: for the engine, and for what engines share."""
+    """Yields what runs on no devices at all, by the engine and by what engines share."""
     if recipe.state_precision == "bf16" and recipe.activation_precision != "bf16":
         yield (
             f"bf16 states go with bf16 products, got compute_precision {recipe.compute_precision}:"

@@ -1,4 +1,4 @@
-"""The Tune trainable: one trial is one `TorchTrainer` run, and whatever comes back is a result."""
+"""The Tune trainable: one trial is one `TorchTrainer` run, and any end of it is a result."""
 
 import asyncio
 import os
@@ -29,16 +29,18 @@ from trainers.values.measurement import Outcome
 from trainers.watchdog import EXIT_CODE
 
 START_S = 300.0
-"""What placing and starting the workers may take before the first word of rank 0."""
+"""Seconds that placing and starting the workers may take before rank 0 first reports."""
 COLLECTIVE_TIMEOUT_S = 900
-"""Above what the watchdog allows: it is the watchdog that should speak first."""
+"""Timeout of collectives, above the watchdog's limit, so that the watchdog reports first."""
 
 _UNUSED_CALLBACKS = ("DatasetsCallback", "PlacementGroupCleanerCallback")
-"""Of Ray Train: one hands out shards of Ray Data, one removes the placement group of a trial that was ended."""
+"""Callbacks of Ray Train without use here: one distributes shards of Ray Data, one removes the placement group of a
+trial that was ended.
+"""
 
 
 def run_trial(config: Mapping[str, Any]) -> None:
-    """Runs the `Job` in `config["job"]`; reports how it ended to Tune. Never raises for what happened on a worker."""
+    """Runs the `Job` in `config["job"]`; reports to Tune how it ended. Never raises for what happened on a worker."""
     job = from_json(Job, config["job"])
     recorder = recorders.find(job.recorder)
     started_s, kills = time.monotonic(), MemoryKills()
@@ -66,7 +68,9 @@ def run_trial(config: Mapping[str, Any]) -> None:
 
 
 class _OnNodesThatAreThere(FixedScalingPolicy):
-    """Asks the autoscaler for nothing: the driver asked for all nodes, and a request of Train's would replace that."""
+    """Requests nothing from the autoscaler: the driver asked for all nodes, and a request of Train's would replace
+    that.
+    """
 
     def after_controller_start(self, train_run_context: Any) -> None:
         pass
@@ -76,7 +80,7 @@ class _OnNodesThatAreThere(FixedScalingPolicy):
 
 
 def lean(how: Mapping[str, Any]) -> dict[str, Any]:
-    """What Train's controller is made with, without what starts three processes that a training has no use for.
+    """Returns the arguments of Train's controller, without what starts three processes that a training does not need.
 
     Each takes seconds to start. One hands out shards of Ray Data, one asks the dashboard every second whether to remove
     the placement group: Tune's side of the study does so at the trial's end. One asks the autoscaler for resources.
@@ -86,8 +90,8 @@ def lean(how: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Trainer(TorchTrainer):
-    """Runs Train's controller in this process, which goes on to the next trial: a process of its own would import torch
-    for every trial anew.
+    """Runs Train's controller in this process, which continues with the next trial: a separate process would import
+    torch anew for every trial.
     """
 
     # Ray's own, not of its public interface. Where a release calls a method otherwise, the processes start again; one
@@ -124,7 +128,7 @@ def _trainer(job: Job, storage: str) -> TorchTrainer:
 
 
 def write(job: Job, recorder: Any, verdict: Verdict) -> tuple[str, str]:
-    """Puts the verdict in the journal, at the batch point in flight; the trial's state and reason.
+    """Records the verdict in the journal, at the batch point in flight; returns the trial's state and reason.
 
     Before the first word of rank 0 nothing of the layout has run: that is the cluster's failure, and no measurement. A
     silent death is none either: the search decides whether to try again. Nor is the end of a trial that only ran the
@@ -152,7 +156,7 @@ def write(job: Job, recorder: Any, verdict: Verdict) -> tuple[str, str]:
 
 
 def _watch(job: Job, recorder: Any, started_s: float, over: threading.Event) -> None:
-    """Ends this process, and with it the trial's workers, when rank 0 is overdue: the case that no worker can see."""
+    """Ends this process, and with it the trial's workers, when rank 0 is overdue, which no worker can notice."""
     while not over.wait(2):
         try:
             standing: dict[str, Any] | None = recorders.call(recorder, "standing", job.trial_id, limit_s=30)
@@ -174,7 +178,7 @@ def _watch(job: Job, recorder: Any, started_s: float, over: threading.Event) -> 
 
 
 def by_rank(error: BaseException) -> tuple[dict[int, BaseException], dict[int, str]]:
-    """What each rank raised, and what Ray says of ranks whose process is gone.
+    """Returns what each rank raised, and Ray's message on ranks whose process is gone.
 
     A rank that Ray's memory monitor killed could not say so itself: it is said here in its place.
     """
@@ -193,13 +197,15 @@ def by_rank(error: BaseException) -> tuple[dict[int, BaseException], dict[int, s
 
 
 def host_memory(killed: str, *, rank: int | None = None) -> Verdict:
-    """The verdict over a trial of which a process was killed for want of host memory; `killed` says by whom."""
+    """Returns the verdict on a trial of which a process was killed for lack of host memory; `killed` names the
+    killer.
+    """
     which = "a process of the trial" if rank is None else f"the process of rank {rank}"
     reason = f"{which} was killed because host memory ran out: {killed}"
     return Verdict(outcome=Outcome.OOM, reason=reason, rank=rank)
 
 
 def _death(error: BaseException) -> str:
-    """Ray's own line on why the worker process is gone, or the error's first line."""
+    """Returns Ray's own line on why the worker process is gone, or the error's first line."""
     lines = [line.strip() for line in str(error).splitlines()]
     return next((line for line in lines if "exit" in line.lower() or "killed" in line.lower()), one_line(error))[:300]

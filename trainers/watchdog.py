@@ -1,4 +1,4 @@
-"""The watchdog: a thread in each worker that ends the process when no micro-step came for too long."""
+"""The watchdog: a thread in each worker that ends the process when a micro-step is overdue."""
 
 import os
 import threading
@@ -32,11 +32,13 @@ class Watchdog:
         return max(self._floor_s, 10 * self._slowest_s)
 
     def saw(self, phase_s: float) -> None:
-        """Takes note of how long a phase took."""
+        """Learns how long a phase took."""
         self._slowest_s = max(self._slowest_s, phase_s)
 
     def beat(self, where: str, *, allowed_s: float | None = None, pending: int = 0) -> None:
-        """Says where the worker is; the next beat must come in `allowed_s`, or the allowance where that is None."""
+        """Notes where the worker is; the next beat must come in `allowed_s`, or within the allowance where that is
+        None.
+        """
         allowed = self.allowance_s if allowed_s is None else allowed_s
         with self._lock:
             self._where = where

@@ -15,7 +15,7 @@ from torch import nn
 def draw(
     name: str, shape: torch.Size, *, seed: int, std: float, device: torch.device, norm_start: float = 1.0
 ) -> torch.Tensor:
-    """The fp32 tensor of the parameter called `name` in the plain transformers model.
+    """Returns the fp32 tensor of the parameter called `name` in the plain transformers model.
 
     Matrices and tables are normal with deviation `std`, biases are zeros, other vectors (norm weights) `norm_start`.
     """
@@ -61,5 +61,5 @@ def materialise(
 
 
 def _seed_of(seed: int, name: str) -> int:
-    """63 bits that depend on both and on nothing else (`hash` changes between processes)."""
+    """Returns 63 bits that depend on both arguments and on nothing else (`hash` changes between processes)."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8], "big") >> 1

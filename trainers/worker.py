@@ -35,7 +35,8 @@ from trainers.watchdog import Watchdog
 
 
 def train(config: Mapping[str, Any]) -> bool:
-    """Ray Train's train function; `config` is a `Job` as JSON. Returns whether time ran out before the ladder's end.
+    """Trains as Ray Train's train function; `config` is a `Job` as JSON. Returns whether time ran out before the
+    ladder's end.
 
     Raises:
         RungFailure: an OOM, a divergence or a mismatch, with its sizes and rank; the trial records it.
@@ -72,17 +73,17 @@ class Worker:
         self.matmul_peak_tflops = job.matmul_peak_tflops
 
     def _call_recorder(self, method: str, *arguments: Any, limit_s: float = recorder.ANSWER_S) -> Any:
-        """The answer of a method of the study's recorder; see `trainers.recorder.call`."""
+        """Returns the result of a method of the study's recorder; see `trainers.recorder.call`."""
         return recorder.call(self._recorder, method, *arguments, limit_s=limit_s)
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's `value`, by rank, on every rank."""
+        """Returns every rank's `value`, by rank, on every rank."""
         found: list[Any] = [None] * self.world
         dist.all_gather_object(found, value, group=self.control)
         return found
 
     def run(self) -> bool:
-        """Builds the engine and climbs; whether time ran out before the ladder's end."""
+        """Builds the engine and climbs the ladder; returns whether time ran out before its end."""
         job = self.job
         self._stand("init", None, 2 * job.first_step_s)
         self.watchdog.beat("init", allowed_s=job.first_step_s)
@@ -108,7 +109,7 @@ class Worker:
         return late
 
     def _check_place(self) -> None:
-        """Tells the recorder which nodes the ranks stand on.
+        """Reports to the recorder which nodes the ranks are on.
 
         Raises:
             RungFailure: the layout's groups do not fit them.
@@ -120,7 +121,7 @@ class Worker:
             self._call_recorder("place", self.job.trial_id, nodes)
 
     def _import_engine(self) -> float:
-        """Imports the engine, which is no part of the memory that the model takes; returns the seconds that it took.
+        """Imports the engine, whose memory does not count as the model's; returns the seconds that it took.
 
         Raises:
             RungFailure: its source is another one here than where the search was started.
@@ -138,7 +139,7 @@ class Worker:
         return time.perf_counter() - began_s
 
     def _climb(self, context: Context, engine: Engine, source: data.Source, started: Mapping[str, float]) -> bool:
-        """Measures the ladder's batch points, upwards; whether time ran out before its end."""
+        """Measures the ladder's batch points, ascending; returns whether time ran out before its end."""
         job, known, stop_at_s = self.job, list(self.job.known_memory), self._stop_at_s()
         for number, batch in enumerate(job.rungs):
             if any(self.gather(time.monotonic() > stop_at_s)):
@@ -163,14 +164,16 @@ class Worker:
         return False
 
     def _stop_at_s(self) -> float:
-        """From when on no rung may start, by this node's monotonic clock; never but on rank 0 of a job with a stop."""
+        """Returns from when on no rung may start, by this node's monotonic clock; never except on rank 0 of a job with
+        a stop.
+        """
         if self.rank or self.job.stop_at_s is None:
             return math.inf
         left_s: float = self._call_recorder("seconds_until", self.job.stop_at_s)
         return time.monotonic() + left_s
 
     def fail(self, error: Exception) -> NoReturn:
-        """Turns what was raised into the failure that the trial records, and raises it."""
+        """Raises the failure that the trial records, made from what was raised."""
         sizes = self.meter.out_of_memory(error)
         self.meter.release()
         self.watchdog.rest()  # taking a failed group down may take a while, and is no hang
@@ -186,7 +189,7 @@ class Worker:
         raise RungFailure(Outcome.OOM, reason, phase=self.phase, rank=self.rank, **sizes) from None
 
     def _measure_peaks(self) -> None:
-        """Every device at once, as they will train: they share power and air."""
+        """Measures the matmul peak of every device at once, as they will train: they share power and cooling."""
         precision = self.job.recipe.compute_precision
         found = self.gather(matmul_peak.measure_tflops(self.device, precision, self.job.timing.peak_s))
         nodes = self.gather(ray.util.get_node_ip_address())
@@ -221,7 +224,7 @@ class Worker:
         self.gather(None)
 
     def _hopeless(self, measured: Measurement) -> bool:
-        """Whether even perfect scaling of the rungs above stays below the incumbent. The same on every rank."""
+        """Returns whether even perfect scaling of the rungs above stays below the incumbent. The same on every rank."""
         best, speed, peak = self.job.incumbent_tokens_per_s, measured.tokens_per_s, self.matmul_peak_tflops
         if best is None or speed is None:
             return False
@@ -232,7 +235,7 @@ class Worker:
         return best_above_tokens_per_s(speed, measured.batch.micro_batch, largest, ceiling) < best
 
     def _fits(self, known: list[MemoryPoint], batch: BatchPoint) -> bool:
-        """Whether the rung's predicted memory leaves head-room on every rank: without it, a rung can not win.
+        """Returns whether the rung's predicted memory leaves head-room on every rank: without it, a rung cannot win.
 
         If not, it and those above are written as skipped.
         """
@@ -246,7 +249,7 @@ class Worker:
         return False
 
     def _record(self, measurement: Measurement) -> None:
-        """Rank 0 hands it over; all ranks go on only once it is on disk."""
+        """Sends the measurement to the recorder from rank 0; all ranks continue only once it is on disk."""
         self.phase = "record"
         self.watchdog.beat("record", allowed_s=self.job.first_step_s)
         if self.rank == 0:
@@ -262,7 +265,7 @@ class Worker:
             self._call_recorder("stand", self.job.trial_id, phase, batch and to_json(batch), allowed_s)
 
     def _context(self) -> Context:
-        """What measures on this rank; once the peak of the devices is known."""
+        """Returns the context for measuring on this rank, once the peak of the devices is known."""
         return Context(
             job=self.job,
             rank=self.rank,
@@ -283,14 +286,14 @@ class Worker:
         self.phase = phase
 
     def _promise(self, work_s: float) -> None:
-        """Puts off the trial's deadline: what comes next should take `work_s`."""
+        """Extends the trial's deadline by the seconds that the next work should take."""
         if self.rank == 0:
             allowed_s = deadline_s(self.job, work_s, self.watchdog.allowance_s)
             # Waited for, since nothing may travel inside a timed window; not for long, since a rung can do without it.
             ray.wait([self._recorder.promise.remote(self.job.trial_id, allowed_s)], timeout=5)
 
     def _hung(self, where: str, waited_s: float) -> None:
-        """Called by the watchdog's thread: writes the verdict, since this process is about to end."""
+        """Records the verdict, called by the watchdog's thread, since this process is about to end."""
         reason = f"rank {self.rank} stood still for {waited_s:.0f} s at {where}"
         measurement = self.job.measurement(self.batch, Outcome.HUNG, phase=self.phase, rank=self.rank, reason=reason)
         self._write(measurement, limit_s=30)

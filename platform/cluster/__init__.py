@@ -1,1 +1,3 @@
-"""The cluster a study runs on: found or started, waited for, looked over before the first trial, swept after a kill."""
+"""The cluster of a study: connects to it or starts it, waits for nodes, checks them, and cleans up after killed
+drivers.
+"""

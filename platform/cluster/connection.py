@@ -1,4 +1,4 @@
-"""Where a study runs: finds or starts Ray, and says what devices it has."""
+"""Connects to Ray or starts it, and lists its devices."""
 
 import contextlib
 import dataclasses
@@ -21,13 +21,13 @@ from trainers import startup
 from trainers.node import error_of
 
 ANSWER_S = 20
-"""What a Ray address may take to answer, twice: to listen, and to speak."""
+"""Seconds that a Ray address may take to accept a connection, and again to answer."""
 _STARTS = 3
-"""Times that a Ray of our own is started before it is given up."""
+"""Number of attempts to start a Ray of our own."""
 LATE = "timed out during startup"
-"""What Ray says of a node that did not come up in the 30 s that its code gives one."""
+"""Ray's message about a node that did not start within the 30 s that Ray allows."""
 _MOST_OF_ADDRESS = 300
-"""Characters that are read of a file which names a cluster's address."""
+"""Number of characters read from a file that names a cluster's address."""
 _ROOT = Path(__file__).resolve().parents[2]
 _SETTINGS = {
     # Train's controller polls its workers at this interval; a trial ends no faster (default 2 s).
@@ -55,8 +55,9 @@ _DRIVER_SETTINGS = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Has a Ray of our own listen on 127.0.0.1 alone: Ray's own setting for systems whose firewalls ask about each port.
-Without it Ray listens on every interface, and serves three pages of metrics there that need no token."""
+"""Makes a Ray of our own listen on 127.0.0.1 alone, by Ray's own setting for systems whose firewalls ask about each
+port. Without it Ray listens on every interface and serves three pages of metrics there that need no token.
+"""
 _OF_OUR_OWN = {
     # The priority of the user's other processes. Ray's default (15) leaves workers a thirtieth of a core that another
     # process keeps busy.
@@ -65,7 +66,7 @@ _OF_OUR_OWN = {
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
 }
-"""How a Ray of our own runs its workers, unless the user has set that."""
+"""Settings of workers in a Ray of our own, unless the user has set them."""
 
 CPU_WORKERS = 2
 """Devices of a cluster without GPUs, unless the space says otherwise."""
@@ -119,7 +120,7 @@ def connected(
 
 
 def _address(address: str | None) -> str:
-    """Where to connect to, or "local" where there is no cluster.
+    """Returns the address to connect to, or "local" where there is no cluster.
 
     Raises:
         InputError: nothing answers there.
@@ -166,8 +167,8 @@ def _raylet_of(node_id: str, nodes: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _patiently(start: Callable[[], None]) -> None:
-    """Calls `start`, which starts Ray, and again where Ray was late: a machine that is short of processor, or reads
-    Ray from a slow disk for the first time, may need longer than Ray waits.
+    """Calls `start`, which starts Ray, and repeats it where Ray timed out: a machine that is short of processor time,
+    or reads Ray from a slow disk for the first time, may need longer than Ray waits.
     """
     driver = psutil.Process()
     before = set(driver.children(recursive=True))
@@ -190,7 +191,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _cluster_of_this_head() -> str | None:
-    """Address of the Ray cluster started on this machine by `ray start`, None where there is none.
+    """Returns the address of the Ray cluster that `ray start` began on this machine, None where there is none.
 
     Any user of the machine may write the file that names it: only this user's and root's are followed.
     """
@@ -220,7 +221,7 @@ def _user(uid: int) -> str:
 
 
 def _check(address: str) -> None:
-    """That a Ray answers there in time: Ray's own client would ask again for minutes, and cannot be called off."""
+    """Checks that a Ray answers there in time: Ray's own client would retry for minutes and cannot be cancelled."""
     if address.startswith("ray://"):
         raise InputError(f"{address} is a Ray client address; give the head's own, as HOST:6379, or run on the head")
     do = "start one (`ray up cluster.yaml`), correct --address or RAY_ADDRESS, or use --address local"
@@ -238,8 +239,8 @@ def _check(address: str) -> None:
 
 
 def _refusal(address: str) -> str:
-    """Why who listens there is no head of a Ray that lets us in, "" where it is: one question, as Ray's client would
-    ask it first, by gRPC, with TLS and a token as Ray's settings have them.
+    """Returns why the server at the address is not the head of a Ray that admits us, "" where it is. It sends the first
+    request of Ray's own client, by gRPC, with TLS and token as Ray's settings have them.
     """
     import grpc
     from ray._private.grpc_utils import init_grpc_channel

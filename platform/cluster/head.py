@@ -1,4 +1,4 @@
-"""The cluster's head and this node's raylet, watched while a study runs.
+"""Watches the cluster's head and this node's raylet while a study runs.
 
 Without either, every call into Ray waits, for ever or until Ray ends the process.
 """
@@ -14,16 +14,18 @@ from trainers.node import error_of
 HEAD = "the cluster's head"
 RAYLET = "Ray's own process on this machine (raylet)"
 REFUSED_S = 10.0
-"""How long nobody may listen at the port: the process is gone, and a start anew is another cluster."""
+"""Seconds of refused connections after which the process counts as gone; a new start would be another cluster."""
 SILENT_S = 45.0
-"""How long it, or its machine, may not answer at all: a cut link may heal. Ray itself gives up after 60 s."""
+"""Seconds without any answer after which the head or its machine counts as lost: a cut link may recover. Ray itself
+gives up after 60 s.
+"""
 _POLL_S = 2.0
 _ANSWER_S = 5.0
 
 
 @contextlib.contextmanager
 def watched(head: str, raylet: str, lost: Callable[[str], None]) -> Generator[None]:
-    """Calls `lost`, in a thread of its own and once, with a sentence when either of these HOST:PORT is gone.
+    """Calls `lost` once, from another thread, with a sentence when either of these HOST:PORT is gone.
 
     What Ray raises meanwhile is kept back until both answer again: `lost` is to say the cause.
     """
@@ -54,7 +56,7 @@ def _watch(addresses: Mapping[str, str], lost: Callable[[str], None], over: thre
 
 
 def _error_of(address: str) -> OSError | None:
-    """Why the gRPC server of HOST:PORT does not answer, None where it does.
+    """Returns why the gRPC server of HOST:PORT does not answer, None where it does.
 
     A process that was stopped, or is stuck, still has its connections accepted by the kernel: it is asked for its
     health, and whatever it answers will do.

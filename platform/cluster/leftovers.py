@@ -1,4 +1,4 @@
-"""What a killed driver may leave, known by the ids that it wrote down, and swept when its study is resumed.
+"""Finds what a killed driver left, by the ids that it wrote down, and removes it when its study is resumed.
 
 A driver notes in its study's folder what is its own on this machine and on the cluster, and takes the note away when
 it ends in order. A Ray of its own is known by its session's folder: a process is of it that names the folder in its
@@ -23,30 +23,30 @@ from trainers.values.codec import from_json, to_json
 
 NOTE = "running.json"
 SCRATCH = "layout-search-"
-"""How the name of a driver's temporary folder begins."""
+"""Prefix of the name of a driver's temporary folder."""
 _SHARED_MEMORY = Path("/dev/shm")
 _GONE_S = 10.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Note:
-    """What a running driver has of its own."""
+    """The resources of a running driver."""
 
     host: str = dataclasses.field(default_factory=socket.gethostname)
     boot: str = dataclasses.field(default_factory=lambda: boot())
-    """Of the machine: process ids of an earlier start of it mean nothing."""
+    """Id of the machine's present start: process ids of an earlier start are meaningless."""
     ray_session: str = ""
-    """The folder of a Ray of its own; "" on a cluster that was there before."""
+    """The folder of a Ray that the driver started; "" on a cluster that existed before."""
     cluster: str = ""
-    """Ray's name of the cluster's session: a cluster that is started anew, at the same address, has another one."""
+    """Ray's name of the cluster's session: a cluster that is started anew at the same address has another one."""
     job_id: str = ""
     """Ray's id of the driver's job, in hex."""
     scratch: str = ""
-    """Its temporary folder."""
+    """The driver's temporary folder."""
 
 
 def note(study: Path, running: Note) -> None:
-    """Writes it into the study's folder.
+    """Writes the note into the study's folder.
 
     Raises:
         InputError: the file cannot be written.
@@ -56,12 +56,14 @@ def note(study: Path, running: Note) -> None:
 
 
 def forget(study: Path) -> None:
-    """Takes the note away: the driver ends in order."""
+    """Removes the note, since the driver ends in order."""
     (study / NOTE).unlink(missing_ok=True)
 
 
 def noted(study: Path) -> Note | None:
-    """What a driver that was killed noted, None where the last one ended in order; asked with the study's lock held."""
+    """Returns the note of a killed driver, None where the last one ended in order; call it with the study's lock
+    held.
+    """
     try:
         return from_json(Note, json.loads((study / NOTE).read_text(encoding="utf-8")))
     except (OSError, ValueError):
@@ -69,7 +71,7 @@ def noted(study: Path) -> Note | None:
 
 
 def sweep(left: Note) -> str:
-    """Takes away what the killed driver left on this machine; a sentence on it, "" where there was nothing."""
+    """Removes what the killed driver left on this machine; returns a sentence on it, "" where there was nothing."""
     if (left.host, left.boot) != (socket.gethostname(), boot()):
         return ""
     found: list[str] = []
@@ -85,12 +87,12 @@ def sweep(left: Note) -> str:
 
 
 def scratch_folder() -> Path:
-    """A new temporary folder of this driver's."""
+    """Creates a temporary folder for this driver."""
     return Path(tempfile.mkdtemp(prefix=SCRATCH))
 
 
 def of_session(session: Path) -> list[psutil.Process]:
-    """This user's processes of the Ray whose session has that folder; not this one."""
+    """Returns this user's processes, except this one, of the Ray whose session has that folder."""
     if not session.name.startswith("session_"):
         return []
     mine = (process for process in psutil.process_iter() if process.pid != os.getpid())
@@ -98,7 +100,7 @@ def of_session(session: Path) -> list[psutil.Process]:
 
 
 def shared_memory(processes: Iterable[psutil.Process]) -> set[Path]:
-    """The entries of shared memory that the processes have open or mapped."""
+    """Returns the shared-memory files that the processes have open or mapped."""
     found: set[Path] = set()
     for process in processes:
         held = _open_files(process.pid)
@@ -111,7 +113,7 @@ def shared_memory(processes: Iterable[psutil.Process]) -> set[Path]:
 
 
 def _sweep_session(session: Path) -> tuple[int, int]:
-    """Ends the processes of a Ray session and removes their shared memory; how many of each there were."""
+    """Ends the processes of a Ray session and removes their shared memory; returns the number of each."""
     processes = of_session(session)
     pids = {process.pid for process in processes}
     entries = shared_memory(processes) | _named_by_pid(_pids_in_logs(session) - set(psutil.pids()) | pids)
@@ -148,19 +150,19 @@ def _open_files(pid: int) -> list[str]:
 
 
 def _pids_in_logs(session: Path) -> set[int]:
-    """Processes that the session ever had: Ray names a worker's log by its process."""
+    """Returns the ids of all processes that the session ever had: Ray names a worker's log by its process."""
     names = (each.name for each in (session / "logs").glob("worker-*"))
     return {int(found[1]) for name in names if (found := re.search(r"-(\d+)\.(?:out|err)$", name))}
 
 
 def _named_by_pid(pids: set[int]) -> set[Path]:
-    """Shared memory that torch names by the process that made it."""
+    """Returns the shared memory that torch names by the process that made it."""
     names = ((each, re.match(r"torch_(\d+)_", each.name)) for each in _SHARED_MEMORY.glob("torch_*"))
     return {path for path, found in names if found and int(found[1]) in pids}
 
 
 def boot() -> str:
-    """The id of this machine's present start, "" where it has none."""
+    """Returns the id of the machine's present start, "" where it has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

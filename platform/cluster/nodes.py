@@ -1,4 +1,4 @@
-"""The nodes of a Ray cluster: what each says of itself, and what they are together."""
+"""The nodes of a Ray cluster: the facts of each, and their combination."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ from platform.common.errors import InputError
 from trainers.values.cluster import Cluster
 
 ANSWER_S = 120.0
-"""What the slowest node may take to start a process and answer."""
+"""Seconds that the slowest node may take to start a process and answer."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,14 +19,14 @@ class Node:
     """A node that may run workers."""
 
     id: str
-    """Ray's."""
+    """Ray's id of the node."""
     address: str
     num_cpus: float
     num_gpus: int
     facts: Mapping[str, Any]
-    """What `trainers.node.facts` said there."""
+    """What `trainers.node.facts` returned there."""
     clock_off_s: float = 0.0
-    """Its clock is at least so far from the driver's, ahead where positive."""
+    """Seconds by which its clock differs from the driver's at least, positive where it is ahead."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,22 +34,22 @@ class Place:
     """A Ray cluster that this process is connected to."""
 
     cluster: Cluster
-    """Its devices, or two CPU workers where it has no GPU."""
+    """The cluster's devices, or two CPU workers where it has no GPU."""
     cpus_per_worker: float
     driver_ip: str
-    """Address of the driver's node: the Tune side of every trial is pinned there."""
+    """Address of the driver's node, where the Tune side of every trial is pinned."""
     software: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
-    """Versions on the nodes that figures depend on (driver, torch, NCCL); unlike ones side by side."""
+    """Versions on the nodes that figures depend on (driver, torch, NCCL); differing ones are all listed."""
     nodes: tuple[Node, ...] = ()
-    """Those that workers are placed on."""
+    """The nodes that workers are placed on."""
     left_out: bool = False
-    """Whether the cluster has further nodes, on which no worker may be placed."""
+    """Whether the cluster has further nodes on which no worker may be placed."""
     head: str = ""
     """The cluster's head as HOST:PORT."""
     raylet: str = ""
-    """Ray's own process on the driver's node as HOST:PORT."""
+    """The raylet, Ray's process on the driver's node, as HOST:PORT."""
     is_local: bool = False
-    """Whether it is a Ray of this process's own, which ends with it."""
+    """Whether this process started the Ray, which ends with it."""
 
     @property
     def has_gpus(self) -> bool:
@@ -58,7 +58,7 @@ class Place:
 
 
 def ask(ray: Any) -> list[Node]:
-    """Every node with GPUs, all nodes where none has any, each with what it says; raises what Ray raises."""
+    """Returns every node with GPUs, or all nodes where none has any, with their facts; raises Ray's errors."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from trainers import node
@@ -94,7 +94,7 @@ def ask(ray: Any) -> list[Node]:
 
 
 def this_machine() -> Node:
-    """Returns this machine as the one node of a cluster, without a Ray."""
+    """Returns this machine as the only node of a cluster, without Ray."""
     from trainers import node
 
     num_gpus = _visible_gpus()
@@ -108,7 +108,7 @@ def this_machine() -> Node:
 
 
 def _visible_gpus() -> int:
-    """Returns how many GPUs of this machine a process may use: all, or those of CUDA_VISIBLE_DEVICES."""
+    """Returns the number of GPUs of this machine that a process may use: all, or those of CUDA_VISIBLE_DEVICES."""
     import pynvml
 
     try:
@@ -125,7 +125,7 @@ def _visible_gpus() -> int:
 
 
 def place_of(nodes: Sequence[Node], *, cpu_workers: int, driver_ip: str, left_out: bool = False) -> Place:
-    """What `nodes` are together.
+    """Returns the place that `nodes` form together.
 
     Raises:
         InputError: they have unlike GPUs.
@@ -169,8 +169,8 @@ def place_of(nodes: Sequence[Node], *, cpu_workers: int, driver_ip: str, left_ou
 
 
 def _cpu_share(cpus: Sequence[float], num_workers: int) -> float:
-    """Returns the CPUs of each of `num_workers` workers on nodes of so many CPUs: the most, up to 1, with which all
-    of them fit on whole nodes.
+    """Returns the CPUs for each of `num_workers` workers on nodes with these CPUs: the most, up to 1, with which all of
+    them fit on whole nodes.
 
     A little of each node is left over: two workers of a whole CPU and Tune's own share never fit two cores.
     """
@@ -182,7 +182,7 @@ def _cpu_share(cpus: Sequence[float], num_workers: int) -> float:
 
 
 def _gpus_of(fact: Mapping[str, Any]) -> str:
-    """What GPUs a node has, by type."""
+    """Returns the GPUs of a node as text, by type."""
     if "mixed" in fact:
         return f"{' and '.join(fact['mixed'])} in one node"
     return f"{fact['device']} of {fact['memory_gib']:g} GiB"

@@ -1,4 +1,4 @@
-"""Before the first trial: checks that all nodes agree, are free and have room."""
+"""Checks before the first trial that all nodes agree, are free and have disk space."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,13 +10,13 @@ from platform.common.text import plural
 from trainers.node import free_mib, versions
 
 LEAST_FREE_MIB = 100.0
-"""Of the disk under a study, and under each node's temporary folder."""
+"""Free MiB that the disk under a study, and under each node's temporary folder, must have."""
 MOST_OFF_S = 2.0
-"""How far a node's clock may be from the driver's: budgets are kept by the clock of the workers' nodes."""
+"""Seconds that a node's clock may differ from the driver's: budgets are kept by the clocks of the workers' nodes."""
 
 
 def check(nodes: Sequence[Node], study: Path) -> None:
-    """Refuses a cluster on which a search of hours would come to nothing.
+    """Refuses a cluster on which a search of hours would yield nothing.
 
     Raises:
         ClusterError: the first thing that is wrong, with the node's address and what to do.
@@ -26,7 +26,7 @@ def check(nodes: Sequence[Node], study: Path) -> None:
 
 
 def remarks(nodes: Sequence[Node]) -> Iterator[str]:
-    """What makes a search slower than it need be, a sentence each."""
+    """Yields a sentence on each thing that makes a search slower than necessary."""
     # A node with an older checkout of its own does not tell; `check` refuses it in a sentence.
     slow = [node for node in nodes if node.facts.get("uncompiled")]
     if slow:
@@ -41,7 +41,7 @@ def remarks(nodes: Sequence[Node]) -> Iterator[str]:
 
 
 def _replaced(nodes: Sequence[Node]) -> Iterator[str]:
-    """A warning for the first node on which the system's CUDA libraries or cuDNN take the place of torch's own."""
+    """Yields a warning for the first node on which the system's CUDA libraries or cuDNN replace torch's own."""
     replaced = [node for node in nodes if node.facts.get("replaced_libraries")]
     if replaced:
         paths: list[str] = replaced[0].facts["replaced_libraries"]

@@ -1,4 +1,4 @@
-"""Where a cluster's nodes come from: an autoscaler starts them, or a scheduler or a person states their number.
+"""Knows which nodes a cluster will have: an autoscaler starts them, or a scheduler or a person states their number.
 
 `ray up` leaves a file that its autoscaler reads. SLURM and Kubernetes start nodes by themselves, so the files in
 `deploy/` state in `LAYOUT_SEARCH_NODES` how many there will be. A cluster with neither has the nodes that it has.
@@ -18,40 +18,40 @@ from platform.common.errors import InputError
 from platform.common.text import plural
 
 STATED = "LAYOUT_SEARCH_NODES"
-"""Environment variable of the driver: nodes of the cluster, as 4, or nodes x GPUs of each, as 4x8."""
+"""Environment variable of the driver with the cluster's nodes, as 4, or as nodes x GPUs of each, 4x8."""
 _STATED = re.compile(r"([1-9]\d{0,4})(?:x([1-9]\d{0,2}))?")
 _HEAD = "node:__internal_head__"
 """The resource that only a cluster's head has."""
 _FREE = ("local", "readonly", "fake_multinode", "fake_multinode_docker", "")
-"""Ray's node providers whose nodes nobody bills."""
+"""Ray's node providers whose nodes cost nothing."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Awaited:
-    """GPUs, or nodes where it is not known what GPUs they have, that must be there before anything runs."""
+    """GPUs, or nodes where their GPUs are not known, that must be there before anything runs."""
 
     num_nodes: int
     gpus_per_node: int = 0
-    """0 where only nodes are counted."""
+    """GPUs of each node; 0 where only nodes are counted."""
     num_gpus: int = 0
     what: str
-    """Which nodes they are, as "of type p4d"."""
+    """Which nodes they are, such as "of type p4d"."""
     look: str
-    """Where it stands what keeps them."""
+    """Where a user can see why they do not start."""
 
     @property
     def count(self) -> int:
-        """Returns the number of GPUs that must be there, or of nodes where their GPUs are not known."""
+        """The number of GPUs that must be there, or of nodes where their GPUs are not known."""
         return self.num_gpus or self.num_nodes
 
     @property
     def unit(self) -> str:
-        """Returns what `count` counts: "GPU" or "node"."""
+        """The unit of `count`: "GPU" or "node"."""
         return "GPU" if self.num_gpus else "node"
 
     @property
     def bundles(self) -> list[dict[str, float]]:
-        """Returns one resource request a node for Ray's autoscaler; none where nodes start without a request."""
+        """One resource request a node for Ray's autoscaler; empty where nodes start without a request."""
         return [{"GPU": self.gpus_per_node}] * self.num_nodes if self.num_gpus else []
 
 
@@ -59,8 +59,8 @@ class NodeProvider(Protocol):
     """Tells which nodes a cluster will have, what state they are in and what they cost."""
 
     def awaited(self, wanted: int | None) -> Awaited | None:
-        """Returns the nodes to wait for: enough for `wanted` GPUs, all that can start if `wanted` is None, and None
-        if no further node is expected.
+        """Returns the nodes to wait for: enough for `wanted` GPUs, all that can start if `wanted` is None, and None if
+        no further node is expected.
 
         Raises:
             InputError: the nodes have unlike GPUs, or never so many.
@@ -176,7 +176,7 @@ class Stated:
     """Nodes that SLURM, Kubernetes or a person starts, in a number that LAYOUT_SEARCH_NODES states."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        """Reads the number of nodes and, where it is there, of GPUs of each.
+        """Reads the number of nodes and, where stated, of GPUs of each.
 
         Raises:
             InputError: the variable says something else.

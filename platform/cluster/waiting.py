@@ -1,4 +1,4 @@
-"""Nodes that are not there yet: asks where they come from for them, and waits.
+"""Requests the nodes that are not there yet from where they come, and waits for them.
 
 Right after `ray up` only the head is there, and in a SLURM job or a Kubernetes cluster the driver may be the first.
 """
@@ -15,14 +15,16 @@ from platform.common.say import say
 from platform.common.text import duration, plural
 
 WAIT_S = 20 * 60.0
-"""What nodes may take to come: a large cloud machine boots, pulls an image and sets itself up in 10 to 15 min."""
+"""Seconds that nodes may take to start: a large cloud machine boots, pulls an image and sets itself up in 10 to 15
+min.
+"""
 _LOOK_S = 2.0
 _REMIND_S = 60.0
 
 
 @contextlib.contextmanager
 def for_nodes(wanted: int | None, limit_s: float) -> Generator[None]:
-    """Waits until the nodes are there, and keeps them from being taken down as idle for as long as the context lasts.
+    """Waits until the nodes are there, and keeps them from being removed as idle while the context lasts.
 
     `wanted` is a number of GPUs, None for all that may come. Does nothing where no more nodes are known to come.
 
@@ -60,7 +62,7 @@ def wait(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Waits for `target`; says what for when that changes, and once a minute.
+    """Waits for `target`; prints what it waits for when that changes, and once a minute.
 
     Raises:
         ClusterError: it did not come within `limit_s` seconds.

@@ -1,4 +1,6 @@
-"""Helpers for every room: errors, signals, figures as text, one line on standard error, this checkout's commit."""
+"""Helpers that every package of `platform` uses: errors, signals, figures as text, progress lines, this checkout's
+commit.
+"""
 
 import importlib.util
 import sys

@@ -1,4 +1,4 @@
-"""What this checkout is: its commit and the versions installed beside it."""
+"""The commit of this checkout and the versions of the packages installed beside it."""
 
 import importlib.metadata
 import os
@@ -10,7 +10,9 @@ from trainers import engines
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMIT_VARIABLE = "LAYOUT_SEARCH_COMMIT"
-"""Says the commit of a copy that has no .git: a container, the working directory of a submitted job."""
+"""Environment variable with the commit of a copy that has no .git: a container, the working directory of a submitted
+job.
+"""
 _PACKAGES = ("ray", "torch", *engines.packages(), "transformers", "mlflow", "pyarrow")
 
 
@@ -33,7 +35,7 @@ def commit() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that figures depend on."""
+    """Returns the versions of Python and of the packages that figures depend on."""
     found = {"python": ".".join(map(str, sys.version_info[:3]))}
     for package in _PACKAGES:
         try:

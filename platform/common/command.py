@@ -8,7 +8,7 @@ from platform.common.signals import INTERRUPTED, interruptible
 
 
 def exit_code_of(run: Callable[[], int]) -> int:
-    """Runs a command and returns its exit code; a user's mistake or a fault of the cluster is said in one sentence."""
+    """Runs a command and returns its exit code; prints a user's mistake or a fault of the cluster as one sentence."""
     try:
         return run()
     except InputError as error:

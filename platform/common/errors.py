@@ -14,19 +14,19 @@ class InputError(ValueError):
 
 
 class NothingFits(InputError):
-    """No layout asked about fits in a device's memory. Commands end with exit code 1."""
+    """Raised where none of the requested layouts fits in a device's memory. Commands end with exit code 1."""
 
     exit_code = 1
 
 
 class ClusterError(RuntimeError):
-    """The cluster is at fault, not the input: its text says what it did. Commands end with exit code 3."""
+    """A fault of the cluster, not of the input; the text states what happened. Commands end with exit code 3."""
 
     exit_code = 3
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong with a command's options in one sentence, an `InputError`, in place of the whole usage.
+    """Argument parser that reports a wrong option in one sentence, an `InputError`, in place of the whole usage.
 
     An option has its whole name: what is short today may be another one's name tomorrow.
     """
@@ -39,5 +39,5 @@ class Parser(argparse.ArgumentParser):
 
 
 def one_line(error: Exception | str) -> str:
-    """Its text on one line: what a library or a user's file raised may have several."""
+    """Returns the text on one line: an error of a library or of a user's file may have several."""
     return " ".join(str(error).split())

@@ -1,4 +1,4 @@
-"""Readers of numbers among a command's options: counts such as 100B, durations such as 10m, whole numbers."""
+"""Readers of numbers given as options: counts such as 100B, durations such as 10m, whole numbers."""
 
 import argparse
 import math
@@ -38,7 +38,7 @@ def duration(text: str) -> float:
 
 
 def whole_number(least: int) -> Callable[[str], int]:
-    """Returns what reads an option as a whole number of at least `least`, such as 2000, 2e9 or 2B."""
+    """Returns a reader of options that are whole numbers of at least `least`, such as 2000, 2e9 or 2B."""
 
     def read(text: str) -> int:
         value = _value(text, _COUNTS)
@@ -58,7 +58,7 @@ def _above_zero(text: str, units: Mapping[str, float], wanted: str) -> float:
 
 
 def _value(text: str, units: Mapping[str, float]) -> float:
-    """Returns the number in these units; NaN where the text is none."""
+    """Returns the number with its unit applied; NaN where the text is not a number."""
     match = _NUMBER.fullmatch(text)
     if match is None or match[2].lower() not in units:
         return math.nan

@@ -1,8 +1,8 @@
-"""The one way to print what is not a result."""
+"""Prints progress and warnings, which are not results, on standard error."""
 
 import sys
 
 
 def say(text: str) -> None:
-    """Prints one line on standard error: standard output is for results."""
+    """Prints one line on standard error; standard output is for results."""
     print(text, file=sys.stderr, flush=True)

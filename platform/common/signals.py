@@ -1,4 +1,4 @@
-"""What ends a command from outside: Ctrl-C, SIGTERM, a closed terminal, its output's reader that left or full disk."""
+"""Handling of what ends a command from outside: Ctrl-C, SIGTERM, a closed terminal, a closed pipe, a full disk."""
 
 import contextlib
 import errno
@@ -15,15 +15,15 @@ from typing import NoReturn
 
 INTERRUPTED = 130
 READER_LEFT = 128 + signal.SIGPIPE
-"""What a shell calls the end of a filter whose reader left, as of `yes | head`."""
+"""Exit code that a shell reports for a filter whose reader left, as in `yes | head`."""
 UNWRITTEN = os.EX_IOERR
-"""No code that says something else here: 1 is that nothing fits."""
+"""Exit code where the output could not be written; 1 already means that nothing fits."""
 INTERRUPT_S = 60.0
-"""Seconds that a command has after Ctrl-C to end by itself: Ray ends its processes, MLflow gets 30 s to catch up."""
+"""Seconds a command may take to end after Ctrl-C: Ray stops its processes, MLflow gets 30 s to catch up."""
 
 
 def exit_with(main: Callable[[], int]) -> NoReturn:
-    """Ends the process with the code of a command's `main`; quietly where the reader of its output left (`| head`).
+    """Ends the process with the exit code that `main` returns; quietly where the reader of the output left (`| head`).
 
     SIGPIPE itself would do so too, but would also kill a driver of Ray whose socket breaks.
     """
@@ -56,7 +56,7 @@ def exit_with(main: Callable[[], int]) -> NoReturn:
 
 
 def _take_any_text() -> None:
-    """No output is an error for its characters, nor for a stream that who started the command had closed (`>&-`)."""
+    """Makes output accept every character, and tolerate streams that the caller had closed (`>&-`)."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -73,7 +73,7 @@ def _reader_left(stream: int) -> bool:
 
 @contextlib.contextmanager
 def interruptible() -> Generator[None]:
-    """SIGTERM ends a search as Ctrl-C does, and so does a terminal that is closed, unless under `nohup`."""
+    """Makes SIGTERM, and a closed terminal except under `nohup`, end a search as Ctrl-C does."""
     terminals = [stream for stream in (1, 2) if os.isatty(stream)]
 
     def hang_up(*_: object) -> None:
@@ -95,7 +95,7 @@ def interruptible() -> Generator[None]:
 
 @contextlib.contextmanager
 def sigterm_restored() -> Generator[None]:
-    """Gives SIGTERM the handler that it had before this context, where that is one: Ray sets its own as it connects."""
+    """Restores, at its end, the SIGTERM handler that was set before: Ray installs its own when it connects."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -105,7 +105,7 @@ def sigterm_restored() -> Generator[None]:
 
 
 def leave() -> NoReturn:
-    """Ends the process at once, as interrupted: the way out where the main thread is stuck."""
+    """Ends the process at once as interrupted, for use where the main thread is stuck."""
     with contextlib.suppress(OSError):
         print("Interrupted.", file=sys.stderr, flush=True)
     os._exit(INTERRUPTED)
@@ -113,7 +113,7 @@ def leave() -> NoReturn:
 
 @contextlib.contextmanager
 def ends_when_interrupted(end: Callable[[], None] = leave) -> Generator[None]:
-    """Calls `end`, in a thread of its own, if the process still runs `INTERRUPT_S` after Ctrl-C or SIGTERM.
+    """Calls `end` from another thread if the process still runs `INTERRUPT_S` after Ctrl-C or SIGTERM.
 
     From the first signal on it watches until the process ends: what follows this context may be stuck too. Only in the
     main thread; elsewhere it does nothing, since Python hands signals to that one alone.

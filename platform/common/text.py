@@ -1,4 +1,4 @@
-"""Figures as people read them."""
+"""Formats figures for people."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from trainers.values.layout import Layout
 
 
 def figure(value: float | None) -> str:
-    """Three significant digits, thousands apart from 1000 on; empty for None."""
+    """Returns the value with three significant digits, thousands separated from 1000 on; "" for None."""
     if value is None:
         return ""
     size = abs(value)
@@ -47,12 +47,10 @@ def plural(number: int, word: str) -> str:
 
 
 def stages(indices: Sequence[int]) -> str:
-    """Stages of a pipeline, such as "stages 1 and 5"; empty for none."""
+    """Returns the stages of a pipeline as text, such as "stages 1 and 5"; "" for none."""
     return f"stage{'s' if len(indices) > 1 else ''} {' and '.join(map(str, indices))}" if indices else ""
 
 
 def options(layout: Layout) -> str:
-    """Returns the layout's kernels as text, then its axes that are neither engine, sharding, degrees nor
-    checkpointing.
-    """
+    """Returns as text the layout's kernels, then its axes other than engine, sharding, degrees and checkpointing."""
     return ", ".join([*layout.words("kernels").values(), *layout.words("options").values()])

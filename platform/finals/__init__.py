@@ -1,1 +1,1 @@
-"""What follows a search: the best points run again in processes of their own, and what may be said of them then."""
+"""The final runs after a search: the best points run again in processes of their own, and what follows from them."""

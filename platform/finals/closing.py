@@ -1,4 +1,4 @@
-"""What a winner still has to go through: its last run, its numerics gate, the gate's reference; and for how long."""
+"""The closing trials of a winner: its last run, its numerics gate, the gate's reference, and how long each may take."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,11 +15,13 @@ from trainers.values.measurement import Measurement
 from trainers.values.recipe import Recipe
 
 MOST_REFERENCES = 3
-"""Layouts tried as the numerics gate's reference before a winner goes without one."""
+"""Number of layouts tried as the numerics gate's reference before a winner goes without one."""
 
 
 class Closing:
-    """The closing trials of each recipe's winner, `given` those that a session has run, whatever they left."""
+    """The closing trials of each recipe's winner; `given` are those that this session has run, whatever their
+    outcome.
+    """
 
     def __init__(
         self, candidates: Sequence[Candidate], rules: Rules, given: Mapping[tuple[object, ...], FinalTrial]
@@ -30,8 +32,8 @@ class Closing:
         self._given = given
 
     def next(self, recipe: Recipe, history: History, *, gated: bool = True, run: bool = True) -> FinalTrial | None:
-        """Returns what the recipe's winner still has to go through: its last run with its gate, then the gate's
-        reference; where it is not `gated`, the last run alone; without its `run`, the gate alone.
+        """Returns the winner's next closing trial: its last run with its gate, then the gate's reference; without gates
+        where not `gated`, without the last run where not `run`.
 
         Without repeats no other point has been run again: where the last run puts the winner behind the search's figure
         of another one, that one has its last run too.
@@ -61,8 +63,8 @@ class Closing:
         return alone if gate and self._gate_wanted(best, history) and alone.key not in self._given else None
 
     def need_s(self, recipe: Recipe, history: History, costs: Costs, *, anew: bool = False) -> tuple[float, float]:
-        """Returns estimated seconds of what the recipe's winner still has to go through: its last run, and what its
-        gate and the reference's add to that. With `anew` all of it, since another one may take its place.
+        """Returns the estimated seconds of the winner's remaining closing trials: of its last run, and of what its gate
+        and the reference's add. With `anew`, of all of them, since another winner may take its place.
         """
         best = winner(of_recipe(recipe, history))
         if best is None:
@@ -82,7 +84,7 @@ class Closing:
         return run_s, winner_gate_s + reference_s
 
     def reference_s(self, best: Measurement, history: History, costs: Costs) -> float:
-        """Returns estimated seconds of the reference's gate, 0 where none is to run."""
+        """Returns the estimated seconds of the reference's gate, 0 where none is to run."""
         layout = self._reference(best, history)
         if self._rules.gate is None or layout is None:
             return 0.0
@@ -91,17 +93,17 @@ class Closing:
         return costs.ready_s(shown or best) + costs.gate_s(self._rules.gate, best, of=shown)
 
     def tried(self, recipe: Recipe) -> Tried:
-        """Returns the recipe's runs that were given."""
+        """Returns the recipe's closing runs that this session has run."""
         trials = [trial for trial in self._given.values() if trial.recipe == recipe and trial.rungs]
         return frozenset((trial.layout.id, trial.rungs[0], trial.repeat) for trial in trials)
 
     def _timing_wanted(self, best: Measurement) -> bool:
-        """Returns whether a winner is run once more to time it, were there no gate."""
+        """Returns whether a winner is timed once more, leaving gates aside."""
         return self._rules.repeats > 0 or best.step_time_derived
 
     def _gate_wanted(self, best: Measurement, history: History) -> bool:
-        """Returns whether the winner's curves are still to be taken. A layout that is itself the plainest needs none,
-        but where what FP8 costs in loss is read from them.
+        """Returns whether the winner's curves are still missing. A layout that is itself the plainest needs none,
+        unless they show what FP8 costs in loss.
         """
         if has_curves(best, history):
             return False
@@ -109,9 +111,7 @@ class Closing:
         return bool(order) and (order[0] != best.layout or best.recipe in self._compared)
 
     def _reference(self, best: Measurement, history: History) -> Layout | None:
-        """Returns the layout whose gate is still to run for the winner's to be held against; None where there
-        is none.
-        """
+        """Returns the layout whose gate must still run as the winner's reference; None where there is none."""
         gate, recipe = self._rules.gate, best.recipe
         ran = {
             (each.steps, each.sequences)
@@ -131,8 +131,8 @@ class Closing:
 
 
 def has_curves(best: Measurement, history: History) -> bool:
-    """Returns whether the winner's own curves were taken; those of a layout that was another one's reference
-    are not.
+    """Returns whether the winner's own curves were recorded; curves recorded as another layout's reference do not
+    count.
     """
     return any(
         each.recipe == best.recipe and each.layout == best.layout and not each.is_reference for each in history.gates
@@ -140,5 +140,5 @@ def has_curves(best: Measurement, history: History) -> bool:
 
 
 def of_recipe(recipe: Recipe, history: History) -> list[Measurement]:
-    """Returns what was measured with the recipe."""
+    """Returns the recipe's measurements."""
     return [each for each in history.measurements if each.recipe == recipe]

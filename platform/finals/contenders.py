@@ -1,4 +1,6 @@
-"""Which points may each be the fastest where the machine was disturbed, and whether their order is resolved."""
+"""Contenders: the points that may be the fastest where the machine was disturbed, and whether their order is
+resolved.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,7 +8,7 @@ from platform.finals.ranking import DISTURBED, PointRuns, compared, ranked
 from trainers.values.measurement import Measurement
 
 MOST = 3
-"""Contenders at most, as many as finalists."""
+"""Largest number of contenders, that of the finalists."""
 
 
 def contenders(measurements: Iterable[Measurement]) -> list[PointRuns]:
@@ -39,7 +41,7 @@ def unresolved(measurements: Iterable[Measurement]) -> list[PointRuns]:
 
 
 def unresolved_of(candidates: Sequence[PointRuns]) -> list[PointRuns]:
-    """Returns the same, from the contenders."""
+    """Returns the leader and those contenders that it is neither faster than nor tied with."""
     if not candidates:
         return []
     leader, *others = candidates
@@ -48,18 +50,20 @@ def unresolved_of(candidates: Sequence[PointRuns]) -> list[PointRuns]:
 
 
 def named_winner(measurements: Sequence[Measurement]) -> Measurement | None:
-    """Returns the winner of one recipe; None where nothing ran, or where it is not resolved what is the fastest."""
+    """Returns the winner of one recipe; None where nothing ran, or where it is not resolved which point is the
+    fastest.
+    """
     order = ranked(measurements)
     return order[0].shown if order and not unresolved(measurements) else None
 
 
 def _far_ahead(point: PointRuns, leader: PointRuns) -> bool:
-    """Returns whether the point was not run again, and its figure is far above what the leader's runs gave."""
+    """Returns whether the point was not run again and its figure is far above the leader's runs."""
     median = leader.median_tokens_per_s or 0.0
     return bool(leader.runs) and not point.runs and (1 - point.search_margin) * point.search_tokens_per_s > median
 
 
 def _is_resolved(leader: PointRuns, other: PointRuns) -> bool:
-    """Returns whether runs beside each other say that the leader is the faster one, or that the two are tied."""
+    """Returns whether paired runs show that the leader is faster or that the two are tied."""
     result = compared(leader, other)
     return result is not None and (result.resolution == "faster" or (result.resolution == "tie" and result.high >= 1))

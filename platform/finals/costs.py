@@ -1,4 +1,4 @@
-"""What final trials take, estimated from what the study has measured."""
+"""The estimated time of final trials, from what the study has measured."""
 
 import dataclasses
 
@@ -6,34 +6,35 @@ from trainers.values.job import GateSize, Timing
 from trainers.values.measurement import Measurement
 
 UNKNOWN_SLOWDOWN = 2.5
-"""How many times slower than the winner a reference that has not run is taken to be. BLOOM-7b1 on an H200: 2.3, eager
-attention and plain loss against flex and chunked (docs/lab/2026-11-22.md)."""
+"""How many times slower than the winner a reference that has not run is assumed to be. BLOOM-7b1 on an H200: 2.3, eager
+attention and plain loss against flex and chunked (docs/lab/2026-11-22.md).
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Costs:
-    """Seconds of final trials."""
+    """Estimated seconds of final trials."""
 
     start_s: float
-    """Of a trial beside its steps: processes, imports, building the model, the end; 0 before the first trial."""
+    """Seconds of a trial beyond its steps: processes, imports, building the model, the end; 0 before the first
+    trial.
+    """
     trial_s: float
-    """Of a short trial of one rung, from its start to the next one's; 0 before the first."""
+    """Seconds of a short trial of one rung, from its start to the next one's; 0 before the first."""
     timing: Timing
 
     def repeat_s(self, of: Measurement) -> float:
-        """Returns the seconds of a finalist's run: the steps that the search's own run `of` it had, in a trial
-        of its own.
-        """
+        """Returns the seconds of a finalist's run: the steps of the search's own run `of` it, in a separate trial."""
         return self.start_s + sum(of.step_times_s)
 
     def ready_s(self, of: Measurement) -> float:
-        """Returns the seconds from a trial's start to its first timed step, where it runs as `of` did:
-        compilation included.
+        """Returns the seconds from a trial's start to its first timed step, compilation included, where it runs as `of`
+        did.
         """
         return self.start_s + sum(of.step_times_s[: of.warmup_steps])
 
     def measuring_s(self, best: Measurement) -> float:
-        """Returns the seconds of the windows of a winner's last run: a step to warm up and three at the least."""
+        """Returns the seconds of the windows of a winner's last run: one warm-up step and at least three timed ones."""
         # Where a few micro-steps take longer than is allowed, as few are timed as the search did.
         step_s = max(min(best.step_time_s or 0.0, self.timing.longest_step_s), *best.windows_s, 0.0)
         return step_s + max(self.timing.winner_s, self.timing.min_windows * step_s)
@@ -43,8 +44,8 @@ class Costs:
         return self.ready_s(best) + self.measuring_s(best)
 
     def gate_s(self, gate: GateSize, best: Measurement, of: Measurement | None) -> float:
-        """Returns the seconds of a layout's numerics gate, at the speed of its measurement `of`; a reference that has
-        none is taken to be slower than the winner `best`.
+        """Returns the seconds of a layout's numerics gate, at the speed of its measurement `of`; a reference without
+        one is assumed to be slower than the winner `best`.
         """
         speed = of.tokens_per_s if of is not None else None
         speed = speed or (best.tokens_per_s or 0.0) / UNKNOWN_SLOWDOWN
@@ -52,4 +53,4 @@ class Costs:
 
 
 UNLIMITED = Costs(start_s=0.0, trial_s=0.0, timing=Timing())
-"""Where no budget is to be kept."""
+"""Costs where no budget limits the final trials."""

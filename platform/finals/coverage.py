@@ -1,4 +1,4 @@
-"""How much of what was planned a study has tried, and which layouts are left with their predictions."""
+"""Reports how much of the plan a study has tried, and which layouts are left with their predictions."""
 
 import dataclasses
 from typing import Any
@@ -16,22 +16,22 @@ class Coverage:
 
     num_tried: int
     not_tried: tuple[PlannedLayout, ...]
-    """In the order of the plan."""
+    """Layouts that were not tried, in the plan's order."""
 
     @property
     def num_layouts(self) -> int:
-        """Layouts in all, without those that are known not to run."""
+        """Number of layouts, without those that are known not to run."""
         return self.num_tried + len(self.not_tried)
 
     @property
     def words(self) -> str:
-        """Such as "4 of 8 layouts", or "8 layouts" where all were tried."""
+        """The coverage in words, such as "4 of 8 layouts", or "8 layouts" where all were tried."""
         of = f"{self.num_tried} of " if self.not_tried else ""
         return f"{of}{plural(self.num_layouts, 'layout')}"
 
 
 def coverage(history: History, recipe: Recipe) -> Coverage | None:
-    """Returns what was tried of the recipe's layouts; None where the journal does not say what was planned.
+    """Returns how many of the recipe's layouts were tried; None where the journal does not state what was planned.
 
     A layout all of whose planned rungs are known not to run is not counted.
     """

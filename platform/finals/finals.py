@@ -19,27 +19,32 @@ from trainers.values.measurement import Measurement, Outcome
 from trainers.values.recipe import Recipe
 
 GATE_MARGIN = 1.1
-"""What must be left for a gate, to what that is estimated to take: without the reference's curves it is worth nothing,
-and it has no stop of its own."""
+"""Time that must be left for a gate, as a multiple of its estimate: without the reference's curves a gate is worth
+nothing, and it cannot be cut short.
+"""
 RESERVE_MARGIN = 1.2
-"""What other trials leave for it: the one before it may take longer than those that came first."""
+"""Time that other trials reserve for a gate, as a multiple of its estimate: the trial before it may take longer than
+earlier ones.
+"""
 MOST_GATED = 2 / 3
 """Share of a budget that the winner's last run, its gate and the reference's may take; with more the gate waits."""
 MOST_UNGATED = 1 / 2
-"""The same, of the last run alone."""
+"""Share of a budget that the last run alone may take."""
 MOST_OF_RUNS = 1 / 3
-"""Share of a budget up to which a search leaves time for the finalists' runs too."""
+"""Share of a budget up to which a search also reserves time for the finalists' runs."""
 MOST_ROUNDS = 6
 """Rounds of the contenders' runs in one session; another session has as many."""
 SURE_ROUNDS = 3
-"""Rounds that only a budget cuts short: the first intervals over pairs that are narrow enough to tell layouts 10 %
-apart come after three or four. Without a budget a further round begins only where all of them together take no longer
-than the search's own trials did."""
+"""Rounds that only a budget cuts short: it takes three or four before intervals over pairs are narrow enough to tell
+layouts 10 % apart. Without a budget a further round begins only where all rounds together take no longer than the
+search's own trials did.
+"""
 
 
 class Finals:
-    """Gives the final trials of a study one after another. What it goes by is the journal's; it remembers only which
-    trials of this session left nothing, so as not to give them for ever."""
+    """Returns the final trials of a study one after another, from its journal; remembers only which trials of this
+    session left nothing, so that they are not repeated for ever.
+    """
 
     def __init__(self, candidates: Sequence[Candidate], rules: Rules) -> None:
         self.rules = rules
@@ -51,7 +56,7 @@ class Finals:
         """By recipe id: the number of the last round before this session."""
 
     def next(self, history: History, left_s: float = math.inf, costs: Costs = UNLIMITED) -> FinalTrial | None:
-        """Returns the next trial, None when there is none. Returns the same trial until it has `started`.
+        """Returns the next final trial, None when there is none; the same trial until it has `started`.
 
         A finalist is run again only where `left_s` are enough for that and for what the winners have to go through
         after it. A winner has its last run with the gate where they are enough for both and for the reference's, else
@@ -72,9 +77,9 @@ class Finals:
         return None
 
     def profile(self, history: History) -> FinalTrial | None:
-        """Returns the profile of the first winner that has none, where profiles are asked for: what to run once `next`
-        gives nothing more. Finalists' runs for which there was no time do not keep it back; a gate does, since what has
-        not passed it may be no winner.
+        """Returns the profiling trial of the first winner without a profile, where profiles are asked for; it runs once
+        `next` returns None. Finalists' runs without time for them do not delay it; a gate does, since what has not
+        passed it may be no winner.
         """
         # A winner's gate that was given and left nothing is missing all the same.
         others = {key: trial for key, trial in self._started.items() if not trial.is_winner_run}
@@ -108,8 +113,8 @@ class Finals:
         return run
 
     def reserve_s(self, history: History, costs: Costs, whole_s: float) -> float:
-        """Returns seconds of a budget of `whole_s` that a search leaves to the final trials that would follow now; once
-        some have run, to those of another winner, which would need all of them.
+        """Returns the seconds of a budget of `whole_s` to reserve for the final trials that would follow now; once some
+        have run, for those of another winner, which would need all of them.
 
         All that the winners have to go through, and their profile where it is asked for; where that is too much of the
         budget, their last runs alone; nothing where these are too much as well, since a part of them is worth nothing.
@@ -128,17 +133,16 @@ class Finals:
         return max(closing_s, min(closing_s + runs_s, MOST_OF_RUNS * whole_s))
 
     def wait(self, history: History) -> bool:
-        """Returns whether the search comes before any final run: until each recipe was tried, and where every point is
-        asked for until each of them was. A winner of one that is confirmed is worth less than one of each.
+        """Returns whether the search continues before any final run: until each recipe was tried, and until each point
+        was where every point is asked for, because one winner for each recipe is worth more than one that is confirmed.
         """
         every_point = self.rules.finalists is None
         tried = {each.recipe for each in history.measurements if each.outcome is not Outcome.SKIPPED}
         return any((every_point or each.recipe not in tried) and history.missing(each) for each in self._candidates)
 
     def left_out(self, history: History, costs: Costs = UNLIMITED, begin_s: float = 0.0) -> str:
-        """Returns what of the final trials is missing, "" for nothing: a session that goes on begins with it, unless
-        they `wait`. With `costs`, also about how many seconds such a session needs, which takes `begin_s` to its first
-        trial.
+        """Returns which final trials are missing, "" for none: a resumed session begins with them, unless they `wait`.
+        With `costs`, also about how many seconds such a session needs, `begin_s` of them before its first trial.
         """
         waits = self.wait(history)
         missing: list[str] = []
@@ -173,7 +177,7 @@ class Finals:
         return ", ".join(missing)
 
     def _rounds_words(self, recipe: Recipe, history: History) -> str:
-        """Returns how long the contenders' rounds of all sessions took, beside the search's trials; "" before the
+        """Returns how long the contenders' rounds of all sessions took beside the search's trials; "" before the
         first.
         """
         spent_s = history.trials_s(recipe, range(self.rules.repeats + 2, sys.maxsize))
@@ -181,15 +185,17 @@ class Finals:
         return f" (those so far took {duration(spent_s)}, the search {searched})" if spent_s else ""
 
     def started(self, trial: FinalTrial) -> None:
-        """`trial` is run: it is not given again, whatever it leaves."""
+        """Marks `trial` as run: it is not returned again, whatever its outcome."""
         self._started[trial.key] = trial
 
     def allow_retry(self, trial_key: tuple[object, ...]) -> None:
-        """The trial died without a word, or did not start: it may be given again."""
+        """Allows the trial to be returned again, after it died without a result or did not start."""
         self._started.pop(trial_key, None)
 
     def barred(self, history: History) -> list[Measurement]:
-        """Returns a failed run for every point of a layout whose curves are not the reference's: it cannot win."""
+        """Returns a failed run for every point of a layout whose curves differ from the reference's, so that it cannot
+        win.
+        """
         barred: list[Measurement] = []
         for recipe in self._recipes:
             for layout in {each.layout for each in history.gates if each.recipe == recipe}:
@@ -215,7 +221,7 @@ class Finals:
         return barred
 
     def _unprofiled(self, history: History) -> list[tuple[Recipe, Measurement]]:
-        """Winners whose profile is asked for and missing."""
+        """Returns the winners whose profile is asked for and missing."""
         recipes = self._recipes if self.rules.profile else ()
         winners = [(recipe, named_winner(of_recipe(recipe, history))) for recipe in recipes]
         return [(recipe, best) for recipe, best in winners if best is not None and history.profile_of(best) is None]
@@ -227,8 +233,8 @@ class Finals:
         )
 
     def _fits(self, run: Run, history: History, left_s: float, costs: Costs) -> bool:
-        """Returns whether there is time for a finalist's run and what follows it: gates too, where they fit without the
-        run.
+        """Returns whether there is time for a finalist's run and what follows it, including gates where they fit
+        without the run.
         """
         if math.isinf(left_s):
             return True
@@ -240,8 +246,8 @@ class Finals:
         return left_s >= costs.repeat_s(run.point) + after_s
 
     def _within(self, recipe: Recipe, history: History, left_s: float, costs: Costs) -> FinalTrial | None:
-        """Returns what the recipe's winner has to go through next, as far as there is time: a gate only with its
-        reference's, and beside the last runs of the other recipes' winners.
+        """Returns the next closing trial of the recipe's winner for which there is time: a gate only together with its
+        reference's, and after the time of other winners' last runs.
         """
         trial = self._closing.next(recipe, history)
         if trial is None or math.isinf(left_s):
@@ -262,7 +268,7 @@ class Finals:
         return dataclasses.replace(trial, leave_s=costs.measuring_s(best) + GATE_MARGIN * reference_s)
 
     def _needs_s(self, history: History, costs: Costs, anew: Collection[Recipe] = ()) -> tuple[float, float]:
-        """`Closing.need_s` of all recipes together, of `anew` what it would be with another winner."""
+        """Returns the sum of `Closing.need_s` over recipes; with `anew`, for another winner."""
         needs = [self._closing.need_s(recipe, history, costs, anew=recipe in anew) for recipe in self._recipes]
         return sum(run_s for run_s, _ in needs), sum(gate_s for _, gate_s in needs)
 

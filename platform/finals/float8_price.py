@@ -11,11 +11,11 @@ from trainers.values.recipe import Recipe
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Float8Price:
-    """An FP8 recipe's winner beside that of bf16; what was not measured is None."""
+    """The winner in FP8 compared with that in bf16; None where a figure was not measured."""
 
     precision: str
     speed_ratio: float | None
-    """Tokens a second of its winner over those of bf16's."""
+    """Tokens/s of the FP8 winner over tokens/s of the bf16 winner."""
     steps: int = 0
     """Steps of the numerics gate over which losses are compared; 0 where one of the two recipes has no gate curve."""
     sequences: int = 0
@@ -26,7 +26,7 @@ class Float8Price:
 
     @property
     def sentence(self) -> str:
-        """Returns the comparison as one sentence."""
+        """The comparison as one sentence."""
         return f"{self.precision} beside bf16: {self._speed}; {self._loss}."
 
     @property
@@ -54,15 +54,13 @@ def in_bf16(recipe: Recipe) -> Recipe:
 
 
 def compared(recipes: Collection[Recipe]) -> frozenset[Recipe]:
-    """Of `recipes` those in FP8 that stand beside the same in bf16, and these."""
+    """Returns the FP8 recipes that are searched together with the same recipe in bf16, and these bf16 recipes."""
     pairs = [{each, in_bf16(each)} for each in recipes if each.float8_scaling and in_bf16(each) in recipes]
     return frozenset[Recipe]().union(*pairs)
 
 
 def price_of(recipe: Recipe, speed_ratio: float | None, gates: Sequence[GateCurves]) -> Float8Price:
-    """Returns the price of an FP8 recipe; of a recipe's curves in `gates` those of its winner count, else its
-    reference's.
-    """
+    """Returns the price of an FP8 recipe; the winner's curves in `gates` count first, else the reference's."""
     for mine in _curves(recipe, gates):
         for other in _curves(in_bf16(recipe), gates):
             if (mine.steps, mine.sequences) == (other.steps, other.sequences) and all(map(bool, other.losses)):

@@ -19,43 +19,44 @@ TOLERANCES: dict[Precision, tuple[float, float]] = {
     "fp8_tensorwise": (1e-2, 5e-2),
     "fp8_rowwise": (1e-2, 5e-2),
 }
-"""Largest relative difference of loss and of gradient norm, those of the contract test (`tests/contract`).
+"""Largest relative differences of loss and of gradient norm, those of the contract test (`tests/contract`).
 
 Where bf16 rounds otherwise, as fused kernels do, values here and there cross a rounding to FP8, which is 16 times as
 coarse: the contract's tiny models are up to 3.4e-3 and 1.2e-2 apart between eager attention and sdpa."""
 POWERSGD_TOLERANCES = (1e-2, 0.3)
-"""PowerSGD's factors begin as random numbers, drawn bucket by bucket, and a kernel that gives gradients in another
-order fills buckets otherwise: over the contract test's 20 steps another seed moves losses by up to 0.5 % and norms by
-up to 17 % at rank 1 (0.2 and 5 % at rank 4)."""
+"""PowerSGD's factors begin as random numbers, drawn bucket by bucket, and a kernel that yields gradients in another
+order fills buckets in another way: over the contract test's 20 steps another seed moves losses by up to 0.5 % and norms
+by up to 17 % at rank 1 (0.2 and 5 % at rank 4).
+"""
 
 
 def tolerances(recipe: Recipe) -> tuple[float, float]:
-    """Returns how far loss and gradient norm may be from the reference's."""
+    """Returns how far loss and gradient norm may differ from the reference's."""
     return POWERSGD_TOLERANCES if recipe.powersgd_rank else TOLERANCES[recipe.compute_precision]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """How near a layout's curves are to the reference's."""
+    """The difference of a layout's curves from the reference's."""
 
     layout: Layout
     reference: Layout
     steps: int
     sequences: int
     loss_error: float
-    """Largest relative difference over the steps."""
+    """Largest relative difference of the loss over the steps."""
     norm_error: float
     loss_tolerance: float
     norm_tolerance: float
 
     @property
     def passed(self) -> bool:
-        """Whether both stay within their tolerance; not where a loss is not finite."""
+        """Whether both stay within their tolerance; False where a loss is not finite."""
         return self.loss_error <= self.loss_tolerance and self.norm_error <= self.norm_tolerance
 
     @property
     def sentence(self) -> str:
-        """The verdict with its figures."""
+        """The verdict as a sentence with its figures."""
         figures = (
             f"over {self.steps} steps of {self.sequences} sequences its loss stays within {self.loss_error:.1e} and its"
             f" gradient norm within {self.norm_error:.1e} of {self.reference.label}"
@@ -84,9 +85,7 @@ def compare(reference: GateCurves, curves: GateCurves) -> Verdict:
 
 
 def verdict_on(layout: Layout, recipe: Recipe, gates: Iterable[GateCurves]) -> Verdict | None:
-    """Returns the verdict on `layout` from a journal's curves, the last ones of each; None where something is
-    missing.
-    """
+    """Returns the verdict on `layout` from the last curves in a journal; None where curves are missing."""
     of_recipe = [each for each in gates if each.recipe == recipe]
     curves_of_layout = next((each for each in reversed(of_recipe) if each.layout == layout), None)
     if curves_of_layout is None:
@@ -101,7 +100,7 @@ def verdict_on(layout: Layout, recipe: Recipe, gates: Iterable[GateCurves]) -> V
 
 
 def references(recipe: Recipe, candidates: Sequence[Candidate], measurements: Sequence[Measurement]) -> list[Layout]:
-    """Layouts that may serve as the recipe's reference, the best one first.
+    """Returns the layouts that may serve as the recipe's reference, the best one first.
 
     The plainest kernels first: what a compiler, a fused kernel or a chunked loss may get wrong is then not in it. Among
     these a layout that ran, the one with least machinery; then what was not tried, the most frugal first.
@@ -125,6 +124,6 @@ _CANNOT = frozenset({Outcome.OOM, Outcome.FAILED, Outcome.HUNG, Outcome.DIVERGED
 
 
 def _largest(pairs: Iterable[tuple[float, float]]) -> float:
-    """Largest relative difference; infinite where one of a pair is not finite."""
+    """Returns the largest relative difference; infinite where a value is not finite."""
     errors = [abs(other - one) / max(abs(one), 1e-12) for one, other in pairs]
     return max((error if math.isfinite(error) else math.inf for error in errors), default=0.0)

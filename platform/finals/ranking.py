@@ -1,4 +1,4 @@
-"""Which point of a recipe is the best, and how sure that is: by runs in processes of their own where there are any."""
+"""Ranks a recipe's points and states how certain that is, by runs in separate processes where there are any."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ TIE_WIDTH = 0.03
 """Two points are tied only where the interval of their ratio is narrower than this."""
 
 DISTURBED = 0.10
-"""Share of a search's figure that runs in processes of their own may be away from it on a quiet machine."""
+"""Share by which runs in separate processes may differ from the search's figure on a quiet machine."""
 
 Resolution = Literal["faster", "tie", "not resolved"]
 
@@ -25,11 +25,11 @@ class PointRuns:
     search: Measurement | None
     """The search's own run."""
     runs: tuple[Measurement, ...]
-    """Those in processes of their own, by number."""
+    """The runs in separate processes, by number."""
 
     @property
     def decisive(self) -> tuple[Measurement, ...]:
-        """What the point is judged by: its own runs, the search's where there are none."""
+        """The runs that the point is judged by: separate ones, the search's where there are none."""
         return self.runs or ((self.search,) if self.search else ())
 
     @property
@@ -42,7 +42,7 @@ class PointRuns:
 
     @property
     def median_tokens_per_s(self) -> float | None:
-        """Median over the decisive runs, the slower one of two in the middle."""
+        """Median over the decisive runs; of an even number, the lower of the two in the middle."""
         return statistics.median_low(self.speeds) if self.speeds else None
 
     @property
@@ -62,8 +62,8 @@ class PointRuns:
 
     @property
     def disturbed(self) -> bool:
-        """Whether the machine was another one in the search than in the runs: their median lies further from the
-        search's figure than its interval over windows, and further than 10 %.
+        """Whether the machine was disturbed in the search or in the runs: their median differs from the search's figure
+        by more than its interval over windows and by more than 10 %.
         """
         if self.search is None or not self.runs or not self.speeds or not speed_of(self.search) > 0:
             return False
@@ -71,7 +71,7 @@ class PointRuns:
 
     @property
     def search_margin(self) -> float:
-        """Share of the search's figure that others may be away from it on a quiet machine: 10 %, or half of its 95 %
+        """Share by which others may differ from the search's figure on a quiet machine: 10 %, or half of its 95 %
         interval over windows where that is wider.
         """
         windows_s = self.search.windows_s if self.search else ()
@@ -80,12 +80,12 @@ class PointRuns:
 
     @property
     def all(self) -> tuple[Measurement, ...]:
-        """The search's run, and those after it."""
+        """The search's run, and the later ones."""
         return (*((self.search,) if self.search else ()), *self.runs)
 
     @property
     def typical(self) -> Measurement:
-        """The run of median speed; where one of them failed, that one."""
+        """The run of median speed; where a run failed, that one."""
         lost = [run for run in self.decisive if run.outcome is not Outcome.OK]
         if lost:
             return lost[-1]
@@ -94,8 +94,8 @@ class PointRuns:
 
     @property
     def shown(self) -> Measurement:
-        """The run that stands for the point: the one of longest accumulation, the one in the middle among equals; the
-        one of median speed where the longest lies further from it than on a quiet machine.
+        """The run that stands for the point: the one of longest accumulation, the middle one among equals; the one of
+        median speed where the longest differs from it by more than on a quiet machine.
         """
         longest = max(run.measured_grad_accum for run in self.decisive)
         runs = [run for run in self.decisive if run.measured_grad_accum == longest]
@@ -107,26 +107,26 @@ class PointRuns:
 
     @property
     def representative(self) -> Measurement:
-        """The run that stands for the point where each point is shown once; where one failed, the last that did."""
+        """The run that stands for the point where each point is shown once; where runs failed, the last that did."""
         failed = [run for run in self.decisive if run.outcome is not Outcome.OK]
         return failed[-1] if failed else self.shown
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """The best point beside another one, over the runs that both have."""
+    """The best point compared with another one, over the runs that both have."""
 
     other: Measurement
     ratio: float
-    """How many times faster the best one is: the geometric mean over pairs of runs."""
+    """How many times faster the best point is: the geometric mean over pairs of runs."""
     low: float
     high: float
-    """95 % interval of the ratio, by Student's t over the logarithms."""
+    """Upper end of the ratio's 95 % interval, by Student's t over the logarithms."""
     resolution: Resolution
 
     @property
     def sentence(self) -> str:
-        """What may be said, in one sentence."""
+        """The comparison as one sentence."""
         name = f"{self.other.layout.label}, micro-batch {self.other.batch.micro_batch}"
         faster = f"{self.ratio - 1:+.1%} against it, 95 % interval {self.low - 1:+.1%} to {self.high - 1:+.1%}"
         match self.resolution:
@@ -139,7 +139,7 @@ class Comparison:
 
 
 def speed_of(measurement: Measurement) -> float:
-    """Tokens/s, minus infinity where there is none."""
+    """Returns tokens/s, minus infinity where there is none."""
     return -math.inf if measurement.tokens_per_s is None else measurement.tokens_per_s
 
 
@@ -173,7 +173,7 @@ def ranked(measurements: Iterable[Measurement]) -> list[PointRuns]:
 
 
 def rank(of_recipe: Sequence[PointRuns]) -> list[PointRuns]:
-    """Returns those of the points of one recipe that may win, the fastest first.
+    """Returns the points that may win, of one recipe's, the fastest first.
 
     The best of many single figures leans upwards, and a run again tells. So a point that was not run again stands
     behind those that were, unless the search measured it faster than each of them.
@@ -203,7 +203,7 @@ def winner(measurements: Iterable[Measurement]) -> Measurement | None:
 
 
 def comparisons(order: Sequence[PointRuns]) -> list[Comparison]:
-    """Compares the best point of a ranking with each other one that was run as often, the next best first.
+    """Compares the best point of a ranking with each other point that was run as often, the next best first.
 
     Empty where there are fewer than two pairs of runs.
     """
@@ -211,7 +211,7 @@ def comparisons(order: Sequence[PointRuns]) -> list[Comparison]:
 
 
 def compared(best: PointRuns, other: PointRuns) -> Comparison | None:
-    """Compares one point with another one; None where there are fewer than two pairs of runs.
+    """Compares one point with another; None where there are fewer than two pairs of runs.
 
     Runs of one number are a pair: they stand beside each other in time.
     """

@@ -1,5 +1,5 @@
-"""The result of a study as one value: of each recipe the ranking, the winner or what is not resolved, its gates and
-profile, and what was not tried. A command computes it once; reports, MLflow and the exit code are made from it.
+"""The result of a study as one value: for each recipe the ranking, the winner or what is not resolved, gates and
+profile, and what was not tried. A command computes it once; reports, MLflow and the exit code use it.
 """
 
 import dataclasses
@@ -22,29 +22,29 @@ from trainers.values.recipe import Recipe
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecipeResult:
-    """What a study says of one recipe."""
+    """The result of one recipe."""
 
     recipe: Recipe
     measurements: tuple[Measurement, ...]
-    """All of the recipe, skipped ones too."""
+    """The recipe's measurements, skipped ones included."""
     points: tuple[PointRuns, ...]
-    """Its batch points with all their runs, in the order in which they were first tried."""
+    """The recipe's batch points with all their runs, in the order in which they were first tried."""
     ranking: tuple[PointRuns, ...]
     """The points that may win, the best first."""
     contenders: tuple[PointRuns, ...]
-    """The points that may each be the fastest because the machine was disturbed; none where it was not."""
+    """The points that may be the fastest because the machine was disturbed; empty where it was not."""
     unresolved: tuple[PointRuns, ...]
-    """The points between which the fastest is not resolved; none where the best is the winner."""
+    """The points of which it is not resolved which is the fastest; empty where the best is the winner."""
     history: History = dataclasses.field(repr=False)
 
     @property
     def leader(self) -> PointRuns | None:
-        """The best point, the winner where that is resolved; None where nothing ran."""
+        """The best point, which is the winner where that is resolved; None where nothing ran."""
         return self.ranking[0] if self.ranking else None
 
     @property
     def winning_point(self) -> PointRuns | None:
-        """The winner with all its runs; None where nothing ran, or where it is not resolved which is the best."""
+        """The winner with all its runs; None where nothing ran or where it is not resolved which is the best."""
         return None if self.unresolved else self.leader
 
     @functools.cached_property
@@ -54,7 +54,7 @@ class RecipeResult:
 
     @functools.cached_property
     def runner_up(self) -> Measurement | None:
-        """The best of another layout than the winner's that no gate barred; None where there is none.
+        """The best point of another layout than the winner's that no gate barred; None where there is none.
 
         What was stopped as slow cannot win, yet it may be the closest that another layout came.
         """
@@ -66,39 +66,41 @@ class RecipeResult:
 
     @functools.cached_property
     def comparisons(self) -> tuple[Comparison, ...]:
-        """The best point beside each other that was run as often, the next best first."""
+        """The best point compared with each other point that was run as often, the next best first."""
         return tuple(comparisons(self.ranking))
 
     @functools.cached_property
     def gates(self) -> tuple[tuple[GateCurves, Verdict | None], ...]:
-        """The curves of each numerics gate with the verdict on them; None on a reference's, and where they lack one."""
+        """The curves of each numerics gate with their verdict; None for a reference's, and where the reference is
+        missing.
+        """
         of_recipe = [each for each in self.history.gates if each.recipe == self.recipe]
         return tuple((each, None if each.is_reference else self._verdict_on(each.layout)) for each in of_recipe)
 
     @functools.cached_property
     def gate(self) -> Verdict | None:
-        """The verdict on the winner's numerics; None without a winner, or where curves are missing."""
+        """The verdict on the winner's numerics; None without a winner or where curves are missing."""
         return self.winner and self._verdict_on(self.winner.layout)
 
     @property
     def has_curves(self) -> bool:
-        """Whether the winner's curves were taken, whatever they were held against."""
+        """Whether the winner's curves were recorded, whatever they are compared with."""
         return self.winner is not None and has_curves(self.winner, self.history)
 
     @functools.cached_property
     def profile(self) -> Profile | None:
-        """The winner's; None where it has none."""
+        """The winner's profile; None where it has none."""
         return self.winner and self.history.profile_of(self.winner)
 
     @functools.cached_property
     def coverage(self) -> Coverage | None:
-        """How many of the layouts were tried; None where the journal does not say what was planned."""
+        """How many of the layouts were tried; None where the journal does not state what was planned."""
         return coverage(self.history, self.recipe)
 
     @property
     def judged(self) -> tuple[Measurement, ...]:
-        """What a verdict goes by: nothing where the search ended before its first trial with the recipe, since what was
-        skipped beforehand says nothing of what was left to try.
+        """The measurements that decide the verdict: none where the search ended before the recipe's first trial, since
+        what was skipped beforehand does not tell what was left to try.
         """
         begun = any(each.outcome is not Outcome.SKIPPED for each in self.measurements)
         tried_all = self.history.end is not None and self.history.end.tried_all
@@ -110,12 +112,12 @@ class RecipeResult:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """What a study says of each recipe, by the measurements at the moment at which it was computed."""
+    """The result of a study for each recipe, as of the moment it was computed."""
 
     by_id: dict[str, RecipeResult]
-    """By recipe id: the study's recipes in their order, then others that were measured."""
+    """Results by recipe id: the study's recipes in their order, then others that were measured."""
     history: History = dataclasses.field(repr=False)
-    """The journal that it was computed from."""
+    """The history that the result was computed from."""
 
     @classmethod
     def of(cls, history: History) -> "Result":
@@ -134,12 +136,12 @@ class Result:
 
     @property
     def of_study(self) -> list[RecipeResult]:
-        """Of the study's recipes, in their order."""
+        """Results of the study's recipes, in their order."""
         return [self.by_id[recipe.id] for recipe in self.header.recipes]
 
     @property
     def measured(self) -> list[RecipeResult]:
-        """Of the recipes that have measurements."""
+        """Results of the recipes that have measurements."""
         return [each for each in self.by_id.values() if each.measurements]
 
     def float8_price(self, of: RecipeResult) -> Float8Price | None:
@@ -152,12 +154,12 @@ class Result:
 
     @property
     def is_resolved(self) -> bool:
-        """Whether of no recipe it is open which layout is the fastest."""
+        """Whether the fastest layout of every recipe is resolved."""
         return not any(each.unresolved for each in self.by_id.values())
 
     @property
     def has_leader(self) -> bool:
-        """Whether something ran that may win."""
+        """Whether any point ran that may win."""
         return any(each.ranking for each in self.by_id.values())
 
     @property

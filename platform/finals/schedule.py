@@ -1,4 +1,4 @@
-"""Which runs come after the search: the finalists' in turn, and the winner's last. Pure."""
+"""The order of runs after the search: the finalists' in turn, and the winner's last. Pure."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,22 +12,22 @@ FINALISTS = 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One more run of a batch point, in processes of its own."""
+    """A further run of a batch point, in separate processes."""
 
     point: Measurement
     repeat: int
     is_winner_run: bool = False
-    """Whether it is the winner's last: long, at the largest accumulation."""
+    """Whether it is the winner's last run: long, at the largest accumulation."""
 
 
 Tried = frozenset[tuple[str, BatchPoint, int]]
-"""(layout id, batch point, repeat) of runs that left nothing: they are not tried again."""
+"""(layout id, batch point, repeat) of runs without a result, which are not repeated."""
 
 
 def repeats_left(
     measurements: Sequence[Measurement], *, repeats: int, most: int | None = FINALISTS, tried: Tried = frozenset()
 ) -> list[Run]:
-    """Returns the runs of one recipe's finalists that are still to come, the next one first.
+    """Returns the remaining runs of one recipe's finalists, the next one first.
 
     The best `most` points of the search (None for all) have `repeats` runs each, in turn and back again (A B C C B A
     A B C), so that what drifts with time falls on all alike. A point that was lost in one has no further one.
@@ -64,7 +64,7 @@ def contenders_run(contenders: Sequence[PointRuns], *, after: int, most: int, tr
 
 
 def last_run(best: PointRuns | None, *, repeats: int, tried: Tried = frozenset()) -> Run | None:
-    """Returns the last run of the point that leads, where it has had none; it follows its `repeats`."""
+    """Returns the last run of the leading point, after its `repeats`; None where it has had one."""
     if best is None or best.search is None:
         return None
     search, last = best.search, repeats + 1

@@ -1,1 +1,3 @@
-"""The search loop: which trial runs next within the budgets, what its end means, and how Ray Tune runs it."""
+"""The search loop: chooses the next trial within the budgets, decides what its end means, and runs it through Ray
+Tune.
+"""

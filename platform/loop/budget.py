@@ -1,4 +1,4 @@
-"""What a session may spend, and what it has spent so far."""
+"""A session's budget, and what it has spent so far."""
 
 import dataclasses
 import math
@@ -10,38 +10,38 @@ from platform.common.text import plural
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """When a session ends by itself. None is without limit; a resumed study begins with a fresh one."""
+    """Limits after which a session ends by itself; None is no limit. A resumed study begins with a fresh budget."""
 
     max_trials: int | None = None
     time_s: float | None = None
     gpu_s: float | None = None
     of_space: bool = False
-    """Whether `time_s` is the space's own, not one that the user gave."""
+    """Whether `time_s` is the space's default and not the user's."""
 
     @property
     def time_words(self) -> str:
-        """Where `time_s` comes from, in brackets."""
+        """The origin of `time_s`, in brackets."""
         return "(the space's own budget: --time-budget sets another)" if self.of_space else "(--time-budget)"
 
 
 class Spending:
-    """A session's time and device seconds beside its budget. Trials run one at a time: `begin` and `end` alternate."""
+    """Counts a session's time and device seconds. Trials run one at a time: `begin` and `end` alternate."""
 
     def __init__(
         self, budget: Budget, *, num_devices: int, spent_s: float = 0.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`spent_s` is what the session took before: Ray's start counts in a time budget as well."""
+        """Starts with `spent_s` already used: the start of Ray counts in a time budget as well."""
         self.budget = budget
         self._num_devices = num_devices
         self._clock = clock
         self._started_s = clock() - spent_s
         self._ended_gpu_s = 0.0
         self._num_searched = 0
-        """Trials of the search."""
+        """Number of the search's trials."""
         self._running: tuple[int, float] | None = None
 
     def begin(self, num_devices: int, *, searches: bool = False) -> None:
-        """A trial on so many devices begins, one that `searches` or a final one."""
+        """Begins a trial on `num_devices`, which either `searches` or is a final run."""
         self._running = (num_devices, self._clock())
         self._num_searched += searches
 
@@ -56,23 +56,23 @@ class Spending:
 
     @property
     def gpu_s(self) -> float:
-        """Device seconds of this session, those of the running trial up to now."""
+        """Device seconds of this session, including those of the running trial."""
         running = self._running
         return self._ended_gpu_s + (running[0] * (self._clock() - running[1]) if running else 0.0)
 
     def gpu_left_s(self) -> float:
-        """Device seconds that the budget leaves, infinite without one."""
+        """Returns the device seconds left in the budget, infinite without one."""
         return math.inf if self.budget.gpu_s is None else self.budget.gpu_s - self.gpu_s
 
     def time_left_s(self) -> float:
-        """Returns seconds until a budget ends, infinite without one."""
+        """Returns the seconds until a budget ends, infinite without one."""
         left = self.gpu_left_s() / self._num_devices
         if self.budget.time_s is not None:
             left = min(left, self.budget.time_s - (self._clock() - self._started_s))
         return left
 
     def stop_at_s(self, leave_s: float) -> float | None:
-        """Returns when a trial must end, by the driver's monotonic clock, for `leave_s` to be left; None without a
+        """Returns when a trial must end, by the driver's monotonic clock, so that `leave_s` remain; None without a
         budget.
         """
         left_s = self.time_left_s() - leave_s
@@ -85,7 +85,7 @@ class Spending:
         return min(self.budget.time_s or math.inf, of_devices)
 
     def why_over(self, *, trial_s: float, reserve_s: float) -> str:
-        """Returns why no further trial of the search may follow, "" where one may.
+        """Returns why the search may run no further trial, "" where it may.
 
         A trial takes `trial_s` at least, and leaves `reserve_s` for the final runs.
         """

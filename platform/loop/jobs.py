@@ -1,4 +1,4 @@
-"""Makes a trial's `Job` from what the study has so far, and the measurement of one that ended without a word."""
+"""Makes a trial's `Job` from the study so far, and the measurement of a trial that ended without a result."""
 
 import dataclasses
 import math
@@ -18,12 +18,12 @@ from trainers.values.job import Job, MemoryPoint, Timing
 from trainers.values.measurement import TIMED, Measurement, Outcome
 
 GATE_MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
-"""Micro-batches that are looked at for the reference of a numerics gate, which has no rungs."""
+"""Micro-batches considered for the reference of a numerics gate, which has no rungs."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """What all trials of a study share."""
+    """Settings that all trials of a study share."""
 
     cluster: Cluster
     cpus_per_worker: float
@@ -32,15 +32,15 @@ class Settings:
     cap_gib: float | None
     timing: Timing
     nodes: tuple[str, ...] = ()
-    """Ray's ids of those that workers may be placed on; none where all may be used."""
+    """Ray's ids of the nodes that workers may use; empty for all."""
     hang_floor_s: float = 60.0
     first_step_s: float = 300.0
     rules: Rules | None
-    """What a winner goes through after the search; None for nothing."""
+    """The steps a winner goes through after the search; None for none."""
 
     @property
     def limit_gib(self) -> float:
-        """What a process may have of a device's memory."""
+        """GiB of a device's memory that a process may use."""
         return min(self.cluster.device_memory_gib, self.cap_gib or self.cluster.device_memory_gib)
 
 
@@ -53,8 +53,8 @@ def make_job(
     settings: Settings,
     stop_at_s: float | None,
 ) -> Job:
-    """Returns the trial of `candidate` that climbs `rungs`: one of the search, or the `final` one; it ends at
-    `stop_at_s` by the driver's monotonic clock (None: whenever it does).
+    """Returns a trial of `candidate` that climbs `rungs`, for the search or as the `final` one; it ends at `stop_at_s`
+    by the driver's monotonic clock (None: no limit).
     """
     repeat = final.repeat if final else 0
     # Where every point is asked for, none is cut short.
@@ -96,8 +96,8 @@ def make_job(
 
 
 def gate_micro_batch_of(candidate: Candidate, history: History, settings: Settings) -> int:
-    """Returns the largest micro-batch for which the candidate surely has room: one that ran, or is foretold to take
-    half of the memory at most.
+    """Returns the largest micro-batch that the candidate surely has memory for: one that ran, or whose prediction is at
+    most half of the memory.
 
     The reference of a numerics gate may never have run. At micro-batch 1 it waits for its host: 45 s of the 378 that a
     search of GPT-2 took on an H200. Too large a one would cost its whole trial.
@@ -113,7 +113,8 @@ def gate_micro_batch_of(candidate: Candidate, history: History, settings: Settin
 
 
 def misfits_of_layout(job: Job, history: History, settings: Settings) -> tuple[Measurement, ...]:
-    """Rungs of the job that leave no head-room by its layout's own lines, as skipped by no trial; each said once.
+    """Returns the job's rungs that do not fit by the layout's own line of memory, as skipped without a trial, each
+    reported once.
 
     These lines tell more of a rung than a prediction, whose errors all layouts share.
     """
@@ -124,12 +125,14 @@ def misfits_of_layout(job: Job, history: History, settings: Settings) -> tuple[M
 
 
 def given_up(job: Job, batch: BatchPoint, reason: str) -> Measurement:
-    """Returns what stands for a rung whose trials died without a verdict."""
+    """Returns the measurement that stands for a rung whose trials died without a result."""
     return job.measurement(batch, Outcome.FAILED, reason=reason or "its processes ended without a word")
 
 
 def foreseen_gib(candidate: Candidate, cluster: Cluster, cap_gib: float | None) -> tuple[tuple[int, float], ...]:
-    """Returns the candidate's micro-batches with the peak that the cost model says; none where it knows no such GPU."""
+    """Returns the candidate's micro-batches with their predicted peak memory; none for a GPU the cost model does not
+    know.
+    """
     columns = known_columns([candidate], cluster, cap_gib)
     if columns is None:
         return ()
@@ -137,7 +140,7 @@ def foreseen_gib(candidate: Candidate, cluster: Cluster, cap_gib: float | None) 
 
 
 def memory_points(measured: Sequence[Measurement]) -> tuple[MemoryPoint, ...]:
-    """Returns what the measurements that have peaks say of memory."""
+    """Returns the memory peaks of the measurements that have them."""
     return tuple(
         MemoryPoint(
             micro_batch=m.batch.micro_batch,

@@ -1,4 +1,4 @@
-"""What a session knows of its study: the history, ahead of the journal by what was settled since the last line."""
+"""What a session knows of its study: the history, including what was settled but not yet written to the journal."""
 
 from collections.abc import Iterable
 
@@ -16,36 +16,36 @@ class Log:
         self._study = study
         self._tail, self._history = study.follow()
         self._unwritten: list[Measured] = []
-        """Settled without a trial: `history` has them already, the journal gets them with the next line."""
+        """Settled without a trial: in `history` already, in the journal with the next line."""
 
     @property
     def history(self) -> History:
-        """All that is known, as of the last `refresh`."""
+        """The history as of the last `refresh`."""
         return self._history
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether something was settled that the journal does not have yet."""
+        """Whether something settled is not yet in the journal."""
         return bool(self._unwritten)
 
     def refresh(self) -> None:
-        """Reads what running trials have written since."""
+        """Reads what running trials have written since the last call."""
         self._history.extend(self._tail.read())
 
     def settle(self, measurements: Iterable[Measurement]) -> None:
-        """Takes in what follows from what was measured; nothing is written yet."""
+        """Adds measurements that follow from others, without writing them yet."""
         entries = [Measured(measurement=each, at=now()) for each in measurements]
         self._history.extend(entries)
         self._unwritten += entries
 
     def write(self) -> None:
-        """Writes what was settled."""
+        """Writes what was settled to the journal."""
         for entry in self._unwritten:
             self._study.record(entry)
         self._unwritten.clear()
         self.refresh()
 
     def record(self, line: Line) -> None:
-        """Writes what was settled, then the line."""
+        """Writes what was settled to the journal, then the line."""
         self.write()
         self._study.record(line)

@@ -1,4 +1,4 @@
-"""The search loop: which trial runs next, and what its end means. Knows neither Ray nor how a trial runs."""
+"""The search loop: which trial runs next, and what its end means. It knows neither Ray nor how a trial runs."""
 
 import dataclasses
 import math
@@ -31,7 +31,7 @@ class _Running:
 
     job: Job
     key: str
-    """Its candidate's."""
+    """The candidate's key."""
     final: FinalTrial | None
     """None for a trial of the search."""
 
@@ -51,7 +51,7 @@ class Loop:
         shared_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`spent_s` is what the session took before, `shared_s` what it had from those that were before it.
+        """Begins with `spent_s` already used by this session, of which `shared_s` also served the sessions before it.
 
         Budgets count by `clock`, which nobody sets: the time of day may go back by hours.
         """
@@ -59,9 +59,9 @@ class Loop:
         self.settings = settings
         self.spending = Spending(budget, num_devices=settings.cluster.num_devices, spent_s=spent_s, clock=clock)
         self.phase = Phase.SEARCHING
-        """That of the last decision."""
+        """The last decision's phase."""
         self.fault = ""
-        """What is wrong with the cluster, where that ended the session."""
+        """The cluster's fault that ended the session."""
         # All that the journal holds, this session's first line too: it settles what a killed session left open.
         self._log = Log(study)
         self._search = Search(searcher, candidates, self._log, settings)
@@ -69,26 +69,27 @@ class Loop:
         """None while the search goes on."""
         self._finals = Finals(candidates, settings.rules) if settings.rules else Finals((), Rules())
         self._resumes_finals = self.history.finals_begun or bool(self.history.left_out)
-        """An earlier session was cut in or before its final runs: a winner comes before further candidates, but for
-        those that final runs wait for."""
+        """Whether an earlier session ended in or before its final runs: then a winner is settled before further
+        candidates are tried, except those that final runs wait for.
+        """
         self._running: _Running | None = None
         self._ends: list[policy.Ended] = []
         self._begin_s = spent_s + shared_s
-        """Seconds that a session takes to its first trial, alone."""
+        """Seconds that a session takes from its start to its first trial."""
 
     @property
     def history(self) -> History:
-        """All that is known of the study."""
+        """The study's history."""
         return self._log.history
 
     @property
     def why_ended(self) -> str:
-        """Why no further trial of the search runs; empty while it goes on."""
+        """Why the search runs no further trial; "" while it goes on."""
         return self.fault or (self._search_end.why if self._search_end else "")
 
     @property
     def tried_all(self) -> bool:
-        """Whether that is because the searcher has nothing more to try."""
+        """Whether the search ended because the searcher has nothing more to try."""
         return self._search_end is not None and self._search_end.tried_all
 
     @property
@@ -103,19 +104,17 @@ class Loop:
 
     @property
     def left_out(self) -> str:
-        """What of the final runs is missing, "" for nothing, with about how many seconds a further session needs."""
+        """The final runs that are missing, with about how many seconds a further session needs; "" for none."""
         first_s = self._begin_s + self.history.first_start_s - self.history.start_s  # nothing is warm then
         return self._finals.left_out(self.history, self._costs, first_s)
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether something was settled that the journal does not have yet."""
+        """Whether something settled is not yet in the journal."""
         return self._log.has_unwritten
 
     def next_job(self) -> Job | None:
-        """Returns the next trial, written to the journal as started; None when the session is over (`why_ended` says
-        why).
-        """
+        """Returns the next trial, recorded as started; None when the session is over (`why_ended` states why)."""
         decision = self.decide()
         job = decision.job
         if job is None:
@@ -138,8 +137,9 @@ class Loop:
         return job
 
     def decide(self) -> Decision:
-        """Returns what `next_job` gives; begins no trial and writes nothing. Hopeless rungs are settled as skipped, and
-        points of a layout that failed its numerics gate, in this session or one that was cut right then, as failed.
+        """Returns the next decision without beginning a trial or writing anything. Rungs without hope are settled as
+        skipped, and points of a layout that failed its numerics gate, in this session or one that was cut right then,
+        as failed.
         """
         self._log.refresh()
         self._log.settle(self._finals.barred(self.history))
@@ -170,25 +170,25 @@ class Loop:
         return None
 
     def _end_of_search(self, has_work: bool, reserve_s: float) -> SearchEnd | None:
-        """Returns why the search ends here; None where it goes on. Without work that is the reason, whatever a budget
-        says.
-        """
+        """Returns why the search ends here; None where it goes on. A lack of work counts before any budget."""
         if not has_work:
             return SearchEnd(why=self._search.why_stopped, tried_all=True)
         why = self.spending.why_over(trial_s=self.history.trial_s, reserve_s=reserve_s)
         return SearchEnd(why=why, tried_all=False) if why else None
 
     def _reserve_s(self) -> float:
-        """Returns seconds of a budget that the search leaves to the final runs."""
+        """Returns the seconds of a budget that the search reserves for the final runs."""
         whole_s = self.spending.whole_s
         return self._finals.reserve_s(self.history, self._costs, whole_s) if math.isfinite(whole_s) else 0.0
 
     def _final_decision(self) -> Decision | None:
-        """Returns the next trial after the search: a finalist's or a contender's run, the winner's last one, a gate."""
+        """Returns the next trial after the search: a finalist's or contender's run, the winner's last one, or a
+        gate.
+        """
         return self._decision_on(self._finals.next(self.history, self.spending.time_left_s(), self._costs))
 
     def _profile_decision(self) -> Decision | None:
-        """Returns the next winner's profile, where profiles are asked for: it comes after all else."""
+        """Returns the next winner's profiling trial where profiles are asked for; it comes last."""
         if self.spending.time_left_s() <= self.history.trial_s:
             return None
         return self._decision_on(self._finals.profile(self.history))
@@ -223,7 +223,7 @@ class Loop:
         nodes: Sequence[str] = (),
         lost: Collection[str] = (),
     ) -> None:
-        """Takes the end of the running trial, which ran on `nodes`, by rank; those that are `lost` answer no more.
+        """Handles the end of the running trial, which ran on `nodes`, by rank; those in `lost` no longer answer.
 
         `state` is "interrupted" where time ran out before its ladder's end, "failed" where its process is gone: that of
         `rank`, if that is known. What follows is `policy`'s to say: without a verdict in the journal it was a
@@ -263,7 +263,7 @@ class Loop:
             self._search.trial_ended(key, interrupted=state == "interrupted")
 
     def _record_end(self, running: _Running, end: policy.Ended, *, missing: bool, wall_s: float, gpu_s: float) -> None:
-        """Writes the end of the trial, of which something is still `missing`."""
+        """Records the end of a trial that leaves the rungs `missing`."""
         line = TrialEnd(
             trial_id=running.job.trial_id,
             key=running.key,
@@ -278,7 +278,7 @@ class Loop:
         self._log.refresh()
 
     def _give_up(self, running: _Running, known: Sequence[Measurement], reason: str) -> None:
-        """Blames the layout where the cluster is known to work; else once that is known."""
+        """Marks the layout as failed where the cluster is known to work, else once that is known."""
         done = {m.batch for m in known}
         batch = next((each for each in running.job.rungs if each not in done), None)
         if batch is None:

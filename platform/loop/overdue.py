@@ -1,4 +1,4 @@
-"""What ends a search whose trial never starts.
+"""Ends a search whose trial never starts.
 
 A thread looks on, and asks Ray nothing: where Ray is stuck, the main thread is too.
 """
@@ -13,14 +13,15 @@ from pathlib import Path
 from platform.common.text import duration
 
 START_S = 600.0
-"""What a trial may take to its workers' first word: twice what its own process gives them (`trainers.trial.START_S`),
-since that process has to be placed and started itself."""
+"""Seconds a trial may take until its workers first report: twice the limit that its own process gives them
+(`trainers.trial.START_S`), since that process has to be placed and started first.
+"""
 _POLL_S = 2.0
 
 
 @contextlib.contextmanager
 def starts(running: Callable[[], str | None], state: Path, lost: Callable[[str], None]) -> Generator[None]:
-    """Calls `lost`, once and in a thread of its own, with a sentence when the `running` trial does not start.
+    """Calls `lost`, once and from another thread, with a sentence when the `running` trial does not start.
 
     It started when the recorder's file `state` has its id.
     """

@@ -1,4 +1,4 @@
-"""What a session of a study does, phase by phase, and the named values of its decisions.
+"""The phases of a session and the named values of its decisions.
 
 | phase | which trials run | what comes after it |
 |---|---|---|
@@ -22,7 +22,7 @@ from trainers.values.job import Job
 
 
 class Phase(enum.Enum):
-    """What a session does. See the module."""
+    """The phases of a session. See the module."""
 
     SEARCHING = "searching"
     CONFIRMING = "confirming"
@@ -41,26 +41,26 @@ class Phase(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """What comes next."""
+    """What to do next."""
 
     phase: Phase
     job: Job | None = None
     """The trial to run; None in a terminal phase."""
     final: FinalTrial | None = None
-    """What the job was made of, where it is no trial of the search."""
+    """The final trial that the job was made for; None for a trial of the search."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SearchEnd:
-    """Why the search is over."""
+    """The reason why the search is over."""
 
     why: str
     tried_all: bool
-    """Whether the searcher had nothing more to try; else a budget ended it."""
+    """Whether the searcher had nothing more to try; otherwise a budget ended it."""
 
 
 def phase_of(trial: FinalTrial) -> Phase:
-    """Returns the phase to which a final trial belongs."""
+    """Returns the phase of a final trial."""
     if trial.profile is not None:
         return Phase.PROFILING
     if not trial.rungs:

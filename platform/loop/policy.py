@@ -1,4 +1,4 @@
-"""What the end of a trial means: whether its layout is tried again, and when the cluster is at fault. Pure.
+"""Decides what the end of a trial means: whether its layout is tried again, and whether the cluster is at fault. Pure.
 
 How a trial can end, and what follows:
 
@@ -24,7 +24,7 @@ from trainers.values.measurement import Measurement, Outcome
 
 
 class Kind(enum.StrEnum):
-    """How a trial ended."""
+    """The ways in which a trial ends."""
 
     RAN = "ran"
     FAILED = "failed"
@@ -35,7 +35,7 @@ class Kind(enum.StrEnum):
 
     @property
     def unexplained(self) -> bool:
-        """Whether the layout may have had no part in it."""
+        """Whether the cause may lie outside the layout."""
         return self in (Kind.DIED, Kind.NODE_LOST, Kind.UNSTARTED)
 
 
@@ -48,12 +48,16 @@ class Next(enum.Enum):
 
 
 RETRIES: dict[Kind, float] = {Kind.DIED: 1, Kind.NODE_LOST: 3, Kind.UNSTARTED: float("inf")}
-"""Further trials that a layout gets in a session, and so does each final run, after ends of a kind; others get none."""
+"""Number of further trials that a layout, or a final run, gets in a session after an end of each kind; other kinds get
+none.
+"""
 IN_A_ROW = 3
-"""Unexplained ends one after another, of two layouts at least or of trials that never ran, that blame the cluster."""
+"""Number of consecutive unexplained ends, of at least two layouts or of trials that never ran, that blame the
+cluster.
+"""
 WINDOW = 10
 MOST_OF_WINDOW = 8
-"""Ends of any bad kind among the last `WINDOW` trials that blame the cluster, or what is installed on it."""
+"""Number of bad ends among the last `WINDOW` trials that blame the cluster or what is installed on it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,10 +65,10 @@ class Ended:
     """The end of one trial of a session."""
 
     key: tuple[str, int]
-    """The candidate's, and which of its runs it was."""
+    """The candidate's key and the number of its run."""
     kind: Kind
     node: str = ""
-    """The node that it failed on, "" where that is not known."""
+    """The node that it failed on, "" where unknown."""
     reason: str = ""
 
 
@@ -95,8 +99,8 @@ def end_of(
     nodes: Sequence[str],
     lost: Collection[str],
 ) -> Ended:
-    """Returns what became of a trial whose ladder `verdict` ended (None for nothing), by what Tune and its processes
-    say.
+    """Returns the end of a trial from its ladder's `verdict` (None for none) and from what Tune and its processes
+    report.
 
     Arguments are those of `kind_of`; it ran on `nodes`, by rank, of which those that are `lost` answer no more.
     """
@@ -119,7 +123,7 @@ def follows(ends: Sequence[Ended]) -> Next:
 
 
 def fault(ends: Sequence[Ended]) -> str:
-    """Returns why the cluster is at fault, after a session's `ends` so far; "" where it is not.
+    """Returns why the cluster is at fault given a session's `ends` so far; "" where it is not.
 
     One layout that dies again and again is to blame itself: processes that died count where two layouts met that.
     """
@@ -138,7 +142,7 @@ def fault(ends: Sequence[Ended]) -> str:
 
 
 def _where(bad: Sequence[Ended]) -> str:
-    """Returns the node that most of them failed on, where one stands out."""
+    """Returns the node on which most of them failed, where one stands out."""
     found = Counter(each.node for each in bad if each.node).most_common(1)
     if not found or 2 * found[0][1] <= len(bad):
         return ""

@@ -1,4 +1,4 @@
-"""The searching phase: what the searcher wants to run next, what it learns, and which layouts are under suspicion."""
+"""The searching phase: what the searcher runs next, what it learns, and which layouts are suspected to fail."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from trainers.values.batch import BatchPoint
 from trainers.values.measurement import Measurement, Outcome
 
 Work = tuple[Candidate, tuple[BatchPoint, ...]]
-"""A candidate with the rungs that a trial of it is to climb."""
+"""A candidate with the rungs that its trial is to climb."""
 
 
 class Search:
-    """A searcher beside the log that it learns from."""
+    """A searcher with the log that it learns from."""
 
     def __init__(
         self, searcher: Searcher[Candidate], candidates: Sequence[Candidate], log: Log, settings: Settings
@@ -26,20 +26,24 @@ class Search:
         self._rung_searcher = searcher if isinstance(searcher, RungSearcher) else None
         self._candidates = {candidate.key: candidate for candidate in candidates}
         self._asked: Candidate | None = None
-        """What the searcher suggested last."""
+        """The searcher's last suggestion."""
         self._suspects: list[Measurement] = []
-        """Given up since a trial last ran well: they are blamed once another one shows that the cluster works."""
+        """Layouts given up since a trial last ran well; they are marked as failed once another trial shows that the
+        cluster works.
+        """
         for candidate in candidates:
             if self._rung_searcher or not log.history.missing(candidate):
                 self._update(candidate)
 
     @property
     def why_stopped(self) -> str:
-        """Why `next` gives nothing more."""
+        """Why `next` returns nothing more."""
         return self._searcher.why_stopped
 
     def next(self) -> Work | None:
-        """Returns what to run next; once the searcher has ended, the best layouts' rungs between; None for nothing."""
+        """Returns what to run next: the searcher's suggestion, after its end rungs between for the best layouts; None
+        for nothing.
+        """
         while (candidate := self._searcher.suggest()) is not None:
             if self._rung_searcher:
                 candidate = dataclasses.replace(candidate, refine=False)
@@ -51,8 +55,8 @@ class Search:
         return self._refinement(self._rung_searcher) if self._rung_searcher else None
 
     def trial_ended(self, key: str, *, interrupted: bool) -> None:
-        """Passes on to the searcher what a trial of the candidate measured, unless rungs that it asked for are left:
-        asked again, it gives these again, those between the last that ran and the first that did not.
+        """Updates the searcher with what a trial of the candidate measured, unless rungs that it asked for are left:
+        asked again, it returns these, those between the largest that ran and the first that did not.
         """
         candidate, asked = self._candidates.get(key), self._asked
         if candidate is None:
@@ -61,23 +65,25 @@ class Search:
             self._update(candidate)
 
     def suspect(self, failed: Measurement) -> None:
-        """Takes in that a layout's trials died without a word, and blames it once the cluster is known to work."""
+        """Records that a layout's trials died without a result, to be marked as failed once the cluster is known to
+        work.
+        """
         self._suspects.append(failed)
         candidate = self._candidates.get(key_of(failed))
         if candidate is not None:
             self._searcher.update(candidate, (*self._log.history.measured(candidate.key), failed))
 
     def is_suspect(self, key: str) -> bool:
-        """Returns whether the candidate waits to be blamed."""
+        """Returns whether the candidate is suspected to fail."""
         return any(key_of(each) == key for each in self._suspects)
 
     def blame_suspects(self) -> None:
-        """Settles the suspects as failed: the cluster works."""
+        """Settles the suspects as failed, since the cluster works."""
         self._log.settle(self._suspects)
         self._suspects.clear()
 
     def _update(self, candidate: Candidate) -> None:
-        """Updates the searcher with the rungs of the candidate that are settled, and all that was measured of it."""
+        """Updates the searcher with the candidate's settled rungs and all its measurements."""
         history = self._log.history
         missing = history.missing(candidate)
         settled = tuple(each for each in candidate.micro_batches if each not in missing)
@@ -86,7 +92,7 @@ class Search:
             self._searcher.update(known, history.measured(candidate.key))
 
     def _refinement(self, searcher: RungSearcher[Candidate]) -> Work | None:
-        """Once a searcher of single rungs has ended: the rungs between, for the best layout of each recipe."""
+        """Returns rungs between for the best layout of each recipe, once a searcher of single rungs has ended."""
         for recipe in dict.fromkeys(candidate.recipe for candidate in self._candidates.values()):
             best = winner([m for m in self._log.history.measurements if m.recipe == recipe])
             candidate = self._candidates.get(key_of(best)) if best else None
@@ -96,8 +102,8 @@ class Search:
         return None
 
     def _rungs_between(self, candidate: Candidate, held: tuple[int, ...]) -> tuple[int, ...]:
-        """Rungs that were `held` back, but for those that do not fit by the layout's line of memory, and those between
-        the largest that ran and the first that does not fit.
+        """Returns the rungs that were `held` back, except those that do not fit by the layout's line of memory, and
+        those between the largest that ran and the first that does not fit.
         """
         history = self._log.history
         job = make_job(

@@ -1,4 +1,4 @@
-"""The one module that talks to Ray Tune: turns the loop's jobs into Tune trials, and Tune's ends into the loop's."""
+"""The only module that talks to Ray Tune: turns the loop's jobs into Tune trials, and Tune's ends into the loop's."""
 
 import contextlib
 import io
@@ -29,7 +29,7 @@ from trainers.values.codec import to_json
 
 @contextlib.contextmanager
 def recorder(journal: Path, state: Path) -> Generator[str]:
-    """The study's recorder actor, on this node, for as long as the context lasts; yields its name.
+    """Runs the study's recorder actor on this node and yields its name.
 
     Ray starts it again where it dies. It keeps in the file `state` what is not in the journal.
     """
@@ -46,7 +46,9 @@ def recorder(journal: Path, state: Path) -> Generator[str]:
 
 
 def note_of(*, is_local: bool, scratch: Path) -> Note:
-    """Returns what this driver has of its own, for a later one to sweep if this one is killed."""
+    """Returns a note of what this driver runs on the cluster, so that a later driver can remove it if this one is
+    killed.
+    """
     context = ray.get_runtime_context()
     return Note(
         ray_session=cast(Any, ray)._private.worker.global_worker.node.get_session_dir_path() if is_local else "",
@@ -57,7 +59,7 @@ def note_of(*, is_local: bool, scratch: Path) -> Note:
 
 
 def sweep(left: Note) -> str:
-    """Takes away what a killed driver left on this cluster; a sentence on it, "" for nothing.
+    """Removes what a killed driver left on this cluster; returns a sentence on it, "" for nothing.
 
     Its actors end with their driver, on Ray's own account; so should its placement groups.
     """
@@ -68,7 +70,7 @@ def sweep(left: Note) -> str:
 
 
 def run(loop: Loop, *, driver_ip: str, scratch: Path) -> None:
-    """Runs the loop's jobs one after another until it gives no more; `scratch` is a folder for Tune's own files.
+    """Runs the loop's jobs one after another until there are no more; Tune keeps its own files in `scratch`.
 
     Raises:
         KeyboardInterrupt: the user asked to stop; workers are taken down with the connection to Ray.
@@ -107,15 +109,15 @@ def _cpus_of(ip: str) -> float:
 
 
 class _Bridge(TuneSearcher):
-    """The loop as Tune sees it. All state is the journal's, so nothing of it is saved in Tune's own files."""
+    """The loop as a Tune searcher and scheduler. The journal holds all state, so nothing is saved in Tune's files."""
 
     def __init__(self, loop: Loop) -> None:
         super().__init__(metric="wall_s", mode="min")
         self._loop = loop
         self.fault: ClusterError | None = None
-        """What ended the search, kept here: after a failed trial Tune raises an error of its own instead."""
+        """The error that ended the search: after a failed trial Tune raises an error of its own instead."""
         self._kills: MemoryKills | None = None
-        """Since the running trial began."""
+        """Memory kills since the running trial began."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
@@ -163,7 +165,8 @@ class _Bridge(TuneSearcher):
             self._loop.fault = fault
 
     def _look_for_memory_kill(self) -> None:
-        """Records the running trial as out of memory where its process on this node was killed for want of it.
+        """Records the running trial as out of memory where the system killed its process on this node for lack of
+        memory.
 
         Nothing else of the trial is left to say so.
         """
@@ -173,22 +176,22 @@ class _Bridge(TuneSearcher):
             write(job, recorders.find(job.recorder), host_memory(killed))
 
     def _standing(self) -> dict[str, Any] | None:
-        """Returns where the running trial stands; None where no worker of it ever spoke."""
+        """Returns the running trial's state; None where none of its workers ever reported."""
         job = self._loop.running
         assert job is not None
         standing: dict[str, Any] | None = recorders.call(recorders.find(job.recorder), "standing", job.trial_id)
         return standing
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing: a study resumes from its journal."""
+        """Does nothing: a study resumes from its journal."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Nothing: see `save`."""
+        """Does nothing, see `save`."""
 
 
 def _nodes(ids: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns the addresses of the nodes of these ids, and of those that answer no more; without ids, of all that are
-    gone.
+    """Returns the addresses of the nodes with these ids, and of those that no longer answer; without ids, of all lost
+    nodes.
 
     Asked at the node's own port: the cluster notes a dead node only after some seconds.
     """
@@ -205,7 +208,7 @@ def _nodes(ids: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _remove_groups(job_id: str, *, keep_tune: bool = True) -> int:
-    """Takes down the placement groups of a job, those of Tune's side aside where they are to be kept; how many.
+    """Removes the placement groups of a job, except Tune's where `keep_tune`; returns how many.
 
     Of a trial that just ended that is the workers' group, where Train left it: see `trainers.trial`. Neither Tune nor
     Train names its groups. Tune's are told by the node they ask for: its process goes on to the next trial. The last

@@ -1,4 +1,4 @@
-"""MLflow's client: imported late, with short waits, one process at a time where a store is new."""
+"""MLflow's client: imported late, with short timeouts, and one process at a time where a store is new."""
 
 import contextlib
 import fcntl
@@ -15,12 +15,12 @@ TIMEOUT_S = 10
 
 _KIND = "mlflow.experimentKind"
 _TRAINING = "custom_model_development"
-"""What MLflow calls an experiment whose runs train models: its page opens on runs, not on traces."""
+"""MLflow's kind of experiment whose runs train models, so that its page opens on runs and not on traces."""
 
 
 @functools.cache
 def mlflow() -> Any:
-    """MLflow, told to be brief: seconds to import, so only ever from the mirror's thread.
+    """Returns MLflow with little logging. Its import takes seconds, so it is only called from the mirror's thread.
 
     Its defaults are changed in this process alone: no variable is set that a child process would inherit, and one that
     the user has set still counts. Retrying is left to the mirror, which asks first what the server has.
@@ -39,7 +39,7 @@ def mlflow() -> Any:
 
 
 def connected(uri: str, experiment: str) -> tuple[Any, Any]:
-    """Returns a client of the store at `uri`, and the experiment of that name, which is made where it is missing.
+    """Returns a client of the store at `uri`, and the experiment of that name, which is created where it is missing.
 
     Raises:
         Exception: whatever MLflow raises where the server does not answer or refuses.
@@ -72,7 +72,7 @@ def _experiment(client: Any, uri: str, name: str) -> Any:
 
 @contextlib.contextmanager
 def _first_use(uri: str) -> Generator[None, None, None]:
-    """One process at a time makes a sqlite file's tables: two at once fail in the middle of it."""
+    """Lets one process at a time create a sqlite file's tables: two at once fail halfway."""
     path = sqlite_path(uri)
     if path is None:
         yield

@@ -1,4 +1,4 @@
-"""What a run of MLflow holds: of a measurement, of a numerics gate's curves or of a profile, under which names.
+"""The content of an MLflow run for a measurement, for a numerics gate's curves or for a profile, and its names.
 
 Nothing here talks to MLflow. Every run below a study has the same parameters: the axes of a layout, its batch point and
 what differs among the study's recipes. What is the same for the whole study is on the study's run (`study_run`).
@@ -21,12 +21,12 @@ from trainers.values.recipe import Recipe
 
 Entry = Measurement | GateCurves | Profile
 Role = Literal["measurement", "repeat", "gate", "profile"]
-"""What a run is for: the saved views show a point once, by its one run with the role "measurement"."""
+"""The purpose of a run: the saved views show a point once, by its one run with the role "measurement"."""
 
 FORMAT = "2"
-"""Tag of every run below a study. A run of another format is deleted and made anew: MLflow renames nothing."""
+"""Tag of every run below a study. A run of another format is deleted and made anew, because MLflow renames nothing."""
 LONGEST = 500
-"""Characters of a value that every MLflow server takes."""
+"""Longest value that every MLflow server accepts, in characters."""
 ABSENT = "-"
 """Value of a parameter that a run does not have, such as the micro-batch of a numerics gate."""
 DIGITS = 4
@@ -60,19 +60,20 @@ METRICS = {
     "oom_allocated_gib": "allocated_gib",
     "oom_reserved_gib": "reserved_gib",
 }
-"""Metric -> field of a measurement."""
+"""Field of a measurement by metric."""
 SHARES = {"share_of_peak_pct": "share_of_matmul_peak", "share_of_datasheet_peak_pct": "share_of_datasheet_peak"}
-"""The same of fields that are shares of 1: MLflow has every share in per cent."""
+"""The same for fields that are shares of 1: MLflow shows every share in per cent."""
 COMPARED = ("tokens_per_s", "peak_gib")
-"""What runs are compared by. A run without them has NaN there: MLflow's parallel coordinates draw a run that lacks a
-metric above all others, as if a layout that ran out of memory were the fastest."""
+"""Metrics that runs are compared by. A run without them has NaN there: MLflow's parallel coordinates draw a run that
+lacks a metric above all others, as if a layout that ran out of memory were the fastest.
+"""
 
 _FINISHED = frozenset({Outcome.OK, Outcome.THRASH, Outcome.SLOW})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
-    """What the cost model says of a batch point."""
+    """The cost model's prediction of a batch point."""
 
     step_s: float
     peak_gib: float
@@ -80,10 +81,10 @@ class Prediction:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Content:
-    """All that a run below a study holds."""
+    """The content of a run below a study."""
 
     entry_id: str
-    """Tells the run from the study's others."""
+    """Identifies the run among the study's others."""
     name: str
     role: Role
     tags: Mapping[str, str]
@@ -92,7 +93,7 @@ class Content:
     series: Mapping[str, Series]
     """Metrics of several values."""
     finished: bool
-    """Whether it ran to its end; MLflow shows the others as failed."""
+    """Whether it ran to its end; MLflow shows other runs as failed."""
     started_ms: int
     ended_ms: int
 
@@ -125,7 +126,7 @@ def content_of(
 
 
 def id_of(entry: Entry) -> str:
-    """Returns what tells a run from the study's others."""
+    """Returns the id that identifies a run among the study's others."""
     match entry:
         case Measurement():
             return entry.id
@@ -136,7 +137,7 @@ def id_of(entry: Entry) -> str:
 
 
 def layout_fields(layout: Layout) -> dict[str, Any]:
-    """Returns the layout's axes as MLflow has them: what is sharded in a word, the degree of data parallelism in one
+    """Returns the layout's axes as MLflow shows them: the sharding in a word, the data-parallel degree as one
     figure.
     """
     declared = axes_of(Layout)
@@ -145,7 +146,7 @@ def layout_fields(layout: Layout) -> dict[str, Any]:
 
 
 def recipe_fields(recipe: Recipe) -> dict[str, Any]:
-    """Returns the recipe's fields but an accumulation, which is the batch point's; the model's facts begin with
+    """Returns the recipe's fields without an accumulation, which is the batch point's; the model's facts begin with
     `model_`.
     """
     known: dict[str, Any] = to_json(recipe)
@@ -156,14 +157,14 @@ def recipe_fields(recipe: Recipe) -> dict[str, Any]:
 
 
 def varying(recipes: Sequence[Recipe]) -> frozenset[str]:
-    """Returns names of the fields in which the recipes differ, or their points where an accumulation is fixed."""
+    """Returns the names of the fields in which the recipes differ, or their points where an accumulation is fixed."""
     flat = [recipe_fields(recipe) for recipe in recipes]
     found = {name for name in (flat[0] if flat else ()) if len({as_text(each[name]) for each in flat}) > 1}
     return frozenset(found | ({"global_batch"} if any(recipe.grad_accum for recipe in recipes) else set[str]()))
 
 
 def figures_of(measurement: Measurement, header: StudyHeader) -> dict[str, float]:
-    """Returns the measurement's single figures, by metric, as far as they are known."""
+    """Returns the measurement's known single figures by metric."""
     found: dict[str, float | None] = {name: getattr(measurement, field) for name, field in METRICS.items()}
     found |= {name: _percent(getattr(measurement, field)) for name, field in SHARES.items()}
     found |= {
@@ -175,12 +176,12 @@ def figures_of(measurement: Measurement, header: StudyHeader) -> dict[str, float
 
 
 def rounded(value: float) -> float:
-    """Returns the value with the digits that are known; counts and what is not finite stay as they are."""
+    """Returns the value with its significant digits; counts and values that are not finite stay as they are."""
     return value if isinstance(value, int) or not math.isfinite(value) else float(f"{value:.{DIGITS}g}")
 
 
 def as_text(value: Any) -> str:
-    """Returns a parameter's value: whole numbers without a point, so that the same value is the same text."""
+    """Returns a parameter as text, whole numbers without a point, so that the same value is the same text."""
     if isinstance(value, float) and math.isfinite(value) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     return str(value)[:LONGEST]
@@ -192,7 +193,7 @@ def yes(flag: bool) -> str:
 
 
 def short_name(layout: Layout) -> str:
-    """Engine, degrees, checkpointing and what no column of the saved views shows, but for the usual."""
+    """Returns engine, degrees, checkpointing and whatever unusual values no column of the saved views shows."""
     declared = axes_of(Layout)
 
     def words(*columns: str) -> list[str]:
@@ -204,7 +205,7 @@ def short_name(layout: Layout) -> str:
 
 
 def _name(entry: Entry) -> str:
-    """Returns what a run is called. The trial tells layouts apart that differ in an axis which the name leaves out."""
+    """Returns the name of a run. The trial distinguishes layouts that differ in an axis the name leaves out."""
     trial = f" ({entry.trial_id})" if entry.trial_id else ""
     short = short_name(entry.layout)
     match entry:
@@ -281,13 +282,13 @@ def _percent(share: float | None) -> float | None:
 
 
 def _spread_pct(measurement: Measurement) -> float | None:
-    """Half of what lies between the quartiles of the step time, of its median."""
+    """Returns half the distance between the quartiles of the step time, in per cent of its median."""
     low, high, step = measurement.step_time_low_s, measurement.step_time_high_s, measurement.step_time_s
     return None if low is None or high is None or not step else 100 * (high - low) / (2 * step)
 
 
 def _headroom_gib(measurement: Measurement, header: StudyHeader) -> float | None:
-    """Returns what the peak leaves of a device's memory, or of the cap."""
+    """Returns the memory of a device, or of the cap, that the peak leaves free."""
     cap = measurement.cap_gib or header.cap_gib
     limit = min(header.cluster.device_memory_gib, cap or math.inf)
     peaks = (measurement.peak_device_gib, measurement.peak_reserved_gib, measurement.peak_allocated_gib)

@@ -1,4 +1,4 @@
-"""How to look at a study in MLflow: what to type, and which pages to open."""
+"""Tells how to view a study in MLflow: what to type and which pages to open."""
 
 import os
 import shlex
@@ -15,14 +15,12 @@ _SERVER = f"http://127.0.0.1:{PORT}"
 
 
 def page_server(uri: str) -> str:
-    """Returns the address below which MLflow's pages of the store at `uri` are: the server's, or that of
-    `serve_command`.
-    """
+    """Returns the address below which MLflow shows the store at `uri`: the server's, or that of `serve_command`."""
     return shown_uri(uri).rstrip("/") if uri.startswith(("http://", "https://")) else _SERVER
 
 
 def serve_command(uri: str) -> str:
-    """Returns what to type here to serve the pages of a store; "" where a server does so already."""
+    """Returns the command that serves the pages of a store from here; "" where a server does so already."""
     if uri.startswith(("http://", "https://", "databricks")):
         return ""
     path = sqlite_path(uri)
@@ -35,7 +33,7 @@ def serve_command(uri: str) -> str:
 
 
 def how_to_look(uri: str, addresses: Mapping[str, str]) -> str:
-    """Lines for people: the command, and the address of each view where they are known."""
+    """Returns lines for people: the command, and the address of each view where it is known."""
     if uri.startswith("databricks"):
         return "MLflow: open the Databricks workspace"
     command = serve_command(uri)
@@ -45,7 +43,7 @@ def how_to_look(uri: str, addresses: Mapping[str, str]) -> str:
 
 
 def _program() -> str:
-    """`mlflow` as it is typed here: of this environment, or of the PATH."""
+    """Returns `mlflow` as it is typed here: that of this environment, or of the PATH."""
     beside = Path(sys.executable).with_name("mlflow")
     if not beside.exists():
         return "mlflow" if shutil.which("mlflow") else f"{shlex.quote(sys.executable)} -m mlflow"

@@ -1,4 +1,4 @@
-"""MLflow as a mirror of a study's journal, in a thread of its own: the search never waits for it."""
+"""Mirrors a study's journal to MLflow from another thread, so that the search never waits for it."""
 
 import fcntl
 import os
@@ -45,7 +45,7 @@ class Mirror:
     """
 
     def __init__(self, folder: Path, uri: str, tail: Tail | None = None) -> None:
-        """`tail` is a reader of the journal from its beginning; one of its own where there is none."""
+        """Starts from `tail`, a reader of the journal from its beginning; opens one where none is given."""
         self.folder = folder.absolute()
         self.uri = check_uri(uri)
         self._tail = tail or Tail(self.folder / JOURNAL)
@@ -55,7 +55,7 @@ class Mirror:
         self._seen: set[str] = set()
         self._runs: Runs | None = None
         self.addresses: Mapping[str, str] = {}
-        """Of each saved view, known once MLflow has answered."""
+        """Address of each saved view, known once MLflow has answered."""
         self._samples = Samples(self.folder, after_ms=0)
         self._marked_running = False
         self._complete = False
@@ -69,7 +69,7 @@ class Mirror:
         self._thread = threading.Thread(target=self._work, name="mlflow-mirror", daemon=True)
 
     def start(self, once: Callable[[], object] = lambda: True) -> "Mirror":
-        """Begin as soon as `once` says so, or it is to close; returns at once.
+        """Begins as soon as `once` is set, or when it is closed; returns at once.
 
         MLflow takes seconds to import, of which whatever else this process does meanwhile has half.
         """
@@ -78,7 +78,7 @@ class Mirror:
         return self
 
     def close(self, timeout_s: float, result: Result | None = None, also: Sequence[Path] = ()) -> str:
-        """Mirror what is left, the study's end, its files and those of `also`, for at most `timeout_s` seconds.
+        """Mirrors what is left, the study's end, its files and those of `also`, for at most `timeout_s` seconds.
 
         Call it after the journal's last line and the files are written, with the `result` that the command shows (None:
         computed from the journal). Returns a sentence on what MLflow lacks, "" for nothing.
@@ -97,12 +97,12 @@ class Mirror:
 
     @property
     def look(self) -> str:
-        """What to type and which pages to open to look at the study."""
+        """What to type and which pages to open to view the study."""
         return how_to_look(self.uri, self.addresses)
 
     @property
     def mirrored(self) -> frozenset[str]:
-        """Ids of the measurements that this mirror knows to be in MLflow."""
+        """Ids of the measurements that are known to be in MLflow."""
         return frozenset(self._seen) - {id_of(entry) for entry, _, _ in tuple(self._pending)}
 
     def _lacking(self) -> str:
@@ -217,7 +217,7 @@ class Mirror:
 
 
 def _predictions(measurements: Sequence[Measurement], header: StudyHeader) -> dict[str, Prediction]:
-    """Returns what the cost model says of each, by id; empty where it does not know the devices."""
+    """Returns the cost model's prediction of each measurement by id; empty where it does not know the devices."""
     found = forecaster_of(header).of(measurements)
     if found is None:
         return {}
@@ -228,7 +228,7 @@ def _predictions(measurements: Sequence[Measurement], header: StudyHeader) -> di
 
 
 def _only_one(path: Path) -> int:
-    """Hold the study's mirror; two at once would make runs twice.
+    """Locks the study's mirror; two at once would make runs twice.
 
     Raises:
         BlockingIOError: another process holds it.

@@ -25,10 +25,10 @@ from trainers.values.journal import StudyHeader
 
 WINNER_FILES = ("layout*.json", "ds_config*.json")
 _TABLES = "mlflow.loggedArtifacts"
-"""Tag by which MLflow's pages know an artifact for a table."""
+"""Tag by which MLflow's pages recognise an artifact as a table."""
 _SAMPLED = "system_metrics_until_ms"
 _MOST_METRICS, _MOST_PARAMS = 1000, 100
-"""Per call: what every MLflow server takes."""
+"""Number of metrics and parameters in a call that every MLflow server accepts."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +40,7 @@ class _Child:
 
 
 class Runs:
-    """A study's runs on one tracking server, as they are there at the moment of connecting.
+    """A study's runs on one tracking server, as they are when the connection is made.
 
     Raises:
         Exception: whatever MLflow raises where the server does not answer or refuses; so do all methods. After an
@@ -82,7 +82,7 @@ class Runs:
         return run
 
     def _found_children(self) -> dict[str, _Child]:
-        """By entry's id. Of two runs of one id the poorer one is deleted."""
+        """Returns the runs by entry id. Of two runs of one id the one with less content is deleted."""
         children: dict[str, _Child] = {}
         token = None
         while True:
@@ -114,7 +114,7 @@ class Runs:
                 return children
 
     def _save_views(self, known: Mapping[str, str]) -> None:
-        """Store the views of this study and of its space's studies, as far as they differ from what is `known`."""
+        """Stores the views of this study and of its space's studies where they differ from those `known`."""
         study, at_ms = self._header.name, milliseconds(self._header.at)
         for view in (
             views.layouts_view(study, self._header.id, self.parent_id, at_ms),
@@ -126,12 +126,12 @@ class Runs:
                 self._client.set_experiment_tag(self.experiment_id, name, value)
 
     def has(self, entry_id: str) -> bool:
-        """Returns whether the entry's run is there, complete and of today's format."""
+        """Returns whether the entry's run exists, complete and of the present format."""
         child = self._children.get(entry_id)
         return child is not None and child.complete and child.format == FORMAT
 
     def add(self, content: Content) -> None:
-        """Make the run, complete one that was begun, or put it in the place of one of another format."""
+        """Creates the run, completes one that was begun, or replaces one of another format."""
         if self.has(content.entry_id):
             return
         known = self._children.get(content.entry_id)
@@ -168,7 +168,7 @@ class Runs:
         return run.info.run_id
 
     def set_roles(self, roles: Mapping[str, str]) -> None:
-        """Tag each measurement's run, by the entry's id, with what it is for: runs of one point are shown once."""
+        """Tags each measurement's run, by the entry's id, with its role: runs of one point are shown once."""
         for entry_id, role in roles.items():
             child = self._children.get(entry_id)
             if child is not None and child.role != role:
@@ -183,16 +183,16 @@ class Runs:
             self._client.log_batch(run_id, tags=chunk)
 
     def tidy(self) -> None:
-        """Look again for runs made twice, after a connection that was lost."""
+        """Deletes runs that were made twice, after a connection was lost."""
         self._children = self._found_children()
 
     def running(self) -> None:
-        """Mark the study as running, also one that had ended."""
+        """Marks the study as running, also one that had ended."""
         self._client.update_run(self.parent_id, status="RUNNING")
 
     def ended(self, result: Result, folder: Path, *, status: str, at: str) -> None:
-        """Mark the study as over; figures and verdict of its first recipe's winner go onto its run, so that studies can
-        be compared. Those of a winner that is none any longer are removed.
+        """Marks the study as ended and writes figures and verdict of its first recipe's winner to its run, so that
+        studies can be compared. Those of a former winner are removed.
         """
         known = self._client.get_run(self.parent_id).data
         tags, metrics = study_run.standing(result, folder)
@@ -210,7 +210,7 @@ class Runs:
         self._client.set_terminated(self.parent_id, status, end_time=milliseconds(at))
 
     def _remove_old_files(self, folder: Path, *, has_winner: bool) -> None:
-        """Delete files of an earlier winner that the study's folder has no longer."""
+        """Deletes files of a former winner that the study's folder no longer has."""
         kept = {path.name for pattern in WINNER_FILES for path in folder.glob(pattern)} if has_winner else set[str]()
         if has_winner and not kept:  # somebody else's folder, in which nothing could be written
             return
@@ -224,7 +224,7 @@ class Runs:
                 files.delete_artifacts(name)
 
     def table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Store rows with the study's run as a table that MLflow's pages show and sort, in place of an earlier one.
+        """Stores rows with the study's run as a table that MLflow's pages show and sort, replacing an earlier one.
 
         The client's own `log_table` would append to it.
         """
@@ -238,23 +238,23 @@ class Runs:
             self._client.set_tag(self.parent_id, _TABLES, json.dumps([*known, entry]))
 
     def samples_until_ms(self) -> int:
-        """Unix milliseconds of the last sample of the machine that is there; 0 for none."""
+        """Returns the Unix milliseconds of the last stored sample of the machine; 0 for none."""
         return int(self._client.get_run(self.parent_id).data.tags.get(_SAMPLED, 0))
 
     def samples(self, samples: Sequence[Sample]) -> None:
-        """Store samples of the machine as the study's system metrics."""
+        """Stores samples of the machine as the study's system metrics."""
         metric, tag = mlflow().entities.Metric, mlflow().entities.RunTag
         for some in _chunks(samples, _MOST_METRICS // max(map(len, (each[2] for each in samples)), default=1)):
             metrics = [metric(name, value, at, number) for number, at, found in some for name, value in found.items()]
             self._client.log_batch(self.parent_id, metrics=metrics, tags=[tag(_SAMPLED, str(some[-1][1]))])
 
     def describe(self, text: str) -> None:
-        """Put a text, in Markdown, at the head of the study's page, with the study's views below it."""
+        """Puts a text, in Markdown, at the head of the study's page, with the study's views below it."""
         shown = ", ".join(f"[{name}]({address})" for name, address in self.addresses.items())
         self._client.set_tag(self.parent_id, "mlflow.note.content", f"{text[:4000]}\n\nCompare: {shown}")
 
     def attach(self, files: Sequence[Path]) -> None:
-        """Store files with the study's run, replacing earlier ones of the same name."""
+        """Stores files with the study's run, replacing earlier ones of the same name."""
         for path in files:
             self._client.log_artifact(self.parent_id, str(path))
 

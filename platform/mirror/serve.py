@@ -25,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Becomes `mlflow ui`; returns an exit code only where that cannot start."""
+    """Replaces this process by `mlflow ui`; returns an exit code only where that cannot start."""
     try:
         options = parser().parse_args(argv)
         command = ui_arguments(user_path(options.studies).absolute(), options.port)
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def ui_arguments(studies: Path, port: int) -> list[str]:
-    """Returns what Python runs to serve the store beside `studies`.
+    """Returns the arguments with which Python serves the store beside `studies`.
 
     Raises:
         InputError: there is no store yet, or the port is taken.

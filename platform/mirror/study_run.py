@@ -1,4 +1,4 @@
-"""What a study's run of MLflow holds: what is the same for all its measurements, and its winner's figures."""
+"""The content of a study's own MLflow run: what all its measurements share, and its winner's figures."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,16 +24,16 @@ from trainers.values.journal import StudyHeader
 from trainers.values.measurement import Measurement, Outcome
 
 WINNER = "winner"
-"""Tags that describe the winner begin so."""
+"""Prefix of the tags that describe the winner."""
 
 
 def study_tags(header: StudyHeader) -> dict[str, str]:
-    """Returns what a study's run is found by."""
+    """Returns the tags by which a study's run is found."""
     return {"role": "study", "study": header.name, "space": header.space, "miniature": yes(header.miniature)}
 
 
 def study_params(header: StudyHeader) -> dict[str, str]:
-    """Returns what is the same for every measurement of the study."""
+    """Returns the parameters that all the study's measurements share."""
     cluster, recipes = header.cluster, header.recipes
     constants = recipe_fields(recipes[0]) if recipes else {}
     values: dict[str, Any] = {
@@ -58,7 +58,9 @@ def study_params(header: StudyHeader) -> dict[str, str]:
 
 
 def standing(result: Result, folder: Path) -> tuple[dict[str, str], dict[str, float]]:
-    """Tags and metrics that tell how the study in `folder` stands: its first recipe's winner, as far as it has one."""
+    """Returns tags and metrics on the state of the study in `folder`, with its first recipe's winner where it has
+    one.
+    """
     header = result.header
     num_devices = header.cluster.num_devices
     first = next(iter(result.of_study), None)
@@ -86,7 +88,7 @@ def outdated(
     tags: Mapping[str, str],
     metrics: Mapping[str, float],
 ) -> tuple[list[str], list[str]]:
-    """Returns names of the winner's tags and metrics that are there and hold no longer; `gate` is one of older
+    """Returns the names of the winner's tags and metrics that are stored and no longer hold; `gate` is from older
     versions.
     """
     gone = [name for name in known_tags if (name.startswith(WINNER) or name == "gate") and name not in tags]
@@ -95,7 +97,9 @@ def outdated(
 
 
 def roles(result: Result) -> dict[str, str]:
-    """Role of each measurement's run by id: the run that stands for its point is the "measurement", others "repeat"."""
+    """Returns the role of each measurement's run by id: the run that stands for its point is the "measurement", others
+    "repeat".
+    """
     tried = [each for each in result.history.measurements if each.outcome is not Outcome.SKIPPED]
     stands = {point.representative.id for of_recipe in result.measured for point in of_recipe.points}
     return {each.id: "measurement" if each.id in stands else "repeat" for each in tried}
@@ -112,7 +116,9 @@ def _winner_tags(best: Measurement) -> dict[str, str]:
 
 
 def _efficiency_pct(result: Result, folder: Path) -> float | None:
-    """Tokens/s a device over that on the fewest devices, of a study that is one of several numbers of devices."""
+    """Returns tokens/s a device over that on the fewest devices, for a study that is one of several numbers of
+    devices.
+    """
     results: list[Result] = []
     for path in members_of(folder):
         try:

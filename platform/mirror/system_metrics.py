@@ -1,4 +1,4 @@
-"""What the search's own machine did meanwhile: sampled into a file of the study, mirrored to MLflow's system metrics.
+"""Samples the load of the search's own machine into a file of the study, mirrored to MLflow's system metrics.
 
 In a file, so that an outage of MLflow loses nothing. On a cluster these are the head's figures; what each worker's
 device did in its timed windows stands with its measurement.
@@ -19,11 +19,11 @@ _EVERY_S = 5.0
 _MB = 1e6
 
 Sample = tuple[int, int, Mapping[str, float]]
-"""Its number from 0, Unix milliseconds, and the figures by MLflow's names."""
+"""Number from 0, Unix milliseconds, and the figures by MLflow's names."""
 
 
 class Samples:
-    """Reads a study's samples as they come; those up to `after_ms` are passed over."""
+    """Reads a study's samples as they come, without those up to `after_ms`."""
 
     def __init__(self, folder: Path, *, after_ms: int) -> None:
         self._path = folder / SAMPLES
@@ -32,7 +32,7 @@ class Samples:
         self._number = 0
 
     def read(self) -> list[Sample]:
-        """Returns what was sampled since the last call."""
+        """Returns the samples since the last call."""
         found: list[Sample] = []
         if not self._path.exists():
             return found
@@ -53,7 +53,7 @@ class Samples:
 
 @contextlib.contextmanager
 def sampled(folder: Path, *, every_s: float = _EVERY_S) -> Generator[None]:
-    """Appends a sample to the study's file every `every_s` seconds, in a thread of its own."""
+    """Appends a sample to the study's file every `every_s` seconds, from another thread."""
     over = threading.Event()
     thread = threading.Thread(target=_work, args=(folder / SAMPLES, over, every_s), name="system-metrics", daemon=True)
     thread.start()
@@ -87,7 +87,7 @@ def _host() -> dict[str, float]:
 
 
 def _gpus() -> Sequence[Callable[[], dict[str, float]]]:
-    """Returns a reader for each GPU of this machine; none where there is no driver. NVML makes no CUDA context."""
+    """Returns a reader for each GPU of this machine; none without a driver. NVML makes no CUDA context."""
     import pynvml
 
     try:

@@ -1,4 +1,4 @@
-"""When each value of a series was measured: counted back from the journal's line by the seconds of its steps."""
+"""Dates the values of a series: counts back from the time of the journal's line by the seconds of its steps."""
 
 import datetime
 import math
@@ -12,13 +12,13 @@ Series = tuple[tuple[int, float], ...]
 
 
 def milliseconds(at: str) -> int:
-    """Returns the journal's time as MLflow has it."""
+    """Returns the journal's time as MLflow's milliseconds."""
     return round(datetime.datetime.fromisoformat(at).timestamp() * 1000)
 
 
 def series_of(entry: Measurement | GateCurves | Profile, *, started_ms: int, ended_ms: int) -> dict[str, Series]:
-    """Metrics of several values: one for each step, window or rank. What lowered clocks is one for each reason: 1 in a
-    window that it did so, else 0.
+    """Returns the metrics of several values: one value for each step, window or rank. Lowered clocks have one series
+    for each reason: 1 in a window with it, else 0.
     """
 
     def stamped(values: Sequence[float], seconds: Sequence[float]) -> Series:
@@ -53,8 +53,8 @@ def series_of(entry: Measurement | GateCurves | Profile, *, started_ms: int, end
 
 
 def _ends(seconds: Sequence[float], count: int, started_ms: int, ended_ms: int) -> list[int]:
-    """Returns when each of `count` values ended, the last one at `ended_ms`; all of them then where `seconds` says
-    nothing.
+    """Returns when each of `count` values ended, the last one at `ended_ms`; all of them then where `seconds` is
+    unknown.
     """
     if len(seconds) != count or not all(map(math.isfinite, seconds)):
         return [ended_ms] * count

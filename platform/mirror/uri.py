@@ -1,4 +1,4 @@
-"""Where MLflow keeps a study: checked before anything starts, without importing MLflow, and shown without secrets."""
+"""The MLflow store of a study: checked before anything starts, without importing MLflow, and shown without secrets."""
 
 import base64
 import os
@@ -18,8 +18,8 @@ def default_uri(studies: Path) -> str:
 
 
 def report_uri(named: str, recorded: str, studies: Path) -> str:
-    """Returns where a report brings a study of `studies` up to date: at the URI that the user `named`, else beside the
-    study.
+    """Returns the store that a report on a study of `studies` updates: the URI that the user `named`, else the one
+    beside the study.
 
     A journal may be somebody else's, and a server that it has `recorded` would be sent this user's token, a file
     written to: what is recorded elsewhere is used only where it is named too.
@@ -40,7 +40,7 @@ def report_uri(named: str, recorded: str, studies: Path) -> str:
 
 
 def check_uri(uri: str) -> str:
-    """Returns the URI, a relative sqlite path made absolute (workers and threads may stand in another folder).
+    """Returns the URI with a relative sqlite path made absolute, since workers and threads may run in another folder.
 
     Raises:
         InputError: MLflow would not know what to do with it, or would lose what it is given.
@@ -72,7 +72,9 @@ def _absolute(uri: str, rest: str) -> str:
 
 
 def _quoted(path: Path) -> str:
-    """Only what would bend the path is quoted: MLflow takes a quoted blank for three letters, and makes a folder so."""
+    """Returns the path with only those characters quoted that would change it: MLflow reads a quoted blank as three
+    letters.
+    """
     return str(path).replace("%", "%25").replace("?", "%3F")
 
 
@@ -96,7 +98,7 @@ def shown_uri(uri: str) -> str:
 
 
 def without_secrets(text: str, uri: str) -> str:
-    """Returns the text of an error, without what the URI or the environment says of user, password and token."""
+    """Returns the text of an error without user, password and token of the URI or the environment."""
     text = re.sub(r"//\S*@", "//", text)
     secrets = {os.environ.get(name, "") for name in ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")}
     user_info = uri.partition("://")[2].rpartition("@")[0]

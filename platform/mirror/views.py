@@ -1,4 +1,4 @@
-"""Saved views of MLflow's pages: which runs of a study, in which columns and charts, and the address of each.
+"""Saved views of MLflow's pages: the runs of a study they show, their columns and charts, and the address of each.
 
 MLflow keeps a view as a tag of its experiment and lists it under the view's name; an address names the tag. Neither the
 tag nor the fields of a view are documented: `tests/mirror/test_views.py` holds them in a browser.
@@ -31,11 +31,11 @@ CONVERGENCE_METRICS = (
     *("loss_spread_over_seeds", "tokens_per_s"),
 )
 AXES = ("engine", "sharding", "tp", "pp", "micro_batch", "grad_accum", "checkpointing")
-"""Of the parallel coordinates, in order; memory and speed follow."""
+"""Axes of the parallel coordinates, in order; memory and speed follow."""
 
 _RUN_NAME = "attributes.`Run Name`"
 _MOST_RUNS = 100
-"""Runs in a scatter plot and in the parallel coordinates; more are a cloud."""
+"""Number of runs in a scatter plot and in the parallel coordinates; more are not readable."""
 _MOST_BARS = 20
 
 
@@ -44,9 +44,9 @@ class View:
     """A saved view."""
 
     key: str
-    """Names it in the experiment's tag and in the address."""
+    """Names the view in the experiment's tag and in the address."""
     name: str
-    """What MLflow's list of views calls it."""
+    """The view's name in MLflow's list."""
     state: dict[str, Any]
     at_ms: int
 
@@ -58,7 +58,7 @@ class View:
 
 
 def layouts_view(study: str, study_id: str, parent_id: str, at_ms: int) -> View:
-    """Returns a study's points, the fastest first: a row each, and charts of their speed."""
+    """Returns the view of a study's points, the fastest first: a row each, and charts of their speed."""
     first, *metrics = LAYOUT_METRICS  # what the rows are sorted by, in sight on a small screen too
     columns = [_metric(first), *(_param(name) for name in LAYOUT_PARAMS), *(_metric(name) for name in metrics)]
     charts = [
@@ -72,7 +72,7 @@ def layouts_view(study: str, study_id: str, parent_id: str, at_ms: int) -> View:
 
 
 def gates_view(study: str, study_id: str, parent_id: str, at_ms: int) -> View:
-    """Loss and gradient norm of a study's numerics gates, a curve each."""
+    """Returns the view of a study's numerics gates: loss and gradient norm, a curve each."""
     columns = [_tag("gate"), *(_param(name) for name in ("engine", "sharding", "tp", "pp", "cp", "checkpointing"))]
     charts = [_curves("gate_loss"), _curves("gate_grad_norm")]
     state = _state(f"{_of(parent_id)} and tags.role = 'gate'", columns, charts, section=f"Numerics gates of {study}")
@@ -80,7 +80,7 @@ def gates_view(study: str, study_id: str, parent_id: str, at_ms: int) -> View:
 
 
 def studies_view(space: str) -> View:
-    """Returns the studies of a space beside each other: each one's winner, its speed, days and cost."""
+    """Returns the view of a space's studies: each one's winner, its speed, days and cost."""
     columns = [*(_metric(name) for name in STUDY_METRICS), *(_tag(name) for name in STUDY_TAGS)]
     charts = [_scatter(("METRIC", "gpus"), ("METRIC", "days")), _bars("tokens_per_s")]
     state = _state("tags.role = 'study'", columns, charts, section=f"Studies of {space}")
@@ -88,7 +88,7 @@ def studies_view(space: str) -> View:
 
 
 def convergence_view(name: str, comparison_id: str) -> View:
-    """Returns the trainings of a comparison: held-out and training loss against tokens and against hours, seeds
+    """Returns the view of a comparison's trainings: held-out and training loss against tokens and against hours, seeds
     grouped.
     """
     columns = [_tag("strategy"), *(_metric(each) for each in CONVERGENCE_METRICS)]
@@ -103,13 +103,13 @@ def convergence_view(name: str, comparison_id: str) -> View:
 
 
 def convergence_address(server: str, experiment_id: str, comparison_id: str) -> str:
-    """Returns where the view of a comparison is, its charts in sight."""
+    """Returns the address of a comparison's view, with its charts."""
     page = f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs"
     return f"{page}?viewStateShareKey=convergence-{comparison_id}&compareRunsMode=CHART"
 
 
 def addresses(server: str, experiment_id: str, study_id: str) -> dict[str, str]:
-    """Returns where each view is, on MLflow's pages at `server`."""
+    """Returns the address of each view on MLflow's pages at `server`."""
     page = f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs?viewStateShareKey="
     charts = "&compareRunsMode=CHART"
     return {
@@ -151,7 +151,7 @@ def _state(runs: str, columns: Sequence[str], charts: Sequence[dict[str, Any]], 
 
 
 def _width_px(column: str) -> int:
-    """Wide enough for the column's title, and but for a degree's for a word."""
+    """Returns a width for the column's title and, except for degrees, a word."""
     length = len(column.split("`")[1])
     return 34 + 7 * (length if length < 3 else max(length, 9))
 
@@ -187,7 +187,7 @@ def _parallel(params: Sequence[str], metrics: Sequence[str]) -> dict[str, Any]:
 
 
 def _curves(metric: str, against: str = "") -> dict[str, Any]:
-    """Curves of a metric, by step or `against` another metric."""
+    """Returns a chart of a metric by step, or `against` another metric."""
     axes = {"xAxisKey": "metric" if against else "step", "useGlobalXaxisKey": False, "scaleType": "linear"}
     axes |= {"lineSmoothness": 0, **({"selectedXAxisMetricKey": against} if against else {})}
     chosen = {"metricKey": metric, "selectedMetricKeys": [metric]}

@@ -1,4 +1,4 @@
-"""What `python -m platform.plan` answers: each question's tables, its part of the JSON object, and its exit code."""
+"""The answers of `python -m platform.plan`: each question's tables, its part of the JSON object, and its exit code."""
 
 import dataclasses
 from typing import Any
@@ -40,18 +40,18 @@ Answer = tuple[dict[str, Any], int]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """What is planned where, and how it is asked."""
+    """A question: what is planned on which cluster, and how it is asked."""
 
     options: PlanOptions
     space: Space
     cluster: ClusterSpec
     taught: Taught | None = None
-    """What `--learn-from` names."""
+    """The measurements that `--learn-from` names."""
     console: Console
 
     @property
     def tokens(self) -> float:
-        """Of the planned run."""
+        """Tokens of the planned run."""
         return self.options.tokens or self.space.tokens
 
     def answer(self) -> Answer:

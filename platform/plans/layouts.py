@@ -1,4 +1,4 @@
-"""The best predicted layouts of a recipe on a cluster, why the others lose, and what is skipped."""
+"""Ranks the predicted layouts of a recipe on a cluster, and states why others lose and what is skipped."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ PARTS = {
     "communication": ("tensor_s", "pipeline_s", "data_s"),
     "bubble": ("bubble_s",),
 }
-"""Parts of a step by what a person asks for."""
+"""Parts of a step by the name they are reported under."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,30 +42,30 @@ class Planned:
     step_s: float
     low_s: float
     high_s: float
-    """80 % interval."""
+    """Upper end of the 80 % interval."""
     tokens_per_s: float
     mfu: float
     """Share of the datasheet peak, model FLOPs "6n_causal"."""
     peak_tflops: float
-    """Of one device, in the recipe's precision."""
+    """Peak of one device, in the recipe's precision."""
     needed_gib: float
     """Memory a device must have: the largest rank's peak, context and communicators."""
     fit_probability: float
     shares: Mapping[str, float]
-    """Share of the step by `PARTS`."""
+    """Share of the step by the names in `PARTS`."""
     loses_by: str
-    """What costs it most against the best one; "" for the best."""
+    """The part of its step that costs it most against the best layout; "" for the best."""
     measured: bool = False
-    """Whether the step time was measured on as many of these devices, and not predicted."""
+    """Whether the step time was measured on the same number of these devices rather than predicted."""
 
     def days(self, tokens: float) -> float:
-        """Days to train on `tokens`."""
+        """Returns the days of training on `tokens`."""
         return tokens / self.tokens_per_s / DAY_S
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Layouts, the fastest first, and what was left aside."""
+    """Layouts, the fastest first, and what was left out."""
 
     recipe: Recipe
     cluster: ClusterSpec
@@ -73,26 +73,28 @@ class Plan:
     num_layouts: int
     """Layouts with a point that fits."""
     num_too_large: int
-    """Layouts that lose by memory: no micro-batch of theirs fits."""
+    """Layouts without any micro-batch that fits in memory."""
     lost_by: tuple[tuple[str, int], ...]
-    """(what costs them most against the best one, layouts) of those that have a point that fits, by `PARTS`."""
+    """(what costs them most against the best one, number of layouts), for layouts with a point that fits, by
+    `PARTS`.
+    """
     num_points: int
     skipped: tuple[tuple[str, int], ...]
     """(reason, points)."""
     nearest: str
-    """What came nearest to fitting, as a clause; of use where nothing fits."""
+    """The point that came nearest to fitting, as a clause, for use where nothing fits."""
     learned: str = ""
-    """What a study taught, as a sentence; "" where none was asked."""
+    """What a study taught, as a sentence; "" where none was given."""
 
 
 def with_whole_batch(recipe: Recipe, num_devices: int) -> Recipe:
-    """`recipe` with its global batch rounded up, so that any degree that divides the devices divides it."""
+    """Returns `recipe` with its global batch rounded up to a multiple of every degree that divides the devices."""
     return dataclasses.replace(recipe, global_batch=-(-recipe.global_batch // num_devices) * num_devices)
 
 
 def batch_hint(skipped: Sequence[tuple[str, int]], recipe: Recipe, cluster: ClusterSpec) -> str:
-    """Returns where points were skipped because ranks do not share the global batch, one that they would, as a
-    clause.
+    """Returns a clause with a global batch that ranks would share evenly, where points were skipped because they do
+    not; "" otherwise.
     """
     other = with_whole_batch(recipe, cluster.num_devices).global_batch
     if other == recipe.global_batch or not any(reason == UNDIVIDED for reason, _ in skipped):
@@ -109,7 +111,7 @@ def best_plan(
     memory_cap_gib: float | None = None,
     taught: Taught | None = None,
 ) -> Plan:
-    """Predicts every point of the space and keeps the `top` layouts, each at its fastest micro-batch that fits.
+    """Returns the `top` layouts of the space by prediction, each at its fastest micro-batch that fits.
 
     Step times are corrected by what the study of `taught` measured; points that it measured have the measured time.
 
@@ -166,7 +168,7 @@ def _standing(space: Space, recipe: Recipe, cluster: ClusterSpec) -> Points:
 
 
 def _predicted_to_fail(runs: Mask, fits: Mask) -> Iterator[tuple[str, int]]:
-    """(reason, points) of those that do not run, and of those that run without fitting."""
+    """Yields (reason, points) of those predicted not to run, and of those predicted to run without fitting."""
     if not runs.all():
         yield "predicted out of memory", int((~runs).sum())
     if (runs & ~fits).any():
@@ -188,7 +190,7 @@ def _seconds(prediction: Prediction, row: int) -> dict[str, float]:
 
 
 def _lost_by(prediction: Prediction, rows: Rows) -> tuple[tuple[str, int], ...]:
-    """Returns what each of `rows` loses by against the first, counted."""
+    """Returns, counted, what each of `rows` loses by against the first."""
     seconds = np.stack([sum(getattr(prediction.step, name)[rows] for name in names) for names in PARTS.values()])
     worst = np.argmax(seconds[:, 1:] - seconds[:, :1], axis=0)
     return tuple((part, int((worst == index).sum())) for index, part in enumerate(PARTS) if (worst == index).any())
@@ -203,7 +205,7 @@ def planned_at(
     row: int,
     best: int,
 ) -> Planned:
-    """Returns the plan of one row of a prediction, which is of that layout and batch; `best` is the row it is compared
+    """Returns the plan of one row of a prediction, that of this layout and batch; `best` is the row it is compared
     with.
     """
     total = float(prediction.step.total_s[row])
@@ -232,7 +234,7 @@ def planned_at(
 
 
 def _nearest(points: Points, columns: Columns, prediction: Prediction) -> str:
-    """Returns the point that needs least memory, with what it is made of."""
+    """Returns the point that needs least memory, with the parts of its memory."""
     row = int(np.argmin(prediction.memory.needed_gib / columns.capacity_gib))
     parts = peak_parts(columns.take(np.array([row])))
     listed = ", ".join(

@@ -1,4 +1,4 @@
-"""The largest model that a number of devices holds: layers, heads and width are grown together until it is full."""
+"""Finds the largest model that a number of devices holds: layers, heads and width grow together until it is full."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ class Largest:
 
 
 def grown(base: ModelSpec, num_heads: int, num_layers: int) -> ModelSpec:
-    """`base` with more heads of the same width, and layers and feed-forward width as given or in proportion."""
+    """Returns `base` with more heads of the same width, and layers and feed-forward width as given or in proportion."""
     hidden = base.hidden_size * num_heads // base.num_heads
     shared = base.num_heads // base.num_kv_heads
     return dataclasses.replace(
@@ -47,7 +47,9 @@ def _in_proportion(base: ModelSpec, num_heads: int) -> ModelSpec:
 
 
 def _most(fits: Callable[[int], bool], limit: int) -> int:
-    """Returns the largest count below `limit` that fits, 0 if none does: memory grows with it. Doubles, then halves."""
+    """Returns the largest count below `limit` that fits, 0 if none does, by doubling and then halving: memory grows
+    with it.
+    """
     low, high = 0, 1
     while high < limit and fits(high):
         low, high = high, 2 * high
@@ -67,7 +69,8 @@ def largest_models(
     micro_batch: int,
     memory_cap_gib: float | None = None,
 ) -> tuple[Largest, ...]:
-    """For each count of devices the largest model that trains at `micro_batch` sequences a device, one micro-step.
+    """Returns for each count of devices the largest model that trains at `micro_batch` sequences a device, one
+    micro-step.
 
     Heads grow (a group of key/value heads at a time), layers in proportion, until nothing fits; then layers alone.
 

@@ -1,4 +1,4 @@
-"""The prediction of each named point of a space, exactly as it stands, on a cluster."""
+"""Predicts each named point of a space, exactly as given, on a cluster."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
 
 _WIDE = 110
-"""Columns of a terminal from which on a point's layout stands beside its name."""
+"""Width of a terminal from which on a point's layout stands beside its name."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +37,7 @@ class NamedPoint:
 
 
 def of_space(space: Space, cluster: ClusterSpec) -> ClusterSpec:
-    """As many devices of `cluster` as a trial of the space takes.
+    """Returns as many devices of `cluster` as a trial of the space takes.
 
     Raises:
         InputError: there are fewer.
@@ -80,7 +80,7 @@ def named_points(space: Space, cluster: ClusterSpec, memory_cap_gib: float | Non
 def _resolved(
     recipe: Recipe, point: Point, shared: dict[str, Any], num_devices: int
 ) -> tuple[Layout, BatchPoint] | str:
-    """Returns the point's layout and batch on so many devices, or why it has none."""
+    """Returns the point's layout and batch on `num_devices`, or why it has none."""
     try:
         layout = fill({**shared, **point.layout}, num_devices)
         batch = BatchPoint.of(recipe, layout, point.micro_batch)
@@ -91,7 +91,7 @@ def _resolved(
 
 
 def _lacks(columns: Any, prediction: Any, row: int) -> str:
-    """Returns why the point of a row is predicted not to run well; "" where it is."""
+    """Returns why the point of a row is predicted not to run well; "" where it is predicted to."""
     needed = float(prediction.memory.needed_gib[row])
     capacity = float(np.broadcast_to(columns.capacity_gib, columns.shape)[row])
     if not bool(np.asarray(prediction.fits)[row]):
@@ -102,7 +102,7 @@ def _lacks(columns: Any, prediction: Any, row: int) -> str:
 
 
 def show_named(points: Sequence[NamedPoint], cluster: ClusterSpec, tokens: float, console: Console) -> None:
-    """The points as a table."""
+    """Prints the points as a table."""
     console.print(
         f"on {cluster_label(cluster)}, run by {cluster.software}, predicted, nothing measured", highlight=False
     )

@@ -1,4 +1,6 @@
-"""The options of `python -m platform.plan` as one frozen value: what may be asked at once, and within which bounds."""
+"""The options of `python -m platform.plan` as one frozen value, with their bounds and which of them exclude each
+other.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -17,7 +19,7 @@ _LARGEST = {
     "price_per_gpu_h": 1e6,
     "node_gbps": 1e6,
 }
-"""By option: a number must be above 0 and no larger, so that nothing overflows; what is no number is refused too."""
+"""Largest value by option; it must also be above 0 and a number."""
 _QUESTIONS = ("max_model", "min_nodes", "batch_rampup")
 _BY_AXES = ("gpus", "min_nodes", "batch_rampup")
 """Options whose answers need a layout for any number of devices."""
@@ -51,11 +53,11 @@ class PlanOptions:
 
     @property
     def fixes_recipe(self) -> bool:
-        """Whether the answer is for one recipe."""
+        """Whether the answer is for a single recipe."""
         return bool(self.max_model or self.min_nodes or self.batch_rampup or self.gpus)
 
     def check(self, space: Space) -> None:
-        """Checks that the options are within bounds, and that none would go unanswered beside another, or for the
+        """Checks that the options are within bounds, and that each of them has an effect beside the others and for the
         space.
 
         Raises:

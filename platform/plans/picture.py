@@ -1,4 +1,4 @@
-"""Predicted days and GPU-days against GPUs as a picture."""
+"""Draws predicted days and GPU-days against GPUs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from platform.reports.saving import format_of
 
 
 def check_path(path: Path) -> None:
-    """Checks that a picture can be written there, before anything is computed.
+    """Checks that a picture can be written to `path`, before anything is computed.
 
     Raises:
         InputError: no format that is drawn, or no such folder.

@@ -19,7 +19,7 @@ from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
 
 UNDIVIDED = "micro-batch x data-parallel ranks do not divide the global batch"
-"""Why a point is skipped that a search skips for its batch alone."""
+"""Reason of a point that a search skips for its batch alone."""
 UNFILLED = "micro-batches do not fill the pipeline, or the rounds of an interleaved schedule"
 
 
@@ -35,10 +35,10 @@ class Points:
     skipped: tuple[tuple[str, int], ...]
     """(reason, points)."""
     num_points: int
-    """Points looked at."""
+    """Number of points considered."""
 
     def columns(self, cluster: ClusterSpec) -> Columns:
-        """Returns what the cost model predicts from, a row a point."""
+        """Returns the cost model's input, a row a point."""
         return planned_columns(self.of_recipe, cluster)
 
     @property
@@ -91,14 +91,14 @@ def points_of(space: Space, recipe: Recipe, cluster: ClusterSpec) -> Points:
 
 
 def recipes_of(space: Space) -> tuple[Recipe, ...]:
-    """Returns the recipes that are planned for: those of the space, or of its named points."""
+    """Returns the planned recipes: those of the space, or of its named points."""
     return tuple(dict.fromkeys(recipe for recipe, *_ in space.combinations()))
 
 
 def _combinations(
     space: Space, recipe: Recipe, num_devices: int
 ) -> Iterator[tuple[Mapping[str, Any], tuple[int, ...]]]:
-    """(axis values, micro-batches) of `recipe`, as the space names them for so many devices."""
+    """Yields (axis values, micro-batches) of `recipe`, as the space names them for `num_devices`."""
     if recipe not in recipes_of(space):
         space = dataclasses.replace(space, recipe=recipe, further_recipes=())
         yield from ((values, micro_batches) for _, values, micro_batches, _ in space.combinations(num_devices))

@@ -1,4 +1,4 @@
-"""Plans corrected by a study: measured where it measured, predicted with what it taught elsewhere."""
+"""Corrects plans by a study: measured step times where it has them, predictions corrected by it elsewhere."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -24,18 +24,18 @@ from trainers.values.measurement import TIMED, Measurement
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Projection:
-    """The prediction of a plan's points with what a study taught."""
+    """The prediction of a plan's points, corrected by a study."""
 
     prediction: Prediction
     measured: Mask
-    """Points whose step time is the measured one."""
+    """Points whose step time is a measured one."""
     sentence: str
     """What was learned and what was measured, for the user."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Taught:
-    """Step times that a study measured."""
+    """Measured step times of a study."""
 
     name: str
     cluster: Cluster
@@ -43,7 +43,7 @@ class Taught:
 
     @classmethod
     def of(cls, name: str, cluster: Cluster, measurements: Sequence[Measurement], software: str) -> "Taught":
-        """Returns the timed ones of `measurements`, those of engines that the cost model knows.
+        """Returns the timed ones of `measurements`, of engines that the cost model knows.
 
         Raises:
             InputError: there are none, or plans are for another software than that of studies.
@@ -105,7 +105,7 @@ def _same_devices(a: ClusterSpec, b: ClusterSpec) -> bool:
 
 
 def _basis(num_measured: int, num_points: int, origin: ClusterSpec, cluster: ClusterSpec) -> str:
-    """Returns which step times are measured and which predicted, and what the study says nothing of."""
+    """Returns which step times are measured and which predicted, and what the study does not cover."""
     basis = f"{num_measured} of {num_points:,} points measured, the others predicted"
     if not num_measured:
         basis = "every step time predicted"
@@ -117,14 +117,14 @@ def _basis(num_measured: int, num_points: int, origin: ClusterSpec, cluster: Clu
 
 
 def _axes(point: Point, cluster: ClusterSpec) -> dict[str, Any]:
-    """Returns what tells points apart: their layouts' axes, and where they run."""
+    """Returns what distinguishes points: their layouts' axes, and where they run."""
     _, layout, _ = point
     axes = {name: getattr(layout, name) for name in axes_of(Layout)}
     return {**axes, "device": cluster.device.name, "nodes": cluster.num_nodes}
 
 
 def _with_measured(prediction: Prediction, measured: Array) -> Prediction:
-    """`prediction` with the measured step times in place of its own, and the interval of a measurement."""
+    """Returns `prediction` with the measured step times in place of its own, and the interval of a measurement."""
     known = np.isfinite(measured)
     scale = np.where(known, measured / prediction.step.total_s, 1.0)
     parts = {field.name: getattr(prediction.step, field.name) * scale for field in dataclasses.fields(prediction.step)}

@@ -1,4 +1,6 @@
-"""The best layout against the number of devices: days, device-days, nodes that are needed, a schedule of batches."""
+"""Finds the best layout against the number of devices: days, device-days, nodes that are needed, a schedule of
+batches.
+"""
 
 import dataclasses
 import itertools
@@ -19,7 +21,9 @@ from trainers.values.recipe import Recipe
 
 _LARGEST_BATCH = 10_000_000
 EFFICIENCY = 0.8
-"""Of the best rate a device in a phase of a batch ramp-up: the most nodes that keep it are taken."""
+"""Share of the best rate per device in a phase of a batch ramp-up: the largest number of nodes that keeps it is
+taken.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,12 +43,14 @@ class Phase:
     num_nodes: int
     planned: Planned
     efficiency: float
-    """Rate a device over the best of the phase."""
+    """Rate per device over the best one of the phase."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RoundedBatch:
-    """Nodes that a model fits on only where its global batch is rounded up to a multiple of their devices."""
+    """A number of nodes that a model fits on only where its global batch is rounded up to a multiple of their
+    devices.
+    """
 
     num_nodes: int
     global_batch: int
@@ -52,25 +58,25 @@ class RoundedBatch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Fewest:
-    """The fewest nodes that hold a model."""
+    """The smallest number of nodes that holds a model."""
 
     num_nodes: int
     planned: Planned
     parts: MemoryParts
-    """Of the layout that needs least memory there, one row, GiB."""
+    """Memory of the layout that needs least there, one row, GiB."""
     needed_gib: float
     rank: str
-    """Which pipeline rank binds."""
+    """The pipeline rank with most memory."""
     smallest: str
     """That layout's label, with its micro-batch."""
     tried: tuple[tuple[int, str], ...]
-    """(nodes, reason) of what is too few."""
+    """(nodes, reason) for each number that is too small."""
     rounded: RoundedBatch | None
-    """What fits on fewer nodes; None where nothing does."""
+    """The rounded batch that fits on fewer nodes; None where nothing does."""
 
 
 def parse_counts(text: str) -> tuple[int, ...]:
-    """Device counts: "2..3072" doubles from one to the other, "4,8,16" is a list.
+    """Returns device counts: "2..3072" doubles from one to the other, "4,8,16" is a list.
 
     Raises:
         InputError: neither, or a count below 1.
@@ -126,8 +132,8 @@ def against_devices(
 def fewest_nodes(
     space: Space, recipe: Recipe, cluster: ClusterSpec, *, most: int = 1024, memory_cap_gib: float | None = None
 ) -> Fewest:
-    """Counts nodes up until some point of the space fits at the recipe's global batch. Where a larger batch, a multiple
-    of the devices, fits on fewer, the first such is named beside it.
+    """Returns the smallest number of nodes on which some point of the space fits at the recipe's global batch. Where a
+    larger batch, a multiple of the devices, fits on fewer, the first such number is given beside it.
 
     Raises:
         InputError: not even `most` nodes do.
@@ -183,7 +189,7 @@ def ramp_up(
     *,
     memory_cap_gib: float | None = None,
 ) -> tuple[Phase, ...]:
-    """For each (global batch, nodes or None) the layout and micro-batch to take.
+    """Returns for each (global batch, nodes or None) the layout and micro-batch to use.
 
     Where no number of nodes is given, the most (doubling up to the cluster's) that keep `EFFICIENCY` of the best rate
     a device of that phase.
@@ -216,7 +222,7 @@ def ramp_up(
 
 
 def parse_phases(text: str) -> tuple[tuple[int, int | None], ...]:
-    """Phases of a ramp-up: "32,64,128", or with nodes "32:8,64:16".
+    """Returns the phases of a ramp-up: "32,64,128", or with nodes "32:8,64:16".
 
     Raises:
         InputError: not so written.

@@ -1,4 +1,4 @@
-"""Plans as people read them: tables and a chart in the terminal."""
+"""Prints plans: tables and a chart in the terminal."""
 
 import dataclasses
 import json
@@ -17,22 +17,24 @@ from platform.plans.max_model import Largest
 from platform.plans.scaling import EFFICIENCY, AtSize, Fewest, Phase
 
 _WIDE = 100
-"""Columns of a terminal from which on a layout's words stand in its table; below, under it by its number."""
+"""Width of a terminal from which on a layout's words stand in its table; in a narrower one they follow below, by
+number.
+"""
 
 
 _NARROW = 72
-"""Below, no bars are drawn."""
+"""Width of a terminal below which no bars are drawn."""
 
 
 def figure(value: float) -> str:
-    """Three significant digits, thousands apart."""
+    """Returns the value with three significant digits and thousands separated."""
     if value >= 1000:
         return f"{value:,.0f}"
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def table_of(*columns: str, first: str = "left") -> Table:
-    """Returns an empty table without lines; the first column is flush left unless said otherwise."""
+    """Returns an empty table without lines; the first column is flush left by default."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for index, name in enumerate(columns):
         table.add_column(name, justify="left" if index == 0 and first == "left" else "right", overflow="fold")
@@ -40,24 +42,24 @@ def table_of(*columns: str, first: str = "left") -> Table:
 
 
 def cluster_label(cluster: ClusterSpec) -> str:
-    """Such as "4 nodes x 8 x A100-80GB (79.2 GiB)"."""
+    """Returns a label such as "4 nodes x 8 x A100-80GB (79.2 GiB)"."""
     nodes = f"{cluster.num_nodes} nodes x " if cluster.num_nodes > 1 else ""
     return f"{nodes}{cluster.devices_per_node} x {cluster.device.name} ({cluster.device.memory_gib:.1f} GiB)"
 
 
 def price(cluster: ClusterSpec, days: float, num_devices: int) -> str:
-    """Cost of so many days, or "-" where the catalogue has no price."""
+    """Returns the cost of these days, or "-" where the catalogue has no price."""
     hourly = cluster.price_per_device_hour
     return "-" if hourly is None else f"{hourly * num_devices * 24 * days:,.0f}"
 
 
 def batch_of(planned: Planned) -> str:
-    """Such as "8 x 4": the micro-batch, and how often it is accumulated."""
+    """Returns text such as "8 x 4": the micro-batch, and how often it is accumulated."""
     return f"{planned.micro_batch} x {planned.grad_accum}"
 
 
 def show_plan(plan: Plan, tokens: float, console: Console) -> None:
-    """The best layouts of one recipe."""
+    """Prints the best layouts of one recipe."""
     recipe, cluster = plan.recipe, plan.cluster
     basis = plan.learned or "predicted, nothing measured"
     console.print(f"{recipe.label}\non {cluster_label(cluster)}, run by {cluster.software}, {basis}", highlight=False)
@@ -85,7 +87,7 @@ def show_plan(plan: Plan, tokens: float, console: Console) -> None:
 
 
 def _show_best(best: Sequence[Planned], cluster: ClusterSpec, tokens: float, console: Console) -> None:
-    """The table of the best layouts, and the parts of the first one's step."""
+    """Prints the table of the best layouts, and the parts of the first one's step."""
     numbered = console.width < _WIDE
     first = "#" if numbered else "layout"
     table = table_of(first, "batch", "GiB", "step s", "80 %", "tok/s", "MFU", "days", "cost $", "slower in")
@@ -115,7 +117,7 @@ def _show_best(best: Sequence[Planned], cluster: ClusterSpec, tokens: float, con
 
 
 def _legend(best: Sequence[Planned], cluster: ClusterSpec, tokens: float) -> str:
-    """Returns what the table's columns mean that do not say it themselves."""
+    """Returns an explanation of those columns of the table that need one."""
     meanings = [
         "batch: micro-batch x accumulated micro-batches",
         f"days: for {short_count(tokens)} tokens (--tokens)",
@@ -130,7 +132,7 @@ def _legend(best: Sequence[Planned], cluster: ClusterSpec, tokens: float) -> str
 def show_sizes(
     sizes: Sequence[AtSize], cluster: ClusterSpec, tokens: float, console: Console, *, by_node: bool = False
 ) -> None:
-    """Days and device-days against devices or nodes, with a bar of the days on a logarithmic scale."""
+    """Prints days and device-days against devices or nodes, with a bar of the days on a logarithmic scale."""
     timed = [(size, size.planned.days(tokens)) for size in sizes if size.planned is not None]
     drawn = ("days, log scale",) if console.width >= _NARROW else ()
     counted = ("nodes", "GPUs") if by_node else ("GPUs",)
@@ -163,7 +165,7 @@ def show_sizes(
 
 
 def show_fewest(fewest: Fewest, cluster: ClusterSpec, console: Console) -> None:
-    """The sum of the smallest layout, and what the layout that is taken does."""
+    """Prints the memory of the smallest layout, and the figures of the layout that is chosen."""
     console.print(
         f"{fewest.num_nodes} nodes of {cluster.devices_per_node} x {cluster.device.name} are the fewest that fit",
         highlight=False,
@@ -189,7 +191,7 @@ def show_fewest(fewest: Fewest, cluster: ClusterSpec, console: Console) -> None:
 
 
 def show_phases(phases: Sequence[Phase], cluster: ClusterSpec, console: Console) -> None:
-    """The schedule of a batch ramp-up."""
+    """Prints the schedule of a batch ramp-up."""
     table = table_of("NNODES", "BS", "MBS", "accum", "tok/s", "a GPU's rate", "layout", first="right")
     table.columns[6].justify = "left"
     for phase in phases:
@@ -212,7 +214,7 @@ def show_phases(phases: Sequence[Phase], cluster: ClusterSpec, console: Console)
 
 
 def show_largest(largest: Sequence[Largest], console: Console) -> None:
-    """The largest models."""
+    """Prints the largest models."""
     numbered = console.width < _WIDE
     names = ("GPUs", "params", "layers", "hidden", "heads", "GiB", "step s", "TFLOP/s")
     table = table_of(*names, *(() if numbered else ("layout",)), first="right")

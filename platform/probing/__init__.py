@@ -1,1 +1,1 @@
-"""What a probe of the real cluster found: where it is kept, what lags, how it is shown."""
+"""The results of a probe of the real cluster: where they are stored, what lags, how they are shown."""

@@ -1,4 +1,4 @@
-"""What a probe says: which device or node lags."""
+"""Finds the devices and nodes that lag, in a probe."""
 
 import statistics
 from collections.abc import Iterator, Mapping
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from trainers.values.probed import Probe
 
 LAGS = 0.10
-"""Below the median by more than this share is worth a word: equal devices differ by 2 to 5 %."""
+"""Share below the median from which on a device is reported: equal devices differ by 2 to 5 %."""
 
 
 def laggards(probe: Probe) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ BUDGET_S = 52.0
 """Seconds after the command's start at which workers begin nothing new: what is in flight and the end take the rest of
 the minute."""
 COLLECTIVE_TIMEOUT_S = 60
-"""A link that is down shows as this."""
+"""Seconds after which a collective over a link that is down fails."""
 
 
 def measure(place: Place, began_s: float) -> Probe:

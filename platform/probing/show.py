@@ -1,4 +1,4 @@
-"""A probe as people and programs read it: what was reached, of what the datasheets say."""
+"""Shows a probe to people and programs, beside the datasheets' figures."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ SCOPES: Mapping[Scope, str] = {"node": "inside a node", "cluster": "whole cluste
 
 
 def theory(probe: Probe) -> ClusterSpec | None:
-    """Returns what the catalogue says of this cluster, None where it lacks the device."""
+    """Returns the catalogue's figures for this cluster, None where it lacks the device."""
     try:
         return from_cluster(probe.cluster)
     except InputError:
@@ -69,7 +69,7 @@ def to_object(probe: Probe, path: Path) -> dict[str, Any]:
 
 
 def show(probe: Probe, path: Path, console: Console) -> None:
-    """Prints it for a person."""
+    """Prints the probe for people."""
 
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False)

@@ -16,7 +16,8 @@ SLOW = {"cuda": 0.10, "cpu": 0.40}
 
 
 def without_slow(place: Place, studies: Path, cpu_workers: int) -> Place:
-    """`place` without the nodes that lag, by a probe of all devices and links, which is kept as `platform.probe` does.
+    """Returns `place` without the nodes that lag, by a probe of all devices and links, which is stored as
+    `platform.probe` does.
 
     Raises:
         ClusterError: the probe failed, or too few nodes would be left.

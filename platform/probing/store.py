@@ -1,4 +1,4 @@
-"""The probes on disk: one JSON file a cluster, named by the cluster's fingerprint."""
+"""Stores probes: one JSON file a cluster, named by the cluster's fingerprint."""
 
 import hashlib
 import json
@@ -13,11 +13,12 @@ from trainers.values.codec import from_json, to_json
 from trainers.values.probed import Probe
 
 FOLDER = ".probes"
-"""Beside the studies; no study's name begins with a dot."""
+"""Folder of the probes beside the studies; no study's name begins with a dot."""
 
 
 def fingerprint(cluster: Cluster, software: Mapping[str, str]) -> str:
-    """12 hex digits of what the figures depend on: devices, their number on how many nodes, driver and versions.
+    """Returns 12 hex digits of what the figures depend on: devices, their number on how many nodes, driver and
+    versions.
 
     No host's name or address is in it: a job that gets other nodes of the same kind finds its figures again.
     """
@@ -42,7 +43,7 @@ def write(studies: Path, probe: Probe) -> Path:
 
 
 def find(studies: Path, place: Place) -> Probe | None:
-    """Returns the probe of just this cluster, None where there is none.
+    """Returns the probe of exactly this cluster, None where there is none.
 
     Raises:
         InputError: its file is damaged.

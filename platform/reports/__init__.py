@@ -1,1 +1,1 @@
-"""What a person or another program gets to see of a study. Everything here is made from the journal alone."""
+"""Reports on a study for people and other programs, all made from the journal alone."""

@@ -1,4 +1,4 @@
-"""What a longer accumulation buys, and what it changes: the winner of each accumulation that was searched by value.
+"""Compares accumulations that were searched by value: what a longer one gains in speed and what it changes.
 
 With a fixed accumulation the global batch follows from the micro-batch and the data-parallel ranks. So speed and days
 stand beside the global batch: a larger one has another loss curve, and a person chooses between the two.
@@ -17,11 +17,11 @@ from trainers.values.measurement import Outcome
 from trainers.values.recipe import Recipe
 
 Family = dict[int, RecipeResult]
-"""Accumulation -> what the study says of it; ascending."""
+"""Result by accumulation, ascending."""
 
 
 def families(result: Result) -> dict[Recipe, Family]:
-    """Recipes that differ in their fixed accumulation alone, of which at least two were tried."""
+    """Returns the recipes that differ only in their fixed accumulation, where at least two were tried."""
     by_recipe: dict[Recipe, Family] = {}
     for each in result.measured:
         tried = any(one.outcome is not Outcome.SKIPPED for one in each.measurements)
@@ -77,12 +77,12 @@ def _table(family: Family, tokens: float) -> Table:
 
 
 def why_no_winner(of_recipe: RecipeResult) -> str:
-    """Returns why a table has no winner of a recipe."""
+    """Returns why a recipe's table has no winner."""
     return "not resolved" if of_recipe.unresolved else "nothing fits"
 
 
 def accumulation_rows(result: Result) -> list[dict[str, Any]]:
-    """Returns the same for machines: a row for each accumulation; one without a winner has null figures."""
+    """Returns the same as plain rows, one for each accumulation; without a winner the figures are null."""
     return [
         {
             "model": recipe.model.name,

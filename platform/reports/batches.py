@@ -1,4 +1,4 @@
-"""Recipes side by side that differ in their global batch alone: what speed a larger accumulation buys.
+"""Compares recipes that differ only in their global batch: what a larger accumulation gains in speed.
 
 Each of them is a recipe of its own, with its own loss curve: speed does not choose among them, a person does.
 """
@@ -19,20 +19,22 @@ from trainers.values.measurement import Measurement, Outcome
 from trainers.values.recipe import Recipe
 
 _NARROWEST = 24
-"""Columns that a layout's name needs, folded."""
+"""Columns that a folded layout name needs."""
 _MOST_ROWS = 12
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Batches:
-    """Recipes that are the same but for the global batch, with at least two of these."""
+    """Recipes that differ only in their global batch, of which there are at least two."""
 
     recipe: Recipe
-    """The one of the largest batch."""
+    """The recipe of the largest batch."""
     of: dict[int, RecipeResult]
-    """Global batch -> what the study says of it; ascending."""
+    """Result by global batch, ascending."""
     rows: tuple[tuple[Layout, dict[int, Measurement]], ...]
-    """Layout -> global batch -> its best point, else what became of its smallest micro-batch. Fastest layout first."""
+    """For each layout its best point by global batch, else the outcome of its smallest micro-batch. Fastest layout
+    first.
+    """
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -41,7 +43,7 @@ class Batches:
 
     @property
     def best(self) -> dict[int, Measurement]:
-        """Global batch -> its winner; a batch without one is left out."""
+        """Winner by global batch, without batches that have none."""
         return {size: each.winner for size, each in self.of.items() if each.winner is not None}
 
     def share(self, size: int) -> float | None:
@@ -51,7 +53,7 @@ class Batches:
 
 
 def side_by_side(result: Result) -> list[Batches]:
-    """Returns every family of recipes that differ in their global batch alone; none where no two do."""
+    """Returns every family of recipes that differ only in their global batch; empty where no two do."""
     families: dict[Recipe, list[RecipeResult]] = {}
     for each in result.measured:
         tried = any(point.typical.outcome is not Outcome.SKIPPED for point in each.points)
@@ -81,7 +83,7 @@ def _batches(family: Sequence[RecipeResult]) -> Batches:
 
 
 def _best_of_each_layout(result: RecipeResult) -> dict[Layout, Measurement]:
-    """Layout -> its best point, else what became of its smallest micro-batch; layouts in the order of their trials."""
+    """Returns each layout's best point, else the outcome of its smallest micro-batch, in the order of trials."""
     tried = [point for point in result.points if point.typical.outcome is not Outcome.SKIPPED]
     smallest = sorted(tried, key=lambda point: point.typical.batch.micro_batch, reverse=True)
     first = {point.typical.layout: point.representative for point in smallest}
@@ -90,7 +92,7 @@ def _best_of_each_layout(result: RecipeResult) -> dict[Layout, Measurement]:
 
 
 def render_batches(result: Result, *, width: int, color: bool = False) -> str:
-    """Returns the tables, at most `width` columns wide; "" where there is nothing to put side by side.
+    """Returns the tables, at most `width` columns wide; "" where there is nothing to compare.
 
     Where a column for each batch does not fit, each batch has one row, that of its fastest layout.
     """
@@ -118,7 +120,7 @@ def render_batches(result: Result, *, width: int, color: bool = False) -> str:
 
 
 def _foldable(batches: Batches) -> int:
-    """Columns that folding the layouts' names saves."""
+    """Returns the number of columns that folding the layouts' names saves."""
     return max(0, max(len(layout.label) for layout, _ in batches.rows[:_MOST_ROWS]) - _NARROWEST)
 
 
@@ -177,7 +179,7 @@ def _table() -> Table:
 
 
 def batch_rows(result: Result) -> list[dict[str, Any]]:
-    """Returns the same for machines: a row for each global batch and layout."""
+    """Returns the same as plain rows, one for each global batch and layout."""
     return [
         {
             "model": each.recipe.model.name,

@@ -1,4 +1,4 @@
-"""The columns of the table a person reads: what was run, then what came out."""
+"""The columns of the measurement table: what was run, then its figures."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +19,9 @@ class Column:
     title: str
     cell: Callable[[Measurement], str]
     drop: int = 0
-    """When it goes where the width does not do: 1 first, 0 never."""
+    """When the column is dropped for lack of width: 1 first, 0 never."""
     point: bool = False
-    """Whether it says what was run (for failures too), not what came out."""
+    """Whether the column describes what was run, and so applies to failures, rather than a figure."""
     left: bool = False
 
 
@@ -33,8 +33,8 @@ def columns_of(
     *,
     pipelines: bool = False,
 ) -> list[Column]:
-    """Returns all columns; none of days and cost where there is no budget of `tokens`. `runs` are the points that were
-    run again, by the id of the run that stands for each. With `pipelines` some rows have stages.
+    """Returns all columns; those of days and cost only with a budget of `tokens`. `runs` are the points that were run
+    again, by the id of the run that stands for each. With `pipelines` some rows have stages.
     """
     return [
         *_of_point(cluster.device_word),
@@ -48,7 +48,7 @@ def columns_of(
 
 
 def _of_point(device: str) -> list[Column]:
-    """Returns what was run."""
+    """Returns the columns that describe what was run."""
     return [
         Column(title=f"{device}s", cell=lambda m: str(m.num_devices), drop=4, point=True),
         Column(title="engine", cell=lambda m: m.layout.engine, point=True, left=True),
@@ -65,7 +65,7 @@ def _of_point(device: str) -> list[Column]:
 
 
 def _of_speed(device: str) -> list[Column]:
-    """Returns how fast a step was."""
+    """Returns the columns on the speed of a step."""
     return [
         Column(title="step\ns", cell=lambda m: _marked(m.step_time_s, m), drop=6),
         Column(title="tokens\n/s", cell=lambda m: _marked(m.tokens_per_s, m)),
@@ -75,7 +75,7 @@ def _of_speed(device: str) -> list[Column]:
 
 
 def _of_runs(runs: Mapping[str, PointRuns]) -> list[Column]:
-    """Returns how often a point was run, and how far its runs differ, where any was run again."""
+    """Returns the columns on how often a point was run and how far its runs differ, where any was run again."""
 
     def deviation(each: Measurement) -> str:
         point = runs.get(each.id)
@@ -92,7 +92,7 @@ def _of_runs(runs: Mapping[str, PointRuns]) -> list[Column]:
 
 
 def _of_use(device: str) -> list[Column]:
-    """Returns how well the device was used."""
+    """Returns the columns on how well the device was used."""
 
     def percent(share: float | None) -> str:
         return "" if share is None else f"{100 * share:.1f}"
@@ -106,7 +106,7 @@ def _of_use(device: str) -> list[Column]:
 
 
 def _of_budget(tokens: float | None, price_per_gpu_h: float | None) -> list[Column]:
-    """Days and cost of a budget of `tokens`, as far as it and the price are known."""
+    """Returns the columns of days and cost for a budget of `tokens`, as far as it and the price are known."""
 
     def derived(value: float | None, each: Measurement) -> str:
         return "" if value is None else _marked(value, each)
@@ -121,17 +121,17 @@ def _of_budget(tokens: float | None, price_per_gpu_h: float | None) -> list[Colu
 
 
 def _marked(value: float | None, each: Measurement) -> str:
-    """Returns a figure, with a tilde where it follows from the parts of a shorter step."""
+    """Returns a figure, with a tilde where it is derived from the parts of a shorter step."""
     return text.figure(value) + ("~" if each.step_time_derived else "")
 
 
 def _fullest_stage(measurement: Measurement) -> str:
-    """Returns the stages of the rank with most memory, as in "1, 5"; empty without a pipeline."""
+    """Returns the stages of the rank with most memory, such as "1, 5"; empty without a pipeline."""
     return ", ".join(map(str, measurement.memory_stages))
 
 
 def narrow(columns: Sequence[Column]) -> list[Column]:
-    """Returns the layout in one column that may be folded over lines, in place of one for each of its parts."""
+    """Returns the columns with the layout's parts joined into one, which may be folded over lines."""
     parts = {"engine", "sharding", "degrees", "checkp.", "options"}
     rest = [column for column in columns if column.title not in parts]
     return [Column(title="layout", cell=lambda m: m.layout.label, point=True, left=True), *rest]
@@ -143,7 +143,7 @@ def _spread(measurement: Measurement) -> str:
 
 
 def outcome(measurement: Measurement) -> str:
-    """Returns the outcome; of a point that was lost in one of its runs, in which."""
+    """Returns the outcome, for a point that failed in one of its runs with that run's number."""
     lost = measurement.repeat and measurement.outcome is not Outcome.OK
     run = f" (run {measurement.repeat})" if lost else ""
     return f"{measurement.outcome.value}{run}"

@@ -1,4 +1,4 @@
-"""A console of rich that writes into a string, and how rows of an outcome look."""
+"""A rich console that writes into a string, and the style of rows by outcome."""
 
 import io
 
@@ -12,11 +12,11 @@ STYLES = {
     Outcome.SLOW: "dim",
     Outcome.SKIPPED: "dim",
 }
-"""How rows look by outcome; what is not here is a failure and red."""
+"""Style of a row by outcome; outcomes not listed are failures, in red."""
 
 
 def console(*, width: int, color: bool) -> tuple[Console, io.StringIO]:
-    """Returns a console that writes into a string, letters as they are; and the string."""
+    """Returns a console that writes into a string, without emoji or markup, and that string's stream."""
     stream = io.StringIO()
     made = Console(
         file=stream,

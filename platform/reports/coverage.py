@@ -1,4 +1,4 @@
-"""What is shown of the layouts that were not tried: lines of the table, and fields of `--json`."""
+"""Shows the layouts that were not tried: lines of the table, and fields of `--json`."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from trainers.values.codec import to_json
 from trainers.values.journal import PlannedLayout
 
 _MOST_LISTED = 6
-"""Layouts not tried that are listed; the rest is counted."""
+"""Number of untried layouts that are listed; the rest is counted."""
 
 
 def not_tried_lines(tried: Coverage | None) -> list[str]:
-    """Returns what a table says of the layouts that were not tried; nothing where each was."""
+    """Returns the table's lines on the layouts that were not tried; empty where all were."""
     if tried is None or not tried.not_tried:
         return []
     listed, more = tried.not_tried[:_MOST_LISTED], len(tried.not_tried[_MOST_LISTED:])
@@ -31,7 +31,7 @@ def _predicted(planned: PlannedLayout) -> str:
 
 
 def coverage_json(tried: Coverage | None) -> dict[str, Any]:
-    """Returns the same as fields of what `--json` prints; null where the journal does not say what was planned."""
+    """Returns the same as fields of `--json`; null where the journal does not state what was planned."""
     if tried is None:
         return {"layouts_tried": None, "layouts_planned": None, "not_tried": None}
     return {

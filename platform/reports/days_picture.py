@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 _LINE, _BAND = "#1f5f99", "#cfe2f3"
 _MOST_LABELS = 12
-"""Labels that have room beside each other."""
+"""Number of labels that fit beside each other."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Days:
-    """What training takes on one number of devices."""
+    """The training time on one number of devices."""
 
     num_devices: int
     days: float
@@ -31,8 +31,8 @@ def draw_days(
     points: Sequence[Days], path: Path, *, title: str, line: str, band: str, devices: str = "GPU", note: str = ""
 ) -> None:
     """Draws days and scaling efficiency, each with its interval as a band. Days have logarithmic axes, where perfect
-    scaling is a straight line; efficiency is device-days on the fewest devices over those on so many, which stand below
-    the number of devices. `line` and `band` name the two, `note` stands beside the axis of devices.
+    scaling is a straight line; efficiency is device-days on the fewest devices over those on each number, which are
+    written below it. `line` and `band` name the curve and the band, `note` stands beside the axis of devices.
 
     Raises:
         InputError: there are no points, or the file cannot be written.
@@ -69,7 +69,9 @@ def draw_days(
 
 
 def _apart(counts: Sequence[int]) -> list[int]:
-    """Returns the places of counts whose labels have room beside each other on a logarithmic axis, the ends' always."""
+    """Returns the positions of counts whose labels fit beside each other on a logarithmic axis, always with both
+    ends.
+    """
     room = math.log(counts[-1] / counts[0]) / _MOST_LABELS
     chosen = [0]
     for place in range(1, len(counts) - 1):
@@ -89,7 +91,7 @@ def _draw_curve(
     line: str,
     band: str,
 ) -> None:
-    """Draws values (middle, one end of the interval, the other one) against devices, with labels beside the band.
+    """Draws values (middle, lower and upper end of the interval) against devices, with labels outside the band.
 
     They stand above the band of days, to the right since it falls, and below that of efficiency.
     """
@@ -108,7 +110,7 @@ def _draw_curve(
 
 
 def _set_ticks(above: "Axes", below: "Axes", ticks: Mapping[int, str]) -> None:
-    """Sets scales and ticks: those of devices as given, plain figures for days, percents for efficiency."""
+    """Sets scales and ticks: the given numbers of devices, plain figures for days, per cent for efficiency."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
 
     for axes in (above, below):

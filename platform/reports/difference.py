@@ -1,4 +1,4 @@
-"""What differs between two measurements, and what of the difference in step time each change makes.
+"""Finds what differs between two measurements, and how much of the difference in step time each change explains.
 
 Shares are logarithms: that a change makes a step 10 % longer and another one 20 % makes it 32 % longer together.
 """
@@ -21,21 +21,23 @@ from trainers.values.recipe import Recipe
 from trainers.values.spec import ModelSpec
 
 NOTED = 0.002
-"""Share of a step below which a part of it is not named."""
+"""Share of a step below which a part of the difference is not named."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """The second measurement beside the first."""
+    """The second measurement compared with the first."""
 
     first: Measurement
     second: Measurement
     changes: tuple[Change, ...]
-    """Of recipe, batch point and layout, one after the other from the first to the second."""
+    """Changes of recipe, batch point and layout, one after another from the first to the second."""
     surroundings: tuple[Change, ...]
-    """Of the machine, versions, commit and environment: what is left is theirs, or the cost model's error."""
+    """Changes of machine, versions, commit and environment: what remains is due to them or to the cost model's
+    error.
+    """
     parts: Mapping[str, float]
-    """Seconds that the second's step takes more, by its measured parts; empty where these were not timed."""
+    """Seconds by which the second's step is longer, by its measured parts; empty where these were not timed."""
 
     @property
     def ratio(self) -> float | None:
@@ -45,7 +47,7 @@ class Difference:
 
     @property
     def rest(self) -> float | None:
-        """What the changes do not explain, as a ratio of seconds a token; None where a change has none."""
+        """The ratio of seconds a token that the changes leave unexplained; None where a change has no ratio."""
         if self.ratio is None or any(each.ratio is None for each in self.changes):
             return None
         return self.ratio / math.prod(each.ratio or 1.0 for each in self.changes)
@@ -53,7 +55,7 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Point:
-    """What is measured, without what came out."""
+    """The conditions of a measurement, without its figures."""
 
     recipe: Recipe
     layout: Layout
@@ -67,8 +69,8 @@ class _Point:
 def difference(
     first: Measurement, second: Measurement, headers: tuple[StudyHeader, StudyHeader], known: Sequence[Measurement] = ()
 ) -> Difference:
-    """Returns the second beside the first, each with the first line of its study; `known` are all measurements of the
-    studies, which tell what one change alone does where it was measured.
+    """Returns the second compared with the first, each with the first line of its study; `known` are all measurements
+    of the studies, which show what one change alone does where it was measured.
     """
     begin, end = (_Point(recipe=each.recipe, layout=each.layout, micro_batch=each.batch.micro_batch)
                   for each in (first, second))  # fmt: skip
@@ -95,12 +97,12 @@ def difference(
 
 _Field = tuple[str, Any, Any, str]
 _MOST_TOGETHER = 4
-"""Axes that are tried together where none can change alone; else all that are left change at once."""
+"""Axes that are changed together where none can change alone; beyond that all remaining ones change at once."""
 
 
 def _path(begin: _Point, end: _Point) -> Iterator[tuple[_Point, tuple[str, ...], str]]:
-    """Yields the points from the one to the other, each with what changed to reach it: one axis after the other in
-    their declared order, and together those that cannot change alone (a stage with its degrees).
+    """Yields the points from `begin` to `end`, each with what changed to reach it: one axis after another in their
+    declared order, and together those that cannot change alone (a stage with its degrees).
     """
     left, at = list(_changed(begin, end)), begin
     while left:
@@ -114,7 +116,7 @@ def _path(begin: _Point, end: _Point) -> Iterator[tuple[_Point, tuple[str, ...],
 
 
 def _next_steps(at: _Point, left: Sequence[_Field], sizes: set[int]) -> Iterator[tuple[_Point, tuple[_Field, ...]]]:
-    """Valid points that are the fewest changes away, on as many devices as one of the ends."""
+    """Yields the valid points that are the fewest changes away, on as many devices as one of the ends."""
     for number in range(1, min(_MOST_TOGETHER, len(left)) + 1):
         for some in itertools.combinations(left, number):
             with contextlib.suppress(ValueError):
@@ -142,8 +144,8 @@ def _applied(at: _Point, some: Sequence[_Field], sizes: set[int]) -> _Point:
 
 
 def _changed(begin: _Point, end: _Point) -> Iterator[_Field]:
-    """Yields each field that differs: its name, both values, and whether the recipe, the layout or ("") the point has
-    it.
+    """Yields each field that differs: its name, both values, and whether it belongs to the recipe, the layout or ("")
+    the point.
     """
     for part in ("recipe", "layout"):
         one, other = getattr(begin, part), getattr(end, part)
@@ -162,7 +164,7 @@ def _word(value: Any) -> str:
 def _measured(
     points: Sequence[_Point], known: Sequence[Measurement], ends: tuple[Measurement, Measurement]
 ) -> list[float | None]:
-    """Returns seconds a token of each point where it was measured; those of the two ends are theirs."""
+    """Returns the seconds a token of each point where it was measured; the two ends have their own."""
     found = {(each.recipe, each.layout, each.batch): 1 / each.tokens_per_s for each in known if each.tokens_per_s}
     times = [found.get((each.recipe, each.layout, each.batch)) for each in points]
     for place, end in ((0, ends[0]), (-1, ends[1])):
@@ -171,7 +173,9 @@ def _measured(
 
 
 def _predicted(points: Sequence[_Point], header: StudyHeader) -> list[float | None]:
-    """Returns seconds a token of each point on the first's devices by the cost model; None where it cannot tell."""
+    """Returns the seconds a token of each point on the first's devices by the cost model; None where it has no
+    prediction.
+    """
     times: list[float | None] = []
     for each in points:
         try:
@@ -189,7 +193,7 @@ def _predicted(points: Sequence[_Point], header: StudyHeader) -> list[float | No
 
 
 def _parts(first: Measurement, second: Measurement) -> dict[str, float]:
-    """Returns seconds that a micro-step and an optimizer step of the second take more."""
+    """Returns by how many seconds a micro-step and an optimizer step of the second are longer."""
     pairs = {
         "a middle micro-step": (first.middle_micro_step_s, second.middle_micro_step_s),
         "the last micro-step, with the exchange of gradients": (first.last_micro_step_s, second.last_micro_step_s),

@@ -1,4 +1,4 @@
-"""What differs between two measurements, in sentences."""
+"""Describes in sentences what differs between two measurements."""
 
 import math
 
@@ -8,7 +8,7 @@ from platform.reports.surroundings import Change
 
 
 def sentences(found: Difference) -> list[str]:
-    """Returns what differs, a sentence each: the whole, each change with its share, what is left, and what else
+    """Returns a sentence on the whole difference, on each change with its share, on what remains, and on what else
     differs.
     """
     first, second, ratio = found.first, found.second, found.ratio
@@ -45,7 +45,7 @@ def _sentence(change: Change, whole: float | None) -> str:
 
 
 def _effect(ratio: float, whole: float) -> str:
-    """Such as "12.0 % slower, 80 % of the difference"."""
+    """Returns a ratio as text, such as "12.0 % slower, 80 % of the difference"."""
     if abs(ratio - 1) < NOTED / 2:
         return "no difference"
     words = f"{abs(1 - 1 / ratio):.1%} {'slower' if ratio > 1 else 'faster'}"

@@ -1,4 +1,4 @@
-"""What is said of a machine that was disturbed: which layouts it left unresolved, and what it did meanwhile."""
+"""Reports on a machine that was disturbed: which layouts are not resolved, and what the machine did."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -11,9 +11,9 @@ from trainers.values.measurement import Measurement, Outcome
 from trainers.values.recipe import Recipe
 
 _MOST_ABOVE = 2
-"""Points above the winner in the search alone that are named; the rest is counted."""
+"""Number of points above the winner in the search alone that are named; the rest is counted."""
 _MOST_LISTED = 3
-"""Runs of a point that are listed; of more the lowest and the highest are given."""
+"""Number of a point's runs that are listed; of more, the lowest and the highest are given."""
 
 _MACHINE: tuple[tuple[str, Callable[[Measurement], Sequence[float]], str], ...] = (
     ("other processes took", lambda each: each.others_busy_pct, " % of the processors"),
@@ -22,11 +22,13 @@ _MACHINE: tuple[tuple[str, Callable[[Measurement], Sequence[float]], str], ...] 
     ("processors at", lambda each: each.cpu_clock_mhz, " MHz"),
     ("slowest GPU at", lambda each: each.sm_clock_mhz, " MHz"),
 )
-"""What was recorded of the machine: its name, its values in a measurement, and their unit."""
+"""Recorded quantities of the machine: name, values in a measurement, and unit."""
 
 
 def unresolved_sentence(order: Sequence[PointRuns], recipe: Recipe) -> str:
-    """Returns names the points of the recipe between which the fastest is not resolved, and what disturbed them."""
+    """Returns a sentence that names the points of which it is not resolved which is the fastest, and what disturbed
+    them.
+    """
     mark = f"miniature of {recipe.model.miniature_of}, " if recipe.model.miniature_of else ""
     between = " and ".join(map(_name, order))
     figures = " ".join(f"{_name(each)}: {_figures(each)}." for each in order)
@@ -37,7 +39,7 @@ def unresolved_sentence(order: Sequence[PointRuns], recipe: Recipe) -> str:
 
 
 def disturbance_sentences(result: RecipeResult) -> list[str]:
-    """Returns what the winner of one recipe rests on where the machine was disturbed; empty where it was not."""
+    """Returns sentences on the runs that support the winner where the machine was disturbed; empty where it was not."""
     tried, best = result.points, result.leader
     disturbed = [point for point in tried if point.disturbed]
     if not disturbed or best is None:
@@ -61,7 +63,7 @@ def _is_above(point: PointRuns, best: PointRuns) -> bool:
 
 
 def unresolved_json(order: Sequence[PointRuns]) -> list[dict[str, Any]] | None:
-    """Returns the points between which it is not resolved what is the fastest, as `--json` has them; null for none."""
+    """Returns the unresolved points as `--json` shows them; null for none."""
     if not order:
         return None
     return [
@@ -83,7 +85,7 @@ def _name(point: PointRuns) -> str:
 
 
 def _figures(point: PointRuns) -> str:
-    """Returns the point's figures, and what the machine did in the search, then on average in the runs."""
+    """Returns the point's figures, and the machine's state in the search, then on average in the runs."""
     search, runs = point.search, [run for run in point.runs if run.outcome is Outcome.OK]
     first = f"{figure(search.tokens_per_s)} tokens/s in the search" if search else "no figure of the search"
     if not runs:

@@ -1,4 +1,4 @@
-"""What a study leaves in its folder beside the journal: the table as CSV and Parquet, pictures, each winner as files.
+"""Writes a study's files beside the journal: the table as CSV and Parquet, pictures, each winner's files.
 
 `layout.json` is read back by `--layout`; the configuration that the winner's engine has of its own stands beside it.
 """
@@ -28,7 +28,7 @@ CSV = "measurements.csv"
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LayoutFile:
-    """What a `layout.json` says. Only the layout must be there, so that one can be written by hand."""
+    """The content of a `layout.json`. Only the layout is required, so that one can be written by hand."""
 
     layout: Layout
     recipe: Recipe | None = None
@@ -46,7 +46,7 @@ class LayoutFile:
 
 
 def read_layout(path: Path) -> LayoutFile:
-    """Returns the layout that a file holds, with its recipe and batch point where they are given.
+    """Returns the layout in a file, with its recipe and batch point where they are given.
 
     Raises:
         InputError: the file cannot be read, or does not hold a valid layout.
@@ -69,8 +69,8 @@ def read_layout(path: Path) -> LayoutFile:
 
 
 def write_results(folder: Path, result: Result, pictures_as: str = FORMATS[0]) -> list[Path]:
-    """Writes the table, the winners and the pictures into the study's folder, in place of what an earlier session left;
-    returns the paths, those of traces besides.
+    """Writes the table, the winners and the pictures into the study's folder, replacing those of an earlier session;
+    returns their paths, with those of traces.
 
     Raises:
         InputError: a file cannot be written.
@@ -90,13 +90,13 @@ def write_results(folder: Path, result: Result, pictures_as: str = FORMATS[0]) -
 
 
 def _suffix(number: int, recipe: Recipe) -> str:
-    """Returns the first recipe's files have plain names, the others' carry the recipe's id as well."""
+    """Returns the ending of a recipe's file names: "" for the first recipe, the recipe's id for others."""
     return f"-{recipe.id}" if number else ""
 
 
 def _write_winners(folder: Path, result: Result) -> list[Path]:
-    """`layout.json` of each recipe that has a winner, with its engine's own configuration; those of an earlier winner
-    are removed.
+    """Writes a `layout.json` for each recipe that has a winner, with its engine's own configuration, and removes those
+    of an earlier winner.
     """
     written: list[Path] = []
     for number, each in enumerate(result.of_study):

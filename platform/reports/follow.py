@@ -1,4 +1,4 @@
-"""A search followed in its journal while it runs: drawn on a terminal (`live.py`), in plain lines where there is none.
+"""Follows a search in its journal while it runs: drawn on a terminal (`live.py`), or in plain lines.
 
 All of it goes to standard error.
 """
@@ -27,14 +27,14 @@ _MOST_LAST = 6
 
 
 class Budgeted(Protocol):
-    """What of a running search its journal does not tell; asked from another thread."""
+    """The state of a running search that its journal lacks; called from another thread."""
 
     def time_left_s(self) -> float:
         """Returns seconds until a budget ends, infinite without one."""
         ...
 
     def gpu_left_s(self) -> float:
-        """Device seconds that the budget leaves, infinite without one."""
+        """Returns the device seconds that the budget leaves, infinite without one."""
         ...
 
 
@@ -46,7 +46,7 @@ def followed(
     *,
     total: int | None,
 ) -> Generator[None]:
-    """Tells of a search while it runs, until the end of the `with`.
+    """Reports on a search while it runs, until the end of the `with`.
 
     On a terminal it is drawn in place; elsewhere there is a line for each finished batch point, and one on how the
     search stands. What `history` says is counted and not told again; `journal` gives what comes after. `total` is the
@@ -89,18 +89,20 @@ class _Follower:
         self._total = total
         self._trial: TrialStart | None = None
         self._recipe = history.trials[-1].recipe if history.trials else None
-        """The last trial's."""
+        """The recipe of the last trial."""
         self._trial_started_s = 0.0
         self._batch: BatchPoint | None = None
         self._rungs: dict[int, Outcome] = {}
         self._trials_s: list[float] = []
         self._counted: tuple[dict[str, Any], Mapping[str, Measurement]] | None = None
-        """What of the progress the measurements say, and each recipe's best; None once something new was measured."""
+        """The part of the progress that follows from measurements, and each recipe's best; None once something new was
+        measured.
+        """
         self._before_s = self._history.wall_s
         self._started_s = self._last_line_s = time.monotonic()
 
     def work(self, screen: _Screen | None) -> None:
-        """Until `over` is set, and once more after it."""
+        """Reports until `over` is set, and once more after it."""
         ended = False
         while not ended:
             ended = self.over.wait(0.5)

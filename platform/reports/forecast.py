@@ -1,4 +1,4 @@
-"""Predicted beside measured: what the cost model said of each batch point, and how wrong it is so far."""
+"""Compares predictions with measurements: what the cost model predicted of each batch point, and its error so far."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,23 +15,25 @@ from trainers.values.journal import StudyHeader
 from trainers.values.measurement import TIMED, Measurement
 
 MOST_JUDGED = 256
-"""Measurements, the latest, that tell how wrong the model is: to correct each by all others takes their square."""
+"""Number of the latest measurements that the model's error is computed from: correcting each by all others takes their
+square.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Forecaster:
-    """What is predicted for the measurements of a study. All of it is empty where the cost model knows no device."""
+    """Predictions for the measurements of a study; all empty where the cost model does not know the device."""
 
     cluster: Cluster
     cap_gib: float | None = None
 
     def of(self, measurements: Sequence[Measurement]) -> Prediction | None:
-        """Returns a row for each measurement."""
+        """Returns the predictions, a row for each measurement."""
         columns = known_columns([_point(each) for each in measurements], self.cluster, self.cap_gib)
         return None if columns is None else predict(columns)
 
     def beside(self, measurement: Measurement, measured: Sequence[Measurement]) -> str:
-        """Returns what stands behind a measurement's line: its prediction, and the model's error over all that was
+        """Returns the text after a measurement's line: its prediction, and the model's error over all that was
         measured.
 
         Such as " | predicted 24,100 tokens/s (6.4 % too fast), 108 GiB | model's error so far 5.1 %, 2.0 % corrected".
@@ -43,7 +45,9 @@ class Forecaster:
         return f" | predicted {predictions[0]}" + (f" | model's error so far {error}" if error else "")
 
     def predictions(self, measurements: Sequence[Measurement]) -> tuple[str, ...]:
-        """Returns the prediction of each, as "24,100 tokens/s (6.4 % too fast), 108 GiB"; empty where there is none."""
+        """Returns the prediction of each, such as "24,100 tokens/s (6.4 % too fast), 108 GiB"; empty where there is
+        none.
+        """
         prediction = self.of(measurements)
         if prediction is None:
             return ()
@@ -57,7 +61,7 @@ class Forecaster:
         return tuple(texts)
 
     def error(self, measured: Sequence[Measurement]) -> str:
-        """Returns the median error of the step times, as predicted and with what the others of them taught; "" before
+        """Returns the median error of step times, as predicted and as corrected by the other measurements; "" before
         any.
         """
         timed = [each for each in measured if each.outcome in TIMED and each.step_time_s and not each.repeat]
@@ -74,7 +78,7 @@ class Forecaster:
 
 
 def forecaster_of(header: StudyHeader) -> Forecaster:
-    """Returns the forecaster of a study's cluster, by the catalogue's figures alone."""
+    """Returns the forecaster of a study's cluster, with the catalogue's figures alone."""
     return Forecaster(cluster=header.cluster, cap_gib=header.cap_gib)
 
 

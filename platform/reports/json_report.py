@@ -1,4 +1,4 @@
-"""The object that `--json` prints."""
+"""Builds the object that `--json` prints."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ from trainers.values.recipe import Recipe
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """Returns what `--json` prints. Figures that are not finite become null, so that any reader can take it.
+    """Returns the object that `--json` prints. Figures that are not finite become null, so that any reader accepts it.
 
     `recipe`, `winner`, `tie` and so on are those of the space's first recipe; `recipes` has them for each. `tie` holds
     the ids of the points tied with the winner, null where none was run several times in fresh processes beside it.
@@ -55,7 +55,7 @@ def as_json(result: Result) -> dict[str, Any]:
 
 
 def _result_json(of_recipe: RecipeResult | None, result: Result) -> dict[str, Any]:
-    """Returns the result of one recipe; the same keys with nothing in them where a study has none."""
+    """Returns the result of one recipe, with the same keys, left empty, where a study has none."""
     header, best = result.header, of_recipe and of_recipe.winner
     price = of_recipe and result.float8_price(of_recipe)
     return {
@@ -114,7 +114,7 @@ def _layout_json(measurement: Measurement) -> dict[str, Any]:
 
 
 def measurement_json(measurement: Measurement, tokens: float, price_per_gpu_h: float | None) -> dict[str, Any]:
-    """Returns a measurement as `--json` shows it, with the days and the cost of the token budget."""
+    """Returns a measurement as `--json` shows it, with days and cost of the token budget."""
     return {
         "id": measurement.id,
         **to_json(measurement),
@@ -129,7 +129,7 @@ def measurement_json(measurement: Measurement, tokens: float, price_per_gpu_h: f
 
 
 def finite(value: Any) -> Any:
-    """`value` with null for every figure that is not finite."""
+    """Returns `value` with null for every figure that is not finite."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):

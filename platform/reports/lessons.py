@@ -1,4 +1,4 @@
-"""What a study taught: what each axis was worth, why the winner won, what the search cost and what it saved."""
+"""Summarises what a study taught: what each axis gained, why the winner won, what the search cost and saved."""
 
 import dataclasses
 import itertools
@@ -24,14 +24,14 @@ PARTS = {
     "communication": ("tensor_s", "pipeline_s", "data_s"),
     "pipeline bubbles": ("bubble_s",),
 }
-"""Parts of a predicted step by what they stand for."""
+"""Parts of a predicted step by the name they are reported under."""
 NOTED = 0.005
-"""Of a step: what two layouts' parts have to differ by to be told."""
+"""Share of a step by which two layouts' parts must differ to be reported."""
 AXES = (*(field.name for field in dataclasses.fields(Layout)), "micro_batch")
 
 
 def lessons(result: Result, forecaster: Forecaster) -> list[str]:
-    """Sentences, for each recipe with a winner; then what the search cost."""
+    """Returns sentences for each recipe with a winner, then on what the search cost."""
     header = result.header
     won = [each for each, _ in result.winners]
     cost = f"The search cost {figure(result.history.gpu_s / DAY_S)} {header.cluster.device_word}-days"
@@ -47,7 +47,7 @@ def lessons(result: Result, forecaster: Forecaster) -> list[str]:
 
 
 def axes_worth(measurements: Sequence[Measurement]) -> list[str]:
-    """For each axis, how its values compare between measurements that differ in nothing else.
+    """Returns for each axis how its values compare between measurements that differ in nothing else.
 
     One sentence an axis, the most telling first: the median ratio of tokens/s over the pairs.
     """
@@ -73,8 +73,8 @@ def axes_worth(measurements: Sequence[Measurement]) -> list[str]:
 
 
 def why_it_won(result: RecipeResult, forecaster: Forecaster) -> list[str]:
-    """Returns how far the winner is ahead of the best other layout, what its step does without by the cost model, and
-    both memories.
+    """Returns how far the winner is ahead of the best other layout, what its step saves by the cost model, and both
+    memories.
     """
     best, second = result.winner, result.runner_up
     if best is None or second is None or not best.tokens_per_s or not second.tokens_per_s:
@@ -107,7 +107,7 @@ def why_it_won(result: RecipeResult, forecaster: Forecaster) -> list[str]:
 
 
 def _parts(step: StepTime) -> list[str]:
-    """Returns what the first of two predicted steps spends more or less of than the second, as shares of that one's."""
+    """Returns what the first of two predicted steps spends more or less than the second, as shares of the second."""
     whole = float(step.total_s[1])
     more = {
         part: sum(float(array[0] - array[1]) for array in (getattr(step, field) for field in fields)) / whole
@@ -121,7 +121,7 @@ def _parts(step: StepTime) -> list[str]:
 
 
 def saving(result: RecipeResult, header: StudyHeader) -> str:
-    """Returns what the planned run takes by the winner, and what that saves beside the median of what ran."""
+    """Returns how long the planned run takes with the winner, and what that saves over the median of what ran."""
     best = result.winner
     assert best is not None and best.tokens_per_s
     speeds = [each.tokens_per_s for each in result.measurements if each.outcome in TIMED and each.tokens_per_s]
@@ -136,7 +136,7 @@ def saving(result: RecipeResult, header: StudyHeader) -> str:
 
 
 def _pairs(timed: Sequence[Measurement]) -> Iterator[tuple[str, Any, Any, float]]:
-    """Axis, its two values and their ratio of tokens/s, for all pairs that are equal in every other axis.
+    """Yields axis, its two values and their ratio of tokens/s, for all pairs that are equal in every other axis.
 
     Such pairs share what is left without the axis: a study of 10,000 has too many pairs to look at each.
     """

@@ -1,4 +1,4 @@
-"""A search as it stands, drawn in place on a terminal: `frame` is what is drawn, `Screen` where."""
+"""Draws a running search in place on a terminal: `frame` makes the content, `Screen` draws it."""
 
 import os
 import sys
@@ -16,38 +16,38 @@ from platform.reports.progress import Progress, best_point, spent
 from trainers.values.measurement import Measurement, Outcome
 
 _LABEL = 9
-"""Columns of the labels on the left."""
+"""Width of the labels on the left."""
 _OTHER_ROWS = 10
-"""Lines of a frame beside those of the last outcomes."""
+"""Lines of a frame beyond those of the last outcomes."""
 
 
 def is_terminal() -> bool:
-    """Returns whether standard error can be drawn on."""
+    """Returns whether standard error is a terminal that can be drawn on."""
     return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 class Screen:
-    """The lower part of the terminal, from `start` to `stop`; what is printed meanwhile goes above it."""
+    """The lower part of the terminal, from `start` to `stop`; what is printed meanwhile appears above it."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)
         self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
 
     def start(self) -> None:
-        """Take the terminal."""
+        """Takes the terminal."""
         self._live.start()
 
     def draw(self, progress: Progress) -> None:
-        """Draw it as it stands now, as wide as the terminal is now."""
+        """Draws the current state at the terminal's current width."""
         self._live.update(frame(progress, height=self._console.height), refresh=True)
 
     def stop(self) -> None:
-        """Give the terminal back, its cursor shown; the last frame stays. Stopping twice does nothing."""
+        """Releases the terminal and shows its cursor; the last frame stays. Stopping twice does nothing."""
         self._live.stop()
 
 
 def frame(progress: Progress, *, height: int) -> RenderableType:
-    """Returns what is drawn: a line for each thing, cut at the terminal's edge."""
+    """Returns what is drawn: a line for each item, cut at the terminal's edge."""
     table = Table.grid(padding=(0, 1, 0, 0), expand=True)
     table.add_column(width=_LABEL, no_wrap=True, style="dim")
     table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
@@ -94,7 +94,7 @@ def _trials(progress: Progress) -> RenderableType:
 
 
 def _ladder(progress: Progress) -> Text:
-    """Returns the running trial's micro-batches: what became of each, which one runs, what is to come."""
+    """Returns the running trial's micro-batches: the outcome of each, the running one, and those to come."""
     line = Text()
     if progress.layout is None:
         return line

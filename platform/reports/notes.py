@@ -1,4 +1,4 @@
-"""What stands under a recipe's table: reasons in a few words, what was skipped, what marks mean."""
+"""The notes under a recipe's table: short reasons, what was skipped, and what marks mean."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from trainers.values.cluster import Cluster
 from trainers.values.measurement import TIMED, Measurement, Outcome
 
 _MOST_SKIPPED = 6
-"""Reasons for skipping that are listed; the rest is counted."""
+"""Number of reasons for skipping that are listed; the rest is counted."""
 
 
 def short_reason(measurement: Measurement, cluster: Cluster) -> str:

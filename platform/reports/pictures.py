@@ -1,4 +1,4 @@
-"""Two pictures of a recipe's measurements: speed against memory, and which layouts ran at which micro-batch."""
+"""Two pictures of a recipe's measurements: speed against memory, and layouts against micro-batches."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -26,21 +26,21 @@ COLORS = {
     Outcome.OOM: "#b91c1c",
     Outcome.SKIPPED: "#d1d5db",
 }
-"""What is not here is a failure of another kind."""
+"""Colour by outcome; outcomes not listed are other failures."""
 _FAILED = "#7c3aed"
 _INK, _FAINT, _GRID = "#1f2937", "#6b7280", "#e5e7eb"
 _MARKERS = dict(zip(engines.names(), "soD^vP", strict=False))
-"""Engine -> how its dots look; those of other engines are round."""
+"""Marker of the dots by engine; other engines have round ones."""
 _MOST_ROWS = 40
-"""Layouts of a heat map that ran, the fastest ones; the rest is counted."""
+"""Number of layouts in a heat map that ran, the fastest ones; the rest is counted."""
 _MOST_NEVER_RUN = 3
-"""Layouts of a heat map that never ran; the rest is counted."""
+"""Number of layouts in a heat map that never ran; the rest is counted."""
 _EDGE_IN, _HEAD_IN = 0.1, 0.8
 """Inches left free at the sides of a picture, and those at its top for its title and the two smaller lines below."""
 _MOST_NAMED = 500
-"""Dots up to which micro-batches stand beside them; of more nobody could read them."""
+"""Number of dots up to which micro-batches stand beside them; more would not be readable."""
 _LABEL = (0.022, 0.022)
-"""Room of a dot's label, as shares of the axes."""
+"""Size of a dot's label, as shares of the axes."""
 
 
 def draw(result: RecipeResult, cluster: Cluster, folder: Path, suffix: str = "", form: str = FORMATS[0]) -> list[Path]:
@@ -91,7 +91,7 @@ def draw(result: RecipeResult, cluster: Cluster, folder: Path, suffix: str = "",
 
 
 def _rows(points: Sequence[Measurement]) -> list[Layout]:
-    """Layouts, the fastest first, then those that never gave a figure; a few that never ran last."""
+    """Returns the layouts, the fastest first, then those without a figure, and a few that never ran."""
     speed: dict[str, tuple[bool, bool, float]] = {}
     for each in points:
         mine = (each.outcome is not Outcome.SKIPPED, each.outcome in TIMED, _speed(each))
@@ -103,14 +103,14 @@ def _rows(points: Sequence[Measurement]) -> list[Layout]:
 
 
 def _heat_map_in(cells: Sequence[Measurement], rows: Sequence[Layout]) -> tuple[float, float]:
-    """Inches of a heat map: room for the longest label and each cell's two lines."""
+    """Returns the size of a heat map in inches: room for the longest label and for each cell's two lines."""
     columns = len({each.batch.micro_batch for each in cells})
     longest = max(len(layout.label) for layout in rows)
     return max(8.0, 0.6 + 0.062 * longest + 1.05 * columns), _HEAD_IN + 1.0 + 0.36 * len(rows)
 
 
 def _speed(measurement: Measurement) -> float:
-    """Tokens/s; 0 where there is none that can be drawn."""
+    """Returns tokens/s; 0 where there is none that can be drawn."""
     speed = measurement.tokens_per_s
     return speed if speed is not None and math.isfinite(speed) else 0.0
 
@@ -120,7 +120,9 @@ def _color(measurement: Measurement) -> str:
 
 
 def _speed_memory(axes: "Axes", points: Sequence[Measurement], best: Measurement | None, cluster: Cluster) -> None:
-    """A dot for each point that ran; what ran out of memory stands on the base line at what it would have needed."""
+    """Draws a dot for each point that ran; those that ran out of memory stand on the base line at the memory they
+    needed.
+    """
     from matplotlib.lines import Line2D
 
     limit = min([cluster.device_memory_gib, *(each.cap_gib for each in points if each.cap_gib is not None)])
@@ -166,7 +168,7 @@ def _speed_memory(axes: "Axes", points: Sequence[Measurement], best: Measurement
 
 
 def _name_dots(axes: "Axes", dots: Sequence[Measurement], best: Measurement | None) -> None:
-    """Writes each dot's micro-batch beside it, the winner's outside of its ring; none over another one's."""
+    """Writes each dot's micro-batch beside it, the winner's outside of its ring, without overlaps."""
     width, height = axes.get_xlim()[1], axes.get_ylim()[1]
     named: list[tuple[float, float]] = []
     for each in sorted(dots, key=lambda dot: dot is not best):
@@ -185,7 +187,7 @@ def _places(measurements: Sequence[Measurement]) -> tuple[list[float], list[floa
 
 
 def _heat_map(axes: "Axes", cells: Sequence[Measurement], rows: Sequence[Layout], best: Measurement | None) -> None:
-    """A cell for each point: its speed as shade and figure, or the word for what became of it."""
+    """Draws a cell for each point: its speed as shade and figure, or its outcome in a word."""
     from matplotlib.patches import Rectangle
 
     columns = sorted({each.batch.micro_batch for each in cells})
@@ -234,7 +236,7 @@ def _heat_map(axes: "Axes", cells: Sequence[Measurement], rows: Sequence[Layout]
 
 
 def _heat_map_notes(cells: Sequence[Measurement], points: Sequence[Measurement]) -> Iterator[str]:
-    """Yields what stands below a heat map of `cells`: its signs, and how many layouts of `points` it leaves out."""
+    """Yields the notes below a heat map of `cells`: its signs, and how many layouts of `points` it leaves out."""
     derived = "; ~ derived" if any(each.step_time_derived for each in cells) else ""
     slow = "; (in brackets): slow, stopped early" if any(each.outcome is Outcome.SLOW for each in cells) else ""
     yield f"framed: the winner; hatched: crashed; blank: not tried{slow}{derived}"

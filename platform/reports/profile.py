@@ -1,4 +1,4 @@
-"""Where the winner's step goes: as profiled, beside what the cost model predicted of the same parts."""
+"""Compares where the winner's step goes, as profiled, with the cost model's prediction."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -21,11 +21,11 @@ class Part:
     name: str
     measured_s: float
     predicted_s: float | None = None
-    """By the cost model; None where it has no such part, or does not know the device."""
+    """The cost model's seconds; None where it has no such part, or does not know the device."""
     of: str = ""
-    """The line above that it is a part of; "" for a part of the step."""
+    """The line above of which it is a part; "" for a part of the step."""
     beside: bool = False
-    """Whether it runs beside the other parts, and does not count in their sum."""
+    """Whether it overlaps the other parts, and so does not count in their sum."""
 
 
 def parts_of(profile: Profile, predicted: StepTime | None = None) -> list[Part]:
@@ -74,7 +74,7 @@ def profiled(result: Result) -> Iterator[tuple[Measurement, Profile]]:
 
 
 def predicted_step(header: StudyHeader, best: Measurement) -> StepTime | None:
-    """Returns what the cost model says of the winner's step; None where it does not know the device."""
+    """Returns the cost model's prediction of the winner's step; None where it does not know the device."""
     prediction = forecaster_of(header).of([best])
     return None if prediction is None else prediction.step
 
@@ -98,7 +98,7 @@ def profile_rows(result: Result) -> list[Mapping[str, Any]]:
 
 
 def profile_json(of_recipe: RecipeResult, header: StudyHeader) -> dict[str, Any] | None:
-    """Returns what `--json` says of the winner's profile; None where it has none."""
+    """Returns the winner's profile as `--json` shows it; None where it has none."""
     best, profile = of_recipe.winner, of_recipe.profile
     if best is None or profile is None:
         return None

@@ -1,4 +1,4 @@
-"""The table of where the winner's step goes, as a person reads it."""
+"""Prints where the winner's step goes as a table."""
 
 from collections.abc import Iterator, Sequence
 

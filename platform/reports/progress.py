@@ -1,4 +1,4 @@
-"""How a search stands, as a value and as a line of text."""
+"""The state of a search, as a value and as a line of text."""
 
 import dataclasses
 from collections import Counter
@@ -14,18 +14,18 @@ from trainers.values.recipe import Recipe
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """What is told of a search."""
+    """The state of a search."""
 
     trial: int
     """Number of the running trial, from 1; 0 before the first."""
     num_trials: int | None
     """Trials planned in all; None where the searcher has no plan."""
     layout: Layout | None
-    """The running trial's; None between trials."""
+    """The running trial's layout; None between trials."""
     batch: BatchPoint | None
     """The running rung; None before the trial's first."""
     incumbent: Measurement | None
-    """Of the recipe that is being searched."""
+    """The incumbent of the recipe that is being searched."""
     outcomes: Counter[Outcome]
     elapsed_s: float
     left_s: float | None
@@ -34,32 +34,32 @@ class Progress:
     gpu_left_s: float | None = None
     """Device seconds that the budget leaves; None without one."""
     device: str = "GPU"
-    """What a device is called."""
+    """The name of a device in sentences."""
     title: str = ""
-    """What is searched, and on what."""
+    """The space, and the devices it is searched on."""
     recipe: str = ""
-    """Which recipe is being searched, by what sets it apart; "" where there is one alone."""
+    """The recipe that is being searched, by what distinguishes it; "" where there is only one."""
     ladder: tuple[int, ...] = ()
     """The running trial's micro-batches."""
     profiles: bool = False
-    """Whether the running trial profiles, in place of measuring."""
+    """Whether the running trial profiles instead of measuring."""
     rungs: Mapping[int, Outcome] = dataclasses.field(default_factory=dict[int, Outcome])
-    """Micro-batch -> outcome of the running trial's finished rungs."""
+    """Outcome of the running trial's finished rungs, by micro-batch."""
     running_s: float = 0.0
     """Seconds that the running trial has taken."""
     to_go: str = ""
-    """Estimated from the trials so far: what the remaining ones will take; "" before the first ended."""
+    """Estimated time of the remaining trials, from those so far; "" before the first ended."""
     last: tuple[Measurement, ...] = ()
-    """What was measured last, in order; no more than a screen takes."""
+    """The last measurements, in order; no more than a screen holds."""
     predicted: tuple[str, ...] = ()
-    """What the cost model said of each of `last`; empty where it knows no such device."""
+    """The cost model's prediction of each of `last`; empty where it does not know the device."""
     model_error: str = ""
-    """How wrong it is so far; "" where nothing is known."""
+    """The model's error so far; "" where unknown."""
     miniature: bool = False
 
 
 def count_outcomes(measurements: Iterable[Measurement]) -> Counter[Outcome]:
-    """Returns how many measurements ended how."""
+    """Returns the number of measurements by outcome."""
     return Counter(each.outcome for each in measurements)
 
 
@@ -96,7 +96,7 @@ def measurement_line(measurement: Measurement) -> str:
 
 
 def spent(progress: Progress) -> str:
-    """Time and device seconds, and what the budgets leave of them."""
+    """Returns time and device seconds so far, and what the budgets leave."""
     time = duration(progress.elapsed_s)
     if progress.left_s is not None:
         time += f", {duration(progress.left_s)} left"
@@ -105,7 +105,7 @@ def spent(progress: Progress) -> str:
 
 
 def best_point(best: Measurement | None) -> str:
-    """Returns the incumbent's speed and what it is."""
+    """Returns the incumbent's speed and description."""
     if best is None or best.tokens_per_s is None:
         return "none yet"
     point = f"{best.layout.label}, MBS {best.batch.micro_batch}"
@@ -113,7 +113,7 @@ def best_point(best: Measurement | None) -> str:
 
 
 def set_apart(recipe: Recipe, others: Iterable[Recipe]) -> str:
-    """Returns the words of the recipe's label that not all of the `others` have; all of them where that leaves none."""
+    """Returns the words of the recipe's label that not all `others` have; all of them where that leaves none."""
     words = recipe.label.split(", ")
     shared = set(words).intersection(*(each.label.split(", ") for each in others))
     return ", ".join(word for word in words if word not in shared) or recipe.label

@@ -16,8 +16,8 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def tables(result: Result) -> dict[str, Rows]:
-    """File name -> rows: what was measured, a row a point, best first; each run of those run again; layouts not
-    tried, and what is known not to run; numerics gates; recipes that differ in their batch; where the
+    """Returns rows by file name: measurements, a row a point, best first; each run of points that were run again;
+    layouts not tried, and those known not to run; numerics gates; recipes that differ in their batch; where the
     winners' steps go.
     """
     tokens = result.header.tokens
@@ -39,7 +39,7 @@ def tables(result: Result) -> dict[str, Rows]:
 
 
 def _gates(result: Result) -> Rows:
-    """Returns a row for each layout whose numerics gate ran: how near its curves are to the reference's."""
+    """Returns a row for each layout whose numerics gate ran, with its distance from the reference."""
     rows: list[dict[str, Any]] = []
     for each, verdict in (gate for of_recipe in result.measured for gate in of_recipe.gates):
         held = "no reference has run" if verdict is None else "passed" if verdict.passed else "failed"
@@ -64,7 +64,7 @@ def _gates(result: Result) -> Rows:
 
 
 def _not_tried(result: Result) -> Rows:
-    """Returns a row for each layout that was planned and not tried, with what was predicted of it."""
+    """Returns a row for each planned layout that was not tried, with its prediction."""
     return [
         {
             "layout": each.layout.label,

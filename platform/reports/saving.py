@@ -5,7 +5,7 @@ from pathlib import Path
 from platform.common.errors import InputError
 
 FORMATS = ("png", "pdf", "svg")
-"""The first is the one of a search's own pictures."""
+"""Formats of pictures; the first is that of a search's own pictures."""
 PICTURES_HELP = "the pictures' format: png, pdf or svg (default: png)"
 
 

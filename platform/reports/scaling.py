@@ -37,26 +37,26 @@ class Row:
     tokens: float
     price_per_gpu_h: float | None
     best: Measurement | None
-    """The winner there; None where nothing fits, or nothing was measured yet."""
+    """The winner; None where nothing fits or nothing was measured yet."""
     reason: str = ""
-    """Why there is none."""
+    """Why there is no winner."""
     tried: Coverage | None = None
-    """How many of the layouts were tried; None where the journal does not say what was planned."""
+    """How many of the layouts were tried; None where the journal does not state what was planned."""
     efficiency: float | None = None
     """Tokens/s a device over that on the fewest devices that have a winner."""
     runs: int = 0
-    """In fresh processes, that its figures rest on; 0 where they are the search's own."""
+    """Number of runs in fresh processes that its figures rest on; 0 where they are the search's own."""
     gate: str = ""
-    """What the numerics gate said of the winner, `passed` or `failed`; "" where it came to no verdict."""
+    """The numerics gate's verdict on the winner, `passed` or `failed`; "" where there is none."""
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Of all devices together."""
+        """Tokens/s of all devices together."""
         return None if self.best is None else self.best.tokens_per_s
 
     @property
     def days(self) -> float | None:
-        """For the token budget; None for a miniature too."""
+        """Days for the token budget; None for a miniature too."""
         return None if self.best is None else days_of(self.best, self.tokens)
 
     @property
@@ -66,7 +66,7 @@ class Row:
 
     @property
     def cost(self) -> float | None:
-        """Of the token budget, in the user's currency."""
+        """Cost of the token budget, in the user's currency."""
         return None if self.best is None else cost_of(self.best, self.tokens, self.price_per_gpu_h)
 
 
@@ -107,7 +107,7 @@ def _with_efficiency(group: Sequence[Row]) -> list[Row]:
 
 
 def print_table(shown: Sequence[Row], device: str, console: Console) -> None:
-    """One table for each recipe. `device` is what a device is called."""
+    """Prints one table for each recipe. `device` is the name of a device."""
     for group in _groups(shown):
         first = group[0]
         mark = f"MINIATURE of {first.recipe.model.miniature_of}: " if first.recipe.model.miniature_of else ""
@@ -128,7 +128,7 @@ def print_table(shown: Sequence[Row], device: str, console: Console) -> None:
 
 
 def _notes(group: Sequence[Row]) -> list[str]:
-    """Returns what a reader must know before comparing the rows: figures of unlike standing are in one table."""
+    """Returns notes on rows that are not comparable at once, since figures of different standing are in one table."""
     won = [row for row in group if row.best is not None]
     notes = ["~ derived from the parts of a step with fewer micro-steps"] if any(map(_is_derived, won)) else []
     if any(not row.runs for row in won):
@@ -143,7 +143,7 @@ def _is_derived(row: Row) -> bool:
 
 
 def _columns(first: Row, device: str) -> dict[str, Callable[[Row], str]]:
-    """Titles and cells of a recipe's table; days and cost mean nothing of a miniature."""
+    """Returns titles and cells of a recipe's table; without days and cost for a miniature."""
 
     def derived(value: float | None, row: Row) -> str:
         return "-" if value is None or row.best is None else figure(value) + "~" * row.best.step_time_derived
@@ -171,8 +171,8 @@ def _columns(first: Row, device: str) -> dict[str, Callable[[Row], str]]:
 
 
 def to_object(shown: Sequence[Row], results: Iterable[Result]) -> dict[str, Any]:
-    """Returns what `--json` prints: a row of `scaling` for each recipe and number of devices, and each study's own
-    object.
+    """Returns the object that `--json` prints: a row of `scaling` for each recipe and number of devices, and each
+    study's own object.
     """
     return finite(
         {

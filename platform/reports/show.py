@@ -1,4 +1,4 @@
-"""A study's result on standard output: as a table with its verdicts, or as one JSON object."""
+"""Prints a study's result on standard output: a table with its verdicts, or one JSON object."""
 
 import json
 import os
@@ -19,16 +19,16 @@ from platform.reports.summary import verdicts
 from platform.reports.terminal import render
 
 _PLAIN_WIDTH = 200
-"""Columns of the table where standard output is not a terminal."""
+"""Width of the table where standard output is not a terminal."""
 
 
 def table_width() -> int:
-    """Columns that a table on standard output may take."""
+    """Returns the width that a table on standard output may have."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _PLAIN_WIDTH
 
 
 def show(result: Result, files: Sequence[Path], *, as_object: bool) -> None:
-    """Print a study's result: table, verdicts and files, or the JSON object alone."""
+    """Prints a study's result: table, verdicts and files, or the JSON object alone."""
     if as_object:
         print(json.dumps(as_json(result), allow_nan=False))
         return

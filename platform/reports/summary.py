@@ -1,4 +1,4 @@
-"""The winner, what came nearest where nothing fits, and the object that `--json` prints."""
+"""The winner's sentence, or the point that came nearest where nothing fits, and the verdicts."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,22 +23,24 @@ _NEARNESS = (
     Outcome.FAILED,
     Outcome.SKIPPED,
 )
-"""How near a point came to being a result, nearest first."""
+"""Outcomes by how near a point came to a result, nearest first."""
 _MEMORY = frozenset({Outcome.THRASH, Outcome.OOM, Outcome.SKIPPED})
 
 
 _LAGS = 0.05
-"""How far below the median a device's matmul peak is called lagging."""
+"""Share below the median from which a device's matmul peak counts as lagging."""
 
 
 def days_of(measurement: Measurement, tokens: float) -> float | None:
-    """Days that training on `tokens` takes. None without a speed, and for a miniature: nobody trains that so long."""
+    """Returns the days that training on `tokens` takes. None without a speed, and for a miniature, which nobody trains
+    that long.
+    """
     speed = measurement.tokens_per_s
     return None if not speed or measurement.miniature else days_for_tokens(tokens, speed)
 
 
 def cost_of(measurement: Measurement, tokens: float, price_per_gpu_h: float | None) -> float | None:
-    """Returns what these days cost, in the currency of the price: an hour of one device. None without a price too."""
+    """Returns the cost of these days, in the currency of the price of a device hour. None without a price too."""
     days = days_of(measurement, tokens)
     return None if days is None or price_per_gpu_h is None else days * 24 * measurement.num_devices * price_per_gpu_h
 
@@ -46,8 +48,8 @@ def cost_of(measurement: Measurement, tokens: float, price_per_gpu_h: float | No
 def winner_sentence(
     best: Measurement, *, tokens: float, price_per_gpu_h: float | None = None, of: Coverage | None = None
 ) -> str:
-    """Returns the winner in one sentence; `tokens` is the budget that days, and with a price their cost, are counted
-    for, but for a miniature. `of` says how many layouts were tried.
+    """Returns the winner in one sentence. `tokens` is the budget for which days, and with a price their cost, are
+    counted, except for a miniature; `of` states how many layouts were tried.
     """
     assert best.tokens_per_s is not None
     tilde = "~" if best.step_time_derived else ""
@@ -75,8 +77,8 @@ def winner_sentence(
 
 
 def pipeline_words(measurement: Measurement) -> str:
-    """Of a pipeline: on which stage most memory is, and the bubble as measured and as equal stages have it; else
-    empty.
+    """Returns, for a pipeline, which stage has most memory, and the bubble as measured and with equal stages; ""
+    otherwise.
     """
     bubble, where = measurement.pipeline_bubble, stages(measurement.memory_stages)
     where = f" on {where}" if where else ""
@@ -85,7 +87,9 @@ def pipeline_words(measurement: Measurement) -> str:
 
 
 def shortfall_gib(measurement: Measurement, cluster: Cluster) -> float | None:
-    """GiB that an out-of-memory point lacked: what it held and asked for, above the limit. None where not known."""
+    """Returns the GiB that an out-of-memory point lacked: what it held and asked for, above the limit. None where
+    unknown.
+    """
     held = measurement.reserved_gib if measurement.allocated_gib is None else measurement.allocated_gib
     if held is None or measurement.asked_gib is None:
         return None
@@ -105,7 +109,7 @@ def nearest(measurements: Iterable[Measurement], cluster: Cluster) -> Measuremen
 
 
 def nearest_sentence(recipe: Recipe, measurements: Sequence[Measurement], cluster: Cluster) -> str:
-    """Returns what to say where a recipe has no winner."""
+    """Returns a sentence for a recipe without a winner."""
     near = nearest(measurements, cluster)
     if near is None:
         return f"Nothing was measured for {recipe.label}: --resume goes on, where a budget ended it with a larger one."
@@ -120,7 +124,7 @@ def nearest_sentence(recipe: Recipe, measurements: Sequence[Measurement], cluste
 
 
 def verdicts(result: Result) -> list[str]:
-    """For each recipe its winner with what that rests on, what is not resolved, or what came nearest."""
+    """Returns for each recipe its winner with the evidence, what is not resolved, or what came nearest."""
     sentences: list[str] = []
     header, end = result.header, result.history.end
     for each in result.of_study:
@@ -140,7 +144,7 @@ def verdicts(result: Result) -> list[str]:
 
 
 def float8_sentences(of: RecipeResult, result: Result) -> Iterator[str]:
-    """Of a recipe in FP8 what that gains and costs, and which layers it is; nothing of any other."""
+    """Yields what a recipe in FP8 gains and costs, and which layers are in FP8; nothing for other recipes."""
     if not (layers := float8_sentence(of.recipe)):
         return
     if price := result.float8_price(of):
@@ -156,7 +160,7 @@ def float8_sentences(of: RecipeResult, result: Result) -> Iterator[str]:
 
 
 def evidence(result: RecipeResult) -> list[str]:
-    """Returns what the winner of one recipe rests on: its runs, the next best, its numerics."""
+    """Returns the evidence for the winner of one recipe: its runs, the next best, its numerics."""
     sentences: list[str] = []
     first, best = result.winning_point, result.winner
     if first is None or best is None:

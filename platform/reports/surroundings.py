@@ -1,4 +1,4 @@
-"""What differs around two measurements: devices, machine, versions, environment, commit."""
+"""Lists what else differs between two measurements: devices, machine, versions, environment, commit."""
 
 import dataclasses
 import statistics
@@ -16,7 +16,7 @@ _MACHINE: tuple[tuple[str, Callable[[Measurement], Sequence[float]], str], ...] 
     ("steal time", lambda each: each.steal_pct, " %"),
     ("clock of the processors", lambda each: each.cpu_clock_mhz, " MHz"),
 )
-"""What was recorded of the machine: its name, its values in a measurement, their unit."""
+"""Recorded quantities of the machine: name, values in a measurement, unit."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,13 +26,13 @@ class Change:
     names: tuple[str, ...]
     values: str
     ratio: float | None = None
-    """Step time with the change over that without it; None where nothing tells."""
+    """Step time with the change over that without it; None where unknown."""
     source: str = ""
-    """Where the ratio is from: "measured" or "predicted"; "" without one."""
+    """Source of the ratio: "measured" or "predicted"; "" without one."""
 
 
 def surroundings(first: Measurement, second: Measurement, headers: tuple[StudyHeader, StudyHeader]) -> Iterator[Change]:
-    """Yields what differs beside what was measured."""
+    """Yields what differs apart from recipe, layout and batch point."""
     old, new = headers[0].cluster, headers[1].cluster
     if old != new:
         yield Change(names=("devices",), values=f"{old.label} to {new.label}")

@@ -26,7 +26,7 @@ GB_PER_GIB = 2**30 / 1e9
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One run. None stands for a blank cell: not stated. The fields are the header, in its order."""
+    """One run. None is a blank cell: not stated. The fields are the header, in its order."""
 
     source: str
     url_or_repo_path: str | None = None
@@ -85,12 +85,12 @@ class Row:
 
 HEADER: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(Row))
 NUM_PUBLISHED = HEADER.index("recipe")
-"""Columns that published tables have; the project's own follow."""
+"""Number of columns that published tables have; the project's own follow."""
 
 _COLUMNS = {
     name: declared.table or name for name, declared in axes_of(Layout).items() if (declared.table or name) in HEADER
 }
-"""Axis of a layout -> the column that holds it, where there is one."""
+"""Column of each layout axis that has one."""
 _DERIVED = ("iter_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "hfu")
 """Columns that follow from a step that was derived from its parts."""
 _STATUS = {
@@ -106,7 +106,7 @@ _STATUS = {
 
 
 def to_rows(measurements: Iterable[Measurement], *, cluster: Cluster, source: str, path: str = "") -> list[Row]:
-    """Measurements as rows, in their order, skipped ones included; `source` and `path` say where they come from."""
+    """Returns measurements as rows, in their order, skipped ones included; `source` and `path` state their origin."""
     return [_row(each, cluster, source, path) for each in measurements]
 
 
@@ -136,7 +136,7 @@ def _model_cells(model: ModelSpec) -> dict[str, Any]:
 
 
 def _device_cells(measurement: Measurement, cluster: Cluster) -> dict[str, Any]:
-    """Returns the devices that it ran on; of what was not run, those of the study."""
+    """Returns the cells of the devices that ran the measurement; of what was not run, those of the study."""
     conditions, gpus = measurement.conditions, measurement.layout.world_size
     memory_gib = cluster.device_memory_gib if conditions is None else conditions.device_memory_gib
     return {
@@ -148,7 +148,7 @@ def _device_cells(measurement: Measurement, cluster: Cluster) -> dict[str, Any]:
 
 
 def _run_cells(measurement: Measurement) -> dict[str, Any]:
-    """Returns what was asked for: the recipe, the layout and the batch point."""
+    """Returns the cells of recipe, layout and batch point."""
     recipe, layout = measurement.recipe, measurement.layout
     return {
         "seq_len": recipe.seq_len,
@@ -172,7 +172,7 @@ def _run_cells(measurement: Measurement) -> dict[str, Any]:
 
 
 def _result_cells(measurement: Measurement) -> dict[str, Any]:
-    """Returns what came out: outcome, time and memory."""
+    """Returns the cells of outcome, time and memory."""
     datasheet, peak_gib = measurement.datasheet_peak_tflops, measurement.peak_allocated_gib
     return {
         "iter_time_s": measurement.step_time_s,
@@ -190,7 +190,7 @@ def _result_cells(measurement: Measurement) -> dict[str, Any]:
 
 
 def strategy(layout: Layout) -> str:
-    """Returns the published tables' word for what is sharded; `engine` tells by what.
+    """Returns the published tables' word for what is sharded; `engine` states by what.
 
     Nothing sharded is "ddp" whatever the engine; FSDP2 that keeps its parameters after the forward pass shards
     gradients and states only, which is "zero2".
@@ -199,7 +199,7 @@ def strategy(layout: Layout) -> str:
 
 
 def _notes(measurement: Measurement) -> Iterable[str]:
-    """Yields what the header has no column for."""
+    """Yields notes on what has no column."""
     if measurement.miniature:
         yield f"miniature of {measurement.recipe.model.miniature_of}"
     if measurement.repeat:
@@ -223,7 +223,7 @@ def _percent(tflops: float | None, peak: float | None) -> float | None:
 
 
 def write_csv(path: Path, rows: Iterable[Row]) -> None:
-    """Write a table, replacing the file as a whole. Figures keep every digit.
+    """Writes a table, replacing the file as a whole. Figures keep every digit.
 
     Raises:
         InputError: the file cannot be written.
@@ -239,7 +239,7 @@ def _text(value: str | int | float | None) -> str | int | float:
 
 
 def read_csv(path: Path) -> list[Row]:
-    """Returns the rows of a table; one without the project's own columns is read too.
+    """Returns the rows of a table, with or without the project's own columns.
 
     Raises:
         InputError: the file cannot be read, lacks a published column, has an unknown one, or a cell of the wrong kind.

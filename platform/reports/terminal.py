@@ -1,4 +1,4 @@
-"""The table a person reads: best first, what failed after it with its reason, fitted to the terminal's width."""
+"""Renders the table for people: best first, then failures with their reasons, fitted to the terminal's width."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ from trainers.values.measurement import Measurement, Outcome
 from trainers.values.recipe import Recipe
 
 _NARROW = 80
-"""Columns below which the table of runs has fewer."""
+"""Width below which the table of runs has fewer columns."""
 _MOST_ROWS = 100
-"""Rows of a table, of the best and of what failed each; the rest is counted."""
+"""Number of rows of the best and of the failures each; the rest is counted."""
 
 
 def render(result: Result, *, width: int, color: bool = False) -> str:
     """Returns one table for each recipe that was measured, at most `width` columns wide, and the planned layouts of
-    each that was not. Days are those of the study's tokens, with its price their cost too, but for a miniature.
+    each that was not. Days, and cost where a price is given, are those of the study's tokens, except for a miniature.
     """
     screen, stream = console(width=width, color=color)
     header = result.header
@@ -47,7 +47,9 @@ def render(result: Result, *, width: int, color: bool = False) -> str:
 
 
 def _render_plan(console: Console, result: RecipeResult, header: StudyHeader) -> None:
-    """The layouts of a recipe that nothing was measured of; nothing where the journal does not say what was planned."""
+    """Prints the layouts of a recipe without measurements; nothing where the journal does not state what was
+    planned.
+    """
     if not (lines := not_tried_lines(result.coverage)):
         return
     _print_title(console, result.recipe, header.cluster, header.cap_gib)
@@ -107,7 +109,7 @@ def _fit(
     ran: Sequence[Measurement],
     best: Measurement | None,
 ) -> tuple[list[Column], list[str], list[str]]:
-    """Columns that fit the width, what is said once for all rows instead, and the titles left out.
+    """Returns the columns that fit the width, what is stated once for all rows instead, and the titles left out.
 
     First what is the same in every row leaves the table, then the least telling figures, and on a narrow terminal the
     parts of the layout share one column.
@@ -164,9 +166,7 @@ def _table(columns: Sequence[Column], rows: Sequence[Measurement], best: Measure
 
 
 def _failures(columns: Sequence[Column], rows: Sequence[Measurement], cluster: Cluster) -> Table:
-    """Returns what was tried and gave no figure: the point's columns, then the reason in the room that figures
-    leave.
-    """
+    """Returns the failures as a table: the point's columns, then the reason in the width that figures leave."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     point = [column for column in columns if column.point]
     for column in point:

@@ -1,4 +1,6 @@
-"""What to try next. A searcher knows no Ray, no clock and no files: it sees candidates and measurements."""
+"""Searchers choose what to try next. A searcher knows no Ray, no clock and no files, only candidates and
+measurements.
+"""
 
 import contextlib
 import importlib
@@ -17,11 +19,11 @@ class Searcher(Protocol[C]):
 
     @property
     def why_stopped(self) -> str:
-        """Why `suggest` gives nothing more, as the end of a sentence; it says so once `suggest` has given None."""
+        """Why `suggest` returned None, as the end of a sentence."""
         ...
 
     def suggest(self) -> C | None:
-        """The candidate to run next, with the rungs to climb, ascending; or None when nothing is worth running.
+        """Returns the candidate to run next with the rungs to climb, ascending; None when nothing is worth running.
 
         Its rungs may be fewer than the problem's: the others are then not worth their time, for now. Without `update`
         it gives the same answer again.
@@ -29,7 +31,7 @@ class Searcher(Protocol[C]):
         ...
 
     def update(self, candidate: C, measurements: Sequence[Result]) -> None:
-        """Takes all that trials of `candidate` measured; an empty sequence means that nothing came back.
+        """Learns all that trials of `candidate` measured; an empty sequence means that there is no result.
 
         The rungs that `candidate` names need no further trial, whatever came of them.
         """
@@ -38,10 +40,12 @@ class Searcher(Protocol[C]):
 
 @runtime_checkable
 class RungSearcher(Searcher[C], Protocol[C]):
-    """A searcher that picks single rungs; any other one suggests whole ladders, but for what is settled of them."""
+    """A searcher that picks single rungs; other searchers suggest whole ladders, without the rungs that are settled."""
 
     def held_back(self, candidate: C) -> tuple[int, ...]:
-        """Rungs of the candidate, ascending, that it does not suggest since they are likely to run out of memory."""
+        """Returns the candidate's rungs, ascending, that it does not suggest because they are likely to run out of
+        memory.
+        """
         ...
 
 
@@ -53,11 +57,11 @@ _REGISTRY = {
 }
 
 NAMES = tuple(_REGISTRY)
-"""Searchers by the name that `--searcher` takes."""
+"""Names that `--searcher` takes."""
 
 
 def create(name: str, problem: Problem[C]) -> Searcher[C]:
-    """The searcher of that name. Imports that searcher's library only.
+    """Returns the searcher of that name. Imports only that searcher's library.
 
     Raises:
         ValueError: no such searcher.
@@ -70,7 +74,7 @@ def create(name: str, problem: Problem[C]) -> Searcher[C]:
 
 
 def preload(name: str) -> None:
-    """Begins to import what `create` will, beside other work: seconds, for scikit-learn."""
+    """Starts to import in the background what `create` will need: scikit-learn takes seconds."""
 
     def load() -> None:
         with contextlib.suppress(Exception):  # `create` meets it again, and raises

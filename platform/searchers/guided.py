@@ -1,4 +1,5 @@
-"""The guided searcher: the cost model says where to begin, each measurement corrects it, an error prunes soundly.
+"""The guided searcher: starts from the cost model, corrects it by each measurement, and prunes after an error without
+guessing.
 
 The next trial is the layout, with the rungs of its ladder, whose expected saving over the planned run is largest for a
 device second, under the probability that it fits. Recipes take turns, since each has a winner of its own. What an
@@ -28,15 +29,15 @@ from platform.searchers.problem import TRIED, C, Problem, Result
 from trainers.values.measurement import ENDS_LADDER, TIMED, Outcome
 
 FRONT = 2048
-"""Points whose exact posterior is taken: the foremost of the whole space by the posterior's linear part."""
+"""Number of points whose exact posterior is computed: the best of the whole space by the posterior's linear part."""
 UNPREDICTED = Prior(common=10.0, effects=1.0, smooth=0.2, noise=0.03)
-"""Of a log step time that nothing predicts."""
+"""Prior of a log step time that nothing predicts."""
 UNKNOWN_LEAD = math.log(2.0)
-"""Before a recipe has an incumbent, the best prediction counts as this far ahead of it."""
+"""Log lead of the best prediction over a recipe's incumbent before the recipe has one."""
 
 
 class Guided(Generic[C]):
-    """See the module. Draws nothing at random: the seed changes nothing."""
+    """The guided searcher, see the module. It draws no random numbers, so the seed changes nothing."""
 
     def __init__(self, problem: Problem[C]) -> None:
         self._problem = problem
@@ -53,25 +54,27 @@ class Guided(Generic[C]):
         }
         self._alive = np.ones(len(points), dtype=bool)
         self._log_step_s: dict[int, float] = {}
-        """Measured, by point."""
+        """Measured log step time by point."""
         self._waited: dict[int, float] = {}
-        """Share of the step in which a device was seen to wait, by point."""
+        """Share of the step in which a device waited, by point."""
         self._fitting = Fitting(points)
         self._best: dict[int, float] = {}
-        """Group -> log step time of its incumbent."""
+        """Log step time of the incumbent by group."""
         self._turns: Counter[int] = Counter()
-        """Trials that each group has had."""
+        """Number of trials by group."""
         self._num_pruned = 0
         self._standing: C | None = None
         self._threads = ThreadpoolController()
         self._asked = False
         self.why_stopped = ""
         self._taught: set[int] = set()
-        """Groups that an earlier study measured something of."""
+        """Groups for which an earlier study has measurements."""
         self._recall()
 
     def suggest(self) -> C | None:
-        """The trial of the largest expected saving for a device second, or None where none is worth its cost."""
+        """Returns the trial of the largest expected saving for a device second, or None where none is worth its
+        cost.
+        """
         if not self._asked:
             self._asked = True
             # Matrices of some hundred rows: more threads only wait for each other, ten times as long on a busy host.
@@ -80,7 +83,7 @@ class Guided(Generic[C]):
         return self._standing
 
     def update(self, candidate: C, measurements: Sequence[Result]) -> None:
-        """Learns from what was measured; rungs that `candidate` names are settled, whatever came back."""
+        """Learns from the measurements; the rungs that `candidate` names are settled whatever their outcome."""
         self._asked, self._standing = False, None
         known = self._place.get(candidate.key)
         if known is None:
@@ -101,13 +104,14 @@ class Guided(Generic[C]):
                     self._alive[above] = False
 
     def held_back(self, candidate: C) -> tuple[int, ...]:
-        """Its rungs that are left out since they are likelier to run out of memory than to run, ascending."""
+        """Returns the candidate's rungs that are likelier to run out of memory than to run, ascending."""
         owner = self._place[candidate.key]
         held = np.flatnonzero(self._held() & (self._points.owner == owner))
         return tuple(int(rung) for rung in self._points.micro_batch[held])
 
     def _recall(self) -> None:
-        """Takes what an earlier study measured as points of their own, which nothing picks: only the regression learns.
+        """Adds an earlier study's measurements as separate points that are never suggested: only the regression learns
+        from them.
 
         So a point of the space that was measured there is still to be measured, well predicted.
         """
@@ -133,7 +137,7 @@ class Guided(Generic[C]):
             self._alive[out] = False
 
     def _regress(self, point: int, result: Result, tokens_per_step: int) -> None:
-        """Gives the regressions what was measured of the point."""
+        """Adds the point's measurement to the regressions."""
         took = _log_step_s(result, tokens_per_step)
         if took is not None:
             self._log_step_s[point] = took
@@ -172,8 +176,8 @@ class Guided(Generic[C]):
         return None
 
     def _held(self) -> npt.NDArray[np.bool_]:
-        """Of every point whether it has to wait: a recipe that has an incumbent risks a likely error of memory only
-        after all that likely fits.
+        """Returns for every point whether it has to wait: a recipe with an incumbent risks a likely out-of-memory error
+        only after all that likely fits.
         """
         led = np.isin(self._points.group, list(self._best))
         return self._alive & led & self._fitting.too_large() if led.any() else led
@@ -187,7 +191,7 @@ class Guided(Generic[C]):
         return ", or ".join([TRIED, *said])
 
     def _pick_of(self, group: int, left: Index, times: Learned) -> C | None:
-        """The group's point of `left` that is worth most for its cost, with the rungs to climb beside it."""
+        """Returns the group's point of `left` that is worth most for its cost, with the rungs to climb beside it."""
         points, costs = self._points, self._problem.costs
         roughly = -(points.log_step_s + times.roughly())[left]
         ahead = roughly - self._reference(group, roughly)
@@ -226,8 +230,8 @@ class Guided(Generic[C]):
         return self._judged(owner, group, ladder[climbed], float(saving[chosen]), start + float(rung_cost[chosen]))
 
     def _judged(self, owner: int, group: int, rungs: Index, saving: float, cost_gpu_s: float) -> C | None:
-        """The candidate with these `rungs`, or None where its best rung saves less than a trial of it alone costs; then
-        the words say so. The further rungs pay for themselves: that is how they joined.
+        """Returns the candidate with these `rungs`, or None where its best rung saves less than a trial of it alone
+        costs; `why_stopped` then states it. The further rungs were added only where they pay for themselves.
         """
         problem = self._problem
         whole = problem.candidates[owner]
@@ -259,23 +263,25 @@ class Guided(Generic[C]):
         return learn(points, index, measured - points.log_step_s[index], prior, waited)
 
     def _reference(self, group: int, speed: Array) -> float:
-        """Log speed of the group's incumbent; where it has none, somewhat below the best of `speed`, its points'."""
+        """Returns the log speed of the group's incumbent; where it has none, one somewhat below the best of its points'
+        `speed`.
+        """
         took = self._best.get(group)
         return float(np.max(speed)) - UNKNOWN_LEAD if took is None else -took
 
     def _paying_rate(self, group: int, speed: float) -> float:
-        """What a device second must save of the group's planned run to pay for itself, at that log speed."""
+        """Returns what a device second must save of the group's planned run to pay for itself, at that log speed."""
         plan_gpu_s = self._plan_gpu_s(group, -speed)
         return 1 / plan_gpu_s if plan_gpu_s else 0.0
 
     def _plan_gpu_s(self, group: int, log_step_s: float) -> float:
-        """Device seconds of the group's planned run at that log step time; 0 where nothing is planned."""
+        """Returns the device seconds of the group's planned run at that log step time; 0 where nothing is planned."""
         steps = (self._problem.tokens or 0.0) / self._tokens_per_step[group]
         return steps * math.exp(log_step_s) * self._problem.costs.num_devices
 
 
 def _log_step_s(result: Result, tokens_per_step: int) -> float | None:
-    """The logarithm of the measured step time; None where there is none that counts."""
+    """Returns the logarithm of the measured step time; None where there is none that counts."""
     speed = result.tokens_per_s
     if result.outcome not in TIMED or speed is None or not math.isfinite(speed) or speed <= 0:
         return None
@@ -283,7 +289,7 @@ def _log_step_s(result: Result, tokens_per_step: int) -> float | None:
 
 
 def _foremost(index: Index, score: Array, most: int) -> Index:
-    """The `most` of `index` with the highest scores, in their own order."""
+    """Returns the `most` elements of `index` with the highest scores, in their own order."""
     if len(index) <= most:
         return index
     return np.sort(index[np.argpartition(-score, most)[:most]])

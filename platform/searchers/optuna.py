@@ -7,11 +7,11 @@ from platform.searchers.problem import TRIED, C, Problem, Result
 from trainers.values.measurement import TIMED
 
 _MOST_REPEATS = 50
-"""Suggestions of candidates already run before the first one left is taken instead."""
+"""Number of suggestions of candidates already run after which the first remaining one is taken."""
 
 
 class OptunaSearcher(Generic[C]):
-    """TPE over a tree of axes: each axis offers only the values that lead to a candidate, so all it draws is valid."""
+    """TPE over a tree of axes: each axis offers only values that lead to a candidate, so every draw is valid."""
 
     why_stopped = TRIED
 
@@ -34,7 +34,7 @@ class OptunaSearcher(Generic[C]):
         )
 
     def suggest(self) -> C | None:
-        """What TPE draws next; one already run is told its score again and another is drawn."""
+        """Returns TPE's next draw; a candidate that already ran gets its score again and another one is drawn."""
         if not self._left:
             return None
         if self._standing is not None:
@@ -52,7 +52,7 @@ class OptunaSearcher(Generic[C]):
         return self._standing[1]
 
     def update(self, candidate: C, measurements: Sequence[Result]) -> None:
-        """Scores the candidate by the best measurement whose time counts, 0 where it has none."""
+        """Scores the candidate by its best measurement whose time counts, 0 where it has none."""
         speeds = [m.tokens_per_s for m in measurements if m.outcome in TIMED and m.tokens_per_s]
         self._scores[candidate.key] = max(speeds, default=0.0)
         left = self._left.get(candidate.key)
@@ -64,7 +64,7 @@ class OptunaSearcher(Generic[C]):
             self._search.on_trial_complete(standing[0], {"tokens_per_s": self._scores[candidate.key]})
 
     def _draw(self, trial: Any) -> None:
-        """Optuna's define-by-run function: walks the axes, narrowing to the candidates that are left over."""
+        """Walks the axes and narrows them to the remaining candidates, as Optuna's define-by-run function."""
         rows = self._rows
         for axis in rows[0][1]:
             values = sorted({row[1][axis] for row in rows})

@@ -1,4 +1,4 @@
-"""What a searcher is asked: what may be tried, and what is known beforehand."""
+"""The problem of a searcher: what may be tried, and what is known beforehand."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -10,16 +10,16 @@ from trainers.values.measurement import Outcome
 
 
 class Choice(Protocol):
-    """What a searcher picks from: a `Candidate`, or a recorded result."""
+    """A choice of a searcher: a `Candidate`, or a recorded result."""
 
     @property
     def key(self) -> str:
-        """What tells two choices apart."""
+        """Identifies the choice."""
         ...
 
     @property
     def axes(self) -> Mapping[str, Any]:
-        """Axis -> value, the same axes in all choices of a problem; "recipe" tells what competes."""
+        """Value by axis, with the same axes in all choices of a problem; "recipe" separates those that compete."""
         ...
 
     @property
@@ -29,14 +29,14 @@ class Choice(Protocol):
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of one optimizer step, over all ranks; where rungs differ in these, as many as step times are held
-        against each other for. The same in all choices that compete.
+        """Tokens of one optimizer step over all ranks; where rungs differ, the number for which their step times are
+        compared. The same in all choices that compete.
         """
         ...
 
 
 class Result(Protocol):
-    """What a searcher reads of a measurement."""
+    """The part of a measurement that a searcher reads."""
 
     @property
     def outcome(self) -> Outcome: ...
@@ -54,7 +54,7 @@ C = TypeVar("C", bound=Choice)
 
 TRIED = "every layout of the space was tried"
 RECIPE = "recipe"
-"""The axis that tells what competes: points of one value."""
+"""The axis that separates what competes: only points with the same value do."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,17 +66,19 @@ class Costs:
     rung_s: float = 10.0
     steps: float = 0.0
     device: str = "GPU"
-    """What a device is called."""
+    """The name of a device in sentences."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Earlier(Generic[C]):
-    """What an earlier study measured of one layout, in the space or not: it teaches, and settles nothing."""
+    """An earlier study's measurements of one layout, in the space or not: they inform predictions and settle
+    nothing.
+    """
 
     candidate: C
-    """With the rungs that were measured."""
+    """The layout with the measured rungs."""
     results: tuple[Result, ...]
-    """One for each of them."""
+    """One result for each rung."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,15 +88,18 @@ class Problem(Generic[C]):
     candidates: Sequence[C]
     seed: int = 0
     columns: Columns | None = None
-    """A row for each rung of each candidate, then of each of `earlier`, in order, for the cost model; None where it
-    does not know the devices."""
+    """Rows for the cost model: one for each rung of each candidate, then of each of `earlier`, in order; None where it
+    does not know the devices.
+    """
     costs: Costs = Costs()
     tokens: float | None = None
-    """Of the planned run: a search goes on as long as it pays over these. None: until nothing is left."""
+    """Tokens of the planned run: a search continues as long as it pays over these. None: until nothing is left."""
     earlier: Sequence[Earlier[C]] = ()
-    """Of the same devices and recipes. A searcher that learns nothing from others' trials passes it over."""
+    """Earlier measurements of the same devices and recipes. A searcher that does not learn from other studies ignores
+    them.
+    """
 
     @property
     def rows(self) -> tuple[C, ...]:
-        """Candidates, then those of `earlier`: in the order of the columns."""
+        """Candidates, then those of `earlier`, in the order of the columns."""
         return (*self.candidates, *(each.candidate for each in self.earlier))

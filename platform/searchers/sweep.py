@@ -1,4 +1,4 @@
-"""All candidates, each once: in the order given, or shuffled by the seed."""
+"""All candidates, each once, in the given order or shuffled by the seed."""
 
 import dataclasses
 import itertools
@@ -10,7 +10,7 @@ from platform.searchers.problem import RECIPE, TRIED, C, Problem, Result
 
 
 class Sweep(Generic[C]):
-    """The problem's order, which puts what is likely good first; recipes take turns. Whole ladders."""
+    """The problem's order, likely good candidates first; recipes take turns. Suggests whole ladders."""
 
     why_stopped = TRIED
 
@@ -22,18 +22,18 @@ class Sweep(Generic[C]):
         self._left = {candidate.key: candidate for turn in turns for candidate in turn if candidate is not None}
 
     def suggest(self) -> C | None:
-        """The first candidate not yet run."""
+        """Returns the first candidate not yet run."""
         return next(iter(self._left.values()), None)
 
     def update(self, candidate: C, measurements: Sequence[Result]) -> None:
-        """Takes the candidate off the list once all its rungs are settled, whatever came back."""
+        """Removes the candidate from the list once all its rungs are settled, whatever their outcome."""
         left = self._left.get(candidate.key)
         if left is not None and set(left.micro_batches) <= set(candidate.micro_batches):
             del self._left[candidate.key]
 
 
 class Shuffle(Sweep[C]):
-    """Every candidate once, in an order drawn from the seed: the baseline every other searcher must beat."""
+    """Every candidate once, in an order drawn from the seed: the baseline for every other searcher."""
 
     def __init__(self, problem: Problem[C]) -> None:
         shuffled = list(problem.candidates)

@@ -1,4 +1,4 @@
-"""What `--dry-run` prints: what a search would run, what it would skip and why, and what it would cost at most."""
+"""Prints for `--dry-run` what a search would run, what it would skip and why, and its cost at most."""
 
 import dataclasses
 import json
@@ -14,8 +14,8 @@ from trainers.kernels.float8_rules import float8_sentence
 
 
 def show_dry_run(subject: Subject, budget: Budget, history: History, *, as_object: bool) -> None:
-    """Prints what a search of `subject` would run that its study, by its `history`, has not run yet: lines, or
-    one JSON object where `as_object`.
+    """Prints what a search of `subject` would still run given its study's `history`: lines, or one JSON object where
+    `as_object`.
     """
     missing = ((each, history.missing(each)) for each in subject.plan.candidates)
     left = [dataclasses.replace(each, micro_batches=rungs) for each, rungs in missing if rungs]
@@ -78,6 +78,6 @@ def _as_object(subject: Subject, budget: Budget, left: Sequence[Candidate], seco
 
 
 def _limits(subject: Subject, budget: Budget) -> dict[str, float | None]:
-    """Returns the seconds after which each option of the budget ends the search, None where it is not given."""
+    """Returns the seconds after which each budget ends the search, None where it is not given."""
     gpu_s = None if budget.gpu_s is None else budget.gpu_s / subject.cluster.num_devices
     return {"--time-budget": budget.time_s, "--gpu-s": gpu_s}

@@ -1,4 +1,4 @@
-"""What a session that ends says: its files and its table, its verdict, and how to go on."""
+"""The end of a session: its files, its table, its verdict, and how to go on."""
 
 import shlex
 import threading
@@ -26,11 +26,11 @@ from trainers.values.measurement import Outcome
 
 RESUME = "python -m platform.search --resume"
 MIRROR_CLOSE_S = 30.0
-"""What MLflow may take at the end to catch up; what it lacks then is said."""
+"""Seconds that MLflow may take at the end to catch up; what is missing after that is reported."""
 
 
 class Ending:
-    """The end of a session: its study's result, computed once, by which it ends and which it shows."""
+    """The end of a session: computes the study's result once, shows it and derives the exit code."""
 
     def __init__(
         self,
@@ -41,8 +41,8 @@ class Ending:
         profile: bool = False,
         copy: Copy | None = None,
     ) -> None:
-        """The result is shown as a table, as one JSON object, or (None) not at all; with `profile` also why a winner
-        has none. Before it is shown the journal is in its `copy`, since the process may end right after.
+        """Shows the result as a table, as one JSON object, or (None) not at all; with `profile`, also why a winner has
+        none. The journal is written to its `copy` before the result is shown, since the process may end right after.
         """
         self._copy = copy
         self._study, self._mirror, self._as_object, self._profile = study, mirror, as_object, profile
@@ -52,7 +52,7 @@ class Ending:
 
     @property
     def result(self) -> Result:
-        """What the journal says when this is asked for first, in whichever thread: nothing is measured after that."""
+        """The result as of the first access, from whichever thread: nothing is measured after that."""
         with self._computing:
             if self._result is None:
                 self._tail, history = self._study.follow()
@@ -60,7 +60,7 @@ class Ending:
             return self._result
 
     def show(self) -> bool:
-        """Writes and shows the result, once, in whichever thread asks first; returns whether this one did."""
+        """Writes and shows the result, once, from whichever thread asks first; returns whether this call did."""
         if not self._showing.acquire(blocking=False):
             return False
         result = self.result
@@ -82,7 +82,7 @@ class Ending:
 
 
 def written(folder: Path, result: Result, pictures_as: str = FORMATS[0]) -> list[Path]:
-    """Writes the files of the result, as far as they can be written, and returns their paths."""
+    """Writes the result's files, as far as possible, and returns their paths."""
     try:
         refuse_links(folder)
         return write_results(folder, result, pictures_as)
@@ -92,8 +92,8 @@ def written(folder: Path, result: Result, pictures_as: str = FORMATS[0]) -> list
 
 
 def how_it_ended(end: End | None, path: Path) -> str:
-    """Returns what ended the last session of the study in folder `path`, told by the journal's last line; None
-    is none.
+    """Returns what ended the last session of the study in folder `path`, given the journal's last line (None for
+    none).
     """
     if end is None:
         return f"Cut short: its driver was killed. What was measured is kept; go on with: {how_to(RESUME, path)}"
@@ -108,17 +108,17 @@ def how_it_ended(end: End | None, path: Path) -> str:
 
 
 def how_long(history: History) -> str:
-    """Returns what all sessions took."""
+    """Returns how long all sessions took."""
     return f"The search took {duration(history.wall_s)}, {history.gpu_s:.0f} device seconds."
 
 
 def resume_sentence(study: Study) -> str:
-    """That nothing measured is lost, and how to go on after a fault of the cluster."""
+    """Returns a sentence on how to resume after a fault of the cluster; no measurement is lost."""
     return f"what was measured is kept: once the cluster is well again, go on with {how_to(RESUME, study.path)}"
 
 
 def not_profiled(result: Result) -> str:
-    """Returns why a winner has no profile; "" where each has one, and where there is no winner."""
+    """Returns why a winner has no profile; "" where each has one or there is no winner."""
     if all(each.profile is not None for each, _ in result.winners):
         return ""
     return f"The winner was not profiled: {_why_not_profiled(result.history)}. --resume with --profile tries again."
@@ -135,8 +135,8 @@ def _why_not_profiled(history: History) -> str:
 
 
 def how_to(command: str, path: Path) -> str:
-    """`command` with the name of the study in folder `path`, as a user types it here. To resume a study of another user
-    takes `--trust`.
+    """Returns `command` for the study in folder `path` as a user types it here, with `--trust` for another user's
+    study.
     """
     elsewhere = path.parent != Path(default_folder()).absolute()
     where = f" --studies {shlex.quote(str(path.parent))}" if elsewhere else ""
@@ -145,15 +145,15 @@ def how_to(command: str, path: Path) -> str:
 
 
 def shown_verdict(result: Result) -> int:
-    """Returns the exit code of a report: 0 where some recipe has a winner, 4 where it is not resolved, else 1."""
+    """Returns a report's exit code: 0 where some recipe has a winner, 4 where it is not resolved, else 1."""
     if not result.is_resolved:
         return NOT_RESOLVED
     return 0 if result.has_leader else 1
 
 
 def verdict(result: Result) -> tuple[int, str]:
-    """0 where some recipe has a winner, 1 where nothing fits, 3 and why where every trial failed on its own account, 4
-    where of some recipe it is not resolved which layout is the fastest.
+    """Returns the exit code with its reason: 0 where some recipe has a winner, 1 where nothing fits, 3 where every
+    trial failed by itself, 4 where it is not resolved which layout of some recipe is the fastest.
     """
     if not result.is_resolved:
         return NOT_RESOLVED, ""

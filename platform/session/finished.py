@@ -1,4 +1,4 @@
-"""Whether a study that ended has anything left to run, told from its journal: starting Ray takes longer."""
+"""Decides from its journal whether a study has anything left to run, which is faster than starting Ray."""
 
 import platform.searchers as searchers  # pyright takes `from platform import` for the standard module
 from platform.cluster.nodes import Place
@@ -12,8 +12,8 @@ from platform.subject.subject import subject_of
 
 
 def why_over(study: Study, request: Request) -> str:
-    """On which devices, those that the study ran on, a session of any budget would neither run nor record anything,
-    and why; "" where it would. Writes nothing.
+    """Returns why a session of any budget on the study's devices would neither run nor record anything, with these
+    devices; "" where it would. Writes nothing.
 
     Also "" where the last session did not end by itself or left contenders unresolved, whose runs go on, and beside
     probes, which are found by what nodes say.

@@ -1,4 +1,4 @@
-"""The first line of a study's journal, and whether a study that began with one may go on here."""
+"""The first line of a study's journal, and the checks that a study may go on here."""
 
 import uuid
 
@@ -42,7 +42,7 @@ def _engines_of(subject: Subject) -> dict[str, str]:
 
 
 def check_engines(header: StudyHeader) -> None:
-    """Refuses to go on with engines outside this project that are gone, or are not what the study began with.
+    """Refuses to resume with engines outside this project that are missing or have changed since the study began.
 
     Raises:
         InputError: one cannot be imported, or its source has changed.
@@ -60,8 +60,8 @@ def check_engines(header: StudyHeader) -> None:
 
 
 def check_same(history: History, subject: Subject) -> None:
-    """Refuses to mix figures of unlike devices, of a recipe or of a layout that the study did not begin with: the
-    journal has only the path of a file that was named.
+    """Refuses to mix figures of different devices, recipes or layouts: the journal holds only the path of a given file,
+    whose content may have changed.
 
     Raises:
         InputError: the devices, a recipe or the layout file differ.

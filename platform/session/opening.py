@@ -1,4 +1,4 @@
-"""How a session begins, before it knows a cluster: the study is made or taken up again, the request read."""
+"""The beginning of a session, before it knows a cluster: creates or opens the study and reads the request."""
 
 import dataclasses
 from collections.abc import Generator
@@ -19,19 +19,19 @@ from platform.subject.request import Request, read_request, resumed
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Opened:
-    """A session whose study is locked and whose request is read."""
+    """A session whose study is locked and whose request is known."""
 
     options: SearchOptions
-    """With those that a resumed study keeps."""
+    """The options, including those that a resumed study keeps."""
     request: Request
     study: Study | None
     """None in a dry run of a new study, which has no folder."""
     history: History = dataclasses.field(default_factory=History)
-    """What earlier sessions recorded."""
+    """The records of earlier sessions."""
     left: leftovers.Note | None = None
-    """What a driver that was killed has left on the cluster."""
+    """What a killed driver has left on the cluster."""
     copy: Copy | None = None
-    """The second place of the study's journal."""
+    """The second copy of the study's journal."""
 
     @property
     def is_resumed(self) -> bool:
@@ -39,12 +39,12 @@ class Opened:
         return self.history.header is not None
 
     def copying(self) -> AbstractContextManager[None]:
-        """Copies the journal for as long as the context lasts, where there is a second place for it."""
+        """Copies the journal while the context lasts, where a second place for it is given."""
         return self.copy.following(self.study.journal) if self.copy and self.study else nullcontext()
 
 
 def taken_up(options: SearchOptions) -> SearchOptions:
-    """`options`, with the study of `--name` resumed where `--auto-resume` asks for it and a study was begun.
+    """Returns the options; where `--auto-resume` is given and the study of `--name` exists, those that resume it.
 
     Raises:
         InputError: there is no name to look for.
@@ -64,7 +64,7 @@ def taken_up(options: SearchOptions) -> SearchOptions:
 
 @contextmanager
 def opened(options: SearchOptions) -> Generator[Opened]:
-    """The session that the options ask for; at the end its study is let go of.
+    """Yields the session that the options ask for and closes its study at the end.
 
     Raises:
         InputError: a user's mistake.

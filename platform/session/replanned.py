@@ -1,4 +1,4 @@
-"""The plan of a study whose journal, of an older version, does not hold it."""
+"""Computes a study's plan where its journal, of an older version, lacks it."""
 
 import dataclasses
 from pathlib import Path
@@ -15,7 +15,7 @@ from trainers.values.journal import Planned, StudyHeader
 
 
 def with_plan(history: History) -> History:
-    """Returns the history with what its study plans; itself where the journal says that, or where it cannot be known.
+    """Returns the history with its study's plan; unchanged where the journal has one or it cannot be computed.
 
     Planned anew are built-in spaces alone: a space file is code, and may be somebody else's.
     """

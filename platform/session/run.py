@@ -45,7 +45,7 @@ class Run:
         mirror: Mirror | None = None,
         result: ending.Ending | None = None,
     ) -> None:
-        """The session began at `began_s`, and another one would take `place_s` more to begin.
+        """Takes over a session that began at `began_s`; another session would take `place_s` to reach this point.
 
         What an earlier driver `left` on the cluster is swept first; the `mirror` starts with the first trial. The
         `result` says by what exit code the session ends, and shows what was measured where `run` does not return: the
@@ -57,10 +57,10 @@ class Run:
         self._loop: Loop | None = None
         self._stdout = sys.stdout
         self._ending = threading.Lock()
-        """Held from the moment on at which the session's end is written, by whichever thread does so first."""
+        """Held, from the moment it begins, by the thread that first writes the session's end."""
 
     def run(self) -> tuple[int, str]:
-        """Searches, and writes how the session ended.
+        """Searches, records how the session ended, and returns the exit code and reason.
 
         Returns its exit code, and what every trial failed with ("" for nothing).
         """
@@ -154,11 +154,11 @@ class Run:
             say(ending.how_it_ended(end, self._study.path))
 
     def _lost(self, why: str) -> None:
-        """Ends the process: calls into Ray block from now on, until Ray ends it without a word."""
+        """Ends the process: calls into Ray now block until Ray ends the process without a message."""
         self._leave(ClusterError.exit_code, why, f"cluster fault: {why}; {ending.resume_sentence(self._study)}")
 
     def _stuck(self) -> None:
-        """Ends the process some time after Ctrl-C, which a call into Ray has not noticed."""
+        """Ends the process some time after Ctrl-C where a call into Ray has not returned."""
         stuck = f"Ray did not end within {INTERRUPT_S:.0f} s of the interrupt: --resume sweeps what is left of it."
         self._leave(INTERRUPTED, "", stuck)
         # The main thread has written the session's end, and is stuck in leaving Ray, or showing the result.
@@ -170,7 +170,7 @@ class Run:
         os._exit(INTERRUPTED)
 
     def _leave(self, code: int, why: str, last_words: str) -> None:
-        """Ends the process from a thread of its own; returns where the session's end is written already."""
+        """Ends the process from another thread; returns where the session's end is already written."""
         if not self._ending.acquire(blocking=False):
             return
         try:

@@ -1,4 +1,4 @@
-"""`platform.search --gpus 1,2,4`: the search, or one layout, repeated on each number of devices, and days against them.
+"""`platform.search --gpus 1,2,4`: repeats the search, or one layout, on each number of devices and compares them.
 
 Each number is an ordinary study; they share one connection to Ray.
 """
@@ -30,14 +30,14 @@ from trainers.values.codec import to_json
 
 
 def is_asked(options: SearchOptions) -> bool:
-    """Returns whether the options mean several numbers of devices: anew, or to go on with them."""
+    """Returns whether the options mean several numbers of devices, in a new search or a resumed one."""
     if options.resume is not None:
         return is_several(options.studies / options.resume)
     return len(options.study.gpus) > 1
 
 
 def search(options: SearchOptions) -> int:
-    """Runs or goes on with a study for each number of devices, then compares them; returns the exit code.
+    """Begins or resumes a study for each number of devices, then compares them; returns the exit code.
 
     Raises:
         InputError: a user's mistake, found before anything starts.
@@ -86,8 +86,8 @@ def search(options: SearchOptions) -> int:
 
 
 def report(studies: Path, name: str, *, as_object: bool, trusted: bool = False, form: str = FORMATS[0]) -> int:
-    """Compares what the journals of `name` have so far; returns 0 where some number of devices has a winner, else 1; 4
-    where on some number it is not resolved which layout is the fastest.
+    """Compares what the journals of `name` have so far; returns 0 where some number of devices has a winner, 4 where on
+    some number it is not resolved which layout is the fastest, else 1.
 
     Writes files into the folder where it is this user's, or `trusted`.
 
@@ -114,14 +114,14 @@ def report(studies: Path, name: str, *, as_object: bool, trusted: bool = False, 
 
 
 def _together(code: int, other: int) -> int:
-    """Returns the exit code of several studies: an interruption before all else, then what is not resolved, then a
+    """Returns the exit code of several studies: an interruption comes first, then an unresolved answer, then a
     winner.
     """
     return next(each for each in (INTERRUPTED, NOT_RESOLVED, 0, 1) if each in (code, other))
 
 
 def _which(options: SearchOptions) -> tuple[str, Several]:
-    """Returns the common name of the studies, and what they have in common."""
+    """Returns the common name of the studies and their common options."""
     studies, counts = options.studies, options.study.gpus
     if options.resume is not None:
         if options.name is not None and options.name != options.resume:
@@ -140,7 +140,7 @@ def _which(options: SearchOptions) -> tuple[str, Several]:
 
 
 def _options(options: SearchOptions, begun_with: StudyOptions, name: str, count: int) -> SearchOptions:
-    """Returns those of the study on `count` devices, which is a new one where it has no journal yet."""
+    """Returns the options of the study on `count` devices, a new one where it has no journal yet."""
     study_name = member(name, count)
     given = options if options.resume is None else resumed(options, begun_with)
     study = dataclasses.replace(given.study, gpus=(count,))
@@ -150,7 +150,7 @@ def _options(options: SearchOptions, begun_with: StudyOptions, name: str, count:
 
 
 def _with_budget(options: SearchOptions, counts: Sequence[int], spent_s: float, spent_gpu_s: float) -> SearchOptions:
-    """`options` with the share of the first of `counts` in the time and device seconds that are left for them all.
+    """Returns `options` with the first of `counts` given its share of the time and device seconds left for them all.
 
     Each gets the same time, so device seconds by its devices: what an early end leaves goes to those that follow.
     """
@@ -164,6 +164,6 @@ def _with_budget(options: SearchOptions, counts: Sequence[int], spent_s: float, 
 
 
 def _last_gpu_s(study: Path) -> float:
-    """Device seconds of the study's last session; 0 where none was begun, as by `--dry-run`."""
+    """Returns the device seconds of the study's last session; 0 where none was begun, as by `--dry-run`."""
     end = read(study)[0].end if is_study(study) else None
     return 0.0 if end is None else end.gpu_s

@@ -36,11 +36,11 @@ from trainers.values.journal import Resume
 from trainers.values.measurement import Outcome
 
 _UNSAFE = 1
-"""Exit code where `--safe` refuses the winner: that of nothing that fits."""
+"""Exit code where `--safe` refuses the winner, the same as where nothing fits."""
 
 
 def search(options: SearchOptions, *, place: Place | None = None, place_s: float = 0.0, shown: bool = True) -> int:
-    """Searches a new study or goes on with one; returns the exit code.
+    """Begins or resumes a study; returns the exit code.
 
     On the cluster of `place` where that is given, which took `place_s` to connect to, else on one that it connects to
     for the time of the search. The result is printed unless not `shown`.
@@ -103,7 +103,7 @@ def _record_beginning(study: Study, opening: Opened, subject: Subject, uri: str)
 
 
 def _show_finished(opening: Opened, study: Study, uri: str, why: str, *, shown: bool) -> int:
-    """Shows the result of a study of which nothing is left to run; the exit code."""
+    """Shows the result of a study that has nothing left to run; returns the exit code."""
     say(f"{_reused(opening.history)} nothing is left to run {why}.")
     if opening.options.dry_run:
         return 0
@@ -137,7 +137,7 @@ def _subject(opening: Opened, place: Place) -> Subject:
 
 @contextmanager
 def connection(options: SearchOptions, request: Request, num_devices: int | None = None) -> Generator[Place]:
-    """The cluster that the options name, with `num_devices` at least (default: those that the request wants)."""
+    """Yields the cluster that the options name, with at least `num_devices` (default: the request's)."""
     with connected(
         options.address,
         cpu_workers=_cpu_workers(request),
@@ -151,7 +151,7 @@ def connection(options: SearchOptions, request: Request, num_devices: int | None
 
 
 def fast_part(options: SearchOptions, request: Request, place: Place) -> Place:
-    """`place` without its slow nodes, where the options ask for that.
+    """Returns `place` without its slow nodes where the options ask for that.
 
     Raises:
         ClusterError: no node would be left, or the probe failed.
@@ -162,7 +162,7 @@ def fast_part(options: SearchOptions, request: Request, place: Place) -> Place:
 
 
 def _cpu_workers(request: Request) -> int:
-    """Workers on a cluster without GPUs: those of the space that then runs, or as many more as are asked for."""
+    """Returns the number of workers on a cluster without GPUs: the space's, or more where the user asks for more."""
     return max((request.space.miniature or request.space).num_workers or CPU_WORKERS, request.num_devices or 0)
 
 
@@ -188,14 +188,14 @@ def _reused(history: History) -> str:
 def _ending(
     opening: Opened, study: Study, uri: str, options: SearchOptions, *, shown: bool
 ) -> tuple[Mirror, ending.Ending]:
-    """Returns the study's mirror, which is not started yet, and what shows the result at the end."""
+    """Returns the study's mirror, not yet started, and the object that shows the result at the end."""
     mirror = Mirror(study.path, uri, study.from_start())
     as_object = options.json if shown else None
     return mirror, ending.Ending(study, mirror, as_object=as_object, profile=options.profile, copy=opening.copy)
 
 
 def _budget(options: SearchOptions, space: Space) -> Budget:
-    """Returns what the user gave; where that is nothing, the space's own."""
+    """Returns the user's budget, or the space's own where none is given."""
     given = Budget(max_trials=options.max_trials, time_s=options.time_budget_s, gpu_s=options.gpu_s)
     if given == Budget() and space.time_budget_s is not None:
         return Budget(time_s=space.time_budget_s, of_space=True)
@@ -203,7 +203,7 @@ def _budget(options: SearchOptions, space: Space) -> Budget:
 
 
 def _start_workers(subject: Subject, place: Place) -> None:
-    """Has the first trial's processes start while Tune does, where it is known which nodes it will be on."""
+    """Starts the first trial's processes while Tune starts, where its nodes are known."""
     from trainers.startup import prestart  # imports Ray, which reads at import the settings that `connected` made
 
     if subject.cluster.num_nodes == len(place.nodes):

@@ -1,1 +1,1 @@
-"""A study's folder: the journal, what it says, the lock, the exports."""
+"""A study's folder: journal, history, lock and exports."""

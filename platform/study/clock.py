@@ -1,4 +1,4 @@
-"""How long a study's sessions took, by the times of its journal's lines."""
+"""Computes how long a study's sessions took from the times of its journal's lines."""
 
 import dataclasses
 import datetime
@@ -6,31 +6,31 @@ import datetime
 
 @dataclasses.dataclass(kw_only=True, slots=True)
 class Clock:
-    """The seconds of sessions one after the other, of which one may be running."""
+    """Sums the seconds of consecutive sessions, of which the last may be running."""
 
     last: datetime.datetime | None = None
-    """When the last line was written; None before the first."""
+    """Time of the last line; None before the first."""
     _begun: datetime.datetime | None = None
-    """The running session's first line."""
+    """Time of the running session's first line."""
     _past_s: float = 0.0
-    """Of the sessions that are over."""
+    """Seconds of the sessions that are over."""
 
     def begin(self, at: datetime.datetime) -> None:
-        """A session begins."""
+        """Starts a session."""
         self._begun = at
 
     def end(self, wall_s: float | None) -> None:
-        """The session is over after `wall_s`; None for one that was killed, which lasted up to its last line."""
+        """Ends the session after `wall_s`; a killed one (None) lasted up to its last line."""
         self._past_s += self._running_s if wall_s is None else wall_s
         self._begun = None
 
     def since_s(self, at: str) -> float:
-        """Returns seconds from a line written `at` that time to the last one."""
+        """Returns the seconds from a line written `at` that time to the last one."""
         return max(0.0, (self.last - datetime.datetime.fromisoformat(at)).total_seconds()) if self.last else 0.0
 
     @property
     def wall_s(self) -> float:
-        """Seconds of all sessions, of a running one those up to the last line."""
+        """Seconds of all sessions; a running one counts up to the last line."""
         return self._past_s + self._running_s
 
     @property

@@ -1,4 +1,4 @@
-"""A second place of a study's journal: a folder, or an address such as s3://BUCKET/PREFIX, so that it outlives a node.
+"""A second copy of a study's journal, in a folder or at an address such as s3://BUCKET/PREFIX, that outlives a node.
 
 The journal of the study's folder stays the truth. Its finished lines are copied as it grows; on another machine the
 study goes on from the copy. One search at a time writes a copy: one that finds another's lines there copies no more.
@@ -22,32 +22,32 @@ from platform.study.plain_files import read_plain
 from platform.study.replace import replacing
 
 EVERY_S = 10.0
-"""Between two looks at the journal: what a lost machine may cost of the copy."""
+"""Seconds between two reads of the journal: the most that the copy loses when a machine is lost."""
 _PROBE = ".layout-search"
 
 
 class _Files(Protocol):
-    """Files of the second place by their names below it. What fails raises an OSError."""
+    """Files of the copy by name. A failure raises an OSError."""
 
     def size(self, name: str) -> int:
-        """Returns bytes of the file, 0 where there is none."""
+        """Returns the file's size in bytes, 0 where it does not exist."""
         ...
 
     def read(self, name: str) -> bytes:
-        """Returns what it holds, nothing where there is none."""
+        """Returns the file's content, empty where it does not exist."""
         ...
 
     def write(self, name: str, data: bytes) -> None:
-        """Puts `data` in its place: a reader sees all of it or what was there before."""
+        """Replaces the file by `data`; a reader sees all of it or the old content."""
         ...
 
     def remove(self, name: str) -> None:
-        """Takes it away."""
+        """Removes the file."""
         ...
 
 
 class _Folder:
-    """Files of a folder."""
+    """Files in a folder."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -71,7 +71,7 @@ class _Folder:
 
 
 class _Objects:
-    """Objects below an address that pyarrow knows (s3://, gs://, abfs://): an object appears when it is whole."""
+    """Objects at an address that pyarrow supports (s3://, gs://, abfs://); an object appears once it is complete."""
 
     def __init__(self, address: str) -> None:
         from pyarrow import fs
@@ -98,10 +98,10 @@ class _Objects:
 
 
 class Copy:
-    """The copy of one study's journal, as PLACE/NAME/journal.jsonl."""
+    """The copy of one study's journal, PLACE/NAME/journal.jsonl."""
 
     def __init__(self, place: str, name: str) -> None:
-        """Opens the place, proves that it takes files, and reads what the copy has.
+        """Opens the place, checks that it can be written, and reads what the copy holds.
 
         Raises:
             InputError: it is no folder and no address that pyarrow knows, or cannot be written or read.
@@ -124,11 +124,12 @@ class Copy:
 
     @property
     def is_begun(self) -> bool:
-        """Whether a search began the copy."""
+        """Whether the copy holds a journal."""
         return bool(self._copied)
 
     def fetch(self, studies: Path) -> str:
-        """Brings the journal in `studies` up to the copy, where it is behind or missing; a sentence on it, "" for none.
+        """Updates the journal in `studies` from the copy where it is behind or missing; returns a sentence on it, ""
+        for none.
 
         Raises:
             InputError: each has lines that the other lacks, or the folder cannot be written, or is held.
@@ -157,7 +158,7 @@ class Copy:
 
     @contextlib.contextmanager
     def following(self, journal: Path, *, every_s: float = EVERY_S) -> Generator[None]:
-        """Copies what `journal` has and what comes, in a thread of its own, and the rest at the end.
+        """Copies `journal` as it grows, from another thread, and the rest at the end.
 
         What cannot be copied is said, and tried again: the journal itself has it.
         """
@@ -177,7 +178,7 @@ class Copy:
             self.take(journal, last=True)
 
     def take(self, journal: Path, *, last: bool = False) -> None:
-        """Copies the finished lines of `journal` that are new; nothing once another search wrote the copy."""
+        """Copies the new complete lines of `journal`; nothing once another search wrote the copy."""
         with self._taking:
             self._take(journal, last=last)
 
@@ -205,7 +206,7 @@ class Copy:
 
 
 def without_secrets(place: str) -> str:
-    """Returns an address as it may be printed: without user, password and query, which may hold keys."""
+    """Returns an address without user, password and query, which may hold keys."""
     if "://" not in place:
         return place
     parts = urlsplit(place)
@@ -213,6 +214,6 @@ def without_secrets(place: str) -> str:
 
 
 def _finished(journal: Path) -> bytes:
-    """Returns the lines of a journal that are whole."""
+    """Returns the journal's complete lines."""
     data = read_plain(journal)
     return data[: data.rfind(b"\n") + 1]

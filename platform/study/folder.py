@@ -1,4 +1,4 @@
-"""Where studies are kept unless the user says: in a place that outlives the command."""
+"""The folder of studies: `studies`, or for submitted jobs a folder that outlives them."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from search_spaces.paths import expanded
 
 FOLDER_HELP = "where studies are kept (default: %(default)s)"
 _COPY = re.compile(r"/runtime_resources/working_dir_files/")
-"""Where Ray puts the working directory of a submitted job: a copy, removed some time after the job."""
+"""Path of the working directory that Ray copies for a submitted job and removes some time after it."""
 
 
 def user_path(text: str | Path) -> Path:
@@ -25,19 +25,17 @@ def user_path(text: str | Path) -> Path:
 
 
 def default_folder() -> str:
-    """`studies` in the working directory; in a submitted job, `studies` in the home of the head node's user."""
+    """Returns `studies` in the working directory; in a submitted job, `studies` in the home of the head node's user."""
     return str(Path.home() / "studies") if in_a_copy(Path.cwd()) else "studies"
 
 
 def is_path(text: str) -> bool:
-    """Returns whether `text` is the path of a study's folder, not a study's name: it has a slash, or is `.` or `..`."""
+    """Returns whether `text` is the path of a study's folder and not a name: it has a slash, or is `.` or `..`."""
     return os.sep in text or text in (os.curdir, os.pardir)
 
 
 def located(studies: Path, text: str) -> tuple[Path, str]:
-    """Returns the folder of studies and the name of the study that `text` means: by its name in `studies`, or by its
-    path.
-    """
+    """Returns the folder of studies and the study's name, given its name in `studies` or its path."""
     path = user_path(text).resolve()  # `..` has no name of its own
     return (path.parent, path.name) if is_path(text) else (studies, text)
 

@@ -1,4 +1,4 @@
-"""What a journal says happened: the state that a resumed search starts from, and that reports are made of."""
+"""The state of a study read from its journal, which resumed searches and reports start from."""
 
 import copy
 import datetime
@@ -28,26 +28,26 @@ from trainers.values.recipe import Recipe
 
 
 class History:
-    """A study so far. Feed it a journal's entries in order; what it returns are values of that moment."""
+    """A study so far. Add a journal's entries in order; what its methods return does not change afterwards."""
 
     def __init__(self, entries: Iterable[Line] = ()) -> None:
         self.header: StudyHeader | None = None
-        """None until the study's first line was read, or a resumption that repeats it."""
+        """None until the study's first line, or a resumption that repeats it, was read."""
         self.planned: Planned | None = None
         """What the last session may try; None in journals of older versions."""
         self.peaks: list[Peak] = []
         self.gates: list[GateCurves] = []
         """Curves of the numerics gate, in the journal's order."""
         self.profiles: list[Profile] = []
-        """Where the steps of winners go, in the journal's order."""
+        """Profiles of winners' steps, in the journal's order."""
         self.end: End | None = None
         """The last session's end; None while a session runs and after one that was killed."""
         self.left_out = ""
-        """What of the final runs the last session that came to its end had no time for, over a `Resume` too."""
+        """Final runs that the last completed session had no time for; a `Resume` keeps it."""
         self.sessions = 0
         self._measurements: dict[str, Measurement] = {}
         self._steps_s: dict[str, tuple[float, float]] = {}
-        """By trial that measured something: seconds of its rungs' steps, all of them and the longest rung's."""
+        """By trial that measured something: seconds of its rungs' steps, in all and of the longest rung."""
         self._starts: dict[str, TrialStart] = {}
         self._ends: dict[str, TrialEnd] = {}
         # By candidate: the search asks of each of them at every turn.
@@ -63,7 +63,7 @@ class History:
         self.extend(entries)
 
     def copy(self) -> "History":
-        """Another one of the same entries, which goes its own way from here."""
+        """Returns a copy that further entries of this one do not change."""
         other = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, (list, dict)):
@@ -74,12 +74,12 @@ class History:
         return other
 
     def extend(self, entries: Iterable[Line]) -> None:
-        """Take in further entries."""
+        """Adds further entries."""
         for entry in entries:
             self._add(entry)
 
     def _add(self, entry: Line) -> None:
-        """Takes in one entry."""
+        """Adds one entry."""
         at = datetime.datetime.fromisoformat(entry.at)
         if isinstance(entry, (StudyHeader, Resume)) or not self.sessions:  # its first line may be damaged
             if self.sessions and self.end is None:
@@ -121,8 +121,8 @@ class History:
                 self.header = self.header or entry.study
 
     def _add_measurement(self, measurement: Measurement) -> None:
-        """Takes in a measurement, unless one of its id is there: the first durable one stays, and a second one can only
-        be a repetition. A point that was skipped may be run after all, by a session with another memory cap.
+        """Adds a measurement unless its id is known: the first durable one stays, a second one can only be a
+        repetition. A skipped point may still be run by a session with another memory cap.
         """
         known = self._measurements.get(measurement.id)
         if known is None or known.outcome is Outcome.SKIPPED:
@@ -134,7 +134,7 @@ class History:
         self._count(measurement.trial_id)
 
     def _add_trial_end(self, end: TrialEnd) -> None:
-        """Takes in a trial's end; the last one of a trial counts."""
+        """Adds a trial's end; the last one of a trial counts."""
         before = self._ends.get(end.trial_id)
         self._ended_gpu_s += end.gpu_s - (before.gpu_s if before else 0.0)
         self._ends[end.trial_id] = end
@@ -146,7 +146,9 @@ class History:
             self._last_number = max(self._last_number, int(trial_id[1:]))
 
     def _close_session(self, wall_s: float | None = None) -> None:
-        """Settle a session that ended after `wall_s` or (None) was killed: its length, and the trials it left open."""
+        """Closes a session that ended after `wall_s`, or was killed (None): sets its length and ends its open
+        trials.
+        """
         for trial_id, start in self._open.items():
             if trial_id not in self._open_gpu_s:
                 self._open_gpu_s[trial_id] = self._clock.since_s(start.at) * start.layout.world_size
@@ -154,48 +156,48 @@ class History:
 
     @property
     def measurements(self) -> tuple[Measurement, ...]:
-        """Each id once, in the order of the journal, skipped ones included."""
+        """Measurements in the journal's order, each id once, skipped ones included."""
         return tuple(self._measurements.values())
 
     @property
     def trials(self) -> tuple[TrialStart, ...]:
-        """Trials started, in order."""
+        """Started trials, in order."""
         return tuple(self._starts.values())
 
     @property
     def last_trial_number(self) -> int:
-        """The highest number of a trial in any line, 0 before the first."""
+        """The highest trial number in any line, 0 before the first."""
         return self._last_number
 
     @property
     def finals_begun(self) -> bool:
-        """Whether a trial that follows the search was started."""
+        """Whether any trial after the search was started."""
         started = any(start.repeat or not start.micro_batches for start in self._starts.values())
         return started or any(each.repeat for each in self._measurements.values())
 
     @property
     def start_s(self) -> float:
-        """Seconds of a trial beside its steps, the least of those that measured something; 0 before the first."""
+        """Least seconds that a trial with measurements took beyond its steps; 0 before the first."""
         return min((beside_s for beside_s, _ in self._times_s()), default=0.0)
 
     @property
     def first_start_s(self) -> float:
-        """The same of the first trial, which a session starts slowest; 0 before it."""
+        """Seconds that the first trial took beyond its steps, the slowest start of a session; 0 before it."""
         return next((beside_s for beside_s, _ in self._times_s()), 0.0)
 
     @property
     def trial_s(self) -> float:
-        """Seconds of a short trial: the least that one took beside its steps, and the least of their longest rungs,
-        which may be another one's: a session's first starts slowest, a winner's last run has the longest windows.
-        Where none measured anything, of the shortest; 0 before the first.
+        """Seconds of a short trial: the least time that a trial took beyond its steps plus the least time of a longest
+        rung, which may be another trial's, since a session's first trial starts slowest and a winner's last run has the
+        longest windows. Without measurements, the seconds of the shortest trial; 0 before the first.
         """
         if times := self._times_s():
             return self.start_s + min(longest_s for _, longest_s in times)
         return min((end.wall_s for end in self._ends.values()), default=0.0)
 
     def trials_s(self, recipe: Recipe, repeats: range) -> float:
-        """Returns seconds of the recipe's trials that ended and measured a run of these numbers; 0 is that of the
-        search.
+        """Returns the seconds of the recipe's completed trials that measured these repeats; repeat 0 is the
+        search's.
         """
         return sum(
             self._ends[trial_id].wall_s
@@ -204,7 +206,9 @@ class History:
         )
 
     def _times_s(self) -> list[tuple[float, float]]:
-        """Of each trial that measured something and ended: seconds beside its steps, and those of its longest rung."""
+        """Returns, for each completed trial with measurements, its seconds beyond its steps and those of its longest
+        rung.
+        """
         ended = (
             (self._ends[trial_id].wall_s, steps) for trial_id, steps in self._steps_s.items() if trial_id in self._ends
         )
@@ -229,7 +233,7 @@ class History:
         return tuple(sorted(found, key=lambda each: each.batch.micro_batch))
 
     def missing(self, candidate: Candidate) -> tuple[int, ...]:
-        """Micro-batches of the candidate still to be run.
+        """Returns the candidate's micro-batches that are still to be run.
 
         None of those that are measured, that a finished trial had before it (and may have left out as hopeless), or
         that lie above the end of the ladder. That a point was skipped once is no result: what may run is the plan's.
@@ -246,20 +250,18 @@ class History:
         return missing or tuple(each for each in between(candidate, known) if each not in seen)
 
     def _settled(self, key: str) -> set[int]:
-        """Micro-batches of the candidate's trials that ended as done."""
+        """Returns the micro-batches of the candidate's trials that ended as done."""
         ends = ((start, self._ends.get(start.trial_id)) for start in self._starts_of.get(key, ()))
         return {each for start, end in ends if end and end.state == "done" for each in start.micro_batches}
 
     def profile_of(self, measurement: Measurement) -> Profile | None:
-        """Returns the last profile of the point that was measured."""
+        """Returns the last profile of the measured point."""
         point = (measurement.recipe, measurement.layout, measurement.batch)
         found = (each for each in reversed(self.profiles) if (each.recipe, each.layout, each.batch) == point)
         return next(found, None)
 
     def profile_failure(self) -> str:
-        """Returns why the last trial that was to profile left nothing; "" where there was none, or it left a
-        profile.
-        """
+        """Returns why the last profiling trial left no profile; "" where it left one or there was none."""
         last = next((start for start in reversed(self._starts.values()) if start.profiles is not None), None)
         if last is None or any(each.trial_id == last.trial_id for each in self.profiles):
             return ""
@@ -267,24 +269,26 @@ class History:
         return end.reason or "it ended without a word" if end else "it was cut short"
 
     def lost(self, key: str, micro_batch: int) -> int:
-        """Returns how often the rung was begun and left nothing: the process that ran it was killed."""
+        """Returns how often the rung was begun without a result, because the process that ran it was killed."""
         key = plain_key(key)
         done = any(each.batch.micro_batch == micro_batch for each in self.measured(key))
         return self._rungs[key, micro_batch] - (1 if done else 0)
 
     @property
     def last_at(self) -> str:
-        """When the last line was written, "" before the first."""
+        """Time of the last line, "" before the first."""
         return self._clock.last.isoformat() if self._clock.last else ""
 
     @property
     def wall_s(self) -> float:
-        """Seconds that the study's sessions took, of one that was killed or runs from its first line to its last."""
+        """Seconds that the study's sessions took; one that was killed or runs counts from its first line to its
+        last.
+        """
         return self._clock.wall_s
 
     @property
     def gpu_s(self) -> float:
-        """Device seconds of all trials; a trial that was killed counts up to its session's last line."""
+        """Device seconds of all trials; a killed trial counts up to its session's last line."""
         total = self._ended_gpu_s
         # A copy, made in one go: the progress thread asks while the search adds.
         for trial_id, start in dict(self._open).items():
@@ -295,5 +299,5 @@ class History:
         return total
 
     def peak_tflops(self, precision: str) -> float | None:
-        """Returns the measured matrix-product peak of a device in `precision`, the last one measured."""
+        """Returns the device's matrix-product peak in `precision` that was measured last."""
         return next((peak.tflops for peak in reversed(self.peaks) if peak.precision == precision), None)

@@ -1,4 +1,4 @@
-"""Reading a journal: whole lines only, a damaged one set aside, and the rest used."""
+"""Reads a journal by whole lines, sets damaged ones aside and uses the rest."""
 
 import copy
 import dataclasses
@@ -22,36 +22,36 @@ class Rejected:
     """A line of a journal that cannot be used."""
 
     offset: int
-    """Where it begins, in bytes from the file's start."""
+    """Byte offset of the line in the file."""
     number: int
-    """Which line it is, from 1."""
+    """Number of the line, from 1."""
     text: str
     why: str
 
 
 class Tail:
-    """Reads a journal as it grows. Each `read` returns what came since the last one, never half a line."""
+    """Reads a journal as it grows. Each `read` returns the lines since the last one, never half a line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rejected: list[Rejected] = []
-        """Every line so far that is damaged."""
+        """Damaged lines so far."""
         self.newer: list[Rejected] = []
-        """Every line so far that a newer version of this project wrote."""
+        """Lines so far that a newer version of this project wrote."""
         self._commit = ""
-        """Of the checkout that wrote the last lines, as far as they say it."""
+        """Commit of the checkout that wrote the last lines, where they state it."""
         self._offset = 0
         self._number = 0
         self._before: Sequence[Line] = ()
 
     def fork(self, lines: Sequence[Line] = ()) -> "Tail":
-        """Another one, for a reader of its own, that gives `lines` and then what this one has not read yet."""
+        """Returns a second reader, which yields `lines` and then what this one has not read yet."""
         other = copy.copy(self)
         other.rejected, other.newer, other._before = list(self.rejected), list(self.newer), tuple(lines)
         return other
 
     def read(self, *, last: bool = False) -> list[Line]:
-        """Returns the entries that are new; empty where the file does not exist yet.
+        """Returns the new entries; empty where the file does not exist yet.
 
         With `last`, no writer is alive: an end without a newline is taken as the last line, whole or cut.
 
@@ -97,7 +97,8 @@ class Tail:
 
 
 def set_aside(folder: Path, rejected: Sequence[Rejected]) -> str:
-    """Writes damaged lines into the study's `journal.rejected.jsonl`, each once; one sentence about them, "" for none.
+    """Writes damaged lines into the study's `journal.rejected.jsonl`, each once; returns one sentence about them, ""
+    for none.
 
     Raises:
         InputError: the file cannot be written.
@@ -116,7 +117,7 @@ def set_aside(folder: Path, rejected: Sequence[Rejected]) -> str:
 
 
 def _offset(line: str) -> int | None:
-    """Returns the offset that a line of `journal.rejected.jsonl` has; None for one that is itself damaged."""
+    """Returns the offset recorded in a line of `journal.rejected.jsonl`; None where that line is damaged itself."""
     try:
         found: Any = json.loads(line)
     except ValueError:
@@ -125,16 +126,14 @@ def _offset(line: str) -> int | None:
 
 
 def describe_rejected(folder: Path, rejected: Sequence[Rejected], where: str = "") -> str:
-    """Returns one sentence on what of the journal could not be used and `where` it is now; "" where all of it could."""
+    """Returns one sentence on the lines that could not be used and `where` they are now; "" for none."""
     if not rejected:
         return ""
     return f"{_lines(rejected)} of {folder / JOURNAL} could not be used ({rejected[0].why}): {where}the rest is used."
 
 
 def describe_newer(folder: Path, newer: Sequence[Rejected]) -> str:
-    """Returns what of the journal a newer version wrote, and which version reads it; "" for nothing. It ends without a
-    stop.
-    """
+    """Returns which lines a newer version wrote, and which version reads them, without a final stop; "" for none."""
     verb = "was" if len(newer) == 1 else "were"
     return f"{_lines(newer)} of {folder / JOURNAL} {verb} {newer[0].why}" if newer else ""
 

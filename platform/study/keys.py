@@ -1,4 +1,4 @@
-"""What trials and measurements are of: candidates by their keys, recipes, micro-batches still between two rungs."""
+"""Keys of trials and measurements: candidates, recipes, and micro-batches between two rungs."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,12 @@ from trainers.values.measurement import TIMED, Measurement, Outcome
 
 
 def key_of(measurement: Measurement) -> str:
-    """Returns the key of the candidate that was measured."""
+    """Returns the key of the measured candidate."""
     return f"{measurement.recipe.id}-{measurement.layout.id}"
 
 
 def between(candidate: Candidate, known: Sequence[Measurement]) -> Sequence[int]:
-    """Micro-batches that divide the global batch between the largest that ran and the first that memory refused.
+    """Returns micro-batches that divide the global batch between the largest that ran and the first that did not fit.
 
     A refusal is an out-of-memory or thrashing run, or a rung of which it was clear beforehand that it would be one.
     """
@@ -31,7 +31,7 @@ def between(candidate: Candidate, known: Sequence[Measurement]) -> Sequence[int]
 
 
 def by_recipe(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:
-    """Measurements by recipe id, in order of first appearance: only those of one recipe compete."""
+    """Returns measurements by recipe id, in order of first appearance: only those of one recipe compete."""
     groups: dict[str, list[Measurement]] = {}
     for each in measurements:
         groups.setdefault(each.recipe.id, []).append(each)
@@ -39,10 +39,10 @@ def by_recipe(measurements: Sequence[Measurement]) -> dict[str, list[Measurement
 
 
 def key_of_trial(start: TrialStart) -> str:
-    """Made anew from the values: a key written by an older version may hash fewer fields."""
+    """Returns the trial's key, computed from its values: a key written by an older version may hash fewer fields."""
     return f"{start.recipe.id}-{start.layout.id}"
 
 
 def plain_key(key: str) -> str:
-    """Returns the key without the name of a point: what was run is the same under any name."""
+    """Returns the key without a point's name, which does not change what is run."""
     return "-".join(key.split("-", 2)[:2])

@@ -1,4 +1,4 @@
-"""The lock of a study's folder: one driver at a time, on a file system whose locks hold."""
+"""The lock of a study's folder: one driver at a time, on a file system whose locks other hosts see."""
 
 import contextlib
 import errno
@@ -21,14 +21,14 @@ _LOCAL_ONLY = {
     "nfs4": ("nolock", "local_lock=all", "local_lock=flock"),
     "lustre": ("localflock",),
 }
-"""Options of network file systems with which a lock holds on one host alone."""
+"""Mount options of network file systems under which a lock holds on one host alone."""
 _OBJECT_STORES = ("s3fs", "gcsfuse", "goofys", "rclone", "mount-s3", "mountpoint-s3", "blobfuse", "blobfuse2")
-"""Programs that show an object store as a folder: appended lines are not theirs, and their locks hold on one host."""
+"""Programs that mount an object store as a folder: they cannot append lines, and their locks hold on one host."""
 
 
 def acquire(path: Path) -> int:
-    """Returns the file descriptor that holds the lock of the study in folder `path`; the system frees it when the
-    process ends.
+    """Locks the study in folder `path` and returns the lock's file descriptor; the system frees it when the process
+    ends.
 
     Raises:
         InputError: another driver holds it, the folder is gone, or locks do not hold there.
@@ -75,7 +75,7 @@ def is_held(path: Path) -> bool:
 
 
 def unlocked(path: Path, mounts: Path = _MOUNTS) -> str:
-    """Returns why a lock under `path` would hold on one host alone, by what is mounted there; "" where it holds or is
+    """Returns why a lock under `path` would hold on one host alone, judged by its mount; "" where it holds or is
     unknown.
 
     Two hosts would then write one journal: no single process can try that.
@@ -91,7 +91,7 @@ def unlocked(path: Path, mounts: Path = _MOUNTS) -> str:
 
 
 def _mount_of(path: Path, mounts: Path) -> tuple[str, frozenset[str]]:
-    """Type and options of the file system that holds `path`; nothing where the system does not say."""
+    """Returns type and options of the file system that holds `path`; empty where the system does not list it."""
     try:
         lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Measurements as Parquet: one flat row each, under the measurement table's names where it has one, and back.
+"""Stores measurements as Parquet, one flat row each with the measurement table's column names, and reads them back.
 
 pyarrow is imported when it is needed: a search has nothing to do with it before its end.
 """
@@ -37,7 +37,7 @@ _NAMES: dict[tuple[str, ...], str] = {
     ("conditions", "device"): "gpu",
     ("conditions", "num_nodes"): "nodes",
 }
-"""Columns named as in the measurement table; all others carry their field's own name."""
+"""Columns that have the measurement table's names; all others have their field's name."""
 
 _DERIVED: dict[str, Callable[[Measurement], Any]] = {
     "id": lambda each: each.id,
@@ -49,7 +49,7 @@ _DERIVED: dict[str, Callable[[Measurement], Any]] = {
     "dp": lambda each: each.layout.data_parallel,
     "miniature": lambda each: each.miniature,
 }
-"""Columns for readers' comfort that follow from the others."""
+"""Extra columns for readers' convenience, computed from the others."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,12 +95,12 @@ def _arrow_type(hint: Any, pa: Any) -> Any:
 
 
 def _pyarrow() -> tuple[Any, Any]:
-    """pyarrow, which comes without types, and its Parquet module."""
+    """Returns pyarrow, which has no type stubs, and its Parquet module."""
     return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
 
 
 def write_parquet(path: Path, measurements: Sequence[Measurement]) -> None:
-    """Write measurements, replacing the file as a whole.
+    """Writes measurements, replacing the file as a whole.
 
     Raises:
         InputError: the file cannot be written.

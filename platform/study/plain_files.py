@@ -1,4 +1,4 @@
-"""Opening the files of a study where they stand: a link in its folder could lead to any file of this user."""
+"""Opens the files of a study without following links, which could lead to any file of this user."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ def open_plain(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read_plain(path: Path) -> bytes:
-    """Returns what the file `path` holds, nothing where there is none.
+    """Returns the content of the file `path`, empty where there is none.
 
     Raises:
         InputError: it is a link, or cannot be read.
@@ -41,7 +41,7 @@ def read_plain(path: Path) -> bytes:
 
 
 def refuse_links(folder: Path) -> None:
-    """Refuses a study's folder in which something is a link: results are written over what stands there.
+    """Refuses a study's folder that contains a link: results would be written over its target.
 
     Raises:
         InputError: there is one, or the folder cannot be read.

@@ -1,4 +1,4 @@
-"""Writing a file so that a reader sees the old one or the new one, never half of either."""
+"""Writes a file so that a reader sees the old one or the new one, never half of either."""
 
 import contextlib
 import errno
@@ -9,13 +9,13 @@ from pathlib import Path
 from platform.common.errors import InputError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""What the system says of a disk without room."""
+"""Error numbers of a full disk."""
 
 
 @contextlib.contextmanager
 def replacing(path: Path, *, durably: bool = False) -> Generator[Path, None, None]:
-    """A path to write to in place of `path`, which it becomes at the end, on disk where `durably`. Two processes may do
-    so at once.
+    """Yields a temporary path, which replaces `path` at the end, on disk where `durably`; two processes may do so at
+    once.
 
     A link, a device or a pipe, such as /dev/stdout, is no file to put another in place of: it is written to itself.
 

@@ -1,4 +1,4 @@
-"""A search repeated on several numbers of devices: a folder that says which studies belong together.
+"""The folder of a search repeated on several numbers of devices, which names the studies that belong together.
 
 Each number has an ordinary study of its own beside it, `NAME-4gpu` for four. Their journals are the truth; this folder
 holds what they have in common, `scaling.json`, and what is made of them.
@@ -20,14 +20,14 @@ SCALING = "scaling.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Several:
-    """What `scaling.json` holds."""
+    """The content of `scaling.json`."""
 
     counts: tuple[int, ...]
     """Numbers of devices, ascending."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
-    """The options that make the studies what they are, as `platform.subject.options.StudyOptions` has them."""
+    """The options that all the studies share, as in `platform.subject.options.StudyOptions`."""
     argv: tuple[str, ...] = ()
-    """The same as arguments, in files of the first versions."""
+    """The same options as arguments, in files of the first versions."""
 
 
 def member(name: str, count: int) -> str:
@@ -36,12 +36,12 @@ def member(name: str, count: int) -> str:
 
 
 def is_several(folder: Path) -> bool:
-    """Returns whether `folder` is such a one, not a study's."""
+    """Returns whether `folder` belongs to a search on several numbers of devices and not to a study."""
     return (folder / SCALING).is_file()
 
 
 def write_several(folder: Path, several: Several) -> None:
-    """Makes the folder with its file.
+    """Creates the folder with its file.
 
     Raises:
         InputError: it cannot be written.
@@ -55,7 +55,7 @@ def write_several(folder: Path, several: Several) -> None:
 
 
 def read_several(folder: Path) -> Several:
-    """Returns what the folder's file says.
+    """Returns the content of the folder's file.
 
     Raises:
         InputError: it cannot be read.
@@ -69,7 +69,9 @@ def read_several(folder: Path) -> Several:
 
 
 def members_of(folder: Path) -> list[Path]:
-    """Folders of the studies of the search on several numbers of devices that the study in `folder` is one of."""
+    """Returns the folders of all studies in the search on several numbers of devices that includes the study in
+    `folder`.
+    """
     name, _, last = folder.name.rpartition("-")
     common = folder.parent / name
     if not name or not last.endswith("gpu") or not is_several(common):

@@ -22,17 +22,17 @@ from trainers.values.journal_lines import record
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _RESERVED = ("mlflow.db", "mlflow-artifacts")
-"""What the MLflow mirror keeps beside the studies."""
+"""Names that the MLflow mirror uses beside the studies."""
 
 
 class Study:
-    """A study that this process writes. Nobody else does while it is open; close it, or use it with `with`."""
+    """A study that this process writes, and no other while it is open; close it, or use it with `with`."""
 
     def __init__(self, path: Path, lock: int, made: Sequence[Path] = ()) -> None:
         self.path = path
         self._lock: int | None = lock
         self._made = made
-        """Folders that were made for it, the deepest first."""
+        """Folders that were created for it, the deepest first."""
         # What it was resumed with. Ten thousand measurements take seconds to be read: nobody does so a second time.
         self._tail = Tail(path / JOURNAL)
         self._lines: list[Line] = []
@@ -40,7 +40,7 @@ class Study:
 
     @classmethod
     def create(cls, studies: Path, name: str) -> Self:
-        """Returns a new study. Its folder is made, its journal begins with the first `record`.
+        """Creates a study and returns it. Its folder is made now, its journal with the first `record`.
 
         Raises:
             InputError: the name is not one, or taken, or the folder cannot be made.
@@ -62,7 +62,7 @@ class Study:
 
     @staticmethod
     def check_free(studies: Path, name: str) -> None:
-        """Refuse a name that cannot be a new study's, before anything is made.
+        """Refuses a name that cannot be a new study's, before anything is made.
 
         Raises:
             InputError: the name is not one, or taken.
@@ -72,7 +72,8 @@ class Study:
 
     @classmethod
     def resume(cls, studies: Path, name: str, *, trusted: bool = False) -> tuple[Self, History, str]:
-        """Returns an existing study with what it has so far, and a sentence on lines that were set aside ("" for none).
+        """Opens an existing study; returns it with its history and a sentence on lines that were set aside ("" for
+        none).
 
         Raises:
             InputError: there is no such study, it is another user's and not `trusted`, something in its folder is a
@@ -106,17 +107,17 @@ class Study:
         return self.path / JOURNAL
 
     def from_start(self) -> Tail:
-        """Returns the journal from its first line, for a reader of its own."""
+        """Returns a separate reader of the journal from its first line."""
         return self._tail.fork(self._lines)
 
     def follow(self) -> tuple[Tail, History]:
-        """Returns what the journal says now, and what comes after it; both are the caller's own."""
+        """Returns a separate reader of what follows in the journal, and a copy of the history so far."""
         tail, history = self._tail.fork(), self._history.copy()
         history.extend(tail.read())
         return tail, history
 
     def record(self, entry: Line) -> None:
-        """Append to the journal; on disk when this returns.
+        """Appends to the journal; the line is on disk when this returns.
 
         Raises:
             ClusterError: it could not be written: the disk is full or gone.
@@ -131,7 +132,7 @@ class Study:
             ) from error
 
     def close(self) -> None:
-        """Let go of the study; of a new one in which nothing was recorded nothing stays. Closing twice does nothing."""
+        """Unlocks the study, and removes a new one in which nothing was recorded. Closing twice does nothing."""
         if self._lock is None:
             return
         if not self.journal.exists():
@@ -157,7 +158,7 @@ class Study:
 
 
 def check_name(name: str) -> None:
-    """Refuse what cannot name a study.
+    """Refuses what cannot name a study.
 
     Raises:
         InputError: a character, length or name that is not allowed.
@@ -183,7 +184,7 @@ def names(studies: Path) -> list[str]:
 
 
 def fresh_name(studies: Path, space: str) -> str:
-    """Returns a name not yet taken: the space's, with a number."""
+    """Returns a free study name, the space's with a number."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", space).strip("-._")[:56] or "study"
     number = 1
     while any((studies / f"{stem}-{number}" / file).exists() for file in (JOURNAL, SCALING)):
@@ -211,7 +212,7 @@ def find(studies: Path, name: str) -> Path:
 
 
 def read(path: Path, *, last: bool = False) -> tuple[History, list[str]]:
-    """Returns what the journal of the study in folder `path` says, and sentences on the lines that could not be used.
+    """Returns the history of the study in folder `path`, and sentences on the lines that could not be used.
 
     With `last`, no writer is alive and an unfinished end of the file counts as a line. Nothing is written.
 

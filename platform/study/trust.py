@@ -1,4 +1,4 @@
-"""Whose a study is: the journal of another user names code that `--resume` would run."""
+"""Checks who owns a study: the journal of another user names code that `--resume` would run."""
 
 import os
 import pwd
@@ -9,9 +9,7 @@ from platform.common.errors import InputError
 
 
 def other_owner(paths: Iterable[Path]) -> str:
-    """Returns the first user who owns one of `paths` and is neither this one nor root, by name; "" where there
-    is none.
-    """
+    """Returns the name of the first owner of `paths` who is neither this user nor root; "" where there is none."""
     for path in paths:
         try:
             owner = path.stat().st_uid
@@ -26,7 +24,7 @@ def other_owner(paths: Iterable[Path]) -> str:
 
 
 def check_owner(paths: Iterable[Path], *, trusted: bool) -> None:
-    """Refuses to go on with a study, or to run a space file, of another user than this one and root.
+    """Refuses to resume a study, or to run a space file, that belongs to neither this user nor root.
 
     Raises:
         InputError: a path is another user's, and the user did not give `--trust`.
@@ -40,5 +38,5 @@ def check_owner(paths: Iterable[Path], *, trusted: bool) -> None:
 
 
 def not_written(owner: str) -> str:
-    """Returns why a report of a study of user `owner` leaves its folder and MLflow as they are."""
+    """Returns why a report of user `owner`'s study does not write to its folder and MLflow."""
     return f"The study belongs to user {owner}: it is shown, and neither files nor MLflow are written without --trust."

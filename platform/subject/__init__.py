@@ -1,1 +1,1 @@
-"""What a study searches on the cluster it is given: which candidates, in which order, and what is known of them."""
+"""What a study searches on a given cluster: its candidates, their order, and what is known of them."""

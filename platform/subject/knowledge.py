@@ -1,4 +1,4 @@
-"""`--learn-from`: what journals of old studies teach a new one, and what of them no longer holds."""
+"""`--learn-from`: what the journals of old studies teach a new one, and which measurements no longer hold."""
 
 import dataclasses
 from collections import Counter
@@ -25,18 +25,18 @@ from trainers.values.measurement import Measurement, Outcome
 from trainers.values.recipe import Recipe
 
 TEACH = frozenset({Outcome.OK, Outcome.SLOW, Outcome.OOM, Outcome.THRASH})
-"""Outcomes that tell something of a layout's time or memory."""
+"""Outcomes that are evidence of a layout's time or memory."""
 PACKAGES = ("torch", "transformers")
-"""Other versions of these make other figures, as do those of the packages that an engine names."""
+"""Packages whose versions change figures, like those that an engine names."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Old:
-    """An old study, read."""
+    """An old study that was read."""
 
     header: StudyHeader
     measurements: tuple[Measurement, ...]
-    """The search's own runs that teach something."""
+    """The search's own runs that have an outcome in `TEACH`."""
     num_unread: int = 0
     """Lines of its journal that this version cannot use."""
 
@@ -52,12 +52,12 @@ class OldStudies:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Knowledge:
-    """What of old studies holds here."""
+    """Those parts of old studies that hold here."""
 
     earlier: tuple[Earlier[Candidate], ...] = ()
-    """Each layout of them with the rungs that were measured, in the journals' order."""
+    """The old layouts with their measured rungs, in the journals' order."""
     sentences: tuple[str, ...] = ()
-    """What holds and what does not, for the user."""
+    """Sentences for the user on what holds and what does not."""
 
 
 def folders_of(studies: Path, text: str) -> list[Path]:
@@ -130,9 +130,7 @@ def what_all_hold(
     versions: Mapping[str, str],
     commit: str,
 ) -> Knowledge:
-    """Returns what of all studies holds, as `what_holds` says it of each; a point of several counts as the newest has
-    it.
-    """
+    """Returns what holds of all studies, by `what_holds`; the newest study decides on a point of several."""
     each = [
         what_holds(one, recipes=recipes, cluster=cluster, cap_gib=cap_gib, versions=versions, commit=commit)
         for one in old.studies
@@ -215,7 +213,7 @@ def _other_devices(was: Cluster, now: Cluster) -> str:
 
 
 def _other_recipe(was: Recipe, recipes: Sequence[Recipe]) -> str:
-    """Returns how it differs from the recipe of the new study that is nearest to it."""
+    """Returns how the recipe differs from the nearest recipe of the new study."""
     if was.id in {each.id for each in recipes}:
         return ""
     differ = [
@@ -242,7 +240,7 @@ def _other_cap(was: float | None, now: float | None) -> str:
 
 
 def _other_versions(measured: Measurement, header: StudyHeader, versions: Mapping[str, str]) -> str:
-    """Returns which packages differ; where a measurement says nothing of versions, its study's count."""
+    """Returns which packages have other versions; where a measurement states none, those of its study count."""
     was = measured.conditions.versions if measured.conditions else header.versions
     used = (*PACKAGES, *measured.layout.rules.packages)
     differ = [(each, was.get(each, "unknown"), versions.get(each, "unknown")) for each in used]

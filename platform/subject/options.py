@@ -1,4 +1,4 @@
-"""The options of `platform.search` as frozen values: those that a study keeps for good, and those of one command."""
+"""The options of `platform.search` as frozen values: those that a study keeps, and those of one command."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -16,10 +16,10 @@ _BUILT_IN = frozenset((*search_spaces.names(), *search_spaces.reference.names())
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StudyOptions:
-    """What makes a study what it is: a resumed one keeps all of these. Fields are named as their options are."""
+    """Options that define a study; a resumed one keeps all of them. Fields are named as their options are."""
 
     space: str | None = None
-    """A space's name, or the absolute path of its file; None where a layout file says it all."""
+    """A space's name, or the absolute path of its file; None where a layout file states everything."""
     set: tuple[str, ...] = ()
     layout: str | None = None
     learn_from: str | None = None
@@ -30,13 +30,13 @@ class StudyOptions:
     all: bool = False
     device_memory_gib: float | None = None
     gpus: tuple[int, ...] = ()
-    """Numbers of devices, ascending; none for what the space or the cluster says."""
+    """Numbers of devices, ascending; empty to follow the space or the cluster."""
     tokens: float | None = None
     price_per_gpu_h: float | None = None
     data: str | None = None
 
     def with_absolute_paths(self) -> "StudyOptions":
-        """Returns the same, to be understood from any working folder."""
+        """Returns the same options with absolute paths, valid in any working folder."""
         space, old = self.space, self.learn_from
         # A built-in space comes before any file or folder of its name.
         if space is not None and space not in _BUILT_IN and user_path(space).exists():
@@ -47,12 +47,12 @@ class StudyOptions:
         return dataclasses.replace(self, space=space, learn_from=old, layout=layout, data=data)
 
     def files(self) -> tuple[Path, ...]:
-        """Returns the file of the space, which may be code; none for a built-in one."""
+        """Returns the space's file, which may be code; empty for a built-in space."""
         built_in = self.space is None or self.space in _BUILT_IN
         return () if built_in else (user_path(str(self.space)),)
 
     def differences(self, kept: "StudyOptions") -> list[str]:
-        """Options that are given here and were not given so for the study that `kept` these, as a user types them."""
+        """Returns the options given here that differ from those the study `kept`, as a user types them."""
         default = StudyOptions()
         names = (field.name for field in dataclasses.fields(self))
         changed = [name for name in names if getattr(self, name) not in (getattr(default, name), getattr(kept, name))]
@@ -69,7 +69,7 @@ class SearchOptions:
     gpu_s: float | None = None
     profile: bool = False
     safe: bool = False
-    """Whether the winner is trained for some steps at the end, as `platform.train` begins."""
+    """Whether the winner is trained for some steps at the end, in the way that `platform.train` begins."""
     address: str | None = None
     wait_for_gpus: float
     """Seconds."""
@@ -79,11 +79,11 @@ class SearchOptions:
     """The folder of studies, absolute."""
     name: str | None = None
     resume: str | None = None
-    """The study in `studies` to go on with."""
+    """The study in `studies` to resume."""
     auto_resume: bool = False
-    """Whether to go on with the study `name` where one was begun."""
+    """Whether to resume the study `name` where it exists."""
     copy_to: str | None = None
-    """A folder or an address that finished lines of the journal are copied to."""
+    """A folder or an address to which complete lines of the journal are copied."""
     dry_run: bool = False
     json: bool = False
 
@@ -98,8 +98,7 @@ def options_of(header: StudyHeader) -> StudyOptions:
 
 
 def read_options(stored: Mapping[str, Any], argv: Sequence[str]) -> StudyOptions:
-    """Returns the options that a file has `stored`; files of the first versions have arguments (`argv`) in place of
-    them.
+    """Returns the `stored` options of a file; files of the first versions have arguments (`argv`) instead.
 
     Raises:
         InputError: this version does not know one of them.

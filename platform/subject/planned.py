@@ -1,4 +1,4 @@
-"""The journal's line on what a session may try, from its plan."""
+"""The journal's line on what a session may try, made from its plan."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from trainers.values.journal import Planned, PlannedLayout
 
 
 def planned(plan: Plan) -> Planned:
-    """Returns every layout of the plan, in its order, with what the cost model predicts of its likely best rung."""
+    """Returns every layout of the plan, in its order, with the prediction of its likely best rung."""
     layouts: dict[tuple[str, str], PlannedLayout] = {}
     prediction = None if plan.columns is None else predict(plan.columns)
     row = 0
@@ -32,8 +32,8 @@ def planned(plan: Plan) -> Planned:
 
 
 def _likely_best(columns: Columns, prediction: Prediction, candidate: Candidate, first: int) -> PlannedLayout:
-    """Returns the candidate, whose rungs are rows from `first` on, with the prediction of the one that a sweep
-    goes by.
+    """Returns the candidate, whose rungs are rows from `first` on, with the prediction of the rung that a sweep would
+    rank it by.
     """
     rows = slice(first, first + len(candidate.micro_batches))
     tokens = np.broadcast_to(columns.tokens_per_step, columns.shape)[rows]  # accumulation as an axis: unlike batches

@@ -1,4 +1,4 @@
-"""What of a space a search will try on a cluster, and what it leaves out and why."""
+"""Plans what a search tries of a space on a cluster, and what it leaves out and why."""
 
 import dataclasses
 from collections import Counter
@@ -29,18 +29,20 @@ class Plan:
 
     candidates: tuple[Candidate, ...]
     skipped: tuple[Measurement, ...]
-    """With outcome `skipped` and the reason: layouts that cannot run, rungs that cannot fit."""
+    """Layouts that cannot run and rungs that cannot fit, with outcome `skipped` and the reason."""
     columns: Columns | None = None
     """A row for each rung of each candidate, in order; None where the cost model does not know the devices."""
 
     def num_final(self, rules: Rules) -> int:
-        """Trials after the search, where no winner is overtaken: the finalists' runs, the winner's last, the gate's."""
+        """Returns the number of trials after the search, where no winner is overtaken: finalists' runs, the winner's
+        last run, gates.
+        """
         recipes = Counter(candidate.recipe for candidate in self.candidates for _ in candidate.micro_batches)
         return sum(rules.num_trials(num_points) for num_points in recipes.values())
 
     def expected_s(self, left: Sequence[Candidate], cluster: Cluster, timing: Timing, rules: Rules) -> float:
-        """Returns estimated seconds of what is `left` of it: starting each trial, each rung's windows with its warm-up;
-        and of all final runs.
+        """Returns estimated seconds of the candidates `left`, with each trial's start and each rung's warm-up and
+        windows, and of all final runs.
 
         The steps of a winner's last run may be the longest allowed: one to warm up, then the windows.
         """
@@ -52,7 +54,7 @@ class Plan:
 
 
 def num_rungs(candidates: Sequence[Candidate]) -> int:
-    """Batch points of all of them."""
+    """Returns the number of batch points of all candidates."""
     return sum(len(candidate.micro_batches) for candidate in candidates)
 
 
@@ -63,8 +65,8 @@ def make_plan(
     cap_gib: float | None,
     probe: Probe | None = None,
 ) -> Plan:
-    """Leaves out what an engine refuses here, and every rung whose lower bound of memory exceeds device or cap; orders
-    the rest by what is predicted, with the figures of `probe`.
+    """Returns the plan: drops what an engine refuses here and every rung whose lower bound of memory exceeds device or
+    cap, and orders the rest by its prediction, with the figures of `probe`.
     """
     kept: list[Candidate] = []
     skipped = [_skip(each.recipe, each.layout, 1, each.reason, cap_gib) for each in rejected]
@@ -89,7 +91,7 @@ def make_plan(
 
 
 def part_of(cluster: Cluster, num_devices: int) -> Cluster:
-    """`num_devices` of the cluster's devices, on as few nodes as they fit.
+    """Returns `num_devices` of the cluster's devices, on as few nodes as they fit.
 
     Raises:
         ValueError: the cluster has fewer, or they do not fill whole nodes.
@@ -105,7 +107,9 @@ def part_of(cluster: Cluster, num_devices: int) -> Cluster:
 
 
 def same_devices(one: Cluster, other: Cluster) -> bool:
-    """Returns whether figures of the two may stand in one table: equal devices, as many, laid out alike."""
+    """Returns whether figures of the two clusters may stand in one table: equal devices, equal number, equal
+    placement.
+    """
     return (one.device, one.num_nodes, one.devices_per_node) == (other.device, other.num_nodes, other.devices_per_node)
 
 

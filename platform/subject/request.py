@@ -1,4 +1,4 @@
-"""What the user asked for, made whole: the options of a new study, or those that a resumed one began with."""
+"""The complete request: the options of a new study, or those that a resumed one began with."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -21,16 +21,16 @@ from trainers.values.layout import Layout
 from trainers.values.recipe import Recipe
 
 _COUNTS = (1, 2, 4, 8, 16)
-"""Devices on which it is looked whether anything runs, where nobody says how many there will be."""
+"""Numbers of devices on which it is checked that anything runs, where the number is not given."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """A study's subject, before it is known what it runs on."""
+    """What a study searches, before the cluster is known."""
 
     space: Space
     changes: tuple[str, ...]
-    """What `--set` asked for; `space` has it, its miniature not yet."""
+    """The changes of `--set`; `space` has them, its miniature not yet."""
     fixed: LayoutFile | None
     """The one layout to measure, from `--layout`."""
     old: knowledge.OldStudies | None
@@ -39,28 +39,28 @@ class Request:
     seed: int
     cap_gib: float | None
     num_devices: int | None
-    """What `--gpus` asks for; None for what the space or the cluster says."""
+    """The number of `--gpus`; None to follow the space or the cluster."""
     tokens: float
     repeats: int | None
     """Runs in fresh processes of each finalist; None for the space's own number."""
     steps: int | None
-    """Optimizer steps timed of each point; None for as many as fill a rung."""
+    """Timed optimizer steps of each point; None for as many as fill a rung."""
     every_point: bool
-    """Whether the space's named points are measured exactly as they stand, none of them cut short."""
+    """Whether the space's named points are measured exactly as given, without cutting any short."""
     price_per_gpu_h: float | None
     profile: bool
-    """Whether the winner is profiled at the end; not kept: a study may be resumed for it."""
+    """Whether the winner is profiled at the end; not kept, since a study may be resumed for it."""
     options: StudyOptions
-    """What all of this was read from, for the journal."""
+    """The options that the request was read from, for the journal."""
 
     @property
     def wanted_devices(self) -> int | None:
-        """Devices that a trial takes; None for all that the cluster has."""
+        """Devices that a trial takes; None for all of the cluster."""
         fixed = None if self.fixed is None else self.fixed.layout.world_size
         return self.num_devices or fixed or self.space.num_workers
 
     def on(self, space: Space, num_devices: int) -> tuple[tuple[Candidate, ...], tuple[Rejected, ...]]:
-        """Candidates of `space` (this request's, or its miniature) on `num_devices`, and what cannot run.
+        """Returns the candidates of `space` (this request's, or its miniature) on `num_devices`, and what cannot run.
 
         Raises:
             InputError: nothing can run on so many devices.
@@ -148,7 +148,7 @@ def _space(study: StudyOptions, fixed: LayoutFile | None) -> Space:
 
 
 def _check_runs(request: Request) -> None:
-    """Refuses what no engine runs on any cluster, or not on as many devices as are asked for.
+    """Refuses what no engine runs on any cluster, or on the given number of devices.
 
     Raises:
         InputError: there is nothing else.
@@ -190,7 +190,7 @@ def resumed(options: SearchOptions, kept: StudyOptions) -> SearchOptions:
 
 
 def _old(options: SearchOptions, space: Space) -> knowledge.OldStudies | None:
-    """Returns the studies of `--learn-from`, without the one that goes on.
+    """Returns the studies of `--learn-from`, without the one that is resumed.
 
     Raises:
         InputError: it cannot be used, or the searcher learns nothing from it.
@@ -211,7 +211,7 @@ def _old(options: SearchOptions, space: Space) -> knowledge.OldStudies | None:
 
 
 def _check_changes(fixed: LayoutFile, options: StudyOptions) -> None:
-    """Refuse a `--set` that the layout file overrules, since it would change nothing.
+    """Refuses a `--set` that the layout file overrules, since it would change nothing.
 
     Raises:
         InputError: there is one.
@@ -230,7 +230,7 @@ def _check_changes(fixed: LayoutFile, options: StudyOptions) -> None:
 
 
 def _space_of(fixed: LayoutFile, recipe: Recipe, named: Space | None, path: str) -> Space:
-    """Returns the space of a layout file that holds its recipe: only that recipe, without a miniature to stand in.
+    """Returns the space of a layout file that holds its recipe: that recipe alone, without a miniature.
 
     Where a space is named beside it, what that one says of time and memory holds, or what its miniature says.
 
@@ -255,7 +255,7 @@ def _space_of(fixed: LayoutFile, recipe: Recipe, named: Space | None, path: str)
 
 
 def _one_layout(recipe: Recipe, layout: Layout, micro_batches: Sequence[int], refine: bool) -> Candidate:
-    """`layout` with those micro-batches that divide the global batch.
+    """Returns `layout` with those micro-batches that divide the global batch.
 
     Raises:
         ValueError: none does.

@@ -1,4 +1,4 @@
-"""What a study searches on the cluster it is given: the space or its miniature, its plan, how rungs are timed."""
+"""What a study searches on a given cluster: the space or its miniature, its plan, how rungs are timed."""
 
 import dataclasses
 import math
@@ -26,32 +26,35 @@ TIMINGS = {
     "cpu": Timing(window_s=0.2, rung_s=1.0, max_windows=5, peak_s=0.3, longest_step_s=5.0, winner_s=2.0),
 }
 GATES = {"cuda": GateSize(), "cpu": GateSize(steps=5, sequences=8)}
-"""On CPUs twenty steps of 32 sequences take longer than a whole search of a miniature."""
+"""Size of the gate by kind of device: on CPUs twenty steps of 32 sequences take longer than a miniature's whole
+search.
+"""
 GATE_TOKENS = 32_768
-"""Tokens of a gate's step, down to `FEWEST_SEQUENCES`: as many as the 32 sequences of length 1,024 with which
-`benchmarks.gate_faults` saw each of its faults on a GPU. Longer sequences need fewer of them."""
+"""Tokens of a gate's step, with at least `FEWEST_SEQUENCES`: those of the 32 sequences of length 1,024 with which
+`benchmarks.gate_faults` detected each of its faults on a GPU. Longer sequences need fewer of them.
+"""
 FEWEST_SEQUENCES = 8
-"""And two for each device, so that gradients are accumulated."""
+"""Least sequences of a gate's step; it has two for each device at least, so that gradients are accumulated."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Subject:
-    """What is searched, now that the cluster is known."""
+    """What is searched, once the cluster is known."""
 
     request: Request
     space: Space
     """The request's space, or its miniature."""
     cluster: Cluster
-    """The devices a trial takes."""
+    """The devices of a trial."""
     cap_gib: float | None
     plan: Plan
     probe: Probe | None = None
     knowledge: Knowledge = dataclasses.field(default_factory=Knowledge)
-    """What an old study taught, where one is given."""
+    """What old studies taught, where any are given."""
 
     @property
     def problem(self) -> Problem[Candidate]:
-        """What the searcher is asked. A miniature trains nothing: it has no planned run to save time of."""
+        """The searcher's problem. A miniature is never trained at length, so it has no planned tokens."""
         costs = Costs(
             num_devices=self.cluster.num_devices,
             start_s=TRIAL_S[self.cluster.device_kind],
@@ -72,17 +75,17 @@ class Subject:
 
     @property
     def miniature(self) -> bool:
-        """Whether a small stand-in runs in place of the model asked for."""
+        """Whether a miniature runs in place of the requested model."""
         return self.recipes[0].model.miniature_of is not None
 
     @property
     def timing(self) -> Timing:
-        """How rungs are timed on this kind of device."""
+        """The timing of rungs on this kind of device."""
         return dataclasses.replace(TIMINGS[self.cluster.device_kind], steps=self.request.steps)
 
     @property
     def rules(self) -> Rules:
-        """What a winner goes through after the search."""
+        """The final runs of a winner."""
         size, devices = GATES[self.cluster.device_kind], self.cluster.num_devices
         longest = max(each.seq_len for each in self.recipes)
         sequences = min(size.sequences, max(GATE_TOKENS // longest, FEWEST_SEQUENCES, 2 * devices))
@@ -97,13 +100,15 @@ class Subject:
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:
-        """What competes, each among itself, the space's reference first; named points may leave that one out."""
+        """The recipes, each with a winner of its own, the space's reference first; named points may leave that one
+        out.
+        """
         used = {each.recipe: None for each in (*self.plan.candidates, *self.plan.skipped)}
         return tuple(sorted(used, key=lambda recipe: recipe != self.space.recipe))
 
 
 def subject_of(request: Request, place: Place, probe: Probe | None) -> Subject:
-    """Returns what the request means on the cluster of `place`.
+    """Returns the subject of the request on the cluster of `place`.
 
     Raises:
         InputError: nothing of it can run there.

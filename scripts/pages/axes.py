@@ -25,23 +25,23 @@ that run a value other than the default with the recipe of `bloom7b`; blank mean
 [degrees.md](degrees.md) has the axes by architecture, [options.md](options.md) the options.
 """
 _EXAMPLE = "bloom7b"
-"""The space by whose recipe engines are asked."""
+"""Space whose recipe the engines are asked about."""
 _INTERLEAVED = {"pp": 2, "schedule": "interleaved", "virtual": 2}
 _GOES_WITH: Mapping[str, Mapping[str, Any]] = {
     "cp": {"attention": "sdpa"},
     "schedule": _INTERLEAVED,
     "virtual": _INTERLEAVED,
 }
-"""Axis -> other values without which its own mean nothing, or are refused."""
+"""Values of other axes without which an axis has no effect or is refused."""
 
 
 def page() -> str:
-    """The page in Markdown: axes of the layout, then fields of the recipe."""
+    """Returns the page in Markdown: axes of the layout, then fields of the recipe."""
     return f"{_TOP}\n## Layout\n\n{table(Layout)}\n\n## Recipe\n\n{table(Recipe)}\n"
 
 
 def table(kind: type) -> str:
-    """The table in Markdown: a row for each axis of `Layout` or field of `Recipe` that `--set` takes."""
+    """Returns the table in Markdown: a row for each axis of `Layout` or field of `Recipe` that `--set` takes."""
     taken = changes.axes()
     lines = ["| axis | values | default | engines | what it is |", "|---|---|---|---|---|"]
     for name, declared in axes_of(kind).items():
@@ -52,7 +52,7 @@ def table(kind: type) -> str:
 
 
 def _engines(kind: type, name: str) -> str:
-    """Engines of this project, with their stages, that run some value other than the default."""
+    """Returns the engines of this project, with their stages, that run some value other than the default."""
     parts: list[str] = []
     for rules in engines.registered():
         stages = [stage for stage in rules.stages if _runs(rules, stage, kind, name)]
@@ -72,7 +72,9 @@ def _runs(rules: Rules, stage: int, kind: type, name: str) -> bool:
 
 
 def _changed(rules: Rules, stage: int, kind: type, name: str) -> Iterator[tuple[Recipe, Layout]]:
-    """The example's recipe with a layout of the engine at `stage`, and another value of the axis in one of them."""
+    """Yields the example's recipe with a layout of the engine at `stage`, and another value of the axis in one of
+    them.
+    """
     recipe = _recipe()
     degrees = {"dp_shard": 4} if stage else {"dp_replicate": 4}
     plain: dict[str, Any] = {

@@ -20,28 +20,28 @@ on top of data parallelism over four ranks. The row of a degree does not name th
 all of `every_K`. [parallelism.md](../parallelism.md) says when each degree wins, [axes.md](axes.md) what each axis is.
 """
 SPLIT_BY = {"tp": {"tp": 2}, "pp": {"pp": 2}, "cp": {"cp": 2}}
-"""Degree that has its name in a cell -> what a layout has of it."""
+"""Axes of a layout by the degree that a cell names."""
 _NUMBERS = {"bucket_mib": 25, "prefetch": 1, "reshard": 2, "dp_replicate": 2, "dp_shard": 2}
-"""Axis of numbers -> the value that stands for others."""
+"""Value that stands for the others of a numeric axis."""
 _USUAL = {"attention": "sdpa"}
-"""What stands in place of a default that is there for comparisons alone."""
+"""Value used in place of a default that exists for comparisons alone."""
 _IN_RECIPE = ("optimizer", "compute_precision", "state_precision", "compression")
 _ACCUMULATION = "micro-batches a step"
 _ACCUMULATIONS = (1, 3)
-"""Rows of their own: the accumulation is no axis, it follows from the batch."""
+"""Values that get rows of their own: the accumulation is no axis, since it follows from the batch."""
 
 Refusals = dict[str, None]
 """Sentences, each once, in their order."""
 
 
 def page() -> str:
-    """The page in Markdown."""
+    """Returns the page in Markdown."""
     return f"{_TOP}\n{table()}\n"
 
 
 @functools.cache
 def table() -> str:
-    """The table in Markdown: a row for each value that is not usual, a column an architecture; and why some fail."""
+    """Returns the table in Markdown: a row for each unusual value, a column an architecture; and why some fail."""
     names = architectures.names()
     lines = [f"| beside it | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
     reasons: Refusals = {}
@@ -67,7 +67,9 @@ def _listed(reasons: Refusals) -> list[str]:
 
 
 def axis_values() -> Iterator[tuple[str, Any]]:
-    """("", None) for the defaults alone, then other values of the axes; `every_4` stands for all of `every_K`."""
+    """Yields ("", None) for the defaults alone, then other values of the axes; `every_4` stands for all of
+    `every_K`.
+    """
     yield "", None
     for kind in (Layout, Recipe):
         for axis in axes_of(kind):
@@ -84,8 +86,8 @@ def axis_values() -> Iterator[tuple[str, Any]]:
 
 
 def runs_beside(architecture: str, degree: str, axis: str, value: Any, reasons: Refusals) -> bool:
-    """Whether some engine, at some stage, runs that value beside that degree; adds to `reasons` why one does not that
-    runs it by itself.
+    """Returns whether some engine, at some stage, runs that value beside that degree; adds to `reasons` why an engine
+    that runs it alone does not.
     """
     if axis == degree:
         return False
@@ -101,7 +103,7 @@ def runs_beside(architecture: str, degree: str, axis: str, value: Any, reasons: 
 
 
 def _refusal(recipe: Recipe, values: Mapping[str, Any], axis: str, value: Any) -> str | None:
-    """Why these values of a layout do not run; None where they do."""
+    """Returns why these values of a layout do not run; None where they do."""
     try:
         layout = Layout(**values)
     except ValueError as error:
@@ -111,7 +113,9 @@ def _refusal(recipe: Recipe, values: Mapping[str, Any], axis: str, value: Any) -
 
 
 def _layouts(axis: str, value: Any) -> Iterator[dict[str, Any]]:
-    """The value beside what is usual, of each engine at each stage, on four data-parallel ranks or with its degree."""
+    """Yields the value with the usual other ones, for each engine at each stage, on four data-parallel ranks or with
+    its degree.
+    """
     for rules in engines.registered():
         for stage in rules.stages:
             values: dict[str, Any] = {"engine": rules.name, "zero_stage": stage, **_USUAL}

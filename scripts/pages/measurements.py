@@ -20,7 +20,7 @@ _COLUMNS = (
 
 
 def page() -> str:
-    """The page in Markdown."""
+    """Returns the page in Markdown."""
     lines = [_TOP, f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|"]
     for path in sorted(TABLES.glob("*.csv")):
         lines += (f"| {' | '.join(cells)} |" for cells in _cells(path))
@@ -28,7 +28,7 @@ def page() -> str:
 
 
 def _cells(path: Path) -> Iterator[list[str]]:
-    """A row for each recipe of a table that some run was `ok` with."""
+    """Yields a row for each recipe of a table with at least one `ok` run."""
     rows = read_csv(path)
     for recipe in dict.fromkeys(row.recipe for row in rows):
         of_recipe = [row for row in rows if row.recipe == recipe]
@@ -43,12 +43,12 @@ _SHARDING = {
     ("ddp", "ddp"): "DDP", ("deepspeed", "ddp"): "ZeRO-0", ("deepspeed", "zero1"): "ZeRO-1",
     ("deepspeed", "zero2"): "ZeRO-2", ("deepspeed", "zero3"): "ZeRO-3",
 }  # fmt: skip
-"""Engine and the tables' word for what is sharded -> what people call it."""
+"""Common name by engine and the tables' word for what is sharded."""
 _KERNELS = {"chunked": "chunked loss", "block": "compiled blocks", "model": "compiled model"}
 
 
 def _figures(best: Row) -> list[str]:
-    """What ran, on what."""
+    """Returns the cells on what ran on which devices."""
     length = "" if best.seq_len is None else f"{best.seq_len:,}"
     cap = f", held to {best.cap_gib:g} GiB" if best.cap_gib else ""
     precision = f"{best.precision}, {best.state_precision} states, {best.optimizer}"
@@ -57,7 +57,7 @@ def _figures(best: Row) -> list[str]:
 
 
 def _layout(best: Row, rows: list[Row]) -> list[str]:
-    """How it ran, how fast, and how the recipe's other runs ended."""
+    """Returns the cells on how it ran, how fast, and how the recipe's other runs ended."""
     outcomes = Counter(row.outcome for row in rows)
     stated = [str(word) for word in (best.attention, best.loss, best.compile) if word not in (None, "plain", "none")]
     kernels = [_KERNELS.get(word, word) for word in stated]

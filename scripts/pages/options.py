@@ -20,17 +20,17 @@ What `--help` prints, for all commands. A number of tokens may be written as 2e9
 
 
 def page() -> str:
-    """The page in Markdown."""
+    """Returns the page in Markdown."""
     return "\n".join([_TOP, *("\n".join(_section(parser_of(name))) for name in COMMANDS)])
 
 
 def parser_of(module: str) -> argparse.ArgumentParser:
-    """The parser of a command's module."""
+    """Returns the parser of a command's module."""
     return importlib.import_module(module).parser()
 
 
 def _section(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """One command: what it is for, its options by group, its last words."""
+    """Yields one command: its purpose, its options by group, its closing words."""
     yield f"## {parser.prog}\n"
     yield f"{(parser.description or '').strip()}\n"
     plain = [group for group in parser._action_groups if group.title in ("positional arguments", "options")]
@@ -43,7 +43,7 @@ def _section(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _table(title: str, actions: Sequence[argparse.Action]) -> Iterator[str]:
-    """A row an option but --help, which every command has; nothing where there is no other."""
+    """Yields a row an option, without --help, which every command has; nothing where there is no other."""
     shown = [each for each in actions if not isinstance(each, argparse._HelpAction)]
     if shown:
         yield f"| {title} | what it means |\n|---|---|"
@@ -52,7 +52,7 @@ def _table(title: str, actions: Sequence[argparse.Action]) -> Iterator[str]:
 
 
 def _called(action: argparse.Action) -> str:
-    """Its names with what each takes: `--gpus N[,N]`; of several spellings the first takes it."""
+    """Returns the option's names with their value: `--gpus N[,N]`; of several spellings the first shows it."""
     name = ", ".join(f"`{each}`" for each in action.option_strings) or f"`{action.metavar or action.dest}`"
     if not action.option_strings or action.nargs == 0:
         return _cell(name)

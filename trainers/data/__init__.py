@@ -1,4 +1,4 @@
-"""Token sequences: a seeded, learnable, position-dependent stream, or the documents of Parquet files, packed.
+"""Token sequences: a seeded, learnable, position-dependent stream, or packed documents of Parquet files.
 
 The contract: a row of a Parquet file is a document; the order of an epoch is a function of (seed, epoch); sample i of
 step s is the same tokens whatever the layout, and `sample_indices` gives which rank takes which sample when; a place in
@@ -37,10 +37,10 @@ __all__ = [
 
 
 class Source(Protocol):
-    """Where sequences come from."""
+    """A source of sequences."""
 
     def sequences(self, step: int, indices: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Samples `indices` of the global batch of `step`, as int64 [len(indices), seq_len + 1]."""
+        """Returns samples `indices` of the global batch of `step`, as int64 [len(indices), seq_len + 1]."""
         ...
 
     def of_batch(self, global_batch: int) -> "Source":
@@ -48,11 +48,11 @@ class Source(Protocol):
         ...
 
     def position_after(self, num_samples: int) -> Position:
-        """Returns the place of the sample that follows the first `num_samples`."""
+        """Returns the position of the sample after the first `num_samples`."""
         ...
 
     def tokens(self, position: Position, indices: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Returns the samples that lie `indices` after `position`, as int64 [len(indices), seq_len + 1]."""
+        """Returns the samples `indices` after `position`, as int64 [len(indices), seq_len + 1]."""
         ...
 
 
@@ -68,7 +68,7 @@ def source(recipe: Recipe, *, held_out: int = 0) -> Source:
 
 
 def plain_source(recipe: Recipe, *, held_out: int = 0) -> Stream | ParquetTokens:
-    """`source` without flags."""
+    """Returns `source` without flags."""
     if recipe.data == STREAM:
         return Stream(vocab_size=recipe.model.vocab_size, seq_len=recipe.seq_len, seed=recipe.seed)
     return ParquetTokens(
@@ -96,7 +96,7 @@ def held_out(recipe: Recipe, sequences: int) -> tuple[Source, int]:
 
 
 def sample_indices(batch: BatchPoint, *, data_parallel: int, rank: int, micro_step: int) -> range:
-    """Returns which samples of the global batch data-parallel rank `rank` takes in micro-step `micro_step` of a step.
+    """Returns which samples of a step's global batch data-parallel rank `rank` takes in micro-step `micro_step`.
 
     Raises:
         ValueError: a rank or micro-step that the batch point does not have.

@@ -1,4 +1,4 @@
-"""The token ids of many Parquet files as one run, read block by block: nothing is held but one block."""
+"""Reads the token ids of many Parquet files as one run, holding one block at a time."""
 
 import bisect
 import dataclasses
@@ -49,7 +49,7 @@ class TokenFiles:
         self._ends = list(itertools.accumulate(file.num_tokens for file in self._files))
         self._block = _Block(first=0, tokens=Tokens(ids=np.zeros(0, np.int32), document_starts=np.zeros(0, np.int64)))
         self._following: Iterator[_Block] = iter(())
-        """The blocks after `_block`, to the end of the file `_file_number`."""
+        """The blocks after `_block`, to the end of file `_file_number`."""
         self._file_number = -1
 
     @property
@@ -59,13 +59,13 @@ class TokenFiles:
 
     @property
     def id_range(self) -> tuple[int, int]:
-        """The lowest and the highest token id; (0, 0) where there is none."""
+        """The lowest and the highest token id; (0, 0) where there are none."""
         if not self._files:
             return 0, 0
         return min(file.lowest_id for file in self._files), max(file.highest_id for file in self._files)
 
     def read(self, first: int, last: int) -> Tokens:
-        """Tokens `first` to `last - 1`, at least one. Nothing is decoded twice by one who reads forward.
+        """Returns tokens `first` to `last - 1`, at least one. Reading forward decodes nothing twice.
 
         Raises:
             ValueError: a file holds something else than its footer or the index says.

@@ -1,4 +1,4 @@
-"""Sequences with flagged tokens, by which a recipe's attention mask follows the data; without torch.
+"""Flags tokens of sequences, by which a recipe's attention mask follows the data; without torch.
 
 A flagged token id has `FLAG` added. Under a document mask the first token of each document is flagged, under a prefix
 mask every token of the prefix. A flagged token is no label: it begins what it cannot be predicted from, or it is given.
@@ -15,15 +15,15 @@ from trainers.data.stream import Stream
 from trainers.values.recipe import Recipe
 
 FLAG = 2**40
-"""More than any token id."""
+"""Added to a flagged token id; larger than any token id."""
 
 _Array = npt.NDArray[np.int64]
 _DOCUMENTS, _PREFIXES = 1, 2
-"""What seeds are drawn for, beside the recipe's seed and the sample's number."""
+"""Purposes that seeds are drawn for, beside the recipe's seed and the sample's number."""
 
 
 class Flagged:
-    """The sequences of another source with flags; which tokens have one is a function of seed, epoch and sample."""
+    """The sequences of another source with flags, which are a function of seed, epoch and sample."""
 
     def __init__(self, source: Stream | ParquetTokens, recipe: Recipe) -> None:
         self._source, self._recipe = source, recipe
@@ -36,30 +36,30 @@ class Flagged:
         return other
 
     def position_after(self, num_samples: int) -> Position:
-        """Returns the place of the sample that follows the first `num_samples`."""
+        """Returns the position of the sample after the first `num_samples`."""
         return self._source.position_after(num_samples)
 
     def sequences(self, step: int, indices: Sequence[int]) -> _Array:
-        """Samples `indices` of the global batch of `step`, as int64 [len(indices), seq_len + 1]."""
+        """Returns samples `indices` of the global batch of `step`, as int64 [len(indices), seq_len + 1]."""
         first = step * self._global_batch
         flags = self._flags(self._source.position_after(first), first, indices)
         return self._source.sequences(step, indices) + flags * FLAG
 
     def tokens(self, position: Position, indices: Sequence[int]) -> _Array:
-        """Returns the samples that lie `indices` after `position`, as int64 [len(indices), seq_len + 1]."""
+        """Returns the samples `indices` after `position`, as int64 [len(indices), seq_len + 1]."""
         flags = self._flags(position, self._source.number_of(position), indices)
         return self._source.tokens(position, indices) + flags * FLAG
 
     def _flags(self, position: Position, first: int, indices: Sequence[int]) -> _Array:
-        """1 for each flagged token of the samples that lie `indices` after sample `first`, which is at `position`."""
+        """Returns 1 for each flagged token of the samples `indices` after sample `first`, which is at `position`."""
         if self._recipe.attention_mask == "document" and isinstance(self._source, ParquetTokens):
             return np.diff(self._source.segment_ids(position, indices), axis=1, prepend=0)
         draw = self._prefix if self._recipe.attention_mask == "prefix" else self._document_starts
         return np.stack([draw(first + index) for index in indices]).astype(np.int64)
 
     def _document_starts(self, sample: int) -> npt.NDArray[np.bool_]:
-        """Documents of geometric length: each token begins one with the same probability, but for the first token,
-        which no flag tells from what went before.
+        """Returns the starts of documents of geometric length: each token begins one with the same probability, except
+        the first, which no flag separates from what came before.
         """
         length = self._recipe.seq_len + 1
         mean = self._recipe.document_tokens or max(1, self._recipe.seq_len // 4)
@@ -74,5 +74,7 @@ class Flagged:
 
 
 def _random(size: int, *key: int) -> npt.NDArray[np.float64]:
-    """Numbers in [0, 1) that are a function of `key`, of a bit generator's raw output, which NumPy keeps as it is."""
+    """Returns numbers in [0, 1) that are a function of `key`, from a bit generator's raw output, which NumPy keeps
+    stable.
+    """
     return (np.random.PCG64(key).random_raw(size) >> np.uint64(11)) / 2.0**53

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 COLUMNS = ("tokens", "input_ids")
-"""Names under which token ids are looked for in a Parquet file, in this order."""
+"""Names of the column of token ids in a Parquet file, in the order in which they are tried."""
 
 _BLOCK_TOKENS = 2**20
 _KEPT_TYPES = (pa.uint8(), pa.uint16(), pa.int32())
@@ -25,12 +25,12 @@ class Tokens:
     ids: npt.NDArray[Any]
     """uint8, uint16 or int32."""
     document_starts: npt.NDArray[np.int64]
-    """Places in `ids` where a document begins, ascending."""
+    """Positions in `ids` where a document begins, ascending."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Footer:
-    """What a file holds."""
+    """The content of a file's footer."""
 
     column: str
     num_rows: int
@@ -63,7 +63,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
 
 
 def read_footer(path: Path) -> Footer:
-    """Returns the footer of the file at `path`. Only what a footer cannot tell for sure is read out of the file.
+    """Returns the footer of the file at `path`. Reads from the file itself only what a footer does not state for sure.
 
     Raises:
         ValueError: no Parquet, no column of token ids, or a row group without some of its ids.
@@ -146,7 +146,7 @@ def group_blocks(parquet: pq.ParquetFile, column: str, number: int, path: Path) 
 
 
 def _tokens(column: pa.Array, where: str) -> Tokens:
-    """Returns the ids of the column's rows, and where those lists begin that are not empty."""
+    """Returns the ids of the column's rows, and where its non-empty lists begin."""
     offsets = np.arange(len(column) + 1) if is_list(column.type) else np.zeros(0, np.int64)
     while is_list(column.type):
         lengths = _as_numpy(pc.call_function("list_value_length", [column]))
@@ -163,7 +163,7 @@ def _tokens(column: pa.Array, where: str) -> Tokens:
 
 
 def _as_numpy(column: pa.Array) -> npt.NDArray[Any]:
-    """Integers, 0 in place of a null."""
+    """Returns the integers with 0 in place of a null."""
     if column.null_count:
         return pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
     if not len(column):

@@ -1,4 +1,4 @@
-"""The index of a folder of token files, which `platform.prepare` writes when all files are there."""
+"""The index of a folder of token files, which `platform.prepare` writes once all files are there."""
 
 import dataclasses
 import json
@@ -8,7 +8,7 @@ from trainers.values.codec import from_json, to_json
 
 NAME = "index.json"
 PLAN_NAME = "plan.json"
-"""What a folder is being made from. Without an index beside it, the folder is unfinished."""
+"""Name of the file that states what a folder is made from. Without an index beside it, the folder is unfinished."""
 FORMAT = 1
 
 
@@ -25,7 +25,7 @@ class IndexedFile:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TokenIndex:
-    """What a folder of token files holds."""
+    """The content of a folder of token files."""
 
     format: int
     tokenizer: str

@@ -1,4 +1,4 @@
-"""The order in which an epoch takes its sequences: as they lie in the files, or shuffled by (seed, epoch).
+"""The order in which an epoch takes its sequences: that of the files, or shuffled by (seed, epoch).
 
 A shuffle keeps reading local. The sequences are cut into chunks that follow each other in the files; an epoch shuffles
 the chunks, takes `WINDOW_CHUNKS` of them at a time as a window, and shuffles the sequences inside the window. So each
@@ -15,7 +15,7 @@ WINDOW_CHUNKS = 8
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class Position:
-    """A place in the data: sample `sample` (from 0) of epoch `epoch` (from 0)."""
+    """A position in the data: sample `sample` (from 0) of epoch `epoch` (from 0)."""
 
     epoch: int
     sample: int
@@ -27,9 +27,9 @@ class Window:
 
     first_sample: int
     chunks: tuple[int, ...]
-    """The chunks that these samples lie in, in the order of reading."""
+    """The chunks that contain these samples, in the order of reading."""
     sequences: npt.NDArray[np.int64]
-    """Of each sample, the number of its sequence in the files."""
+    """The number of each sample's sequence in the files."""
 
 
 class EpochOrder:
@@ -50,7 +50,7 @@ class EpochOrder:
 
     @property
     def num_windows(self) -> int:
-        """Windows in the epoch."""
+        """Number of windows in the epoch."""
         return len(self._first_samples)
 
     def window_of(self, sample: int) -> int:
@@ -62,7 +62,7 @@ class EpochOrder:
         return tuple(self._chunks[number * WINDOW_CHUNKS : (number + 1) * WINDOW_CHUNKS].tolist())
 
     def window(self, number: int) -> Window:
-        """Window `number` of the epoch."""
+        """Returns window `number` of the epoch."""
         chunks, size = self.chunks(number), self._chunk_sequences
         sequences = np.concatenate(
             [np.arange(chunk * size, min((chunk + 1) * size, self._num_sequences)) for chunk in chunks]

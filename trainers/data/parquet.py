@@ -1,4 +1,4 @@
-"""Documents of Parquet files packed to the sequence length, read ahead in a thread."""
+"""Packs documents of Parquet files to the sequence length, read ahead in a thread."""
 
 import concurrent.futures
 import copy
@@ -15,7 +15,7 @@ from trainers.data.footer import Tokens
 from trainers.data.order import WINDOW_CHUNKS, EpochOrder, Position, Window
 
 CHUNK_TOKENS = 2**20
-"""About what is read at once; part of a shuffled order's definition."""
+"""Approximate number of tokens read at once; part of a shuffled order's definition."""
 
 
 _Array = npt.NDArray[np.int64]
@@ -50,7 +50,7 @@ class ParquetTokens:
         self._files = TokenFiles(path)
         self._seq_len, self._global_batch, self._shuffle_seed = seq_len, global_batch, shuffle_seed
         self.num_sequences = (self._files.num_tokens - 1) // seq_len - held_out
-        """Sequences in an epoch."""
+        """Number of sequences in an epoch."""
         if self.num_sequences < 1:
             left = f" beside {held_out} that are held out" if held_out else ""
             raise ValueError(f"{path} holds {self._files.num_tokens} tokens, one sequence takes {seq_len + 1}{left}")
@@ -76,20 +76,20 @@ class ParquetTokens:
         return self.position_after(step * self._global_batch)
 
     def position_after(self, num_samples: int) -> Position:
-        """Returns where the sample lies that follows the first `num_samples`."""
+        """Returns the position of the sample after the first `num_samples`."""
         epoch, sample = divmod(num_samples, self.num_sequences)
         return Position(epoch=epoch, sample=sample)
 
     def number_of(self, position: Position) -> int:
-        """Returns how many samples lie before the one at `position`, counted over all epochs."""
+        """Returns the number of samples before the one at `position`, counted over all epochs."""
         return position.epoch * self.num_sequences + position.sample
 
     def sequences(self, step: int, indices: Sequence[int]) -> _Array:
-        """Samples `indices` of the global batch of `step`, as int64 [len(indices), seq_len + 1]."""
+        """Returns samples `indices` of the global batch of `step`, as int64 [len(indices), seq_len + 1]."""
         return self.tokens(self.position(step), indices)
 
     def tokens(self, position: Position, indices: Sequence[int]) -> _Array:
-        """Returns the samples that lie `indices` after `position`, as int64 [len(indices), seq_len + 1].
+        """Returns the samples `indices` after `position`, as int64 [len(indices), seq_len + 1].
 
         The sample after an epoch's last one is the next epoch's first.
 
@@ -102,7 +102,7 @@ class ParquetTokens:
         return found
 
     def segment_ids(self, position: Position, indices: Sequence[int]) -> _Array:
-        """Of each token of `tokens`, the number of its document in its sample, counted from 0."""
+        """Returns, for each token of `tokens`, the number of its document in its sample, counted from 0."""
         found = np.zeros((len(indices), self._seq_len + 1), np.int64)
         for row, (chunk, place) in enumerate(self._located(position, indices)):
             low, high = np.searchsorted(chunk.document_starts, (place + 1, place + self._seq_len + 1))
@@ -110,7 +110,7 @@ class ParquetTokens:
         return np.cumsum(found, axis=1)
 
     def _located(self, position: Position, indices: Sequence[int]) -> Generator[tuple[Tokens, int]]:
-        """Of each sample, the chunk that holds it and the place in that where it begins."""
+        """Yields, for each sample, the chunk that contains it and its position there."""
         first = position.epoch * self.num_sequences + position.sample
         for index in indices:
             epoch, sample = divmod(first + index, self.num_sequences)
@@ -128,7 +128,7 @@ class ParquetTokens:
         )
 
     def _begin(self, epoch: int, number: int) -> Window:
-        """Returns the window, with its chunks and then the next window's being read."""
+        """Returns the window, starting to read its chunks and then the next window's."""
         order = self._order(epoch)
         window = order.window(number)
         following = self._order(epoch + 1).chunks(0) if number + 1 == order.num_windows else order.chunks(number + 1)

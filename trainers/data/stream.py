@@ -12,7 +12,7 @@ _REFRESH = 0.1
 
 
 class Stream:
-    """A stream to learn from: each token repeats the one three places before it, one in ten is drawn afresh.
+    """A learnable stream: each token repeats the one three places before it, and one in ten is drawn anew.
 
     What comes next depends on a place, not on a token, so a model without positions, or with a mask off by one, has
     other gradients from the first step on; uniform tokens would hide both. Fresh tokens crowd at small ids, so the loss

@@ -44,21 +44,21 @@ class Engine(Protocol):
     """
 
     def __init__(self, recipe: "Recipe", layout: "Layout", device: "torch.device") -> None:
-        """Builds the model on the meta device, lays it out, fills the weights (see `trainers.weights`)."""
+        """Builds the model on the meta device, lays it out and fills the weights (see `trainers.weights`)."""
         ...
 
     @property
     def models(self) -> "Sequence[Model]":
-        """The model as it was built, whose modules are those that run; of a pipeline, the stages of this rank."""
+        """The model as it was built, whose modules are those that run; for a pipeline, the stages of this rank."""
         ...
 
     @property
     def marks_micro_steps(self) -> bool:
-        """Whether a step marks each of its micro-steps. Where not, its schedule interleaves them and is timed whole."""
+        """Whether a step marks each of its micro-steps. Otherwise its schedule interleaves them and is timed whole."""
         ...
 
     def step(self, micro_batches: "Sequence[torch.Tensor]", marks: Marks) -> StepResult:
-        """One optimizer step over this rank's micro-batches; marks the phases as they begin.
+        """Runs one optimizer step over this rank's micro-batches; marks the phases as they begin.
 
         Each of `micro_batches` is int64 [micro_batch, seq_len + 1] on the device, the same on all ranks that share a
         data-parallel coordinate; under a document or prefix mask some have a flag (`trainers.data.flags`). The
@@ -68,83 +68,91 @@ class Engine(Protocol):
         ...
 
     def set_learning_rate(self, learning_rate: float) -> None:
-        """Takes another learning rate from the next optimizer step on."""
+        """Sets the learning rate from the next optimizer step on."""
         ...
 
     def num_skipped_steps(self) -> int:
-        """Optimizer steps left out so far because fp16 gradients overflowed."""
+        """Returns how many optimizer steps were skipped so far because fp16 gradients overflowed."""
         ...
 
     def logits(self, tokens: "torch.Tensor") -> "torch.Tensor":
-        """Logits [batch, seq_len, vocab] of int64 [batch, seq_len] tokens, without gradient; a collective."""
+        """Returns the logits [batch, seq_len, vocab] of int64 [batch, seq_len] tokens, without gradient; a
+        collective.
+        """
         ...
 
     def loss(self, tokens: "torch.Tensor") -> "torch.Tensor":
-        """Mean loss of this rank's int64 [batch, seq_len + 1] tokens, without gradient, 0-dim fp32; a collective."""
+        """Returns the mean loss of this rank's int64 [batch, seq_len + 1] tokens, without gradient, 0-dim fp32; a
+        collective.
+        """
         ...
 
     def training_state(self) -> "Mapping[str, StateTensor]":
-        """Master weights and optimizer states by canonical key, as far as this rank holds them: the live memory.
+        """Returns master weights and optimizer states by canonical key, those parts that this rank holds, as live
+        memory.
 
         States that the first optimizer step would make are made. See `trainers.engines.state`.
         """
         ...
 
     def counters(self) -> "Counters":
-        """Numbers of the optimizer that belong to its states."""
+        """Returns the numbers of the optimizer that belong to its states."""
         ...
 
     def adopt(self, counters: "Counters") -> None:
-        """Goes on from what was written into `training_state`, and from these counters; a collective.
+        """Continues from what was written into `training_state`, and from these counters; a collective.
 
         Call it before the first step. Steps after it are those that the saved engine would have made.
         """
         ...
 
     def in_effect(self) -> Mapping[str, Any]:
-        """What the engine really runs, read back from its own objects, under the names of Layout and Recipe.
+        """Returns what the engine really runs, read back from its own objects, under the names of Layout and Recipe.
 
         `mismatches` compares it with what was asked for. None stands for what cannot be told before a step has run.
         """
         ...
 
     def named_full_weights(self) -> Iterator[tuple[str, "torch.Tensor"]]:
-        """Master weights, whole, by their name in the plain transformers model; a collective: call it on all ranks."""
+        """Yields the whole master weights by their name in the plain transformers model; a collective: call it on all
+        ranks.
+        """
         ...
 
     def close(self) -> None:
-        """Lets go of hooks and buffers; the process group stays."""
+        """Releases hooks and buffers; the process group stays."""
         ...
 
 
 def names() -> tuple[str, ...]:
-    """The engines of this project."""
+    """Returns the names of this project's engines."""
     return tuple(_REGISTRY)
 
 
 def registered() -> tuple[Rules, ...]:
-    """The rules of the engines of this project."""
+    """Returns the rules of this project's engines."""
     return tuple(rules_of(name) for name in _REGISTRY)
 
 
 def packages() -> tuple[str, ...]:
-    """Packages beyond torch and transformers that engines of this project need."""
+    """Returns the packages beyond torch and transformers that this project's engines need."""
     return tuple(dict.fromkeys(package for rules in registered() for package in rules.packages))
 
 
 def config(recipe: "Recipe", layout: "Layout", batch: "BatchPoint") -> dict[str, Any]:
-    """The point's configuration in the format of its engine; empty where the engine has none."""
+    """Returns the point's configuration in the format of its engine; empty where the engine has none."""
     return _attribute(path)(recipe, layout, batch) if (path := layout.rules.config) else {}
 
 
 def is_path(name: str) -> bool:
-    """Whether `name` is the import path of an engine outside this project, importable or not."""
+    """Returns whether `name` is the import path of an engine outside this project, importable or not."""
     return _PATH.fullmatch(name) is not None
 
 
 @functools.cache
 def rules_of(name: str) -> Rules:
-    """The rules of the engine of that name. Nothing outside this project is imported: a journal may be somebody else's.
+    """Returns the rules of the engine of that name. Imports nothing from outside this project: a journal may come from
+    someone else.
 
     Of an engine that is named by its import path they say what the path says, and ask the engine itself only for what
     may run (`refusals`).
@@ -164,7 +172,7 @@ def rules_of(name: str) -> Rules:
 
 @functools.cache
 def imported_rules(name: str) -> Rules:
-    """The engine's own rules: those that `rules_of` gives, or what an import path leads to.
+    """Returns the engine's own rules: those of `rules_of`, or those that an import path leads to.
 
     Raises:
         ValueError: no such engine, or one that cannot be imported here.
@@ -184,7 +192,9 @@ def imported_rules(name: str) -> Rules:
 
 
 def engines_with(axis: str) -> str:
-    """The engines of this project that have `axis`, with their stages, as in "fsdp and of deepspeed at stage 3"."""
+    """Returns the engines of this project that have `axis`, with their stages, such as "fsdp and of deepspeed at stage
+    3".
+    """
     found: list[str] = []
     for rules in registered():
         stages = rules.stages_with(axis)
@@ -195,7 +205,8 @@ def engines_with(axis: str) -> str:
 
 
 def source_hash(name: str) -> str:
-    """12 hex digits of SHA-256 over the source of an engine outside this project: its rules' module and its runtime's.
+    """Returns 12 hex digits of SHA-256 over the source of an engine outside this project: its rules' module and its
+    runtime's.
 
     Raises:
         ValueError: the engine cannot be imported, or its source cannot be found.
@@ -211,7 +222,7 @@ def source_hash(name: str) -> str:
 
 
 def create(recipe: "Recipe", layout: "Layout", device: "torch.device") -> Engine:
-    """The engine that `layout` names, built. Imports that engine's library only.
+    """Returns the engine that `layout` names, built. Imports only that engine's library.
 
     Raises:
         ValueError: no such engine.
@@ -220,7 +231,7 @@ def create(recipe: "Recipe", layout: "Layout", device: "torch.device") -> Engine
 
 
 def load(name: str) -> type[Engine]:
-    """The class of that engine; imports its library, which may take seconds.
+    """Returns the class of that engine; imports its library, which may take seconds.
 
     Raises:
         ValueError: no such engine, or one that cannot be imported here.
@@ -237,7 +248,9 @@ def _attribute(path: str) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _Outside(Rules):
-    """Stands for an engine outside this project, imported or not: its layouts can be read and reported everywhere."""
+    """Rules in place of an engine outside this project, imported or not: its layouts can be read and reported
+    everywhere.
+    """
 
     def chooses_sync(self, layout: "Layout") -> bool:
         return layout.data_parallel > 1
@@ -256,7 +269,9 @@ class _Outside(Rules):
 
 
 def mismatches(in_effect: Mapping[str, Any], recipe: "Recipe", layout: "Layout", *, grad_accum: int) -> list[str]:
-    """A sentence for each point where what an engine runs is not what was asked for; empty when all is well."""
+    """Returns a sentence for each difference between what an engine runs and what was requested; empty where there is
+    none.
+    """
     wanted: dict[str, Any] = {
         "world_size": layout.world_size,
         "grad_accum": grad_accum,

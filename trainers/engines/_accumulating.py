@@ -1,4 +1,4 @@
-"""`AccumulatingEngine`: steps of one micro-batch after the other, which all engines of this project share."""
+"""`AccumulatingEngine`: steps of consecutive micro-batches, which all engines of this project share."""
 
 import abc
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from trainers.values.recipe import Recipe
 
 
 class AccumulatingEngine(abc.ABC):
-    """Steps of micro-steps one after another, whose gradients are summed. See `trainers.engines.Engine`."""
+    """Runs steps of consecutive micro-steps, whose gradients are summed. See `trainers.engines.Engine`."""
 
     _grad_accum = 1
     _skipped: torch.Tensor
@@ -50,7 +50,7 @@ class AccumulatingEngine(abc.ABC):
         """Clips, steps, clears gradients; returns the global gradient norm before clipping, 0-dim fp32."""
 
     def _build(self) -> tuple[Model, ...]:
-        """The models that this rank runs, on the meta device: the whole one, or its stages of a pipeline."""
+        """Returns the models that this rank runs, on the meta device: the whole one, or its stages of a pipeline."""
         return (self._whole_model(),)
 
     def _whole_model(self) -> Model:
@@ -66,7 +66,7 @@ class AccumulatingEngine(abc.ABC):
         return True
 
     def _set_grad_accum(self, grad_accum: int) -> None:
-        """Takes the number of micro-steps of the coming steps; called where it changes."""
+        """Sets the number of micro-steps of the coming steps; called where it changes."""
         self._grad_accum = grad_accum
 
     def step(self, micro_batches: Sequence[torch.Tensor], marks: Marks) -> StepResult:
@@ -89,7 +89,9 @@ class AccumulatingEngine(abc.ABC):
         norm: torch.Tensor,
         phases: tuple[Phase, ...],
     ) -> StepResult:
-        """Of a step's mean losses, none where this rank computes none, and its phases before the optimizer step."""
+        """Returns the result of a step from its mean losses, none where this rank computes none, and its phases before
+        the optimizer step.
+        """
         # Micro-batches are of one size: the sum of their means is all that the step computes for its result.
         sequences, length = micro_batches[0].shape
         each = sequences * (length - 1) // self._context.size

@@ -1,4 +1,4 @@
-"""A model made ready for an engine: its loss, activation checkpointing, compiling; and what of it is in effect."""
+"""Prepares a model for an engine (loss, activation checkpointing, compiling) and reads back what is in effect."""
 
 # What is in effect stands in private places only.
 # pyright: reportPrivateUsage=false
@@ -41,8 +41,9 @@ _SAVED = {
     _OPS.aten._scaled_dot_product_flash_attention_for_cpu.default,
     _OPS.higher_order.flex_attention,
 }
-"""Outputs that selective checkpointing keeps: of the products with weights and of fused attention. Scores, norms and
-activations, cheap to make or large to keep, are made again."""
+"""Outputs that selective checkpointing keeps: those of products with weights and of fused attention. Scores, norms and
+activations, which are cheap to compute or large to keep, are computed again.
+"""
 
 
 def prepare(model: Model, layout: Layout) -> Model:
@@ -73,7 +74,7 @@ def prepare(model: Model, layout: Layout) -> Model:
 
 
 def kernels_in_effect(models: Sequence[Model], layout: Layout) -> dict[str, str | None]:
-    """What of `prepare`, and of the attention that models were built with, can be read back from the modules.
+    """Returns what can be read back from the modules of `prepare`, and of the attention that models were built with.
 
     `models` are the whole model, or the stages of a pipeline that this rank runs. None stands for what a stage without
     a head or without blocks cannot show.
@@ -90,7 +91,7 @@ def kernels_in_effect(models: Sequence[Model], layout: Layout) -> dict[str, str 
 
 
 def _checkpointed(block: nn.Module, kind: Checkpointing) -> nn.Module:
-    """The block in a wrapper that does its forward pass, or the cheap part of it, again in the backward pass.
+    """Returns the block in a wrapper that repeats its forward pass, or the cheap part of it, in the backward pass.
 
     Dropout is off (see `trainers.models`), so the random state need not be kept.
     """
@@ -108,7 +109,7 @@ _selective_contexts = functools.partial(create_selective_checkpoint_contexts, _k
 
 
 def _checkpointing_in_effect(models: Sequence[Model], layout: Layout) -> str | None:
-    """The layout's word for which of the blocks (as they were built) are checkpointed, or how many of how many.
+    """Returns the layout's word for which of the blocks (as they were built) are checkpointed, or how many of how many.
 
     Of several words that mean the same blocks, as in a pipeline's stage of one block, it is the layout's.
     """
@@ -136,7 +137,9 @@ def _checkpointing_in_effect(models: Sequence[Model], layout: Layout) -> str | N
 
 
 def _compile_in_effect(models: Sequence[Model], units: Sequence[nn.Module]) -> str | None:
-    """ "none", "block", "model", or how many blocks of how many have compiled code; None where there is no block."""
+    """Returns "none", "block", "model", or how many blocks of how many have compiled code; None where there is no
+    block.
+    """
     if any(is_compiled(model.module) for model in models):
         return "model"
     count = sum(map(is_compiled, units))

@@ -1,4 +1,4 @@
-"""Settings that engines share, made and read back: the precision of products, the optimizer, the loss scale."""
+"""Settings that engines share, applied and read back: the precision of products, the optimizer, the loss scale."""
 
 import os
 from collections.abc import Iterable
@@ -24,22 +24,23 @@ _NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 def half_dtype(recipe: Recipe) -> torch.dtype | None:
-    """The 16-bit type of the recipe's activations, None for fp32 and tf32."""
+    """Returns the 16-bit type of the recipe's activations, None for fp32 and tf32."""
     return _HALF.get(recipe.activation_precision)
 
 
 def state_dtype(recipe: Recipe) -> torch.dtype:
-    """The type of master weights, of summed gradients and of AdamW's states."""
+    """Returns the type of master weights, of summed gradients and of AdamW's states."""
     return torch.bfloat16 if recipe.state_precision == "bf16" else torch.float32
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """ "fp32", "bf16" or "fp16"; any other type by torch's name."""
+    """Returns "fp32", "bf16" or "fp16"; for any other type torch's name."""
     return _NAMES.get(dtype, str(dtype))
 
 
 def set_matmul_precision(recipe: Recipe) -> None:
-    """TF32 on for the "tf32" recipe and off for every other one, whatever library or environment set before.
+    """Enables TF32 for the "tf32" recipe and disables it for every other one, whatever library or environment set
+    before.
 
     A product of 16-bit matrices is summed in fp32 to its end. By torch's default cuBLAS may cut a long sum in pieces
     and add these in 16 bits, which it does for few rows: at micro-batch 1 the gradient behind GPT-2's head was 15 % off
@@ -53,12 +54,12 @@ def set_matmul_precision(recipe: Recipe) -> None:
 
 
 def matmul_precision() -> str:
-    """ "tf32" or "fp32": how products of fp32 matrices are done now."""
+    """Returns "tf32" or "fp32": how products of fp32 matrices are computed now."""
     return "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
 def product_sums() -> str:
-    """ "fp32", or what the sums of 16-bit products may be rounded to on their way."""
+    """Returns "fp32", or the type to which sums of 16-bit products may be rounded on the way."""
     cut = torch.backends.cuda.matmul
     may = {"bf16": cut.allow_bf16_reduced_precision_reduction, "fp16": cut.allow_fp16_reduced_precision_reduction}
     return " and ".join(name for name, allowed in may.items() if allowed) or "fp32"
@@ -72,7 +73,7 @@ def set_host_threads(layout: Layout, device: torch.device) -> None:
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
-    """The recipe's optimizer over one group: every parameter decays, biases and norms too.
+    """Returns the recipe's optimizer over one group: every parameter decays, biases and norms too.
 
     AdamW is torch's fused one. Adafactor is that of transformers, its states always fp32.
     """
@@ -91,7 +92,7 @@ def make_optimizer(parameters: Iterable[nn.Parameter], recipe: Recipe) -> torch.
 
 
 def optimizer_in_effect(optimizer: torch.optim.Optimizer, masters: Iterable[torch.Tensor] = ()) -> dict[str, Any]:
-    """What an optimizer runs, under the names of Recipe; states count once a step has made them.
+    """Returns what an optimizer runs, under the names of Recipe; states count once a step has made them.
 
     `masters` are the weights that it steps where a library swaps them in and out of its group.
     """
@@ -118,12 +119,12 @@ def optimizer_in_effect(optimizer: torch.optim.Optimizer, masters: Iterable[torc
 
 
 def plain_name(name: str) -> str:
-    """A parameter's name in the plain transformers model."""
+    """Returns a parameter's name in the plain transformers model."""
     return name.replace("_checkpoint_wrapped_module.", "").removeprefix("module.")
 
 
 def scaler_counters(scaler: torch.amp.GradScaler | None) -> dict[str, Any]:
-    """The fields of `Counters` that torch's scaler has; none without a scaler."""
+    """Returns the fields of `Counters` that torch's scaler has; empty without a scaler."""
     if scaler is None:
         return {}
     state = scaler.state_dict()
@@ -131,7 +132,7 @@ def scaler_counters(scaler: torch.amp.GradScaler | None) -> dict[str, Any]:
 
 
 def set_scaler(scaler: torch.amp.GradScaler | None, counters: Counters) -> None:
-    """Has torch's scaler go on from `counters`, where both have a loss scale."""
+    """Sets torch's scaler to `counters`, where both have a loss scale."""
     if scaler is not None and counters.loss_scale is not None:
         numbers = {"scale": counters.loss_scale, "_growth_tracker": counters.loss_scale_steps}
         scaler.load_state_dict({**scaler.state_dict(), **numbers})

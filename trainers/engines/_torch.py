@@ -1,4 +1,4 @@
-"""`TorchEngine`: what the engines that are torch alone share, whole models and stages of a pipeline alike."""
+"""`TorchEngine`: what the engines that use torch alone share, for whole models and stages of a pipeline."""
 
 import abc
 import contextlib
@@ -34,7 +34,8 @@ from trainers.values.recipe import Recipe
 
 
 class TorchEngine(AccumulatingEngine):
-    """The step of engines whose optimizer is torch's: scaling, clipping, the optimizer. See `trainers.engines.Engine`.
+    """Runs the step of engines whose optimizer is torch's: scaling, clipping, the optimizer. See
+    `trainers.engines.Engine`.
 
     With states in bf16 ("pure bf16") there is no fp32 copy of anything: weights, gradients, AdamW's moments and the
     norm are stored in bf16. Micro-steps are added up in bf16, and so are ranks, with a rounding at each addition.
@@ -45,7 +46,7 @@ class TorchEngine(AccumulatingEngine):
     """
 
     _module: Any
-    """What the engine made of the model; of a pipeline, of all stages that this rank runs."""
+    """The wrapped or sharded model; for a pipeline, of all stages that this rank runs."""
 
     def __init__(self, recipe: Recipe, layout: Layout, device: torch.device) -> None:
         super().__init__(recipe, layout, device)
@@ -79,13 +80,13 @@ class TorchEngine(AccumulatingEngine):
         )
 
     def _stepped_copy(self, pipeline: Pipeline) -> torch.Tensor | None:
-        """What the optimizer steps of this rank's copy of a tied table; None where it has none."""
+        """Returns what the optimizer steps of this rank's copy of a tied table; None where it has none."""
         copy = pipeline.tied_copy()
         places = [i for i, each in enumerate(self._module.parameters()) if each is copy]
         return self._optimizer.param_groups[0]["params"][places[0]] if places else None
 
     def _hidden_dtype(self) -> torch.dtype:
-        """The type of hidden states between blocks: autocast leaves it that of the weights."""
+        """Returns the type of hidden states between blocks: autocast leaves them that of the weights."""
         return state_dtype(self._recipe)
 
     def _exchanges(self, module: nn.Module, last: bool) -> bool:
@@ -102,18 +103,20 @@ class TorchEngine(AccumulatingEngine):
 
     @abc.abstractmethod
     def _syncing(self, sync: bool) -> contextlib.AbstractContextManager[bool]:
-        """A context for one micro-step with or without gradient exchange; gives what the library will really do."""
+        """Returns a context for one micro-step with or without gradient exchange; it yields what the library will
+        really do.
+        """
 
     @abc.abstractmethod
     def _computing(self) -> contextlib.AbstractContextManager[Any]:
-        """The context of the forward pass."""
+        """Returns the context of the forward pass."""
 
     @abc.abstractmethod
     def _whole(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The full tensor behind a local or sharded one."""
+        """Returns the full tensor behind a local or sharded one."""
 
     def _stepped(self) -> list[nn.Parameter]:
-        """What the optimizer steps."""
+        """Returns the parameters that the optimizer steps."""
         return list(self._module.parameters())
 
     def _make_scaler(self) -> torch.amp.GradScaler:
@@ -129,7 +132,7 @@ class TorchEngine(AccumulatingEngine):
         return loss.detach()
 
     def _scaled(self, loss: torch.Tensor) -> torch.Tensor:
-        """Of a micro-batch's mean loss, what is differentiated."""
+        """Returns the scaled mean loss of a micro-batch, which is differentiated."""
         scaled = loss / self._grad_accum
         return scaled if self._scaler is None else self._scaler.scale(scaled)
 
@@ -183,11 +186,11 @@ class TorchEngine(AccumulatingEngine):
         return norm
 
     def _norm_group(self) -> Any:
-        """The ranks over which the squares of gradients are summed; None where each has them all."""
+        """Returns the ranks over which the squares of gradients are summed; None where each has them all."""
         return self._mesh.group("pp", "tp") if self._mesh.size("pp", "tp") > 1 else None
 
     def _named_gradients(self, *, tied_once: bool = False) -> Iterator[tuple[str, torch.Tensor | None]]:
-        """The gradients that the optimizer steps on, by the names of their parameters in the plain model.
+        """Yields the gradients that the optimizer steps on, by the names of their parameters in the plain model.
 
         With `tied_once` a pipeline's second copy of a tied table is left out.
         """
@@ -222,8 +225,8 @@ class TorchEngine(AccumulatingEngine):
         return self._context.mean(loss.float())
 
     def _placed(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Callable[[torch.Tensor], StateTensor]]]:
-        """Of each parameter its name, what the optimizer steps, its live weight, and how a tensor like it lies: whole
-        on every rank that has it or a part of it, unless an engine shards.
+        """Yields for each parameter its name, what the optimizer steps, its live weight, and how a tensor like it is
+        distributed: whole on every rank that has it or a part of it, unless an engine shards.
         """
         alike = self._mesh.group("dp_replicate", "cp")
         place = functools.partial(whole, replica=dist.get_rank(alike), num_replicas=dist.get_world_size(alike))
@@ -278,7 +281,9 @@ class TorchEngine(AccumulatingEngine):
 
 
 class ShardedScaler(torch.amp.GradScaler):
-    """Lets ranks, each with parts of its own, skip a step together. That of torch fails with fused optimizers."""
+    """Lets ranks that each hold parts of the parameters skip a step together. Torch's own scaler fails with fused
+    optimizers.
+    """
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         super().unscale_(optimizer)

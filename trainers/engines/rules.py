@@ -1,4 +1,4 @@
-"""`Rules`: what an engine accepts and refuses, what it is called, which of a layout's axes it has. Without torch."""
+"""`Rules`: what an engine accepts and refuses, its names, and which of a layout's axes it has. Without torch."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -16,25 +16,26 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Rules:
-    """The rules of one engine. Everything that decides what may run, or what it is called, asks them.
+    """The rules of one engine. Everything that decides what may run, or what it is called, uses them.
 
     What is not stated, the engine has not; a subclass may refuse more, with its own reasons. `contradictions` are what
     the engine can never mean: no such `Layout` can be made. `refusals` are what it cannot run, with a way out.
     """
 
     name: str
-    """What `Layout.engine` says: the name in the registry, or the import path "package.module:NAME" of the rules."""
+    """The value of `Layout.engine`: the name in the registry, or the import path "package.module:NAME" of the rules."""
     title: str
-    """What sentences call it."""
+    """Its name in sentences."""
     runtime: str
     """Import path "package.module:Class" of the `trainers.engines.Engine`; its import may take seconds."""
     grad_syncs: "Mapping[int, tuple[GradSync, ...]]"
-    """When gradients may be reduced, by ZeRO stage; the stages that are missing it has not."""
+    """When gradients may be reduced, by ZeRO stage; the engine lacks the stages that are missing."""
     axes: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict[str, tuple[int, ...]])
-    """Axes of the mesh that some engines use, with the ZeRO stages at which this one does; for what is the engine's own
-    see `trainers.engines.axes`."""
+    """Mesh axes that some engines use, with the ZeRO stages at which this one does; for the engine's own see
+    `trainers.engines.axes`.
+    """
     model_parallel: tuple[str, ...] = ()
-    """Which of tp, pp and cp it has."""
+    """Those of tp, pp and cp that it has."""
     has_compression: bool = False
     """Whether it exchanges compressed gradients."""
     has_attention_masks: bool = False
@@ -42,17 +43,17 @@ class Rules:
     has_float8: bool = False
     """Whether linear layers may compute in FP8."""
     machinery: int = 3
-    """How much stands between a plain training loop and this engine: the numerics gate refers to the least."""
+    """How much lies between a plain training loop and this engine: the numerics gate's reference has the least."""
     packages: tuple[str, ...] = ()
     """Packages beyond torch and transformers whose versions its figures depend on."""
     is_preloaded: bool = False
-    """Whether processes that wait for a trial import it ahead; nothing of it may begin with CUDA on import."""
+    """Whether processes that wait for a trial import it ahead; its import must not start CUDA."""
     costs: str = ""
     """Import path "package.module:NAME" of the cost model's `EngineCosts`, for an engine outside this project."""
     config_name: str = ""
     """Name of a JSON file with a winner's configuration in the engine's own format, for its users; empty for none."""
     config: str = ""
-    """Import path "package.module:function" of what makes it from recipe, layout and batch point; without torch."""
+    """Import path "package.module:function" that makes it from recipe, layout and batch point; without torch."""
 
     @property
     def stages(self) -> tuple[int, ...]:
@@ -60,32 +61,32 @@ class Rules:
         return tuple(self.grad_syncs)
 
     def stages_with(self, axis: str) -> tuple[int, ...]:
-        """The ZeRO stages at which this engine has an axis that others may lack."""
+        """Returns the ZeRO stages at which this engine has an axis that others may lack."""
         mine = axes_of_engine(self.name)
         return mine[axis].stages if axis in mine else self.axes.get(axis, ())
 
     def chooses_sync(self, layout: "Layout") -> bool:
-        """Whether `grad_sync` tells layouts of this engine and stage apart."""
+        """Returns whether `grad_sync` distinguishes layouts of this engine and stage."""
         return len(self.grad_syncs.get(layout.zero_stage, ())) > 1 and layout.data_parallel > 1
 
     def label(self, layout: "Layout") -> str:
-        """Engine and stage for people, in a word or two."""
+        """Returns engine and stage for people, in a word or two."""
         return f"{self.title} stage {layout.zero_stage}" if layout.zero_stage else self.title
 
     def sharding(self, layout: "Layout") -> str:
-        """What is sharded and how, in a few letters."""
+        """Returns what is sharded and how, in a few letters."""
         return f"stage {layout.zero_stage}" if layout.zero_stage else "none"
 
     def strategy(self, layout: "Layout") -> str:
-        """The published tables' word for what is sharded."""
+        """Returns the published tables' word for what is sharded."""
         return f"zero{layout.zero_stage}" if layout.zero_stage else "ddp"
 
     def note(self, layout: "Layout") -> str:
-        """What the measurements' table says in its notes, where `strategy` leaves it open; empty for nothing."""
+        """Returns what the measurement table's notes add where `strategy` is ambiguous; "" for nothing."""
         return ""
 
     def contradictions(self, layout: "Layout") -> Iterator[str]:
-        """What in `layout` this engine can never mean, a sentence each."""
+        """Yields a sentence for each thing in `layout` that this engine can never mean."""
         if layout.zero_stage not in self.grad_syncs:
             wanted = ", ".join(map(str, self.stages))
             yield f"zero_stage of {self.name} must be one of {wanted}, got {layout.zero_stage}"
@@ -98,11 +99,11 @@ class Rules:
             yield from axis.contradictions(layout)
 
     def wrong_sync(self, layout: "Layout", wanted: str) -> str:
-        """The sentence about a `grad_sync` that this engine has not at this stage, where it has `wanted` alone."""
+        """Returns the sentence about a `grad_sync` that this engine lacks at this stage, where it has only `wanted`."""
         return f"{self.label(layout)} has grad_sync {wanted!r} alone, got {layout.grad_sync!r}"
 
     def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
-        """Why this engine cannot run `recipe` on `layout`, whatever the devices, a sentence each."""
+        """Yields a sentence for each reason why this engine cannot run `recipe` on `layout`, on any devices."""
         for axis in ("tp", "pp", "cp"):
             if getattr(layout, axis) > 1 and axis not in self.model_parallel:
                 yield f"{self.lacks_axis(axis)}, got {axis} {getattr(layout, axis)}: set it to 1"
@@ -132,7 +133,7 @@ class Rules:
             yield from axis.refusals(recipe, layout)
 
     def depth_refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
-        """What reaches beyond the blocks of the model, or of a pipeline's smallest stage, a sentence each."""
+        """Yields a sentence for each axis that counts more blocks than the model, or a pipeline's smallest stage, has."""
         for name, declared in axes_of(type(layout)).items():
             if not declared.counts_blocks or not (value := getattr(layout, name)):
                 continue
@@ -142,24 +143,24 @@ class Rules:
                 yield f"{name} {value} reaches beyond the {blocks} blocks of {whose}: choose less"
 
     def lacks_axis(self, axis: str) -> str:
-        """Why there is no tp, pp or cp, as a clause."""
+        """Returns why there is no tp, pp or cp, as a clause."""
         return f"{self.title} has no {axis}"
 
     def lacks_float8(self) -> str:
-        """Why no linear layer computes in FP8, as a clause."""
+        """Returns why no linear layer computes in FP8, as a clause."""
         return f"{self.title} has no linear layers in FP8"
 
     def lacks_buckets(self, layout: "Layout") -> str:
-        """Why no size of gradient buckets can be set, as a clause; empty where it can."""
+        """Returns why no size of gradient buckets can be set, as a clause; "" where it can."""
         return f"{self.title} has no buckets of a size to be set"
 
     def keeps_on_device(self, layout: "Layout") -> str:
-        """What keeps all of its states on the device, as a subject; empty where this layout can offload."""
+        """Returns what keeps all of its states on the device, as a subject; "" where this layout can offload."""
         return self.title
 
 
 def having(axis: str) -> str:
-    """The engines of this project that have tp, pp or cp, as a clause."""
+    """Returns the engines of this project that have tp, pp or cp, as a clause."""
     names = [rules.name for rules in _registered() if axis in rules.model_parallel]
     return f"engines {' and '.join(names)} have it" if len(names) > 1 else f"engine {names[0]} has it" if names else ""
 

@@ -1,4 +1,4 @@
-"""What an engine has to keep so that a training can go on: its live tensors by canonical names, and its counters.
+"""The state that an engine keeps so that a training can be resumed: its live tensors by canonical names, and counters.
 
 Canonical are the names and shapes of the plain transformers model. A key is a kind of tensor and a parameter's name, as
 in "exp_avg/transformer.wte.weight"; the master weights are of the kind "weight".
@@ -20,27 +20,27 @@ class Part:
 
     offsets: tuple[int, ...]
     tensor: torch.Tensor
-    """The memory that the engine steps, in the box's shape: what is written into it is loaded."""
+    """The memory that the engine steps, in the box's shape: writing into it loads it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StateTensor:
-    """A tensor of the canonical form, as far as this rank holds it."""
+    """A tensor of the canonical form, with the parts that this rank holds."""
 
     shape: tuple[int, ...]
-    """Of the whole tensor."""
+    """Shape of the whole tensor."""
     parts: tuple[Part, ...]
     replica: int = 0
-    """Which of the `num_replicas` equal holders of these parts this rank is."""
+    """Number of this rank among the `num_replicas` equal holders of these parts."""
     num_replicas: int = 1
 
     @property
     def saved_parts(self) -> tuple[Part, ...]:
-        """The parts, or slices of them, that this rank saves: each value has one rank that does."""
+        """The parts, or slices of them, that this rank saves: exactly one rank saves each value."""
         return tuple(_share(part, self.replica, self.num_replicas) for part in self.parts)
 
     def doubled(self, *, second: bool) -> "StateTensor":
-        """The same where other ranks hold it once more; `second` for these others."""
+        """Returns the same tensor where other ranks hold it once more; `second` is true on these."""
         replica = self.replica + self.num_replicas * second
         return dataclasses.replace(self, replica=replica, num_replicas=2 * self.num_replicas)
 
@@ -50,22 +50,24 @@ class Counters:
     """Numbers of the optimizer, the same on every rank."""
 
     optimizer_step: int
-    """Steps that the optimizer has taken: skipped ones are not among them."""
+    """Steps that the optimizer has taken, without skipped ones."""
     loss_scale: float | None = None
-    """Of fp16 losses; None in other precisions."""
+    """Loss scale of fp16; None in other precisions."""
     loss_scale_steps: int = 0
     """Steps since the loss scale last changed."""
 
 
 def whole(tensor: torch.Tensor, *, replica: int = 0, num_replicas: int = 1) -> StateTensor:
-    """A tensor that every one of `num_replicas` ranks holds whole."""
+    """Returns a tensor that each of `num_replicas` ranks holds whole."""
     shape = tuple(tensor.shape)
     part = Part(offsets=(0,) * len(shape), tensor=tensor.detach())
     return StateTensor(shape=shape, parts=(part,), replica=replica, num_replicas=num_replicas)
 
 
 def flat_range(shape: Sequence[int], start: int, values: torch.Tensor) -> StateTensor:
-    """The tensor of which this rank holds `values`, the flat range that begins at `start` in row-major order."""
+    """Returns the tensor of which this rank holds `values`, the flat range that begins at `start` in row-major
+    order.
+    """
     parts = tuple(
         Part(offsets=offsets, tensor=values.detach().narrow(0, first - start, math.prod(sizes)).view(sizes))
         for offsets, sizes, first in boxes(tuple(shape), start, start + values.numel())
@@ -74,7 +76,9 @@ def flat_range(shape: Sequence[int], start: int, values: torch.Tensor) -> StateT
 
 
 def boxes(shape: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], int]]:
-    """The flat range [start, stop) of a row-major tensor as boxes: offsets, sizes and flat index of the first value."""
+    """Yields the flat range [start, stop) of a row-major tensor as boxes: offsets, sizes and flat index of the first
+    value.
+    """
     if start >= stop:
         return
     if not shape:
@@ -100,7 +104,7 @@ def _row(
 
 
 def _share(part: Part, replica: int, num_replicas: int) -> Part:
-    """The rows of the part that this of its equal holders saves; a scalar is the first one's."""
+    """Returns the rows of the part that this one of its equal holders saves; a scalar is the first one's."""
     if num_replicas == 1:
         return part
     if not part.offsets:
@@ -111,7 +115,7 @@ def _share(part: Part, replica: int, num_replicas: int) -> Part:
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> MutableMapping[str, Any]:
-    """The optimizer's state of the parameter, made as its first step would make it where there is none yet."""
+    """Returns the optimizer's state of the parameter, created as its first step would where there is none yet."""
     state: MutableMapping[str, Any] = optimizer.state[parameter]
     if state:
         return state
@@ -133,7 +137,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -
 def named(
     name: str, weight: torch.Tensor, state: Mapping[str, Any], place: Callable[[torch.Tensor], StateTensor]
 ) -> Iterator[tuple[str, StateTensor]]:
-    """The canonical keys and tensors of one parameter, each laid where `place` says."""
+    """Yields the canonical keys and tensors of one parameter, each distributed as `place` states."""
     yield f"{WEIGHT}/{name}", place(weight)
     for kind, value in state.items():
         if kind.startswith("exp_avg"):
@@ -141,12 +145,12 @@ def named(
 
 
 def steps_taken(optimizer: torch.optim.Optimizer) -> int:
-    """Steps that the optimizer has taken."""
+    """Returns the number of steps that the optimizer has taken."""
     return max((int(state["step"]) for state in optimizer.state.values() if "step" in state), default=0)
 
 
 def set_steps_taken(optimizer: torch.optim.Optimizer, steps: int) -> None:
-    """Has the optimizer count on from `steps`."""
+    """Makes the optimizer count on from `steps`."""
     for state in optimizer.state.values():
         if isinstance(state.get("step"), torch.Tensor):
             state["step"].fill_(steps)

@@ -1,4 +1,4 @@
-"""One optimizer step as an engine runs it: what it is handed, what it marks, what it gives back."""
+"""One optimizer step as an engine runs it: its input, its marks, its result."""
 
 import dataclasses
 import enum
@@ -20,7 +20,7 @@ class Phase(enum.StrEnum):
 
 
 class Marks(Protocol):
-    """Takes note of where a step is. An engine calls it on the host; nothing waits for the device."""
+    """Records where a step is. An engine calls it on the host; nothing waits for the device."""
 
     def begin(self, phase: Phase) -> None:
         """Marks that `phase` begins, and that the phase before it, if any, is over."""
@@ -36,7 +36,9 @@ class Unmarked:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StepResult:
-    """What one rank has of one optimizer step. Tensors are 0-dim and on the device: reading one waits for the step."""
+    """The result of one optimizer step on one rank. Tensors are 0-dim and on the device: reading one waits for the
+    step.
+    """
 
     loss_sum: "torch.Tensor"
     """Sum of the loss over `num_tokens` predicted tokens, detached, fp32; 0 on a rank that computes no loss."""

@@ -1,1 +1,1 @@
-"""Measuring a batch point on one rank: windows, clocks, memory, and the figures that they add up to."""
+"""Measures a batch point on one rank: windows, clocks, memory, and the figures made from them."""

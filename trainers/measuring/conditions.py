@@ -1,4 +1,4 @@
-"""What a figure was taken on: device, versions, and the environment variables that matter."""
+"""Records the conditions of a figure: device, versions, and the environment variables that matter."""
 
 import importlib.metadata
 import os
@@ -50,7 +50,7 @@ def here(cluster: Cluster, commit: str) -> Conditions:
 
 
 def environment() -> dict[str, str]:
-    """This process's settings that figures depend on."""
+    """Returns this process's settings that figures depend on."""
     return {name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIXES)}
 
 

@@ -1,4 +1,4 @@
-"""What measuring, profiling and the numerics gate need of the rank that they run on."""
+"""The run context: the rank as measuring, profiling and the numerics gate see it."""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from trainers.watchdog import Watchdog
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Context:
-    """One rank of a trial: its job, its device's instruments, and its ways to the other ranks and to the trial."""
+    """One rank of a trial: its job, its device's instruments, and how it reaches the other ranks and the trial."""
 
     job: Job
     rank: int
@@ -26,13 +26,13 @@ class Context:
     host: HostSampler
     watchdog: Watchdog
     clock: Callable[[], Clock]
-    """A new clock of the device's kind."""
+    """Returns a new clock of the device's kind."""
     gather: Callable[[Any], list[Any]]
-    """Every rank's value, by rank, on every rank."""
+    """Returns every rank's value, by rank, on every rank."""
     enter: Callable[[str], None]
-    """Notes the phase in which a failure would stand."""
+    """Sets the phase to which a failure is attributed."""
     promise: Callable[[float], None]
-    """Puts off the trial's deadline by the seconds that what comes next should take."""
+    """Extends the trial's deadline by the seconds that the next work should take."""
     conditions: Callable[[], Conditions]
-    """Device, versions and environment of this rank."""
+    """Returns device, versions and environment of this rank."""
     matmul_peak_tflops: float | None

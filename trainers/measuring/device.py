@@ -1,4 +1,4 @@
-"""What differs between a GPU and a CPU worker: clock, memory counters, memory cap."""
+"""The differences between a GPU and a CPU worker: clock, memory counters, memory cap."""
 
 import math
 import re
@@ -20,22 +20,22 @@ class Clock(Protocol):
     """Marks moments in the device's own order of work."""
 
     def mark(self) -> None:
-        """Notes a moment; does not wait for the device."""
+        """Marks a moment without waiting for the device."""
         ...
 
     def finish(self) -> list[float]:
-        """Waits for the device once; seconds between consecutive marks."""
+        """Waits for the device once and returns the seconds between consecutive marks."""
         ...
 
 
 class Meter(Protocol):
-    """Memory of one worker's device. Sizes are in GiB, and exclude what was there before `start`."""
+    """Memory of one worker's device. Sizes are in GiB, without what was there before `start`."""
 
     total_gib: float
     """Memory of the device."""
 
     def start(self, cap_gib: float | None) -> None:
-        """Call once, after imports and before the model: sets the base line and the cap."""
+        """Sets the base line and the cap; call once, after imports and before the model."""
         ...
 
     def limit_gib(self) -> float:
@@ -51,11 +51,11 @@ class Meter(Protocol):
         ...
 
     def peak_allocated_gib(self) -> float:
-        """Highest allocation since `reset_peak`; on a CPU up to the first call, which ends the counting."""
+        """Returns the highest allocation since `reset_peak`; on a CPU up to the first call, which ends the counting."""
         ...
 
     def peak_reserved_gib(self) -> float:
-        """Most that the allocator held since `reset_peak`."""
+        """Returns the most that the allocator held since `reset_peak`."""
         ...
 
     def enforce_cap(self) -> None:
@@ -66,15 +66,17 @@ class Meter(Protocol):
         ...
 
     def alloc_retries(self) -> int:
-        """Times so far that the allocator gave memory back and tried again."""
+        """Returns how often so far the allocator released memory and tried again."""
         ...
 
     def out_of_memory(self, error: BaseException) -> dict[str, float | None] | None:
-        """Sizes of an allocation that failed (asked, allocated, reserved), None where `error` is something else."""
+        """Returns the sizes of an allocation that failed (asked, allocated, reserved), None where `error` is something
+        else.
+        """
         ...
 
     def release(self) -> None:
-        """Lifts the cap, so that a worker that ran into it can still report."""
+        """Removes the cap, so that a worker that reached it can still report."""
         ...
 
 
@@ -156,8 +158,8 @@ class CudaMeter:
         }
 
     def _refused_to_library(self, error: BaseException) -> bool:
-        """Returns whether the driver had nothing left for cuBLAS, NCCL or a kernel: what it says, on a device that is
-        full.
+        """Returns whether the driver had no memory left for cuBLAS, NCCL or a kernel, by its messages on a full
+        device.
         """
         if not isinstance(error, RuntimeError) or not _LIBRARY_REFUSED.search(str(error)):
             return False
@@ -185,9 +187,9 @@ class CpuMeter:
         self._base_bytes = 0
         self._base_resident_bytes = 0
         self._peak_gib: float | None = None
-        """Of the last counting; None before the first."""
+        """The peak of the last counting; None before the first."""
         self._refused: Allocation | None = None
-        """The first since `reset_peak` that was above the cap."""
+        """The first allocation since `reset_peak` that was above the cap."""
 
     def start(self, cap_gib: float | None) -> None:
         self._base_bytes = self._tensors.now()

@@ -1,4 +1,4 @@
-"""From what the ranks saw in a rung's windows to its measurement: pure, the same on every rank."""
+"""Computes a rung's measurement from the ranks' windows. Pure, the same on every rank."""
 
 import dataclasses
 import math
@@ -17,19 +17,19 @@ from trainers.values.measurement import Outcome
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Shorter:
-    """Steps of fewer micro-steps, timed beside a window's own: what a micro-step adds is the slope between both."""
+    """Steps of fewer micro-steps, timed beside a window's own; the slope between both is the time of a micro-step."""
 
     accum: int
-    """Micro-steps of each."""
+    """Micro-steps of each step."""
     total_s: float
-    """Seconds a step, on the slowest rank."""
+    """Seconds of a step, on the slowest rank."""
     schedule_s: float
-    """The same without the optimizer step."""
+    """Seconds of a step without its optimizer step."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
-    """One timed window on its slowest rank. Seconds a step, by part; parts of micro-steps are None in a schedule."""
+    """One timed window on its slowest rank. Seconds of a step, by part; parts of micro-steps are None in a schedule."""
 
     total_s: float
     first_micro_s: float | None
@@ -37,16 +37,16 @@ class Window:
     last_micro_s: float | None
     optimizer_s: float
     schedule_s: float = 0.0
-    """Of everything before the optimizer step."""
+    """Seconds of everything before the optimizer step."""
     shorter: Shorter | None = None
-    """Of a pipeline whose own accumulation is too long to be timed, or whose bubble is."""
+    """Shorter steps of a pipeline, where its own accumulation is too long to be timed, or for its bubble."""
     sampled: tuple[Sampled | None, ...] = ()
-    """Of each rank's device."""
+    """Samples of each rank's device."""
     hosts: tuple[HostSampled | None, ...] = ()
-    """Of each rank's node."""
+    """Samples of each rank's node."""
 
     def full_s(self, batch: BatchPoint, accum: int) -> float:
-        """Returns seconds of a step at the batch point's own accumulation, where `accum` micro-steps were timed."""
+        """Returns the seconds of a step at the batch point's own accumulation, where `accum` micro-steps were timed."""
         if accum == batch.grad_accum:
             return self.total_s
         if self.shorter is not None:
@@ -59,9 +59,9 @@ class Window:
         )
 
     def bubble(self, batch: BatchPoint, accum: int) -> float | None:
-        """Share of the schedule at the batch point's own accumulation in which a stage waits: all that does not grow
-        with the number of micro-steps, the exchange of gradients at its end included. None where one accumulation alone
-        was timed.
+        """Returns the share of the schedule at the batch point's own accumulation in which a stage waits: all that does
+        not grow with the number of micro-steps, including the exchange of gradients at its end. None where only one
+        accumulation was timed.
         """
         if self.shorter is None:
             return None
@@ -72,11 +72,11 @@ class Window:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Timed:
-    """All that was timed of a rung."""
+    """All timings of a rung."""
 
     windows: Sequence[Window]
     void: Sequence[str]
-    """Why a window was thrown away, for each that was."""
+    """Reasons of the windows that were discarded."""
     retries: int
     """Allocator retries in the windows, over all ranks."""
     slow: str = ""
@@ -108,7 +108,9 @@ def judge(
 
 
 def speed_fields(job: Job, batch: BatchPoint, windows: Sequence[Window], accum: int, peak: float | None) -> Any:
-    """Times and throughput of a rung as fields of its measurement; `peak` is the measured matmul peak in TFLOP/s."""
+    """Returns times and throughput of a rung as fields of its measurement; `peak` is the measured matmul peak in
+    TFLOP/s.
+    """
     recipe, spec, datasheet = job.recipe, job.recipe.model, job.datasheet_peak_tflops
     full = [window.full_s(batch, accum) for window in windows]
     step_s = statistics.median(full) if full else None
@@ -142,7 +144,9 @@ def speed_fields(job: Job, batch: BatchPoint, windows: Sequence[Window], accum: 
 
 
 def memory_fields(memory: Sequence[Mapping[str, float]]) -> Any:
-    """Peaks of a rung as fields of its measurement: the largest rank's, with the rank. Sizes in GiB."""
+    """Returns the memory peaks of a rung as fields of its measurement: the largest rank's, with the rank. Sizes in
+    GiB.
+    """
     worst = max(range(len(memory)), key=lambda rank: max(memory[rank]["forward_backward"], memory[rank]["optimizer"]))
     at = memory[worst]
     return {
@@ -156,7 +160,7 @@ def memory_fields(memory: Sequence[Mapping[str, float]]) -> Any:
 
 
 def device_fields(windows: Sequence[Window]) -> Any:
-    """Returns how the devices fared, as fields of a measurement; empty where they tell nothing."""
+    """Returns the devices' state as fields of a measurement; empty where nothing was recorded."""
     by_rank = [[each for each in rank if each is not None] for rank in zip(*(w.sampled for w in windows), strict=True)]
     busy = [statistics.fmean(each.utilization_pct for each in rank) for rank in by_rank if rank]
     by_window = [[each for each in window.sampled if each is not None] for window in windows]
@@ -178,7 +182,7 @@ def device_fields(windows: Sequence[Window]) -> Any:
 
 
 def quartiles(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """First and third quartile, within the values: nothing is drawn on beyond what was measured."""
+    """Returns the first and third quartile, within the range of the values."""
     if len(values) < 2:
         return (values[0], values[0]) if values else (None, None)
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")

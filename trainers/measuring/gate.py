@@ -1,4 +1,4 @@
-"""The curves of the numerics gate: loss and gradient norm of a layout's first optimizer steps."""
+"""Records the curves of the numerics gate: loss and gradient norm of a layout's first optimizer steps."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from trainers.values.journal import GateCurves
 
 
 def curves_of(context: Context, engine: Engine, gate: GateSize, batch: BatchPoint) -> GateCurves:
-    """Trains on the gate's own stream from the first weights on, and returns loss and gradient norm of each step.
+    """Trains on the gate's own stream from the initial weights, and returns loss and gradient norm of each step.
 
     The engine then has the recipe's learning rate again.
     """

@@ -1,4 +1,4 @@
-"""How busy a node is beside the trial while a window is timed: processors, hypervisor, clock."""
+"""Measures how busy a node is beside the trial while a window is timed: processors, hypervisor, clock."""
 
 import dataclasses
 import os
@@ -21,13 +21,13 @@ class HostSampled:
     wall_s: float
     processors: int
     busy_s: float
-    """What all processes on the node computed."""
+    """Seconds that all processes on the node computed."""
     process_s: float
-    """What this rank's process computed."""
+    """Seconds that this rank's process computed."""
     steal_s: float
-    """What the hypervisor gave to other machines."""
+    """Seconds that the hypervisor gave to other machines."""
     load_average: float
-    """Of the last minute."""
+    """Load average of the last minute."""
     clock_mhz: float | None = None
     """Mean over processors; None where it cannot be read."""
 
@@ -44,7 +44,7 @@ class HostSampler:
         self._before = self._read()
 
     def stop(self) -> HostSampled | None:
-        """Ends a window; None where the node has no such counters."""
+        """Ends a window and returns its samples; None where the node has no such counters."""
         before, after = self._before, self._read()
         if before is None or after is None:
             return None
@@ -61,7 +61,9 @@ class HostSampler:
         )
 
     def _read(self) -> tuple[float, float, float, float] | None:
-        """Returns seconds so far: the clock's, busy ones and stolen ones of the processors, this process's."""
+        """Returns seconds so far: the clock's, busy and stolen ones of the processors, this process's; None without
+        counters.
+        """
         try:
             text = (self._proc / "stat").read_text()
         except OSError:
@@ -86,7 +88,7 @@ class HostSampler:
 
 
 def host_fields(windows: Sequence[Sequence[HostSampled | None]]) -> Any:
-    """Returns what the nodes did beside the trial, as fields of a measurement, from each rank's samples of each window.
+    """Returns the nodes' load beside the trial, as fields of a measurement, from each rank's samples of each window.
 
     Of several nodes the one with the most load, the most steal time and the lowest clock; empty where nothing was read.
     """
@@ -113,7 +115,7 @@ def _by_node(window: Sequence[HostSampled | None]) -> list[list[HostSampled]]:
 
 
 def _others_pct(node: Sequence[HostSampled]) -> float:
-    """Share of the node's processors that processes other than the trial's took."""
+    """Returns the share of the node's processors that processes other than the trial's used."""
     others_s = max(each.busy_s for each in node) - sum(each.process_s for each in node)
     return _percent(others_s, node)
 

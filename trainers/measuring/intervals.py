@@ -1,4 +1,4 @@
-"""95 % intervals of a mean from few values, by Student's t. Pure Python: workers and the driver both need them."""
+"""95 % intervals of a mean from few values, by Student's t. Pure Python, since workers need them too."""
 
 import math
 import statistics

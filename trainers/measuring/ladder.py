@@ -1,4 +1,4 @@
-"""The ladder's arithmetic, pure: what the next rung will need, and what a full step takes."""
+"""The arithmetic of the ladder, pure: the memory of the next rung, and the time of a full step."""
 
 import math
 from collections.abc import Sequence
@@ -12,17 +12,18 @@ from trainers.values.measurement import Measurement, Outcome
 HEADROOM = 0.97
 """Share of a device that may be reserved before a rung counts as `thrash`."""
 SURE_GROWTH = 0.9
-"""Share of the growth that the cost model foresees of a peak that is sure: what H200s measured was 0 to 9 % less where
-it was above 10 GiB (`docs/measurements`, BLOOM 7b1)."""
+"""Share of a peak's predicted growth that is certain: H200s measured 0 to 9 % less where it was above 10 GiB
+(`docs/measurements`, BLOOM 7b1).
+"""
 SHORT_ACCUM = 3
-"""Micro-steps of a measured step, where a full one has more: a first, a middle and a last, for `step_time_s`.
+"""Micro-steps of a measured step where a full one has more: a first, a middle and a last one, for `step_time_s`.
 
 Two would do for memory: accumulated gradients beside activations are a peak that one micro-step never shows.
 """
 
 
 def with_headroom_gib(limit_gib: float, outside_gib: float) -> float:
-    """Returns the most that a process may reserve of a device without being `thrash`.
+    """Returns the most GiB of a device that a process may reserve before it counts as `thrash`.
 
     `limit_gib` is what it may reserve at all, `outside_gib` what context and libraries hold beside.
     """
@@ -32,7 +33,8 @@ def with_headroom_gib(limit_gib: float, outside_gib: float) -> float:
 def predict_gib(
     known: Sequence[MemoryPoint], micro_batch: int, foreseen_gib: Sequence[tuple[int, float]] = ()
 ) -> float | None:
-    """Allocated peak at `micro_batch` in GiB: each phase's line through its last two points, and the larger of them.
+    """Returns the predicted allocated peak at `micro_batch` in GiB: each phase's line through its last two points, and
+    the larger of them.
 
     A third point corrects by its residual to the line of the two before it, where that line was too low. One point has
     no slope: it then has the growth of `foreseen_gib`, what the cost model says of each micro-batch, as far as that is
@@ -75,7 +77,7 @@ def _line(points: list[tuple[int, float]], at: int) -> float:
 
 
 def step_time_s(grad_accum: int, first_s: float, middle_s: float, last_s: float, optimizer_s: float) -> float:
-    """Returns seconds of a step of `grad_accum` micro-steps, at least 2, from the parts of a shorter one.
+    """Returns the seconds of a step of `grad_accum` micro-steps, at least 2, from the parts of a shorter one.
 
     `first_s` is the micro-step that begins a step, `last_s` the one that ends it; all others are as `middle_s`. The
     three differ: gradients are copied in the first and added to after, and may be exchanged in the last alone.
@@ -84,7 +86,7 @@ def step_time_s(grad_accum: int, first_s: float, middle_s: float, last_s: float,
 
 
 def upper_bound_tokens_per_s(tokens_per_step: int, full_s: Sequence[float]) -> float:
-    """Returns what a rung's tokens/s may still turn out to be: the upper end of their 95 % interval over windows.
+    """Returns the largest plausible tokens/s of a rung: the upper end of their 95 % interval over windows.
 
     `full_s` are the seconds of a full step, one for each window; infinite from fewer than two.
     """
@@ -105,7 +107,7 @@ def best_above_tokens_per_s(
 
 
 def deadline_s(job: Job, work_s: float, allowance_s: float) -> float:
-    """Returns seconds within which rank 0 must have news, where what it does next should take `work_s`.
+    """Returns the seconds within which rank 0 must report again, where its next work should take `work_s`.
 
     Wide, since it is for the hang that no worker sees: the workers' watchdogs, which allow `allowance_s` a micro-step,
     should always be first. The first step's share covers what else comes before news, such as taking the group down.
@@ -114,7 +116,7 @@ def deadline_s(job: Job, work_s: float, allowance_s: float) -> float:
 
 
 def extrapolated(at: tuple[int, float], beyond: tuple[int, float], wanted: int) -> float:
-    """Returns the line through both points at `wanted`, and never less than at the second: memory grows with
+    """Returns the line through both points at `wanted`, at least its value at the second: memory grows with
     micro-steps.
     """
     (x0, y0), (x1, y1) = at, beyond

@@ -1,4 +1,4 @@
-"""The marks of a run of steps: where an engine is, for the clock, the watchdog, a profiler and a failure's sentence."""
+"""Marks where an engine is during steps, for the clock, the watchdog, a profiler and a failure's sentence."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,11 +14,11 @@ WHERE = {
     Phase.SCHEDULE: "forward_backward",
     Phase.OPTIMIZER_STEP: "optimizer",
 }
-"""What a failure within a phase says of where it was."""
+"""What a failure within a phase states as its place."""
 
 
 class StepMarks:
-    """Marks the phases of consecutive steps on a clock, a mark where each begins and one where the last one ends."""
+    """Marks the phases of consecutive steps on a clock: a mark where each begins and one where the last one ends."""
 
     def __init__(
         self,
@@ -29,8 +29,8 @@ class StepMarks:
         allowed_s: float | None,
         on_optimizer: Callable[[], None] | None = None,
     ) -> None:
-        """`allowed_s` is what a phase may last, None for the watchdog's own limit; `on_optimizer` is called where an
-        optimizer step begins.
+        """Starts without marks. `allowed_s` is the limit of a phase, None for the watchdog's own; `on_optimizer` is
+        called where an optimizer step begins.
         """
         self._context, self._clock = context, clock
         self._step, self._allowed_s, self._on_optimizer = first_step, allowed_s, on_optimizer
@@ -39,7 +39,7 @@ class StepMarks:
         self._range = ExitStack()
 
     def begin(self, phase: Phase) -> None:
-        """Marks that `phase` begins, and with it the end of the phase before."""
+        """Marks the beginning of `phase`, which ends the phase before."""
         self._range.close()
         self._clock.mark()
         if phase is Phase.OPTIMIZER_STEP:
@@ -54,7 +54,7 @@ class StepMarks:
         self._range.enter_context(named(range_of(phase)))
 
     def end_step(self) -> None:
-        """Ends the step; the phase that begins next is the first of another one."""
+        """Ends the step; the next phase is the first of another step."""
         self._range.close()
         self._step += 1
         self._in_step = 0

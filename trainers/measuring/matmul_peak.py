@@ -18,13 +18,15 @@ _Product = Callable[[], object]
 
 
 def measure_tflops(device: torch.device, precision: str, seconds: float) -> float:
-    """TFLOP/s of C = A B on random normal data (zeros run faster than real data): best shape, median repetition."""
+    """Returns the TFLOP/s of C = A B on random normal data (zeros run faster than real data): best shape, median
+    repetition.
+    """
     shapes = _SHAPES[device.type]
     return max(product_tflops(device, shape, precision, seconds / len(shapes)) for shape in shapes)
 
 
 def product_tflops(device: torch.device, shape: tuple[int, int, int], precision: str, seconds: float) -> float:
-    """TFLOP/s of one shape (rows, columns, depth): the median repetition of `seconds`, five at least."""
+    """Returns the TFLOP/s of one shape (rows, columns, depth): the median repetition of `seconds`, at least five."""
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     m, n, k = shape
     a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
@@ -44,8 +46,8 @@ def _plain(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> _Product:
 
 
 def _in_float8(a: torch.Tensor, b: torch.Tensor, precision: str) -> _Product:
-    """Returns the product of matrices that are in FP8 already, as a linear layer's forward pass does it. A CPU
-    multiplies in fp32 what it emulates.
+    """Returns the product of matrices that are in FP8 already, as in a linear layer's forward pass. A CPU multiplies in
+    fp32.
     """
     if a.device.type == "cpu":
         return _plain(a, b, torch.float32)

@@ -26,8 +26,8 @@ from trainers.values.measurement import Measurement, Outcome
 
 
 def timed_accums(engine: Engine, layout: Layout, batch: BatchPoint) -> tuple[int, ...]:
-    """Micro-steps of the steps that stand for a whole one, upwards: of a pipeline two numbers where there is a slope,
-    of another schedule that interleaves micro-steps all of them.
+    """Returns the micro-steps of the steps that stand for a whole one, ascending: for a pipeline two numbers where
+    there is a slope, for another schedule that interleaves micro-steps all of them.
     """
     if engine.marks_micro_steps:
         return (min(batch.grad_accum, SHORT_ACCUM),)
@@ -38,10 +38,12 @@ class Rung(StepRunner):
     """Measures one batch point on one rank; every rank builds the same measurement."""
 
     _shorter_peaks: tuple[int, dict[str, float]] | None = None
-    """Of a pipeline: micro-steps of the shorter steps, and their peaks."""
+    """Micro-steps of a pipeline's shorter steps, and their memory peaks."""
 
     def measure(self, started: Mapping[str, float]) -> Measurement:
-        """Warms up, times, gathers over ranks. `started` are the measurement's fields on the trial's start."""
+        """Warms up, times and gathers over ranks; returns the measurement. `started` are its fields on the trial's
+        start.
+        """
         c, timing = self._c, self._c.job.timing
         *shorter, accum = timed_accums(self._engine, c.job.layout, self._batch)
         graphs = num_compilations()
@@ -76,7 +78,7 @@ class Rung(StepRunner):
         )
 
     def _longest(self, warm: Steps, accum: int, shorter: int | None) -> int:
-        """Returns the most micro-steps that the winner's timed steps may have, by the `warm` ones of `accum`."""
+        """Returns the most micro-steps that the winner's timed steps may have, from the `warm` ones of `accum`."""
         whole, longest_s = self._batch.grad_accum, self._c.job.timing.longest_step_s
         if warm.last_micro_s is not None:
             assert warm.middle_micro_s is not None
@@ -97,7 +99,7 @@ class Rung(StepRunner):
         return fitting if timing.steps is None else min(fitting, max(1, timing.steps // timing.min_windows))
 
     def _windows(self, accum: int, per_window: int, shorter: int | None = None) -> Timed:
-        """Timed windows until there are enough, or until it is clear that the rung cannot reach the incumbent."""
+        """Times windows until there are enough, or until it is clear that the rung cannot reach the incumbent."""
         c, timing = self._c, self._c.job.timing
         windows: list[Window] = []
         void: list[str] = []
@@ -142,7 +144,7 @@ class Rung(StepRunner):
         return Shorter(accum=accum, total_s=total_s, schedule_s=schedule_s)
 
     def _whole_peaks(self, accum: int) -> dict[str, float]:
-        """Peaks of memory at the batch point's own accumulation, of which a pipeline's were seen at two others."""
+        """Returns the memory peaks at the batch point's own accumulation; a pipeline's are measured at two others."""
         if self._shorter_peaks is None or accum == self._batch.grad_accum:
             return self._peaks
         shorter, peaks = self._shorter_peaks
@@ -162,7 +164,9 @@ class Rung(StepRunner):
         return windows >= timing.max_windows or spent_s >= timing.rung_s
 
     def _beaten(self, windows: list[Window], accum: int) -> str:
-        """Returns why further windows are of no use, "" where they may be: the upper bound is below the incumbent."""
+        """Returns why further windows are useless, "" where they may be useful: the upper bound is below the
+        incumbent.
+        """
         best = self._c.job.incumbent_tokens_per_s
         if best is None or len(windows) < max(3, self._c.job.timing.min_windows):
             return ""

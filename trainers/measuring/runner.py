@@ -1,4 +1,4 @@
-"""Optimizer steps of one batch point, run between two device events; what they show beside their times is noted."""
+"""Runs optimizer steps of one batch point between two device events, and records losses, norms and memory."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,7 +16,7 @@ from trainers.values.batch import BatchPoint
 
 
 class StepRunner:
-    """Runs steps of one batch point on one rank, one after the other, and notes losses, norms and peaks of memory."""
+    """Runs steps of one batch point on one rank, one after the other, and records losses, norms and memory peaks."""
 
     def __init__(self, context: Context, engine: Engine, source: Source, batch: BatchPoint) -> None:
         self._c = context
@@ -29,10 +29,12 @@ class StepRunner:
         self._norms: list[float] = []
         self._times_s: list[float] = []
         self._micro_s = 0.0
-        """Seconds of the last steps a micro-step, their optimizer steps included."""
+        """Seconds of the last steps per micro-step, including their optimizer steps."""
 
     def curves(self, learning_rates: Sequence[float]) -> tuple[list[float], list[float], list[float]]:
-        """Mean loss over ranks, gradient norm and seconds of an optimizer step at each of the learning rates."""
+        """Returns mean loss over ranks, gradient norm and seconds of an optimizer step at each of the learning
+        rates.
+        """
         accum = self._batch.grad_accum
         for step, rate in enumerate(learning_rates):
             self._engine.set_learning_rate(rate)
@@ -83,7 +85,7 @@ class StepRunner:
         return self._noted(results, spans, accum)
 
     def _allowed_s(self, accum: int, watch_s: float | None) -> float | None:
-        """Returns seconds that the watchdog waits for a mark; None for as long as earlier ones suggest."""
+        """Returns the seconds that the watchdog waits for a mark; None for a limit from earlier ones."""
         if self._engine.marks_micro_steps:
             return watch_s
         # The one mark of a schedule stands for all of its micro-steps.
@@ -104,7 +106,7 @@ class StepRunner:
         return results
 
     def _noted(self, results: Sequence[StepResult], spans: Sequence[float], accum: int) -> Steps:
-        """Returns the times of finished steps of `accum` micro-steps, whose losses and norms join those before them."""
+        """Returns the times of finished steps of `accum` micro-steps, and appends their losses and norms."""
         done = timed_steps(spans, [result.phases for result in results])
         self._c.watchdog.saw(done.longest_beat_s)
         self._step += len(results)

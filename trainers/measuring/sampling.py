@@ -1,4 +1,4 @@
-"""How a device fares while a window is timed: how busy it is, its clock and power, and what holds its clock down."""
+"""Samples a device while a window is timed: how busy it is, its clock and power, and what lowers its clock."""
 
 import dataclasses
 import statistics
@@ -16,23 +16,23 @@ _HELD_BACK = {
     0x40: "hardware thermal",
     0x80: "power brake",
 }
-"""NVML's bits for what lowers a clock (nvmlClocksEventReasons); an idle device and set clocks are no complaint."""
+"""NVML's bits for what lowers a clock (nvmlClocksEventReasons), without an idle device and clocks set by a user."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Sampled:
-    """One device over one window: means of the samples. None is what the device does not tell."""
+    """One device over one window: means of the samples. None is what the device does not report."""
 
     utilization_pct: float
-    """Share of time that the device was busy."""
+    """Share of time in which the device was busy."""
     sm_clock_mhz: float | None = None
     power_w: float | None = None
     held_back: tuple[str, ...] = ()
-    """What lowered the clock at any sample, sorted."""
+    """Reasons that lowered the clock at any sample, sorted."""
 
 
 class Sampler(Protocol):
-    """Watches this worker's device between `start` and `stop`."""
+    """Samples this worker's device between `start` and `stop`."""
 
     def start(self) -> None:
         """Begins sampling."""

@@ -1,4 +1,4 @@
-"""Optimizer steps, timed: a clock's spans by the phases that an engine marked, losses combined over ranks."""
+"""Times optimizer steps: a clock's spans by the phases that an engine marked, losses combined over ranks."""
 
 import dataclasses
 import statistics
@@ -10,25 +10,28 @@ from trainers.engines.step import Phase, StepResult
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Steps:
-    """Some optimizer steps of one rank. Seconds a step, by part; parts of micro-steps are None where none is marked."""
+    """Some optimizer steps of one rank. Seconds of a step, by part; parts of micro-steps are None where none is
+    marked.
+    """
 
     total_s: float
-    """All steps together."""
+    """Seconds of all steps together."""
     steps_s: list[float]
     first_micro_s: float | None
-    """Of the micro-step that begins a step; the last one's where there is no other."""
+    """Seconds of a step's first micro-step, or of the last one where there is no other."""
     middle_micro_s: float | None
     """Mean of those between the first and the last; the longer of these two where there is none."""
     last_micro_s: float | None
     optimizer_s: float
     schedule_s: float
-    """Of everything before the optimizer step."""
+    """Seconds of everything before the optimizer step."""
     longest_beat_s: float
     """The longest of the parts that a watchdog waits for: a micro-step, or a whole schedule."""
 
 
 def timed_steps(spans: Sequence[float], phases: Sequence[tuple[Phase, ...]]) -> Steps:
-    """Times of steps from `spans`, the seconds of every phase of every step, and `phases`, those of each step.
+    """Returns the times of steps from `spans`, the seconds of every phase of every step, and `phases`, those of each
+    step.
 
     Raises:
         ValueError: steps of different phases, of other phases than were marked, or without an optimizer step at the

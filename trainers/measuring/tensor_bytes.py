@@ -1,4 +1,4 @@
-"""Bytes that this process's CPU tensors hold, counted by torch's own allocator: the same in every run."""
+"""Counts the bytes that this process's CPU tensors hold by torch's own allocator: the same in every run."""
 
 # pyright: reportPrivateUsage=false
 import bisect
@@ -21,27 +21,31 @@ from torch._C._profiler import (
 )
 
 _SWITCH = "FLAGS_caffe2_report_cpu_memory_usage"
-"""Of c10: the allocator counts what is held, over all threads. About 1 microsecond for an allocation and its end."""
+"""Switch of c10 that makes the allocator count what is held, over all threads. It takes about 1 microsecond for an
+allocation and its end.
+"""
 _CONFIG = ProfilerConfig(ProfilerState.KINETO, False, True, False, False, False, _ExperimentalConfig())
 _ACTIVITIES = {ProfilerActivity.CPU}
 _MARK = 1
 """Bytes of the tensor with which counting begins."""
 _SCOPES = {RecordScope.USER_SCOPE}
-"""The profiler then records allocations and collectives, but no operators, whose events would be many times as many."""
+"""Scopes with which the profiler records allocations and collectives but no operators, whose events would be many times
+as many.
+"""
 _COLLECTIVE = "gloo:"
-"""Names of gloo's collectives begin so."""
+"""Prefix of the names of gloo's collectives."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Allocation:
-    """One tensor's memory asked for, and what all tensors held with it, in bytes."""
+    """One allocation, and what all tensors held with it, in bytes."""
 
     asked: int
     held: int
 
 
 class TensorBytes:
-    """Counts from the moment it is made: what was allocated before is left out, then and when it is freed.
+    """Counts from its creation on: earlier allocations are left out, then and when they are freed.
 
     torch's profiler reports each allocation between `begin` and `end`, with the allocator's sum. Two things that
     threads of gloo do are left out, since they last as long as the machine lets them, and no GPU's collective does
@@ -55,7 +59,7 @@ class TensorBytes:
         self.is_counting = False
 
     def begin(self) -> None:
-        """Starts to note what this thread allocates."""
+        """Starts to record what this thread allocates."""
         if self.is_counting:
             self.end()
         autograd._prepare_profiler(_CONFIG, _ACTIVITIES)
@@ -73,7 +77,7 @@ class TensorBytes:
         return of_first_thread(sorted(changes, key=lambda change: change.at_ns), ends_ns)
 
     def now(self) -> int:
-        """Returns bytes held by all tensors."""
+        """Returns the bytes held by all tensors."""
         self.begin()
         (mark,) = self.end()
         return mark.held - _MARK
@@ -89,7 +93,7 @@ class Change:
     size: int
     """Bytes, negative where they are freed."""
     held: int
-    """What all tensors held after it."""
+    """Bytes that all tensors held after it."""
 
 
 def _change(event: Any) -> Change:
@@ -110,8 +114,8 @@ def _with_children(events: Iterable[Any]) -> Iterator[Any]:
 
 
 def of_first_thread(changes: Sequence[Change], ends_ns: Sequence[int]) -> list[Allocation]:
-    """Returns the allocations of the first change's thread, each without what other threads hold of their own, and
-    without what they freed after it, of a collective that had ended before it. `ends_ns` are the ends of collectives.
+    """Returns the allocations of the first change's thread, each without other threads' own memory, and without what
+    those freed after it for a collective that had ended before it. `ends_ns` are the ends of collectives.
     """
     found: list[tuple[int, Allocation]] = []
     of_others: dict[int, int] = {}
@@ -134,7 +138,7 @@ def of_first_thread(changes: Sequence[Change], ends_ns: Sequence[int]) -> list[A
 
 
 def _free_since(moment_ns: int, freed: int, found: list[tuple[int, Allocation]]) -> None:
-    """Takes the bytes that were freed after the moment from all allocations since."""
+    """Subtracts the bytes that were freed after the moment from all allocations since."""
     for number in reversed(range(len(found))):
         at_ns, allocation = found[number]
         if at_ns < moment_ns:
@@ -143,8 +147,8 @@ def _free_since(moment_ns: int, freed: int, found: list[tuple[int, Allocation]])
 
 
 def _in_order(changes: Sequence[Change]) -> Iterator[Change]:
-    """Yields the changes in the order in which they took place: their times are noted a moment later, and a thread may
-    be interrupted in between. What follows a change holds as much more than it as it says.
+    """Yields the changes in the order in which they took place: their times are recorded a moment later, and a thread
+    may be interrupted in between. What follows a change must hold as much more as the change states.
     """
     by_thread: dict[int, deque[Change]] = {}
     for each in changes:

@@ -1,4 +1,4 @@
-"""What a piece of a trace is: by the named range that it lies in first, then by the names of operations and kernels.
+"""Classifies a piece of a trace by the named range around it first, then by the names of operations and kernels.
 
 Names are those of torch 2.11 to 2.13 on CPUs, and of cuBLAS, CUTLASS, NCCL, FlashAttention and Inductor on CUDA.
 """
@@ -12,23 +12,23 @@ from trainers.profiling.sums import AXES, Axis, Kind
 
 
 def range_of(phase: Phase) -> str:
-    """The name of the range that a phase of a step is in a trace."""
+    """Returns the name of the range in a trace for a phase of a step."""
     return f"layout: {phase}"
 
 
 MICRO_STEP, SCHEDULE, OPTIMIZER_STEP = (range_of(phase) for phase in Phase)
-"""Ranges that cut a step into its parts, as the engine marks them (`trainers/measuring/marks.py`)."""
+"""Ranges that divide a step into its parts, as the engine marks them (`trainers/measuring/marks.py`)."""
 LOSS, ATTENTION = "layout: loss", "layout: attention"
-"""Ranges of modules, where these are not compiled: compiled code knows no ranges."""
+"""Ranges of modules outside compiled code, which has no ranges."""
 
 EXCHANGE = "layout: exchange over "
-"""Begins the name of the range around a collective outside compiled code; its process group's description follows."""
+"""Prefix of the range around a collective outside compiled code; its process group's description follows."""
 
 _ALL_RANKS = "default_pg"
 """Torch's description of the default process group."""
 
 COMPILED = "## Call CompiledFxGraph"
-"""Begins the name of the range around a compiled graph. On a CPU its fused loops have no names of their own."""
+"""Prefix of the range around a compiled graph. On a CPU its fused loops have no names of their own."""
 
 _TALKS = re.compile(r"nccl|rccl|^gloo:|_shot_all_reduce|multimem", re.IGNORECASE)
 _SENDS = re.compile(r"send_?recv|^gloo:(send|recv)", re.IGNORECASE)
@@ -41,16 +41,16 @@ _PRODUCT_KERNEL = re.compile(
     r"gemm|gemv|nvjet|cutlass|xmma|cublas|splitk|s\d+_tensorop|triton_tem_fused_\w*mm", re.IGNORECASE
 )
 _OPERATION = re.compile(r"(?!autograd::|torch::|c10d::|_c10d_functional::|profiler::)[a-z_][a-z0-9_]*::\w")
-"""Of a dispatcher's library, those left out that only wait for others or stand around them."""
+"""Operations of a dispatcher's library, without those that only wait for others or enclose them."""
 
 
 def computes(operation: str) -> bool:
-    """Whether a CPU's operation is itself work, and not only a frame around such, a wait, or Python."""
+    """Returns whether a CPU's operation is itself work, and not only a frame around work, a wait, or Python."""
     return _is_operation(operation) or operation.startswith(COMPILED)
 
 
 def kind_of(kernel: str, around: Sequence[str], *, forward: Sequence[str] = (), is_head: bool = False) -> Kind:
-    """The kind of a kernel, or of a piece of a CPU's operation.
+    """Returns the kind of a kernel, or of a piece of a CPU's operation.
 
     `around` are the names of all that encloses the place where it was launched, the innermost last; `forward` the same
     of the forward operation of which this is the backward pass. `is_head` says that it is a product over the
@@ -75,7 +75,7 @@ def kind_of(kernel: str, around: Sequence[str], *, forward: Sequence[str] = (), 
 
 
 def axis_of(kernel: str, around: Sequence[str], description: str, default: str) -> Axis:
-    """The mesh axis along which a piece of communication goes.
+    """Returns the mesh axis along which a piece of communication goes.
 
     `description` is that of its process group as the trace has it, "" where it has none: then the innermost range that
     names an exchange says it. `default` describes the default process group, of all ranks; where that is "cp", it has
@@ -93,7 +93,7 @@ def axis_of(kernel: str, around: Sequence[str], description: str, default: str) 
 
 @functools.cache  # a trace has few names, each of them a thousand times
 def _told(name: str) -> Kind | None:
-    """What a name says of all that it encloses; None for most names."""
+    """Returns the kind that a name implies for everything it encloses; None for most names."""
     kinds: dict[Kind, re.Pattern[str]] = {"optimizer": _OPTIMIZES, "loss": _LOSES, "attention": _ATTENDS}
     return next((kind for kind, pattern in kinds.items() if pattern.search(name)), None)
 
@@ -104,5 +104,5 @@ def _is_operation(name: str) -> bool:
 
 
 def is_product(operation: str) -> bool:
-    """Whether an operation is a plain (not a batched) matrix product."""
+    """Returns whether an operation is a plain (not a batched) matrix product."""
     return _MULTIPLIES.fullmatch(operation) is not None

@@ -1,4 +1,4 @@
-"""Names for parts of the code in a profiler's trace. While nothing is profiled, nearly always, they are nothing.
+"""Names parts of the code in a profiler's trace. Without profiling, which is nearly always, they do nothing.
 
 Torch's own `record_function` costs microseconds a call whether a profiler runs or not.
 """
@@ -19,13 +19,13 @@ _named = False
 
 
 def named(name: str) -> AbstractContextManager[Any]:
-    """A context that stands in the trace under `name`; nothing outside `naming`."""
+    """Returns a context that appears in the trace as `name`; it does nothing outside `naming`."""
     return record_function(name) if _named else _NOTHING
 
 
 def exchanging(group: Any) -> AbstractContextManager[Any]:
-    """A context that names the collectives of a process group in the trace; nothing outside `naming`, and in compiled
-    code.
+    """Returns a context that names the collectives of a process group in the trace; it does nothing outside `naming` or
+    in compiled code.
     """
     if torch.compiler.is_compiling():
         return contextlib.nullcontext()  # the compiler knows this one, and is not to guard on `_named`
@@ -34,7 +34,7 @@ def exchanging(group: Any) -> AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def naming(modules: Iterator[tuple[str, nn.Module]]) -> Generator[None]:
-    """While it lasts `named` names, and so does every forward pass of `modules`, each given with its name."""
+    """Turns `named` on, and names every forward pass of `modules`, each given with its name."""
     global _named
     with ExitStack() as hooks:
         for name, module in modules:

@@ -1,4 +1,4 @@
-"""The profiled run: some steps of one batch point under torch.profiler, in a trial of its own after the search.
+"""Runs some steps of one batch point under torch.profiler, in a separate trial after the search.
 
 Every rank is profiled, so that none waits for another's bookkeeping; rank 0's trace is kept and summed.
 """
@@ -29,13 +29,14 @@ from trainers.values.recipe import Recipe
 
 WARMUP_STEPS = 3
 STEPS = 4
-"""Optimizer steps profiled; the first is not summed."""
+"""Optimizer steps that are profiled; the first is not summed."""
 MOST_TRACE_MIB = 64.0
-"""Of a compressed trace that is kept; a larger one is summed and thrown away."""
+"""Size of a compressed trace up to which it is stored; a larger one is summed and discarded."""
 
 
 def run(context: Context, engine: Engine, source: Source, batch: BatchPoint) -> tuple[Profile, bytes] | None:
-    """Profiles `batch`. On rank 0 the sums and the compressed trace, empty where it is too large; None elsewhere.
+    """Profiles `batch`. Returns, on rank 0, the sums and the compressed trace, empty where it is too large; None
+    elsewhere.
 
     A step has as many micro-steps as a search's own measurements have; the sums are brought to the whole step's.
 
@@ -85,7 +86,7 @@ def run(context: Context, engine: Engine, source: Source, batch: BatchPoint) -> 
 
 
 def _modules(engine: Engine, compiled: str) -> Iterator[tuple[str, nn.Module]]:
-    """Modules whose forward passes are named, with the name: those that stand outside compiled code."""
+    """Yields the modules whose forward passes are named, with the name: those outside compiled code."""
     for model in engine.models:
         if compiled != "model" and model.has_head:
             yield LOSS, model.head
@@ -97,12 +98,12 @@ def _modules(engine: Engine, compiled: str) -> Iterator[tuple[str, nn.Module]]:
 
 
 def default_group(layout: Layout) -> str:
-    """The axes along which the process group of all ranks goes, as `Mesh` describes groups."""
+    """Returns the axes along which the process group of all ranks goes, as `Mesh` describes groups."""
     return "+".join(axis for axis in AXES if getattr(layout, axis) > 1)
 
 
 def _head_widths(recipe: Recipe, batch: BatchPoint) -> frozenset[int]:
-    """Sizes that only a product over the vocabulary has; none where another width of the model is the same.
+    """Returns sizes that only a product over the vocabulary has; empty where another width of the model is the same.
 
     The compiler pads the vocabulary to a multiple of 16 bytes.
     """

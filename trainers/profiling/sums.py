@@ -1,4 +1,4 @@
-"""Seconds of a device's time line by kind. Overlaps are counted once, so the parts add up to the wall time."""
+"""Sums the seconds of a device's time line by kind. Overlaps are counted once, so the parts add up to the wall time."""
 
 import dataclasses
 from collections import Counter
@@ -7,24 +7,24 @@ from typing import Literal
 
 Kind = Literal["matmul", "attention", "loss", "optimizer", "other", "communication"]
 Axis = Literal["tp", "cp", "pp", "dp"]
-"""Of the mesh, along which ranks communicate; "dp" stands for all kinds of data parallelism."""
+"""Mesh axes along which ranks communicate; "dp" stands for all kinds of data parallelism."""
 
 AXES: tuple[Axis, ...] = ("tp", "cp", "pp", "dp")
-"""Where nothing runs but communication along several of them, the time is the first one's."""
+"""Order of axes: where only communication along several of them runs, the time counts as the first one's."""
 
 COMPUTE: tuple[Kind, ...] = ("matmul", "attention", "loss", "optimizer", "other")
-"""Where several of them run at once, on different streams, the time is the first one's."""
+"""Order of kinds: where several of them run at once, on different streams, the time counts as the first one's."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Busy:
-    """Something that ran on the device, or on a CPU worker, from `start_s` to `end_s`."""
+    """Work on the device, or on a CPU worker, from `start_s` to `end_s`."""
 
     start_s: float
     end_s: float
     kind: Kind
     axis: Axis = "dp"
-    """Of communication."""
+    """Mesh axis of communication."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,9 +32,9 @@ class Sums:
     """Seconds by kind. All but `communication_hidden_s` and the parts of exposed communication add up to `wall_s`."""
 
     matmul_s: float = 0.0
-    """Products with weights, the head's excepted."""
+    """Products with weights, without the head's."""
     attention_s: float = 0.0
-    """Between the products with its weights: scores, softmax, values."""
+    """Scores, softmax and values: what lies between attention's products with weights."""
     loss_s: float = 0.0
     """The head's products and the cross-entropy."""
     optimizer_s: float = 0.0
@@ -42,17 +42,19 @@ class Sums:
     other_s: float = 0.0
     """Norms, activations, embeddings, residual sums, casts and copies."""
     communication_exposed_s: float = 0.0
-    """Communication while nothing of the above ran."""
+    """Communication while none of the above ran."""
     idle_s: float = 0.0
-    """Nothing ran at all."""
+    """Time in which nothing ran."""
     communication_hidden_s: float = 0.0
-    """Communication beside the compute above."""
+    """Communication that overlaps the compute above."""
     exposed_tp_s: float = 0.0
-    """Of the exposed communication, that of tensor-parallel groups."""
+    """Exposed communication of tensor-parallel groups."""
     exposed_cp_s: float = 0.0
-    """Likewise of context-parallel groups."""
+    """Exposed communication of context-parallel groups."""
     exposed_pp_s: float = 0.0
-    """Likewise between stages of a pipeline: a stage that waits for another one, in the bubble too, is receiving."""
+    """Exposed communication between stages of a pipeline; a stage that waits for another one, as in the bubble, is
+    receiving.
+    """
     exposed_dp_s: float = 0.0
     """The rest of it: gradients, shards of parameters, norms."""
 
@@ -63,14 +65,14 @@ class Sums:
 
     @property
     def compute_s(self) -> float:
-        """Seconds of computing, the optimizer excepted."""
+        """Seconds of computing without the optimizer."""
         return self.matmul_s + self.attention_s + self.loss_s + self.other_s
 
     def __add__(self, other: "Sums") -> "Sums":
         return Sums(**{name: getattr(self, name) + getattr(other, name) for name in FIELDS})
 
     def times(self, factor: float) -> "Sums":
-        """Every part times `factor`."""
+        """Returns the sums with every part multiplied by `factor`."""
         return Sums(**{name: factor * getattr(self, name) for name in FIELDS})
 
 
@@ -78,7 +80,7 @@ FIELDS = tuple(field.name for field in dataclasses.fields(Sums))
 
 
 def sum_between(busy: Iterable[Busy], start_s: float, end_s: float) -> Sums:
-    """The sums of what ran from `start_s` to `end_s`; pieces are cut at both."""
+    """Returns the sums of what ran from `start_s` to `end_s`; pieces are cut at both."""
     marks: list[tuple[float, int, Busy]] = []
     for each in busy:
         first, last = max(each.start_s, start_s), min(each.end_s, end_s)
@@ -112,12 +114,12 @@ def sum_between(busy: Iterable[Busy], start_s: float, end_s: float) -> Sums:
 
 
 def mean(several: Sequence[Sums]) -> Sums:
-    """The mean of one or more."""
+    """Returns the mean of one or more sums."""
     return sum(several[1:], several[0]).times(1 / len(several))
 
 
 def whole_step(micro_steps: Sequence[Sums], optimizer: Sums, grad_accum: int) -> Sums:
-    """A step of `grad_accum` micro-steps from those of a shorter one: as `ladder.step_time_s` derives it.
+    """Returns a step of `grad_accum` micro-steps from those of a shorter one, as `ladder.step_time_s` derives it.
 
     The first micro-step and the last are counted once, the mean of those between as often as it takes.
 

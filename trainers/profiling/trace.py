@@ -1,4 +1,4 @@
-"""Reads the Chrome trace of torch.profiler: what ran on the device, of what kind, in which part of a step.
+"""Reads the Chrome trace of torch.profiler: what ran on the device, of which kind, in which part of a step.
 
 On CUDA it is what CUPTI saw of the device; a kernel's launch, told by its correlation id, says which operations and
 ranges it belongs to. On a CPU it is the operations themselves: a moment is the innermost operation's, of whichever
@@ -20,7 +20,7 @@ _DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 
 @dataclasses.dataclass(eq=False, slots=True)
 class _Span:
-    """Something on a thread of the host. Times in seconds."""
+    """A span on a thread of the host. Times in seconds."""
 
     name: str
     start_s: float
@@ -28,13 +28,13 @@ class _Span:
     event: Mapping[str, Any]
     parent: "_Span | None" = None
     forward: "_Span | None" = None
-    """The forward operation of which this is the backward node."""
+    """The forward operation whose backward node this is."""
 
 
 def step_sums(
     trace: Mapping[str, Any], *, grad_accum: int, head_widths: frozenset[int] = frozenset(), default_group: str = ""
 ) -> Sums:
-    """Where one step of `grad_accum` micro-steps goes: the mean over the trace's steps, the first one left out.
+    """Returns where one step of `grad_accum` micro-steps goes: the mean over the trace's steps without the first.
 
     The first one began on an idle device and under a profiler that was only starting. A schedule is a whole step's, and
     its sums stand as they are. Products with an operand of a
@@ -75,12 +75,12 @@ def step_sums(
 
 
 def has_kernels(trace: Mapping[str, Any]) -> bool:
-    """Whether the trace saw a device at work."""
+    """Returns whether the trace contains work of a device."""
     return any(event.get("cat") == "kernel" for event in trace["traceEvents"])
 
 
 def _threads(events: Sequence[Mapping[str, Any]]) -> list[list[_Span]]:
-    """The host's spans by thread, in the order of their starts, each knowing the one around it."""
+    """Returns the host's spans by thread, in the order of their starts, each with the one around it."""
     threads: dict[tuple[Any, Any], list[_Span]] = {}
     for event in events:
         if event.get("ph") == "X" and event.get("cat") in _HOST:
@@ -99,7 +99,7 @@ def _threads(events: Sequence[Mapping[str, Any]]) -> list[list[_Span]]:
 
 
 def _link(events: Sequence[Mapping[str, Any]], spans: Sequence[_Span]) -> None:
-    """Ties backward nodes to their forward operations, by the arrows that the profiler draws between them."""
+    """Links backward nodes to their forward operations, by the arrows that the profiler draws between them."""
     ends: dict[Any, dict[str, tuple[Any, float]]] = {}
     for event in events:
         if event.get("cat") == "fwdbwd":
@@ -112,7 +112,7 @@ def _link(events: Sequence[Mapping[str, Any]], spans: Sequence[_Span]) -> None:
 
 
 def _around(span: _Span | None) -> list[_Span]:
-    """The span and all that enclose it, the innermost last."""
+    """Returns the span and all that enclose it, the innermost last."""
     found: list[_Span] = []
     while span is not None:
         found.append(span)
@@ -132,7 +132,7 @@ def _kind(kernel: str, span: _Span | None, head_widths: frozenset[int]) -> Kind:
 
 
 def _axis(kernel: str, event: Mapping[str, Any], span: _Span | None, default_group: str) -> Axis:
-    """The mesh axis of communication; NCCL's kernels and operations carry their process group's description."""
+    """Returns the mesh axis of communication; NCCL's kernels and operations carry their process group's description."""
     around = _around(span)
     told = (
         each.get("args", {}).get("Process Group Description", "") for each in (event, *(one.event for one in around))
@@ -147,7 +147,7 @@ def _has_width(span: _Span, widths: frozenset[int]) -> bool:
 
 
 def _of_thread(thread: Sequence[_Span], head_widths: frozenset[int], default_group: str) -> Iterator[Busy]:
-    """What a CPU's thread did: each moment is that of the innermost span."""
+    """Yields what a CPU's thread did: each moment belongs to the innermost span."""
     pieces: list[tuple[float, float, _Span]] = []
     stack: list[_Span] = []
     reached_s = 0.0
@@ -187,7 +187,7 @@ def _of_device(
     head_widths: frozenset[int],
     default_group: str,
 ) -> tuple[list[Busy], list[float]]:
-    """What the device did, and where each range began on it, the end of the last one besides.
+    """Returns what the device did, and where each range began on it, with the end of the last one.
 
     A range begins with the first piece of compute that was launched in it: communication may be launched ahead. What
     is launched after the last one (losses are read) is no part of a step.

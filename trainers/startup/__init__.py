@@ -1,4 +1,5 @@
-"""What only makes trials start sooner; a search gives the same answer without it. One switch turns all of it off.
+"""Optimisations that only make trials start sooner; a search has the same answer without them. One switch turns them
+off.
 
 `prestart` has the processes of the next trial started, and their imports done, while a trial runs. `lean` imports the
 big libraries without what they import for others. LAYOUT_SEARCH_FAST_START=0 in the driver's environment turns both

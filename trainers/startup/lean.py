@@ -1,4 +1,4 @@
-"""Imports of the big libraries without what they import for others: seconds of every trial, on every worker."""
+"""Imports the large libraries without parts that are not needed, which cost every worker seconds in every trial."""
 
 import contextlib
 import gc
@@ -13,13 +13,14 @@ from typing import Any
 from trainers import architectures, startup
 
 HIDDEN = ("mlflow", "scipy", "sklearn", "torchao")
-"""Imported where they are found: by DeepSpeed's autotuner (1.5 s), by what transformers has for images and for
-generating text (0.4 s, and 1 s more up to its release 5.17), by its quantizers (2 s). FP8 imports torchao later."""
+"""Hidden modules that others import where they exist: DeepSpeed's autotuner (1.5 s), transformers' code for images and
+for generating text (0.4 s, and 1 s more up to its release 5.17), its quantizers (2 s). FP8 imports torchao later.
+"""
 
 
 @contextlib.contextmanager
 def no_collector() -> Generator[None]:
-    """Without looking for cycles again and again among much that is made at once and stays."""
+    """Pauses the search for reference cycles while many objects are created that stay."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -31,7 +32,7 @@ def no_collector() -> Generator[None]:
 
 @contextlib.contextmanager
 def imports() -> Generator[None]:
-    """While it lasts, imports do without these, and without collections: what a module defines is no garbage."""
+    """Hides these modules from imports and pauses the cycle collector, since what a module defines is no garbage."""
     if not startup.is_on():
         yield
         return
@@ -49,7 +50,7 @@ def imports() -> Generator[None]:
 
 
 def spare_deepspeed() -> None:
-    """Has DeepSpeed, once it is imported, do without two things that cost a trial seconds and change nothing.
+    """Makes DeepSpeed, once it is imported, skip two things that cost a trial seconds and change nothing.
 
     ZeRO 1 to 3 import Muon, which no recipe here has, to tell that it is not the optimizer; its functions would be
     handed to torch.compile as they are defined, which imports inductor: 1.5 s of every trial that compiles nothing.
@@ -67,7 +68,8 @@ def spare_deepspeed() -> None:
 
 
 def _read_our_models_alone() -> None:
-    """Before its first import: transformers reads the source of 1,640 files, twice, to list the names of its models.
+    """Limits which source files transformers reads before its first import: it reads 1,640 files, twice, to list the
+    names of its models.
 
     Of the folders of models it then reads those that a `ModelSpec` can be; the others' names are not in `transformers`,
     though their modules can be imported. A release that goes about it in another way is left to it.

@@ -1,5 +1,5 @@
-"""The next trial's worker processes, started while this trial runs: each worker asks its node for its successor. Those
-of a session's first trial are asked for by the driver, and start beside Tune's side of it.
+"""Starts the next trial's worker processes while this trial runs: each worker asks its node for its successor. The
+driver asks for those of a session's first trial, which start while Tune's side of it does.
 
 A new process imports torch, Ray Train and transformers before it can do anything: 8 to 14 s of a trial on H200 hosts
 (docs/measurements.md). Ray gives a process that has done nothing yet to any actor of the same job and the same runtime
@@ -21,18 +21,18 @@ import ray
 from trainers import startup
 
 IS_WORKER = "LAYOUT_SEARCH_WORKER"
-"""Set in the environment of train workers alone: of all processes of the job they import what a worker needs."""
+"""Environment variable of train workers alone: of all processes of the job, they import what a worker needs."""
 IS_TUNE = "PL_DISABLE_FORK"
-"""Set by Tune in the environment of its side of a trial, and so of the trial's workers."""
+"""Environment variable that Tune sets on its side of a trial, and so for the trial's workers."""
 KEEP_S = 900
-"""What a trial may last and its successors still be there."""
+"""Seconds for which Ray keeps a waiting successor: a longer trial finds none."""
 SPARE_CORES = 2
-"""That a node must have for each worker beside those that it uses: what starts beside a trial must not slow it."""
+"""Spare cores that a node must have for each worker, so that what starts beside a trial does not slow it."""
 _ANSWER_S = 2.0
 
 
 def preload() -> None:
-    """What a worker, or Tune's side of a trial, imports ahead. Ray runs it in every new process, before any work.
+    """Imports ahead what a worker, or Tune's side of a trial, needs. Ray runs it in every new process, before any work.
 
     Ray tells a process its share of the cores only after this: see `keep_to_share`.
     None of it may begin with CUDA: a process that has will not see which devices it is given later. Seen with a
@@ -54,7 +54,7 @@ def preload() -> None:
 
 
 def keep_to_share() -> None:
-    """Gives torch the threads that Ray, or the user, has set for this process by now."""
+    """Gives torch the number of threads that Ray, or the user, has set for this process by now."""
     import torch
 
     if (threads := os.environ.get("OMP_NUM_THREADS", "")).isdecimal():
@@ -62,7 +62,7 @@ def keep_to_share() -> None:
 
 
 def have_room(num_cpus: float, num_workers: int, cpus_per_worker: float) -> bool:
-    """Returns whether a node of so many cores has some to spare for the successors of its `num_workers`.
+    """Returns whether a node with this many cores has some to spare for the successors of its `num_workers`.
 
     One that drives a GPU uses two, whatever its share is.
     """
@@ -70,7 +70,7 @@ def have_room(num_cpus: float, num_workers: int, cpus_per_worker: float) -> bool
 
 
 def ask(num_workers: int, cpus_per_worker: float) -> None:
-    """Asks this process's node for one more like it, where there is room for those of all its `num_workers`.
+    """Asks this process's node for another process like it, where there is room for those of all its `num_workers`.
 
     It is no matter where that fails.
     """
@@ -85,8 +85,8 @@ def ask(num_workers: int, cpus_per_worker: float) -> None:
 
 
 def ask_first(workers_of: Mapping[str, int], cpus_per_worker: float) -> None:
-    """Asks for the processes of a session's first trial: of each of these nodes, by Ray's ids, for so many workers, and
-    of the driver's for Tune's side. They import what they need beside each other, while the search gets ready.
+    """Asks for the processes of a session's first trial: each of these nodes, by Ray's ids, for that many workers, and
+    the driver's for Tune's side. They import what they need at the same time, while the search prepares.
 
     Only where a node has room, and it is no matter where that fails.
     """
@@ -108,7 +108,7 @@ def ask_first(workers_of: Mapping[str, int], cpus_per_worker: float) -> None:
 
 
 def _text(environment: Mapping[str, Any]) -> str:
-    """As Ray writes an actor's: it tells environments apart by their text."""
+    """Returns an environment as text in the way Ray writes an actor's: Ray compares environments by their text."""
     return json.dumps(environment, sort_keys=True, separators=(",", ":"))
 
 

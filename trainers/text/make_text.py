@@ -21,7 +21,8 @@ SHA256 = "7467306ee0feed4971260f3c87421154a05be571d944e9cb021a5713700c38f0"
 
 
 def chapters(text: str) -> dict[str, str]:
-    """Title -> text of each chapter, heading included; what stands before the first and after "THE END" is left out.
+    """Returns the text of each chapter by title, heading included, without what comes before the first and after "THE
+    END".
 
     Raises:
         ValueError: the text has no chapter or no end.
@@ -38,7 +39,7 @@ def chapters(text: str) -> dict[str, str]:
 
 
 def table(texts: dict[str, str]) -> pa.Table:
-    """The Parquet table of `chapters`."""
+    """Returns the Parquet table of `chapters`."""
     return pa.table(
         {
             "chapter": pa.array(list(texts), pa.string()),
@@ -48,7 +49,7 @@ def table(texts: dict[str, str]) -> pa.Table:
 
 
 def main(archive: str) -> None:
-    """Reads the book out of `archive` and writes the Parquet file."""
+    """Reads the book from `archive` and writes the Parquet file."""
     with tarfile.open(archive) as tar:
         member = tar.extractfile(MEMBER)
         assert member is not None

@@ -1,1 +1,1 @@
-"""The values that every floor speaks in: layouts, recipes, measurements and the journal's lines. No torch, no Ray."""
+"""The values shared by all packages: layouts, recipes, measurements and the journal's lines. No torch, no Ray."""

@@ -1,4 +1,4 @@
-"""What is declared of an axis beside its type: how it is shown, read back from an engine, and what it does to memory.
+"""Declares axes beyond their type: how an axis is shown, read back from an engine, and what it does to memory.
 
 An axis is one field of a `Layout` or a `Recipe`, made by `axis`. `--set`, labels, reports, MLflow, the check of what
 runs, pruning by memory and the table in docs/reference/axes.md follow from the declaration.
@@ -16,41 +16,42 @@ class Axis:
     """The declaration of one axis."""
 
     about: str = ""
-    """What it is, in a sentence for people."""
+    """Its meaning, in a sentence for people."""
     label: str | Callable[[Any], str] = ""
-    """Words for a value, with {} where it stands; empty where other words say it."""
+    """Words for a value, with {} in its place; empty where other words include it."""
     short: str = ""
     """Words for a value in the names of MLflow's runs, where they differ from the label."""
     always_shown: bool = False
     """Whether its default is shown too."""
     column: str = ""
-    """The column of reports that shows it; empty where another axis's words say it."""
+    """The reports' column that shows it; empty where another axis's words include it."""
     table: str = ""
-    """The column of the measurements' table that holds it, where it has not the axis' name."""
+    """The column of the measurement table that holds it, where that has another name."""
     parameter: bool = True
-    """Whether MLflow has it as a parameter; what is not has its part in `sharding` and `dp` there."""
+    """Whether it is an MLflow parameter; an axis that is not is part of `sharding` and `dp` there."""
     note: str = ""
-    """Words in the notes of the measurements' table, which has no column for it, where it is not at its default."""
+    """Words in the notes of the measurement table, which has no column for it, for values other than the default."""
     read_back: Literal["always", "if set", "if known"] = "always"
-    """When what an engine reads back must agree: always, where the axis is not at its default, or also where the engine
-    reads it back at all."""
+    """When the value that an engine reads back must agree: always, where the axis is not at its default, or where the
+    engine reads it back at all.
+    """
     of_some_engines: bool = False
-    """Whether it means nothing but in engines whose rules name it."""
+    """Whether it has a meaning only in engines whose rules name it."""
     of_the_stack: bool = False
-    """Whether another software that runs the layout decides it by itself (`platform.plan --software`)."""
+    """Whether another software that runs the layout decides it itself (`platform.plan --software`)."""
     least: int | None = None
-    """The smallest number that it may be."""
+    """The smallest allowed number."""
     counts_blocks: bool = False
-    """Whether it is a number of the model's blocks, of which it must be less."""
+    """Whether it counts blocks of the model, of which it must be less."""
     lighter: tuple[Any, ...] = ()
-    """Values from the one that needs most memory on; empty where memory does not follow from the value."""
+    """Its values, from the one that needs most memory on; empty where memory does not follow from the value."""
     surely_lighter: bool = False
-    """Whether that holds without a prediction that agrees."""
+    """Whether that order holds without a prediction to confirm it."""
     of_number: Literal["", "lighter", "no memory"] = ""
-    """What a larger number does to a rank's memory: less is needed, or as much; empty where neither is sure."""
+    """What a larger number does to a rank's memory: it lowers it or leaves it; empty where neither is certain."""
 
     def words(self, value: Any) -> str:
-        """Returns what is shown of `value`."""
+        """Returns the words for `value`."""
         return self.label.format(value) if isinstance(self.label, str) else self.label(value)
 
 
@@ -65,19 +66,19 @@ def axis(default: Any = dataclasses.MISSING, *, later: bool = False, **declared:
 
 @functools.cache
 def axes_of(kind: type) -> Mapping[str, Axis]:
-    """Returns name -> declaration of every axis of a dataclass, in the order of its fields."""
+    """Returns the declaration of every axis of a dataclass by name, in the order of its fields."""
     return {each.name: each.metadata["axis"] for each in dataclasses.fields(kind) if "axis" in each.metadata}
 
 
 @functools.cache
 def choices_of(kind: type) -> Mapping[str, tuple[str, ...]]:
-    """Returns name -> the names that it may have, of every axis that has no other values."""
+    """Returns the allowed values by name, of every axis that allows only certain ones."""
     hints = typing.get_type_hints(kind)
     return {name: typing.get_args(hints[name]) for name in axes_of(kind) if typing.get_origin(hints[name]) is Literal}
 
 
 @functools.cache
 def defaults_of(kind: type) -> Mapping[str, Any]:
-    """Returns name -> default of every axis that has one."""
+    """Returns the default by name, of every axis that has one."""
     fields = {each.name: each.default for each in dataclasses.fields(kind) if each.name in axes_of(kind)}
     return {name: default for name, default in fields.items() if default is not dataclasses.MISSING}

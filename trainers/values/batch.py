@@ -1,4 +1,4 @@
-"""`BatchPoint`: how the global batch of a recipe is cut over ranks and micro-steps."""
+"""`BatchPoint`: how the global batch of a recipe is divided over ranks and micro-steps."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from trainers.values.recipe import LARGEST_BATCH, Recipe
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class BatchPoint:
-    """How the global batch is cut: `micro_batch` sequences a rank and micro-step, `grad_accum` micro-steps a step.
+    """How the global batch is divided: `micro_batch` sequences a rank and micro-step, `grad_accum` micro-steps a step.
 
     Raises:
         ValueError: either is below 1.
@@ -47,7 +47,7 @@ class BatchPoint:
         return cls(micro_batch=micro_batch, grad_accum=grad_accum)
 
     def global_batch(self, layout: Layout) -> int:
-        """Sequences in one optimizer step on `layout`, over all ranks."""
+        """Returns the number of sequences in one optimizer step on `layout`, over all ranks."""
         return self.micro_batch * self.grad_accum * layout.data_parallel
 
 

@@ -14,7 +14,7 @@ class Cluster:
 
     device_kind: Literal["cuda", "cpu"]
     device: str
-    """Device name as the driver gives it, such as "NVIDIA H200"; for CPUs the processor's name."""
+    """Device name as the driver reports it, such as "NVIDIA H200"; for CPUs the processor's name."""
     device_memory_gib: float
     """Memory of one device; for a CPU worker its share of the node's memory."""
     capability: tuple[int, int] | None = None
@@ -29,12 +29,12 @@ class Cluster:
 
     @property
     def num_devices(self) -> int:
-        """Devices in all."""
+        """Number of all devices."""
         return self.num_nodes * self.devices_per_node
 
     @property
     def device_word(self) -> str:
-        """What people call a device: "GPU", or "worker" where each is a CPU worker."""
+        """The word for a device: "GPU", or "worker" where each is a CPU worker."""
         return "GPU" if self.device_kind == "cuda" else "worker"
 
     @property
@@ -43,7 +43,7 @@ class Cluster:
         return self.label_under(None)
 
     def label_under(self, cap_gib: float | None) -> str:
-        """Returns the same with what each device may have of its memory, where that was limited."""
+        """Returns the label with the memory limit of a device, where there is one."""
         nodes = f"{self.num_nodes} nodes x " if self.num_nodes > 1 else ""
         limit = "" if cap_gib is None else f", held to {cap_gib:g}"
         return f"{nodes}{self.devices_per_node} x {self.device} ({self.device_memory_gib:.1f} GiB{limit})"

@@ -1,4 +1,4 @@
-"""Frozen values to JSON and back, and the hash that is a value's identity.
+"""Converts frozen values to JSON and back, and computes the hash that identifies a value.
 
 A value is a frozen dataclass of numbers, strings, enums, tuples, mappings and other such dataclasses.
 """
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 _PLAIN = frozenset((str, int, float, bool, type(None)))
 UNLIKE = "unlike"
-"""In a field's metadata: no two records have the same value there, so none is kept for the next."""
+"""Key of a field's metadata: no two records have the same value in it, so that decoded values are not shared."""
 
 
 def to_json(value: Any) -> Any:
@@ -74,7 +74,7 @@ def from_json(kind: type[_T], data: Any) -> _T:
 
 
 class _WrongTypeError(ValueError):
-    """What is wrong with a field's value, to follow the field's name."""
+    """A field with a value of the wrong type; the text follows the field's name."""
 
 
 _Decode = Callable[[Any], Any]
@@ -86,8 +86,7 @@ _WORDS: Mapping[type, str] = {
 
 @functools.cache
 def _fields(kind: type) -> tuple[tuple[str, _Plain, _Decode | None], ...]:
-    """Returns each field, the types of JSON values that are its values as they stand, and what makes its value of
-    others.
+    """Returns each field with the JSON types that are its values as they are, and the function that decodes other ones.
 
     Computed once for a kind: a journal's line has 60 fields.
     """
@@ -106,7 +105,7 @@ _ANY: _Plain = frozenset({object})
 
 
 def _reader(hint: Any) -> tuple[_Plain, _Decode | None]:
-    """Returns what of JSON is a value of `hint` as it stands, and what makes one of the rest; None where
+    """Returns the JSON types that are values of `hint` as they are, and the function that decodes others; None where
     nothing does.
     """
     origin, args = typing.get_origin(hint), typing.get_args(hint)
@@ -201,7 +200,7 @@ def _words(plain: _Plain) -> str:
 
 
 def _shown(item: Any) -> str:
-    """Returns a value in an error, of an object or a list that it is one."""
+    """Returns a value as an error shows it; of an object or a list, only its kind."""
     if isinstance(item, Mapping):
         return "an object"
     return "a list" if isinstance(item, (list, tuple)) else shortened(item)
@@ -211,7 +210,7 @@ _MOST_KEPT = 4096
 
 
 def _one_of_each(kind: type, known: dict[bytes, Any], item: Any) -> Any:
-    """Returns the value of `item`; the one made before where the same was."""
+    """Returns the decoded value of `item`, the same object for an equal item."""
     key = marshal.dumps(item, 2)  # several times as fast as any text; without references, which depend on more than it
     found = known.get(key)
     if found is None:
@@ -225,7 +224,7 @@ _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 def identity(value: Any) -> str:
-    """12 hex digits of SHA-256 over the canonical JSON of what defines `value`.
+    """Returns 12 hex digits of SHA-256 over the canonical JSON of what defines `value`.
 
     Fields declared with `metadata={"cosmetic": True}` (names, notes) are left out, so renaming changes nothing; so are
     those with `metadata={"later": True}` at their default, so that a new field leaves what stands in journals its name.
@@ -246,6 +245,6 @@ def _defining(value: Any) -> Any:
 
 
 def shortened(value: Any) -> str:
-    """Returns the value as code, cut where it is longer than a sentence bears."""
+    """Returns the value as code, cut to a length that a sentence can hold."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,4 +1,4 @@
-"""`Job`: all that one trial needs to know, as the JSON that travels through Tune and Train to the workers."""
+"""`Job`: everything that one trial needs, as the JSON that passes through Tune and Train to the workers."""
 
 import dataclasses
 from typing import Any
@@ -21,33 +21,34 @@ class Timing:
     window_s: float = 0.5
     """A window holds as many optimizer steps as take about this long, at least one."""
     rung_s: float = 6.0
-    """No further window starts once the windows of a rung took this long."""
+    """Seconds of a rung's windows after which no further window starts."""
     peak_s: float = 0.5
-    """Seconds of matrix products behind the measured peak, once a study."""
+    """Seconds of matrix products for the measured peak, once a study."""
     longest_step_s: float = 20.0
-    """A winner's last run measures the largest accumulation whose step stays within this."""
+    """Longest step, in seconds, of the accumulation that a winner's last run measures."""
     winner_s: float = 30.0
-    """Seconds that the windows of a winner's last run take at least."""
+    """Least seconds of the windows of a winner's last run."""
     steps: int | None = None
-    """Optimizer steps that every rung times, in place of as many as take `rung_s`."""
+    """Optimizer steps that every rung times, instead of as many as take `rung_s`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class GateSize:
-    """How long the numerics gate is: optimizer steps from the first weights on, and sequences in each."""
+    """Size of the numerics gate: optimizer steps from the initial weights on, and sequences in each."""
 
     steps: int = 20
     sequences: int = 32
     rate: float = 0.02
-    """Share of the recipe's learning rate that the last step has; it grows linearly up to there. AdamW's first steps
-    move each weight by all of it, whatever its gradient, and a step that is too long multiplies every rounding: BLOOM's
-    loss goes from 13.5 to 21.8 in one step at 1e-4, from 13.2 to 15.3 at 1e-5, and its norm leaps from 4 to 12 on the
-    way up to 1e-5 (docs/measurements.md)."""
+    """Share of the recipe's learning rate at the last step; it grows linearly up to there. AdamW's first steps move
+    each weight by all of it, whatever its gradient, and a step that is too long multiplies every rounding: BLOOM's loss
+    goes from 13.5 to 21.8 in one step at 1e-4, from 13.2 to 15.3 at 1e-5, and its norm leaps from 4 to 12 on the way up
+    to 1e-5 (docs/measurements.md).
+    """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryPoint:
-    """Allocated peaks of one rung that already ran, by phase: what the next rung's prediction is drawn from."""
+    """Allocated peaks of one rung that already ran, by phase, from which the next rung's memory is predicted."""
 
     micro_batch: int
     forward_backward_gib: float
@@ -64,48 +65,52 @@ class Job:
     recipe: Recipe
     layout: Layout
     rungs: tuple[BatchPoint, ...]
-    """Batch points to measure, upwards; none where only the gate is run."""
+    """Batch points to measure, ascending; empty where only the gate is run."""
     cluster: Cluster
     cpus_per_worker: float
     nodes: tuple[str, ...] = ()
-    """Ray's ids of the nodes that its workers may be placed on; none where all may be used."""
+    """Ray's ids of the nodes that its workers may use; empty for all."""
     repeat: int = 0
-    """Above 0 for a run of one point in processes of its own, after the search."""
+    """0 for the search's own run; above 0 for a run of one point in separate processes after the search."""
     is_winner_run: bool = False
     """Whether it is a winner's last run: the largest accumulation that `Timing` allows, for `winner_s`. Without rungs,
     its numerics gate alone."""
     gate: GateSize | None = None
-    """Where given, the curves of the numerics gate are recorded before anything is measured."""
+    """The numerics gate whose curves are recorded before anything is measured; None for none."""
     gate_micro_batch: int = 1
-    """At most so many sequences a micro-step of the gate, where there are no rungs."""
+    """The most sequences in a micro-step of the gate where there are no rungs."""
     profile: BatchPoint | None = None
-    """Where given, this point is profiled, and nothing is measured."""
+    """The point to profile instead of measuring; None for none."""
     incumbent_tokens_per_s: float | None = None
-    """The recipe's best so far: a rung that cannot reach it is stopped as `slow`. None in runs after the search."""
+    """The recipe's best tokens/s so far: a rung that cannot reach it is stopped as `slow`. None in runs after the
+    search.
+    """
     known_memory: tuple[MemoryPoint, ...] = ()
-    """Rungs of this layout measured before, in a run that was cut short."""
+    """Peaks of this layout's rungs measured earlier, in a run that was cut short."""
     foreseen_gib: tuple[tuple[int, float], ...] = ()
-    """Micro-batches with the allocated peak that the cost model says; none where it does not know the devices."""
+    """Micro-batches with the allocated peak that the cost model predicts; empty where it does not know the devices."""
     cap_gib: float | None = None
     matmul_peak_tflops: float | None = None
-    """None where the study has not measured it yet: then rank 0 does."""
+    """The measured peak; None where the study has not measured it yet: then the workers do."""
     datasheet_peak_tflops: float | None = None
-    """Of a device, in the recipe's compute precision; None where the catalogue does not have it."""
+    """The datasheet peak of a device in the recipe's compute precision; None where the catalogue lacks it."""
     stop_at_s: float | None = None
-    """No rung starts after this moment of the monotonic clock of the driver's node, where the recorder is: it tells the
-    workers how long that is."""
+    """Moment after which no rung starts, by the monotonic clock of the driver's node, where the recorder is; the
+    recorder tells workers how long that is.
+    """
     commit: str = "unknown"
     engine_source: str = ""
-    """Of an engine outside this project, the `trainers.engines.source_hash` that the study began with: workers must
-    have the same."""
+    """The `trainers.engines.source_hash` with which the study began, for an engine outside this project: workers must
+    have the same.
+    """
     timing: Timing = Timing()
     hang_floor_s: float = 60.0
     """A trial is hung after max(this, 10 x its slowest micro-step) without a micro-step."""
     first_step_s: float = 300.0
-    """What building the model, compiling and the first micro-step of a rung may take."""
+    """Seconds that building the model, compiling and the first micro-step of a rung may take."""
 
     def measurement(self, batch: BatchPoint, outcome: Outcome, **found: Any) -> Measurement:
-        """Returns what came of `batch` in this trial; `found` are the measurement's further fields."""
+        """Returns the measurement of `batch` in this trial; `found` are its further fields."""
         return Measurement(
             recipe=self.recipe,
             layout=self.layout,
@@ -119,8 +124,9 @@ class Job:
 
 
 def gate_batch(job: Job) -> BatchPoint:
-    """Returns how the gate's sequences are cut on the job's layout: as its own first rung, else as the job says, where
-    they divide so; in two micro-steps at least where training accumulates gradients, which a gate of one would not see.
+    """Returns how the gate's sequences are divided on the job's layout: as its own first rung, else as the job states,
+    where that divides them; with at least two micro-steps where training accumulates gradients, which a gate of one
+    would not test.
 
     Raises:
         ValueError: the data-parallel ranks do not share the sequences evenly, or they are too few for a pipeline.

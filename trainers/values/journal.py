@@ -1,4 +1,4 @@
-"""What a journal records: one frozen value a line. `trainers/values/journal_lines.py` has them as text."""
+"""The records of a journal: one frozen value a line. `trainers/values/journal_lines.py` converts them to text."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ TrialState = Literal["done", "interrupted", "failed"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StudyHeader:
-    """The first line: what the study is about and what it runs on."""
+    """The first line: what the study searches and what it runs on."""
 
     kind: ClassVar[str] = "study"
     at: str = ""
@@ -25,38 +25,38 @@ class StudyHeader:
     name: str
     space: str
     recipes: tuple[Recipe, ...]
-    """What competes among itself, the space's reference recipe first."""
+    """The recipes, each with a winner of its own, the space's reference recipe first."""
     cluster: Cluster
     tokens: float
-    """The token budget: days are counted for it."""
+    """The token budget for which days are counted."""
     price_per_gpu_h: float | None = None
-    """What one device costs an hour, in the user's currency; None where it was not said."""
+    """Price of a device hour, in the user's currency; None where it was not given."""
     miniature: bool = False
     cap_gib: float | None = None
     """The limit given by --device-memory-gib."""
     seed: int = 0
     searcher: str = ""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
-    """What the study was asked for, as `platform.subject.options.StudyOptions` has it."""
+    """The study's options, as in `platform.subject.options.StudyOptions`."""
     argv: tuple[str, ...] = ()
-    """The same as arguments, in journals of schema 1."""
+    """The same options as arguments, in journals of schema 1."""
     engines: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     """Import path of each engine outside this project, with the hash of its source."""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     commit: str = "unknown"
     mlflow_uri: str = ""
-    """Where the study is mirrored to, without a password."""
+    """The MLflow store of the study, without a password."""
     study_id: str = ""
-    """What tells the study from any other of its name, "" in journals of schema 1: ask `id`."""
+    """Identifies the study among others of its name; "" in journals of schema 1, see `id`."""
 
     @property
     def id(self) -> str:
-        """What tells the study from any other of its name."""
+        """Identifies the study among others of its name."""
         return self.study_id or identity((self.name, self.at, self.argv))
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What the study was asked for as a command's arguments, defaults too."""
+        """The study's options as a command's arguments, defaults included."""
         return self.argv or tuple(
             word
             for name, value in self.options.items()
@@ -66,7 +66,7 @@ class StudyHeader:
 
     @property
     def title(self) -> str:
-        """Its name, what it searches for and on what, in one line."""
+        """The study's name, what it searches and on what, in one line."""
         return f"{self.name}: {self.recipes[0].label}, on {self.cluster.label_under(self.cap_gib)}"
 
 
@@ -81,31 +81,31 @@ def _arguments(name: str, value: Any) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedLayout:
-    """One layout that a session may try, with the prediction of its best rung. None where nothing is predicted."""
+    """One layout that a session may try, with the prediction of its best rung. None where there is no prediction."""
 
     recipe: str
     """The recipe's id."""
     layout: Layout
     micro_batches: tuple[int, ...]
     micro_batch: int | None = None
-    """The rung that the prediction is of."""
+    """The predicted rung."""
     tokens_per_s: float | None = None
-    """Over all devices."""
+    """Predicted tokens/s over all devices."""
     step_time_s: float | None = None
     peak_gib: float | None = None
-    """Most allocated, on one device."""
+    """Predicted highest allocation on a device."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Planned:
-    """What a session may try, written at its start; the last line counts."""
+    """The layouts that a session may try, written at its start; the last line counts."""
 
     kind: ClassVar[str] = "planned"
     optional: ClassVar[bool] = True
-    """A version that does not know the kind reads the journal without such lines."""
+    """Whether a version that does not know this kind of line ignores it."""
     at: str = ""
     layouts: tuple[PlannedLayout, ...]
-    """The one that is predicted to be the fastest first, of each recipe."""
+    """The layouts of each recipe, the one predicted to be fastest first."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,11 +121,11 @@ class Peak:
     spread: float = 0.0
     """Distance between the fastest and the slowest device over the median."""
     by_device: tuple[float, ...] = ()
-    """Each device's own, by rank: one that lags is seen here."""
+    """The peak of each device, by rank: it shows a device that lags."""
     nodes: tuple[str, ...] = ()
     """Address of each rank's node."""
     timed_s: float = 0.0
-    """For how long products were timed, 0 in older journals: of its trial's time this is the study's."""
+    """Seconds for which products were timed, 0 in older journals; this time of the trial is the study's."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,15 +136,15 @@ class TrialStart:
     at: str = ""
     trial_id: str
     key: str
-    """The candidate's: recipe id, "-", layout id."""
+    """The candidate's key: recipe id, "-", layout id."""
     recipe: Recipe
     layout: Layout
     micro_batches: tuple[int, ...]
-    """None where a trial runs the numerics gate alone, as its reference, or profiles."""
+    """Micro-batches of its rungs; empty where a trial runs the numerics gate alone, as its reference, or profiles."""
     repeat: int = 0
     """Above 0 for a final run of one point."""
     profiles: BatchPoint | None = None
-    """The point that the trial profiles, in place of measuring."""
+    """The point that the trial profiles instead of measuring."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,7 +156,7 @@ class RungStart:
     trial_id: str
     batch: BatchPoint
     deadline_s: float
-    """Seconds within which its first step must be through; from then on the time allowed follows what was measured."""
+    """Seconds within which its first step must end; after that the limit follows from measured steps."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,7 +170,7 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class GateCurves:
-    """What a layout's numerics gate gave: the same steps on the same samples from the same first weights."""
+    """The curves of a layout's numerics gate: the same steps on the same samples from the same initial weights."""
 
     kind: ClassVar[str] = "gate"
     at: str = ""
@@ -179,7 +179,7 @@ class GateCurves:
     layout: Layout
     steps: int
     sequences: int
-    """In each step, over all ranks."""
+    """Sequences of a step, over all ranks."""
     losses: tuple[float, ...]
     """Mean loss in nats over the step's sequences, before the step."""
     grad_norms: tuple[float, ...]
@@ -187,12 +187,12 @@ class GateCurves:
     step_times_s: tuple[float, ...] = ()
     """Seconds of each step; empty in journals of older versions."""
     is_reference: bool = False
-    """Whether the layout ran for others to be compared with."""
+    """Whether the layout ran as a reference for others."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
-    """Where a step of one point goes, as torch.profiler saw it on one rank in a trial of its own."""
+    """Where a step of one point goes, from torch.profiler on one rank in a separate trial."""
 
     kind: ClassVar[str] = "profile"
     at: str = ""
@@ -201,22 +201,22 @@ class Profile:
     layout: Layout
     batch: BatchPoint
     device_kind: str
-    """"cuda": what ran on the device; "cpu": the operations of the worker's threads."""
+    """"cuda": work on the device; "cpu": the operations of the worker's threads."""
     rank: int = 0
     num_steps: int
-    """Steps that `sums` is the mean of."""
+    """Number of steps of which `sums` is the mean."""
     measured_grad_accum: int
-    """Micro-steps of these; `sums` is brought to a step of the point's own accumulation."""
+    """Micro-steps of the profiled steps; `sums` is scaled to a step of the point's own accumulation."""
     sums: Sums
     trace: str = ""
-    """Name of the Chrome trace in the study's folder; "" where it was too large to be kept."""
+    """Name of the Chrome trace in the study's folder; "" where it was too large to be stored."""
     trace_mib: float
-    """Its size, compressed."""
+    """Size of the trace, compressed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TrialEnd:
-    """A trial is over.
+    """The end of a trial.
 
     Raises:
         ValueError: an unknown state.
@@ -227,15 +227,17 @@ class TrialEnd:
     trial_id: str
     key: str
     state: TrialState
-    """"done": nothing of its ladder is missing; "interrupted": to be run again; "failed": it could not be run."""
+    """"done": nothing of its ladder is missing; "interrupted": it has to be run again; "failed": it could not be
+    run.
+    """
     wall_s: float
     gpu_s: float
     """Wall seconds times devices."""
     reason: str = ""
     fault: str = ""
-    """What kind of failure it was, as `platform.loop.policy` has them; "" where it ran to its end."""
+    """Kind of failure, as in `platform.loop.policy`; "" where it ran to its end."""
     node: str = ""
-    """Address of the node that it failed on, where that is known."""
+    """Address of the node that it failed on, where known."""
 
     def __post_init__(self) -> None:
         if self.state not in get_args(TrialState):
@@ -244,15 +246,15 @@ class TrialEnd:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Resume:
-    """The study was taken up again."""
+    """The beginning of a resumed session."""
 
     kind: ClassVar[str] = "resume"
     at: str = ""
     argv: tuple[str, ...] = ()
     commit: str = "unknown"
-    """Of the checkout that goes on with the study."""
+    """Commit of the checkout that resumes the study."""
     study: StudyHeader | None = None
-    """The study's first line once more: damage to that one does not cost the study. None in journals of schema 1."""
+    """The study's first line repeated, so that the study survives damage to it. None in journals of schema 1."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -265,12 +267,13 @@ class End:
     wall_s: float
     gpu_s: float
     left_out: str = ""
-    """What of the final runs a budget left no time for."""
+    """Final runs that a budget left no time for."""
     tried_all: bool = False
-    """Whether the searcher had nothing more to try; what ended the search otherwise is a budget or a fault."""
+    """Whether the searcher had nothing more to try; otherwise a budget or a fault ended the search."""
     why: str = ""
-    """Which budget was spent, the searcher's own verdict or the fault; "" where a session was interrupted, and in
-    journals of older versions."""
+    """The budget that was spent, the searcher's own verdict or the fault; "" where a session was interrupted, and in
+    journals of older versions.
+    """
 
 
 Line = StudyHeader | Planned | Peak | TrialStart | RungStart | Measured | GateCurves | Profile | TrialEnd | Resume | End

@@ -1,4 +1,5 @@
-"""A journal's lines as text, and the one way to append them: also for processes that see nothing of the driver's code.
+"""Converts journal lines to text and back, and is the only way to append them, also for processes without the driver's
+code.
 
 A journal is a text file of JSON objects, one a line. It is only ever appended to, a line in one write, and a line is
 on disk before `append` returns. Figures that are not finite stand as Python writes them (`NaN`, `Infinity`).
@@ -22,8 +23,7 @@ from trainers.values.codec import from_json, to_json
 from trainers.values.journal import Line
 
 SCHEMA = 2
-"""Stands in every line; raised when an older reader would misread what a newer writer means. Lines of schema 1 have no
-checksum."""
+"""Version in every line, raised when an older reader would misread a newer line. Lines of schema 1 have no checksum."""
 
 _KINDS: dict[str, type[Line]] = {kind.kind: kind for kind in get_args(Line)}
 _SEAL = b',"crc32":"'
@@ -31,11 +31,13 @@ _SEAL_BYTES = len(_SEAL) + len('01234567"}')
 
 
 class JournalError(ValueError):
-    """A line that cannot be used; its text says why."""
+    """A line that cannot be used; the text states why."""
 
 
 class NewerSchemaError(JournalError):
-    """A line written by a newer version of this project; `commit` is that version's where the line says it, else ""."""
+    """A line written by a newer version of this project; `commit` is that version's where the line states it, else
+    "".
+    """
 
     def __init__(self, schema: int, commit: str = "") -> None:
         super().__init__(f"written by a newer version (journal schema {schema}, this one reads up to {SCHEMA})")
@@ -51,7 +53,7 @@ def to_line(entry: Line) -> dict[str, Any]:
 
 
 def from_line(text: str | bytes) -> Line | None:
-    """Returns the entry that a journal's line holds; None for one of an unknown kind that may be left out.
+    """Returns the entry of a journal's line; None for one of an unknown kind that may be ignored.
 
     Raises:
         NewerSchemaError: a newer version of this project wrote it.
@@ -122,8 +124,8 @@ def _is_sealed(raw: bytes) -> bool:
 
 
 def append(path: str | os.PathLike[str], line: Mapping[str, Any]) -> None:
-    """Adds `line`, with its checksum, to the journal at `path` and flushes it to disk; fills in "at" where it is
-    missing or empty.
+    """Adds `line`, with its checksum, to the journal at `path` and flushes it to disk; sets "at" where it is missing or
+    empty.
 
     Safe among processes of one machine: a line is one write at the file's end. Where the last writer was killed in the
     middle of a line, the new one starts on a line of its own.
@@ -150,17 +152,17 @@ def append(path: str | os.PathLike[str], line: Mapping[str, Any]) -> None:
 
 
 def record(path: str | os.PathLike[str], entry: Line) -> None:
-    """`append` for an entry."""
+    """Appends an entry to the journal."""
     append(path, to_line(entry))
 
 
 def now() -> str:
-    """Returns the present time as the journal writes it."""
+    """Returns the current time as the journal writes it."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes a new file's name durable: fsync of the file alone leaves its entry in the folder to chance."""
+    """Flushes a folder, which makes a new file's name durable: fsync of the file alone does not."""
     file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(file)

@@ -1,4 +1,4 @@
-"""`Layout`: everything that must not change the mathematics, but how the batch is cut."""
+"""`Layout`: everything that must not change the mathematics, except how the batch is divided."""
 
 import dataclasses
 import functools
@@ -12,14 +12,14 @@ from trainers.values.layout_axes import LayoutAxes, activation_budget
 from trainers.values.recipe import Recipe
 
 LARGEST = 10**6
-"""Of a degree and of a bucket's MiB: a larger one is a slip of the keyboard."""
+"""Largest degree, and largest bucket in MiB: a larger one is a typing error."""
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
-"""Mesh axes, outermost first: neighbouring ranks, which stand on one node, share a tensor-parallel group."""
+"""Mesh axes, outermost first: ranks of one tensor-parallel group are neighbours, on one node."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)  # no slots: the id is kept beside the fields
 class Layout(LayoutAxes):
-    """One way to lay a recipe out on devices. What needs a fresh process group or model stands here.
+    """One way to run a recipe on devices. Its fields are those that need a new process group or model.
 
     Raises:
         ValueError: an unknown name, a degree below 1, or a combination that no engine can mean.
@@ -48,7 +48,7 @@ class Layout(LayoutAxes):
             )
 
     def _missing_axes(self) -> Iterator[str]:
-        """Yields a sentence for each axis that is not at its default and that the engine has not at this stage."""
+        """Yields a sentence for each axis that is not at its default and that the engine lacks at this stage."""
         for name, declared in axes_of(Layout).items():
             if not declared.of_some_engines or not self.is_set(name):
                 continue
@@ -64,22 +64,22 @@ class Layout(LayoutAxes):
 
     @functools.cached_property
     def id(self) -> str:
-        """Hash of what defines the layout."""
+        """Hash of the fields that define the layout."""
         return _identity(self)
 
     @property
     def rules(self) -> Rules:
-        """The rules of its engine."""
+        """The rules of the layout's engine."""
         return rules_of(self.engine)
 
     @property
     def data_parallel(self) -> int:
-        """Ranks that see different sequences."""
+        """Number of ranks that see different sequences."""
         return self.dp_replicate * self.dp_shard
 
     @property
     def model_parallel(self) -> int:
-        """Ranks that share one copy of the model and see the same sequences."""
+        """Number of ranks that share one copy of the model and see the same sequences."""
         return self.tp * self.pp * self.cp
 
     @property
@@ -95,7 +95,9 @@ class Layout(LayoutAxes):
         return dataclasses.replace(self, tp=1, pp=1, cp=1, schedule="1f1b", virtual=1)
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Axis -> coordinate of global `rank` in the mesh of `AXES`, whose innermost axis counts fastest."""
+        """Returns the coordinate of global `rank` by axis in the mesh of `AXES`, whose innermost axis varies
+        fastest.
+        """
         found: dict[str, int] = {}
         for name in reversed(AXES):
             rank, found[name] = divmod(rank, getattr(self, name))
@@ -108,7 +110,7 @@ class Layout(LayoutAxes):
 
     @property
     def world_size(self) -> int:
-        """Devices the layout takes: the product of its degrees."""
+        """Number of devices of the layout, the product of its degrees."""
         return self.data_parallel * self.model_parallel
 
     @property
@@ -123,12 +125,12 @@ class Layout(LayoutAxes):
 
     @property
     def steps_on_host(self) -> bool:
-        """Whether the optimizer's states lie in host memory, where the cores of the host step them."""
+        """Whether the optimizer's states are in host memory, where the host's cores step them."""
         return self.offload != "none"
 
     @property
     def machinery(self) -> tuple[int, ...]:
-        """How much stands between a plain training loop and this layout, what counts most first."""
+        """How much lies between a plain training loop and this layout, the most important part first."""
         states = (int(self.offload != "none"), int(self.checkpointing != "none"))
         return (self.model_parallel, *states, self.rules.machinery, self.zero_stage)
 
@@ -138,20 +140,20 @@ class Layout(LayoutAxes):
         return int(self.checkpointing != "full"), -self.zero_stage
 
     def hardware_flops_per_token(self, recipe: Recipe, *, keys_per_query: float) -> float:
-        """FLOPs that devices do for a token of `recipe`, of which a query sees so many keys, checkpointed blocks
-        computed again.
+        """Returns the FLOPs that devices perform for a token of `recipe`, at that many keys per query, including
+        recomputation.
         """
         return recipe.model.hardware_flops_per_token(recipe.seq_len, self.checkpointing, keys_per_query=keys_per_query)
 
     @property
     def degrees(self) -> str:
-        """The mesh for people: data parallel always, the others where they are used."""
+        """The degrees of the mesh as text: data parallel always, the others where they are used."""
         whole = f"dp {self.dp_replicate}x{self.dp_shard}" if self.is_hybrid else f"dp {self.data_parallel}"
         return " ".join([whole, *self.words("degrees").values()])
 
     @property
     def replicas(self) -> str:
-        """How a sharded model is replicated, for people; empty where it is not."""
+        """How a sharded model is replicated, as text; empty where it is not."""
         return (
             f"replicate {self.dp_replicate} x shard {self.dp_shard}"
             if self.zero_stage and self.dp_replicate > 1
@@ -160,12 +162,12 @@ class Layout(LayoutAxes):
 
     @property
     def label(self) -> str:
-        """One short line for people; fields at their plain value are left out."""
+        """One short line of text, without fields at their plain value."""
         parts = [self.rules.label(self), self.replicas, *self.words().values()]
         return ", ".join(part for part in parts if part)
 
     def words(self, *columns: str) -> dict[str, str]:
-        """Axis -> what is shown of it, for those shown in these columns of reports, or in any where none is named.
+        """Returns the words of each axis, for those shown in these columns of reports, or in any column by default.
 
         Engine, stage and data parallelism are not among them.
         """

@@ -16,7 +16,7 @@ Schedule = Literal["1f1b", "interleaved"]
 
 
 def activation_budget(checkpointing: str) -> float:
-    """Share of its activations that compiled code may keep, by the word of `checkpointing`."""
+    """Returns the share of its activations that compiled code may keep, for a value of `checkpointing`."""
     name, _, percent = checkpointing.partition("_")
     return int(percent) / 100 if name == "budget" else 1.0
 
@@ -30,7 +30,7 @@ def _checkpointing_words(value: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayoutAxes:
-    """The fields of a `Layout`, in the order in which labels and tables name them."""
+    """The fields of a `Layout`, in the order of labels and tables."""
 
     engine: str = axis(
         column="engine",

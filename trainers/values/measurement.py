@@ -13,14 +13,14 @@ from trainers.values.recipe import Recipe
 
 
 class Outcome(enum.StrEnum):
-    """How a batch point ended."""
+    """The outcome of a batch point."""
 
     OK = "ok"
     THRASH = "thrash"
-    """Ran, but with allocator retries or without head-room: its speed is not to be trusted, it never wins."""
+    """Ran, but with allocator retries or without head-room: its speed is not reliable, and it never wins."""
     OOM = "oom"
     SLOW = "slow"
-    """Stopped: its upper bound is below the incumbent. What was timed of it until then is as good as any time."""
+    """Stopped: its upper bound is below the incumbent. The steps timed until then are as reliable as any."""
     DIVERGED = "diverged"
     HUNG = "hung"
     FAILED = "failed"
@@ -29,24 +29,24 @@ class Outcome(enum.StrEnum):
 
 
 TIMED = frozenset({Outcome.OK, Outcome.SLOW})
-"""Ran with head-room, and its step time teaches."""
+"""Outcomes that ran with head-room, so that their step time counts."""
 ENDS_LADDER = frozenset({Outcome.THRASH, Outcome.OOM, Outcome.DIVERGED, Outcome.HUNG, Outcome.FAILED})
-"""After one of these no larger micro-batch of the same candidate is worth running."""
+"""Outcomes after which no larger micro-batch of the same candidate is worth running."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Conditions:
-    """What a figure was taken on; without it a number means nothing."""
+    """The conditions of a figure, without which a number is meaningless."""
 
     device: str
-    """Device name as the driver gives it, such as "NVIDIA H200", or the processor's."""
+    """Device name as the driver reports it, such as "NVIDIA H200", or the processor's."""
     device_memory_gib: float
     """Memory of one device."""
     num_nodes: int
     versions: Mapping[str, str]
-    """Python, torch, CUDA, cuDNN, NCCL, driver, transformers, deepspeed, ray."""
+    """Versions of Python, torch, CUDA, cuDNN, NCCL, driver, transformers, deepspeed, ray."""
     environment: Mapping[str, str]
-    """Variables that matter to speed or mathematics (allocator, NCCL, TF32), as set on rank 0."""
+    """Variables that affect speed or mathematics (allocator, NCCL, TF32), as set on rank 0."""
     commit: str
     """Commit of this project, with "+dirty" where the tree had changes; "unknown" outside a checkout."""
 
@@ -61,20 +61,20 @@ class Measurement:
     outcome: Outcome
     trial_id: str = ""
     repeat: int = 0
-    """0 for the search's own run, 1 and on for further runs of the same point in processes of their own."""
+    """0 for the search's own run, from 1 for further runs of the same point in separate processes."""
     measured_grad_accum: int = 0
     """Micro-steps of a timed step; below `batch.grad_accum` the step time is derived."""
 
     reason: str = ""
-    """Why it is not `ok`: one sentence."""
+    """Why it is not `ok`, in one sentence."""
     phase: str = ""
-    """Where it ended: "init", "forward_backward", "optimizer"."""
+    """The phase in which it ended: "init", "forward_backward", "optimizer"."""
     rank: int | None = None
     """The rank that ran out of memory, hung or failed."""
     asked_gib: float | None = None
     allocated_gib: float | None = None
     reserved_gib: float | None = None
-    """At an OOM: bytes asked for, and held by the allocator at that moment."""
+    """At an out-of-memory error: GiB that were requested, and GiB that the allocator held at that moment."""
 
     step_time_s: float | None = None
     """Seconds of one optimizer step at `batch.grad_accum`: median over windows."""
@@ -87,39 +87,40 @@ class Measurement:
     """Seconds per measured step (of `measured_grad_accum` micro-steps) in each timed window."""
     steps_per_window: int = 0
     void_windows: tuple[str, ...] = ()
-    """Reason for each window that was thrown away."""
+    """Reason of each window that was discarded."""
     warmup_steps: int = 0
     first_micro_step_s: float | None = None
-    """The micro-step that begins an accumulation."""
+    """Seconds of the micro-step that begins an accumulation."""
     middle_micro_step_s: float | None = None
-    """Those between the first and the last, on average."""
+    """Mean seconds of the micro-steps between the first and the last."""
     last_micro_step_s: float | None = None
-    """The micro-step that ends an accumulation, gradient exchange included."""
+    """Seconds of the micro-step that ends an accumulation, gradient exchange included."""
     optimizer_step_s: float | None = None
     pipeline_bubble: float | None = None
     """Share of a pipeline's schedule at `batch.grad_accum` that does not grow with the accumulation, in which a stage
-    waits for others: by the slope between two accumulations."""
+    waits for others, from the slope between two accumulations.
+    """
     startup_s: float | None = None
-    """From the worker's first line to the first rung; on the first rung of a trial only."""
+    """Seconds from the worker's first line to the first rung; on the first rung of a trial only."""
     import_s: float | None = None
-    """Of that, importing the engine's libraries."""
+    """Seconds of `startup_s` spent on importing the engine's libraries."""
     compile_s: float | None = None
     sdpa_kernel: str = ""
     """Under scaled_dot_product_attention: "flash", "efficient", "cudnn" or "math", several joined by "+"; empty where
     another attention ran, and in measurements that are older than this field."""
 
     tokens_per_s: float | None = None
-    """Over all devices."""
+    """Tokens/s over all devices."""
     tokens_per_s_per_gpu: float | None = None
     model_tflops_per_gpu: float | None = None
-    """By "6n_causal": recomputation not counted."""
+    """Model TFLOP/s by "6n_causal", without recomputation."""
     hardware_tflops_per_gpu: float | None = None
-    """Recomputation counted."""
+    """TFLOP/s including recomputation."""
     matmul_peak_tflops: float | None = None
-    """Measured on the same device in the recipe's compute precision."""
+    """Peak measured on the same device in the recipe's compute precision."""
     share_of_matmul_peak: float | None = None
     datasheet_peak_tflops: float | None = None
-    """By the hardware catalogue; None for CPUs and devices that it lacks."""
+    """Peak from the hardware catalogue; None for CPUs and devices that it lacks."""
     share_of_datasheet_peak: float | None = None
 
     peak_allocated_gib: float | None = None
@@ -134,19 +135,19 @@ class Measurement:
     cap_gib: float | None = None
     """The limit given by --device-memory-gib."""
     utilization_pct: float | None = None
-    """Mean over devices and windows of the share of time a device was busy."""
+    """Share of time in which a device was busy, the mean over devices and windows."""
     idle_devices: int = 0
-    """Devices under 5 % utilization in the windows."""
+    """Number of devices under 5 % utilization in the windows."""
     utilization_by_device_pct: tuple[float, ...] = ()
-    """Mean over windows, by rank."""
+    """Mean utilization over windows, by rank."""
     sm_clock_mhz: tuple[float, ...] = ()
     """Mean clock of the slowest device in each timed window."""
     power_w: tuple[float, ...] = ()
     """Mean power of all devices together in each timed window."""
     held_back: tuple[str, ...] = ()
-    """What NVML says lowered a device's clock in each timed window, such as "power cap"; "" for nothing."""
+    """What lowered a device's clock in each timed window by NVML, such as "power cap"; "" for nothing."""
     others_busy_pct: tuple[float, ...] = ()
-    """Share of the processors that processes other than the trial's took in each timed window, on the busiest node."""
+    """Share of the processors that processes other than the trial's used in each timed window, on the busiest node."""
     steal_pct: tuple[float, ...] = ()
     """Share of the processors that the hypervisor gave to other machines in each timed window."""
     cpu_clock_mhz: tuple[float, ...] = ()
@@ -155,7 +156,7 @@ class Measurement:
     """One-minute load average of the busiest node after the last window."""
 
     losses: tuple[float, ...] = ()
-    """Mean loss over the global batch, a step each, warm-up included."""
+    """Mean loss over the global batch for each step, warm-up included."""
     grad_norms: tuple[float, ...] = ()
     step_times_s: tuple[float, ...] = ()
     """Seconds of each optimizer step, warm-up included."""
@@ -163,12 +164,12 @@ class Measurement:
 
     @property
     def id(self) -> str:
-        """Hash of recipe, layout, batch point and repeat: what was measured, not what came out."""
+        """Hash of recipe, layout, batch point and repeat: of what was measured, not of the figures."""
         return identity_of(self.recipe, self.layout, self.batch, self.repeat)
 
     @property
     def pipeline_bubble_by_formula(self) -> float:
-        """The bubble of stages that take equally long; 0 without a pipeline."""
+        """The bubble of a pipeline with equally long stages; 0 without a pipeline."""
         return bubble_of_equal_stages(self.layout, self.batch.grad_accum)
 
     @property
@@ -183,14 +184,14 @@ class Measurement:
 
     @property
     def trained_recipe(self) -> Recipe:
-        """What the point trains: the recipe at the point's global batch. Points of one recipe with a fixed
-        accumulation compete for speed, yet those of different global batches train different recipes.
+        """The recipe that the point trains, with the point's global batch. Points of one recipe with a fixed
+        accumulation compete for speed, but those of different global batches train different recipes.
         """
         return self.recipe.of_batch(self.global_batch) if self.recipe.grad_accum else self.recipe
 
     @property
     def num_devices(self) -> int:
-        """Devices it ran on."""
+        """Number of devices it ran on."""
         return self.layout.world_size
 
     @property
@@ -200,7 +201,7 @@ class Measurement:
 
     @property
     def miniature(self) -> bool:
-        """Whether a small stand-in ran in place of the model asked for."""
+        """Whether a miniature ran in place of the requested model."""
         return self.recipe.model.miniature_of is not None
 
 
@@ -214,5 +215,5 @@ _identity = functools.lru_cache(maxsize=1 << 16)(identity)
 
 
 def days_for_tokens(tokens: float, tokens_per_s: float) -> float:
-    """Days to train on `tokens` at `tokens_per_s` (all devices together)."""
+    """Returns the days of training on `tokens` at `tokens_per_s` (all devices together)."""
     return tokens / tokens_per_s / 86400

@@ -1,4 +1,4 @@
-"""What a transformers `config.json` states of a model, read and checked for `ModelSpec.from_config`."""
+"""Reads what a transformers `config.json` states of a model, and checks it, for `ModelSpec.from_config`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,15 +9,13 @@ from trainers.architectures.architecture import Architecture
 from trainers.values.codec import shortened
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-"""Keys of `config.json` by which models state a mixture of experts."""
+"""Keys of `config.json` with which models state a mixture of experts."""
 _NEEDED = ("num_layers", "hidden_size", "num_heads", "vocab_size")
 _INTEGERS = (*_NEEDED, "ffn_size", "num_kv_heads", "head_width", "max_positions")
 
 
 def text_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the configuration of the language model in that of one with images, where its family is known here by
-    itself.
-    """
+    """Returns the language model's configuration from one with images, where its family is known by itself."""
     inner, kind = config.get("text_config"), config.get("model_type")
     if isinstance(inner, Mapping) and f"{kind}_text" in architectures.names():
         return {"model_type": f"{kind}_text", **inner}
@@ -25,7 +23,7 @@ def text_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def family_of(config: Mapping[str, Any], name: str) -> Architecture:
-    """Returns the architecture that `config` is of.
+    """Returns the architecture of `config`.
 
     Raises:
         ValueError: one that this project does not train.
@@ -80,7 +78,7 @@ def _check_types(found: Mapping[str, Any], keys: Mapping[str, tuple[str, ...]], 
 
 
 def check_rest(config: Mapping[str, Any], family: Architecture, name: str, *, head_dim: int) -> None:
-    """Checks what has no field: that `config` asks for nothing that is not trained, or not counted.
+    """Checks what has no field: that `config` asks for nothing that is not trained or not counted.
 
     Raises:
         ValueError: it does.

@@ -1,4 +1,4 @@
-"""What `platform.probe` finds out about a cluster, as plain facts (no torch, no Ray)."""
+"""The findings of `platform.probe` on a cluster, as plain facts (no torch, no Ray)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from trainers.values.cluster import Cluster
 Operation = Literal["all_reduce", "all_gather", "reduce_scatter"]
 OPERATIONS: tuple[Operation, ...] = ("all_reduce", "all_gather", "reduce_scatter")
 Scope = Literal["node", "cluster", "pair"]
-"""Who communicates: the devices of one node, every device of the cluster, the devices of two nodes."""
+"""The devices that communicate: those of one node, all of the cluster, or those of two nodes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,7 +23,7 @@ class Product:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceFigures:
-    """One device."""
+    """The findings on one device."""
 
     rank: int
     node: int
@@ -32,18 +32,20 @@ class DeviceFigures:
     copy_gb_per_s: float
     """Bytes read and written in a copy within the device's memory, a second."""
     context_gib: float | None = None
-    """What the device held before anything was computed: a bare context, with what other processes hold. None: CPU."""
+    """GiB that the device held before anything was computed: a bare context, with what other processes hold. None:
+    CPU.
+    """
     outside_gib: float | None = None
-    """The same after all collectives: context, libraries and communicators."""
+    """GiB that it held after all collectives: context, libraries and communicators."""
 
     def best_tflops(self, precision: str) -> float | None:
-        """Returns the best size of `precision`, None where it was not measured."""
+        """Returns the product of `precision` at its best size, None where it was not measured."""
         return max((each.tflops for each in self.products if each.precision == precision), default=None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Collective:
-    """One collective of one group, as its slowest rank saw it.
+    """One collective of one group, as its slowest rank measured it.
 
     Bytes and bandwidths as in nccl-tests (doc/PERFORMANCE.md): the size is that of the whole tensor, the bus bandwidth
     is what passes each rank's link.
@@ -58,24 +60,24 @@ class Collective:
 
     @property
     def algorithm_gb_per_s(self) -> float:
-        """Bytes of the tensor a second."""
+        """The tensor's bytes over the time."""
         return self.num_bytes / self.seconds / 1e9
 
     @property
     def bus_gb_per_s(self) -> float:
-        """An all-reduce moves 2 (n-1)/n of its bytes over each link, the others (n-1)/n."""
+        """Bandwidth of a link: an all-reduce moves 2 (n-1)/n of its bytes over each link, the others (n-1)/n."""
         moved = (self.ranks - 1) / self.ranks
         return self.algorithm_gb_per_s * moved * (2 if self.operation == "all_reduce" else 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Probe:
-    """A cluster as it was measured."""
+    """The findings on a cluster."""
 
     fingerprint: str
     cluster: Cluster
     software: Mapping[str, str]
-    """Versions that the fingerprint counts: driver, torch, NCCL."""
+    """Versions that the fingerprint includes: driver, torch, NCCL."""
     environment: Mapping[str, str]
     """The workers' settings that the figures depend on, such as NCCL_*."""
     nodes: tuple[str, ...]
@@ -85,12 +87,14 @@ class Probe:
     cut_short: bool = False
     """Whether the time ended before everything was measured."""
     seconds: float = 0.0
-    """What the command took."""
+    """Seconds that the command took."""
     finished: str = ""
-    """UTC, ISO 8601."""
+    """Time of the end, UTC, ISO 8601."""
 
     def of_size(self, scope: Scope, operation: Operation, *, largest: bool) -> list[Collective]:
-        """Returns every group's `operation` at the largest or smallest size that was measured; empty where none was."""
+        """Returns every group's `operation` at the largest or smallest size that was measured; empty where there is
+        none.
+        """
         found = [each for each in self.collectives if (each.scope, each.operation) == (scope, operation)]
         pick = max if largest else min
         wanted = pick((each.num_bytes for each in found), default=0)

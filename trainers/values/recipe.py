@@ -19,11 +19,11 @@ DataOrder = Literal["file", "shuffled"]
 AttentionMask = Literal["causal", "document", "prefix"]
 
 LARGEST_BATCH = 10**12
-"""Of a sequence's tokens, of a batch's sequences and of what a batch is cut into."""
+"""Largest number of a sequence's tokens, of a batch's sequences and of its parts."""
 STREAM = "stream"
-"""The value of `Recipe.data` that means the seeded, learnable stream."""
+"""Value of `Recipe.data` for the seeded, learnable stream."""
 INCLUDED = "included"
-"""The value of `Recipe.data` that means the text in `trainers/text/`, read byte by byte."""
+"""Value of `Recipe.data` for the text in `trainers/text/`, read byte by byte."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)  # no slots: the id is kept beside the fields
@@ -145,7 +145,7 @@ class Recipe:
 
     @functools.cached_property
     def id(self) -> str:
-        """Hash of what defines the recipe."""
+        """Hash of the fields that define the recipe."""
         return _identity(self)
 
     @property
@@ -156,13 +156,13 @@ class Recipe:
 
     @property
     def float8_scaling(self) -> str:
-        """What has a scale of its own in FP8 products: "tensorwise" or "rowwise"; empty where none is in FP8."""
+        """What has a separate scale in FP8 products: "tensorwise" or "rowwise"; empty where nothing is in FP8."""
         kind, _, scaling = self.compute_precision.partition("_")
         return scaling if kind == "fp8" else ""
 
     @property
     def product_type(self) -> str:
-        """The type of most products: "fp8" whatever is scaled, else `compute_precision`."""
+        """The type of most products: "fp8" for any scaling, else `compute_precision`."""
         return "fp8" if self.float8_scaling else self.compute_precision
 
     @property
@@ -172,18 +172,18 @@ class Recipe:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens in one optimizer step, over all ranks; with a fixed `grad_accum` those of one sequence a micro-step
-        on one rank, so that all its batch points compare by the time that so many tokens take.
+        """Tokens in one optimizer step, over all ranks; with a fixed `grad_accum`, those of one sequence a micro-step
+        on one rank, so that all its batch points compare by the time for that many tokens.
         """
         return (self.global_batch or self.grad_accum) * self.seq_len
 
     def of_batch(self, global_batch: int) -> "Recipe":
-        """Returns the recipe at that global batch, which fixes no accumulation: what a batch point trains."""
+        """Returns the recipe with that global batch and no fixed accumulation: what a batch point trains."""
         return dataclasses.replace(self, global_batch=global_batch, grad_accum=0)
 
     @property
     def label(self) -> str:
-        """One line for people: model, length, batch, optimizer and precisions."""
+        """One line of text: model, length, batch, optimizer and precisions."""
         words = {
             name: declared.words(getattr(self, name))
             for name, declared in axes_of(Recipe).items()

@@ -1,4 +1,4 @@
-"""`ModelSpec`: the architecture facts from which parameters, FLOPs and the transformers configuration follow."""
+"""`ModelSpec`: the architecture's facts from which parameters, FLOPs and the transformers configuration follow."""
 
 import dataclasses
 import json
@@ -15,19 +15,19 @@ FlopsConvention = Literal["6n", "8n", "6n_causal", "palm", "megatron_model", "me
 
 
 LARGEST_SIZE = 10**9
-"""No architecture has a larger size; above it products of sizes would leave what 64 bits hold."""
+"""Largest size of any model; above it products of sizes would exceed 64 bits."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSpec:
-    """A decoder-only transformer, by its architecture and sizes. Unset facts take the architecture's values.
+    """A decoder-only transformer, by its architecture and sizes. Facts that are not set have the architecture's values.
 
     Raises:
         ValueError: a size is not positive, heads do not divide the hidden size, or the architecture is unknown.
     """
 
     name: str = dataclasses.field(metadata={"cosmetic": True})
-    """What people call it, as in "bloom-7b1"."""
+    """Its common name, such as "bloom-7b1"."""
     architecture: str
     """A name in `trainers.architectures`."""
     num_layers: int
@@ -39,22 +39,22 @@ class ModelSpec:
     num_kv_heads: int = 0
     """Key/value heads; 0 stands for num_heads."""
     max_positions: int = 0
-    """Rows of the learned position table (gpt2); for the others a bound on the sequence length, 0 for none."""
+    """Rows of the learned position table (gpt2); otherwise a bound on the sequence length, 0 for none."""
     tied_embeddings: bool | None = None
     embedding_norm: bool | None = None
     init_std: float = 0.02
     head_width: int = dataclasses.field(default=0, metadata={"later": True})
     """Width of one attention head where it is not hidden_size / num_heads, else 0."""
     window: int = dataclasses.field(default=0, metadata={"later": True})
-    """Tokens that a query of a block with a sliding window sees, its own among them; 0 where no block has one."""
+    """Tokens that a query of a block with a sliding window sees, including its own; 0 where no block has one."""
     window_layers: int = dataclasses.field(default=0, metadata={"later": True})
-    """Blocks with the window."""
+    """Number of blocks with the window."""
     logit_softcap: float = dataclasses.field(default=0.0, metadata={"later": True})
-    """Bound of the logits, to which a tangent takes them; 0 for none."""
+    """Bound of the logits, applied by a tanh; 0 for none."""
     config: str = ""
     """The user's config.json as canonical JSON where the model came from one, else empty."""
     miniature_of: str | None = None
-    """Name of the model that this one stands in for where no GPU is at hand."""
+    """Name of the model that this one stands in for on machines without a GPU."""
 
     def __post_init__(self) -> None:
         family = architecture_of(self.architecture)
@@ -114,7 +114,7 @@ class ModelSpec:
 
     @property
     def position(self) -> Position:
-        """How attention knows positions."""
+        """The kind of position information in attention."""
         return architecture_of(self.architecture).position
 
     @property
@@ -124,7 +124,7 @@ class ModelSpec:
 
     @property
     def gated(self) -> bool:
-        """Whether the feed-forward block has three matrices in place of two."""
+        """Whether the feed-forward block has three matrices instead of two."""
         return architecture_of(self.architecture).gated
 
     @property
@@ -134,12 +134,12 @@ class ModelSpec:
 
     @property
     def attention_width(self) -> int:
-        """Width of the queries of all heads: `hidden_size` unless heads have a width of their own."""
+        """Width of the queries of all heads, `hidden_size` unless heads have their own width."""
         return self.num_heads * self.head_dim
 
     def keys_per_query(self, seq_len: int) -> float:
-        """Keys that a query sees, the mean over a sequence of `seq_len` and over all blocks: half of it without a
-        window, and of a window all but the triangle that begins the sequence.
+        """Returns the keys that a query sees, the mean over a sequence of `seq_len` and over all blocks: half of the
+        sequence without a window, and with one the window less the triangle at the sequence's begin.
         """
         window = min(self.window or seq_len, seq_len)
         windowed = window - window * window / (2 * seq_len)
@@ -163,7 +163,7 @@ class ModelSpec:
     def flops_per_token(
         self, seq_len: int, convention: FlopsConvention = "6n_causal", *, keys_per_query: float | None = None
     ) -> float:
-        """FLOPs of forward and backward for one token of a sequence of `seq_len`, by a named convention.
+        """Returns the FLOPs of forward and backward for one token of a sequence of `seq_len`, by a named convention.
 
         - "6n": 6 N, N all parameters (Kaplan et al. 2020, arXiv 2001.08361, section 2.1).
         - "8n": 8 N, the forward pass done twice under full checkpointing (BigScience's `$ms*4*2*...`).
@@ -191,7 +191,9 @@ class ModelSpec:
                 return 72.0 * layers * h * h * (1 + s / (6 * h) + vocab / (12 * layers * h))
 
     def hardware_flops_per_token(self, seq_len: int, checkpointing: str, *, keys_per_query: float) -> float:
-        """FLOPs the device does for one token: "6n_causal" plus the forward pass again of checkpointed blocks."""
+        """Returns the FLOPs the device performs for one token: "6n_causal" plus the forward pass again of checkpointed
+        blocks.
+        """
         model = self.flops_per_token(seq_len, "6n_causal", keys_per_query=keys_per_query)
         every = {"full": 1, "every_2": 2, "every_4": 4}.get(checkpointing)
         if every is None:
@@ -216,7 +218,7 @@ class ModelSpec:
         return spec
 
     def to_config(self) -> dict[str, Any]:
-        """Returns the `config.json` of a model of these sizes: what `from_config` reads."""
+        """Returns the `config.json` of a model of these sizes, as `from_config` reads it."""
         keys = architecture_of(self.architecture).config_keys
         values = {field: self.head_dim if field == "head_width" else getattr(self, field) for field in keys}
         for optional in ("max_positions", "logit_softcap"):

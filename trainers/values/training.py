@@ -1,4 +1,4 @@
-"""A training as values: what is trained, by which schedule, in which phases, and what its workers write down.
+"""A training as values: what is trained, by which schedule, in which phases, and what its workers record.
 
 No torch and no Ray: the driver plans with these, the workers record with them.
 """
@@ -14,12 +14,12 @@ from trainers.values.recipe import Recipe
 
 ScheduleKind = Literal["constant", "cosine", "wsd"]
 FORMAT = 1
-"""Of checkpoints; raised when an older reader would misread what a newer writer means."""
+"""Version of checkpoints, raised when an older reader would misread a newer one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
-    """The learning rate as a function of the tokens trained on, as shares of the recipe's.
+    """The learning rate as a function of the tokens trained on, as a share of the recipe's.
 
     After a linear warm-up "cosine" falls along half a cosine to `final_share` at the last token. "wsd" (warm-up,
     stable, decay) stays at the recipe's rate and falls linearly to `final_share` over the last `decay_tokens`.
@@ -30,10 +30,10 @@ class Schedule:
 
     kind: ScheduleKind
     tokens: int
-    """Of the whole training."""
+    """Tokens of the whole training."""
     warmup_tokens: int = 0
     decay_tokens: int = 0
-    """Of "wsd" alone."""
+    """Tokens of the final decay, of "wsd" alone."""
     final_share: float = 0.0
 
     def __post_init__(self) -> None:
@@ -69,7 +69,7 @@ class Phase:
     """A part of a training with one global batch, on one layout."""
 
     end_tokens: int
-    """Where it ends, counted from the training's begin: with the first step that reaches so many."""
+    """Tokens at which it ends, counted from the training's begin: with the first step that reaches them."""
     layout: Layout
     batch: BatchPoint
 
@@ -84,27 +84,27 @@ class Validation:
     """Held-out loss at intervals."""
 
     sequences: int
-    """The last ones of the data, which no step trains on; or the first ones of `data`. 0 for no validation."""
+    """The last sequences of the data, which no step trains on; or the first ones of `data`. 0 for no validation."""
     every_tokens: int
     data: str = ""
-    """Data of its own; empty where the training's are held out."""
+    """Separate data; empty where the training's are held out."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What is trained. Layouts and batch points may change while it lasts, the rest may not.
+    """The plan of a training. Layouts and batch points may change while it lasts, the rest may not.
 
     Raises:
         ValueError: phases that do not follow each other or do not end with the training.
     """
 
     recipe: Recipe
-    """With the global batch of the last phase."""
+    """The recipe, with the global batch of the last phase."""
     phases: tuple[Phase, ...]
     lr_schedule: Schedule
     validation: Validation
     initial_weights: str = ""
-    """Folder of a transformers model whose weights the training begins with; empty for drawn ones."""
+    """Folder of a transformers model with the initial weights; empty for weights drawn from the seed."""
 
     def __post_init__(self) -> None:
         ends = [phase.end_tokens for phase in self.phases]
@@ -125,12 +125,12 @@ class Plan:
         return next((phase for phase in self.phases if tokens < phase.end_tokens), None)
 
     def tokens_per_step(self, phase: Phase) -> int:
-        """Tokens in one optimizer step of `phase`."""
+        """Returns the tokens in one optimizer step of `phase`."""
         return phase.global_batch * self.recipe.seq_len
 
     @property
     def mathematics(self) -> dict[str, object]:
-        """What may not change when a training goes on, by the words that say so."""
+        """What may not change when a training is resumed, by the words that describe it."""
         return {
             "the recipe": dataclasses.replace(self.recipe, data=""),
             "the data": self.recipe.data,
@@ -143,15 +143,15 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingJob:
-    """All that the workers of one attempt need to know."""
+    """Everything that the workers of one attempt need."""
 
     plan: Plan
     folder: str
-    """Of the training; on several nodes, shared by them."""
+    """Folder of the training; on several nodes, shared by them."""
     attempt: int
-    """Workers of an older attempt that still live write nothing more once a newer one has begun."""
+    """Number of the attempt: workers of an older one that still live write nothing once a newer one has begun."""
     layout: Layout
-    """Of this attempt: it ends where a phase has another one."""
+    """Layout of this attempt, which ends where a phase has another one."""
     cluster: Cluster
     cpus_per_worker: float
     checkpoint_s: float = 600.0
@@ -159,13 +159,13 @@ class TrainingJob:
     checkpoint_steps: int | None = None
     """Optimizer steps between checkpoints, in place of seconds."""
     keep: int = 2
-    """Checkpoints that stay."""
+    """Number of checkpoints that are kept."""
     max_steps: int | None = None
-    """Optimizer steps after which the attempt ends, without held-out losses and checkpoints: for measuring alone."""
+    """Optimizer steps after which the attempt ends, without held-out losses and checkpoints, for measuring alone."""
     peak_s: float = 0.5
-    """Seconds of matrix products by which slow devices are known."""
+    """Seconds of matrix products that detect slow devices."""
     report_s: float = 2.0
-    """About what lies between two reports of the steps."""
+    """Approximate seconds between two reports of the steps."""
     hang_floor_s: float = 60.0
     first_step_s: float = 300.0
 
@@ -184,12 +184,12 @@ class Begun:
     nodes: tuple[str, ...]
     """Address of each rank's node."""
     matmul_tflops: tuple[float, ...]
-    """Of each rank's device, all at once, measured before the first step."""
+    """Peak of each rank's device, all measured at once before the first step."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Steps:
-    """Optimizer steps that follow each other."""
+    """Consecutive optimizer steps."""
 
     kind: ClassVar[str] = "steps"
     attempt: int
@@ -199,14 +199,14 @@ class Steps:
     grad_norms: tuple[float, ...]
     learning_rates: tuple[float, ...]
     tokens: int
-    """Trained on after the last one."""
+    """Tokens trained on after the last one."""
     tokens_per_step: int
     train_s: float
-    """Seconds of the training after the last one, without start-ups and without what was done twice."""
+    """Seconds of the training after the last one, without start-ups and repeated steps."""
     steps_s: float
     """Seconds that these steps took."""
     data_s: float
-    """Seconds of them in which rank 0 waited for tokens."""
+    """Seconds of these in which rank 0 waited for tokens."""
     peak_gib: float
 
     @property
@@ -242,16 +242,16 @@ class Saved:
     step: int
     name: str
     stall_s: float
-    """Seconds for which the steps stood still."""
+    """Seconds in which the steps stood still."""
     background_s: float
-    """Seconds of writing beside the steps."""
+    """Seconds of writing while steps ran."""
     gib: float
-    """Written by all ranks together."""
+    """GiB written by all ranks together."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class NotSaved:
-    """A checkpoint that could not be written; the one before it is still there."""
+    """A checkpoint that could not be written; the one before it still exists."""
 
     kind: ClassVar[str] = "not_saved"
     attempt: int
@@ -264,25 +264,25 @@ Record = Begun | Steps | Validated | Saved | NotSaved
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """What a checkpoint is of: the file that is written last, and without which its folder is none."""
+    """The manifest of a checkpoint: the file that is written last, and without which its folder is no checkpoint."""
 
     format: int
     recipe_id: str
     step: int
-    """Optimizer steps done, skipped ones too."""
+    """Optimizer steps done, skipped ones included."""
     tokens: int
     samples: int
     """Sequences trained on."""
     epoch: int
     sample: int
-    """The next sequence's place in its epoch."""
+    """Position of the next sequence in its epoch."""
     optimizer_step: int
     loss_scale: float | None
     loss_scale_steps: int
     learning_rate: float
-    """Of the last step."""
+    """Learning rate of the last step."""
     lr_schedule: Schedule
     train_s: float
     layout: str
-    """Which wrote it, for people: any layout goes on from it."""
+    """The layout that wrote it, for people; any layout can load it."""
     attempt: int

@@ -1,4 +1,4 @@
-"""The records of a training as lines of `training.jsonl`: only ever appended to, each with its checksum."""
+"""The records of a training as lines of `training.jsonl`, append-only, each with its checksum."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -22,16 +22,14 @@ def write(path: Path, record: Record) -> None:
 
 
 class Reader:
-    """Reads what was appended since it last read; lines that cannot be used are left out."""
+    """Reads what was appended since the last read; lines that cannot be used are left out."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._place = 0
 
     def read(self) -> list[Record]:
-        """Returns the records that are new. A line without its end is one that is being written: it is read
-        next time.
-        """
+        """Returns the new records. A line without its end is still being written: it is read next time."""
         if not self._path.exists():
             return []
         with self._path.open("rb") as file:
@@ -53,7 +51,7 @@ def _record_of(line: bytes) -> Record | None:
 
 
 def without_redone(records: Sequence[Record]) -> list[Record]:
-    """Returns the records without what a later attempt took back: it went on from a checkpoint before that."""
+    """Returns the records without those that a later attempt repeated from an earlier checkpoint."""
     valid: list[Record] = []
     for record in records:
         if isinstance(record, Begun):
@@ -63,7 +61,7 @@ def without_redone(records: Sequence[Record]) -> list[Record]:
 
 
 def _up_to(record: Record, step: int) -> Record | None:
-    """Returns what the record says of the steps up to `step`; None for nothing."""
+    """Returns the part of the record on the steps up to `step`; None for nothing."""
     if not isinstance(record, Steps):
         return record if record.step <= step else None
     num_left = min(len(record.losses), step - record.first_step + 1)

@@ -1,4 +1,4 @@
-"""Sections on what training takes: days and device-days against devices, and what the search cost and saved."""
+"""Sections on training time and search cost: days and device-days against devices, what the search took and saved."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +13,7 @@ from trainers.values.measurement import Outcome
 
 
 def days_against_devices(results: Sequence[Result]) -> Section:
-    """The winner of each number of devices: days, device-days, efficiency and cost."""
+    """Returns the section on the winner of each number of devices: days, device-days, efficiency and cost."""
     by_recipe: dict[str, list[scaling.Row]] = {}
     for row in scaling.rows(results):
         by_recipe.setdefault(row.recipe.id, []).append(row)
@@ -70,7 +70,7 @@ def _cells(row: scaling.Row) -> list[str]:
 
 
 def cost_of_the_search(results: Sequence[Result]) -> Section:
-    """What each search took, how much of its space it ran, and what it taught and saves."""
+    """Returns the section on what each search took, how much of its space it ran, what it taught and what it saves."""
     body, rows = "", list[list[str]]()
     for result in results:
         history = result.history

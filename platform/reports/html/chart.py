@@ -1,4 +1,4 @@
-"""Charts as SVG that an HTML page can hold: matplotlib's, without its frame of a file."""
+"""Draws charts with matplotlib as SVG that an HTML page can hold, without its file header."""
 
 import html
 import io
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Curve = tuple[str, Sequence[float], Sequence[float]]
-"""A name with its x and y."""
+"""A name with its x and y values."""
 
 INK, FAINT, GRID = "#1f2937", "#6b7280", "#e5e7eb"
 LINES = ("#0f766e", "#b45309", "#1d4ed8", "#be185d", "#4d7c0f", "#7c3aed", "#0e7490", "#991b1b")
-"""Colours of lines, in order; with more lines they begin anew."""
+"""Colours of lines, in order, repeated where there are more lines."""
 _WIDTH_IN = 4.7
-"""A phone shows the chart about this wide: its letters then have their size in points."""
+"""Width of a chart in inches, about that of a phone, so that letters have their size in points there."""
 _SIZE_PT = 8.5
 
 
 def chart(name: str, draw: Callable[["Axes"], None], *, height_in: float = 3.2) -> str:
-    """The SVG of what `draw` draws on one pair of axes; `name` is what a screen reader says."""
+    """Returns the SVG of what `draw` draws on one pair of axes; `name` is its text for screen readers."""
     # Imported here: a report without a page need not wait for it.
     import matplotlib
     from matplotlib.figure import Figure
@@ -42,7 +42,7 @@ def chart(name: str, draw: Callable[["Axes"], None], *, height_in: float = 3.2) 
 
 
 def plain(axes: "Axes") -> None:
-    """Light axes without a frame."""
+    """Makes the axes light and without a frame."""
     axes.set_axisbelow(True)
     axes.grid(True, color=GRID, lw=0.6)
     axes.tick_params(colors=INK, length=0, labelsize=8)
@@ -64,7 +64,9 @@ def lines(
     marks: bool = True,
     zero: bool = False,
 ) -> str:
-    """A chart of curves, each a name with its x and y. `ticks` names the values of x; with `zero` y begins at 0."""
+    """Returns a chart of curves, each a name with its x and y. `ticks` names the values of x; with `zero` y begins at
+    0.
+    """
 
     def draw(axes: "Axes") -> None:
         for number, (label, xs, ys) in enumerate(curves):
@@ -82,7 +84,7 @@ def lines(
 
 
 def scale(axes: "Axes", *, log_x: bool, log_y: bool, ticks: Sequence[float] = ()) -> None:
-    """Plain figures on both axes, also where they are logarithmic."""
+    """Sets plain figures on both axes, also where they are logarithmic."""
     from matplotlib.ticker import FuncFormatter, NullLocator
 
     plain = FuncFormatter(lambda value, _: f"{value:,.6g}")
@@ -102,5 +104,5 @@ def scale(axes: "Axes", *, log_x: bool, log_y: bool, ticks: Sequence[float] = ()
 
 
 def legend_below(axes: "Axes") -> None:
-    """The legend below the axes, a line each: names of layouts are as long as the chart."""
+    """Puts the legend below the axes, one entry a line: names of layouts are as long as the chart is wide."""
     axes.figure.legend(loc="outside lower left", frameon=False, labelcolor=INK, ncols=1)  # type: ignore[reportAttributeAccessIssue]

@@ -1,4 +1,4 @@
-"""What there is to choose between: the points that no other one beats in every respect."""
+"""The Pareto front: the points that no other one beats in every respect."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,52 +11,52 @@ from trainers.values.measurement import Measurement, Outcome
 from trainers.values.recipe import Recipe
 
 _MOST_COMPARED = 2000
-"""Points that are compared with each other, the fastest: that takes their square."""
+"""Number of points, the fastest, that are compared with each other: the time grows with their square."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """A batch point that ran well, with the study that it is of."""
+    """A batch point that ran well, with its study."""
 
     measurement: Measurement
     header: StudyHeader
 
     @property
     def tokens_per_s(self) -> float:
-        """Over all devices."""
+        """Tokens/s over all devices."""
         return self.measurement.tokens_per_s or 0.0
 
     @property
     def peak_gib(self) -> float:
-        """Allocated at most, on the fullest device."""
+        """Largest allocated memory, on the fullest device."""
         return self.measurement.peak_allocated_gib or 0.0
 
     @property
     def limit_gib(self) -> float:
-        """What a device may hold."""
+        """Memory that a device may hold."""
         return self.measurement.cap_gib or self.header.cluster.device_memory_gib
 
     @property
     def head_room_gib(self) -> float:
-        """What the peak leaves of it."""
+        """The difference of limit and peak."""
         return self.limit_gib - self.peak_gib
 
     @property
     def device_seconds_per_token(self) -> float:
-        """What a token costs."""
+        """Device seconds for a token."""
         return self.measurement.num_devices / self.tokens_per_s
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """All that the studies of a page measured of one recipe."""
+    """All measurements of one recipe in a page's studies."""
 
     recipe: Recipe
     parts: tuple[tuple[Result, RecipeResult], ...]
 
     @property
     def measurements(self) -> list[Measurement]:
-        """The run that stands for each point, of all studies; skipped ones too."""
+        """The run that stands for each point, of all studies, skipped ones included."""
         return [point.representative for _, each in self.parts for point in each.points]
 
     @property
@@ -77,7 +77,7 @@ class Group:
 
 
 def groups_of(results: Sequence[Result]) -> list[Group]:
-    """The recipes that were measured, each with the studies that measured it, in the order of their appearance."""
+    """Returns the recipes that were measured, each with its studies, in the order of their appearance."""
     parts: dict[str, list[tuple[Result, RecipeResult]]] = {}
     for result in results:
         for each in result.measured:
@@ -86,7 +86,7 @@ def groups_of(results: Sequence[Result]) -> list[Group]:
 
 
 def choices(points: Sequence[Point]) -> dict[str, Point]:
-    """The best point in each respect by its name; of equals the faster one."""
+    """Returns the best point in each respect by the respect's name; of equals the faster one."""
     if not points:
         return {}
     return {
@@ -98,8 +98,8 @@ def choices(points: Sequence[Point]) -> dict[str, Point]:
 
 
 def front(points: Sequence[Point]) -> list[Point]:
-    """The points that no other one beats in speed, device time a token, head-room and number of devices at once, the
-    fastest first.
+    """Returns the points that no other one beats in speed, device time a token, head-room and number of devices at
+    once, the fastest first.
     """
     ordered = sorted(points, key=lambda each: -each.tokens_per_s)[:_MOST_COMPARED]
     gains = np.array(
@@ -115,7 +115,7 @@ def front(points: Sequence[Point]) -> list[Point]:
 
 
 def staircase(points: Sequence[Point]) -> tuple[list[float], list[float]]:
-    """The front of speed against memory alone, as GiB and tokens/s: what more memory buys."""
+    """Returns the front of speed against memory alone, as GiB and tokens/s."""
     gib: list[float] = []
     speed: list[float] = []
     for each in sorted(points, key=lambda each: (each.peak_gib, -each.tokens_per_s)):

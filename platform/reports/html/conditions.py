@@ -1,4 +1,4 @@
-"""The section on conditions: what every figure of the page was taken on, each fact once."""
+"""The section on the conditions of all figures, each fact once."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,9 @@ from trainers.values.measurement import Conditions, Outcome
 
 
 def conditions(results: Sequence[Result]) -> Section:
-    """Cluster, command, commit, versions and environment of each study, and where measurements differ in them."""
+    """Returns the section with cluster, command, commit, versions and environment of each study, and where measurements
+    differ in them.
+    """
     body = ""
     for result in results:
         header, history = result.header, result.history
@@ -39,7 +41,7 @@ def conditions(results: Sequence[Result]) -> Section:
 
 
 def facts_of(taken: Conditions) -> Mapping[str, str]:
-    """The conditions as names with values."""
+    """Returns the conditions as values by name."""
     return {
         "device": f"{taken.device} ({taken.device_memory_gib:.1f} GiB)",
         "nodes": str(taken.num_nodes),

@@ -1,4 +1,4 @@
-"""The elements of which the page is made: sections, paragraphs, tables, and the frame around them."""
+"""The page's elements: sections, paragraphs, tables, and the frame around them."""
 
 import dataclasses
 import html
@@ -37,7 +37,7 @@ td.words, th.words { text-align: left; white-space: normal; min-width: 9rem; max
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """A section of the page; one without content is left out."""
+    """A section of the page, left out where it has no content."""
 
     id: str
     title: str
@@ -54,29 +54,30 @@ class Cell:
 
 
 def paragraph(text: str, *, note: bool = False) -> str:
-    """A paragraph; with `note` in small print."""
+    """Returns a paragraph; with `note` in small print."""
     return f"<p{' class=note' if note else ''}>{html.escape(text)}</p>\n"
 
 
 def heading(text: str) -> str:
-    """A heading inside a section."""
+    """Returns a heading inside a section."""
     return f"<h3>{html.escape(text)}</h3>\n"
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> str:
-    """Figures side by side, each above what it is."""
+    """Returns figures side by side, each above its label."""
     boxes = "".join(f"<div><b>{html.escape(value)}</b><span>{html.escape(name)}</span></div>" for name, value in pairs)
     return f"<div class=facts>{boxes}</div>\n"
 
 
 def figures(charts: Sequence[tuple[str, str]]) -> str:
-    """Charts, each an SVG below its caption, in as many columns as the screen takes."""
+    """Returns charts, each an SVG below its caption, in as many columns as the screen has room for."""
     drawn = "".join(f"<figure><figcaption>{html.escape(name)}</figcaption>{svg}</figure>\n" for name, svg in charts)
     return f"<div class=charts>\n{drawn}</div>\n"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str | Cell]], *, words: int = 1) -> str:
-    """A table that scrolls by itself where the screen is narrow; the first `words` columns hold words, not figures.
+    """Returns a table that scrolls by itself where the screen is narrow; the first `words` columns hold text, not
+    figures.
 
     Columns without a single value are left out.
     """
@@ -103,7 +104,7 @@ def _cell(cell: str | Cell, kind: str) -> str:
 
 
 def document(title: str, subtitle: str, sections: Sequence[Section]) -> str:
-    """The whole page, with links to its sections."""
+    """Returns the whole page, with links to its sections."""
     shown = [section for section in sections if section.body]
     links = "".join(f'<a href="#{each.id}">{html.escape(each.title)}</a>' for each in shown)
     body = "".join(

@@ -1,4 +1,4 @@
-"""The page: its sections in order, and the file."""
+"""Builds the page from its sections and writes the file."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +31,7 @@ def write_page(path: Path, results: Sequence[Result], folders: Sequence[Path]) -
 
 
 def page(results: Sequence[Result], folders: Sequence[Path] = ()) -> str:
-    """The report of the studies as HTML."""
+    """Returns the report of the studies as HTML."""
     groups = groups_of(results)
     names = ", ".join(result.header.name for result in results)
     clusters = "; ".join(dict.fromkeys(result.header.cluster.label_under(result.header.cap_gib) for result in results))

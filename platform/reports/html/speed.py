@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MOST_ROWS = 40
-"""Layouts of a heat map, the fastest ones; the rest is counted."""
+"""Number of layouts of a heat map, the fastest ones; the rest is counted."""
 _MOST_LINES = 5
-"""Layouts whose curves are drawn, the fastest ones: more could not be told apart."""
+"""Number of layouts whose curves are drawn, the fastest ones: more could not be told apart."""
 _MOST_OF_FRONT = 12
 _GOOD = (15, 118, 110)
 _FAILED = "#7c3aed"
 
 
 def against_memory(groups: Sequence[Group]) -> Section:
-    """Every point by its memory and speed, and what there is to choose between."""
+    """Returns the section that shows every point's memory and speed, and the Pareto front."""
     body = ""
     for group in groups:
         points = group.points
@@ -113,7 +113,9 @@ def _scatter(group: Group, points: Sequence[Point]) -> str:
 
 
 def heat_maps(groups: Sequence[Group]) -> Section:
-    """A table for each recipe and number of devices: layouts by micro-batch, shaded by speed."""
+    """Returns the section with a table for each recipe and number of devices: layouts by micro-batch, shaded by
+    speed.
+    """
     parts: dict[tuple[str, int], list[Measurement]] = defaultdict(list)
     for group in groups:
         for each in group.measurements:
@@ -142,7 +144,7 @@ def _heat_map(measured: Sequence[Measurement], won: Container[tuple[Recipe, Layo
 
 
 def _best_by_layout(measured: Sequence[Measurement]) -> dict[Layout, float]:
-    """The best tokens/s of each layout; 0 where none of its points gave one that counts."""
+    """Returns the best tokens/s of each layout; 0 where no point of it has a figure that counts."""
     found: dict[Layout, float] = defaultdict(float)
     for each in measured:
         found[each.layout] = max(found[each.layout], (each.tokens_per_s or 0.0) if each.outcome in TIMED else 0.0)
@@ -180,7 +182,9 @@ def _shade(each: Measurement | None, fastest: float, won: bool) -> str | Cell:
 
 
 def against_batch_and_length(groups: Sequence[Group]) -> Section:
-    """Step time, latency and tokens/s against micro-batch, and against sequence length where several were measured."""
+    """Returns the section with step time, latency and tokens/s against micro-batch, and against sequence length where
+    several were measured.
+    """
     body = ""
     for group in groups:
         fastest = list(_fastest(group))
@@ -210,7 +214,7 @@ def against_batch_and_length(groups: Sequence[Group]) -> Section:
 
 
 def latency_s(measurement: Measurement) -> float:
-    """Seconds of one micro-step: measured, or the step's share of it where its parts were not timed."""
+    """Returns the seconds of one micro-step: measured, or its share of the step where the parts were not timed."""
     timed = measurement.middle_micro_step_s or measurement.last_micro_step_s
     return timed or (measurement.step_time_s or 0.0) / measurement.batch.grad_accum
 
@@ -235,7 +239,7 @@ def _batch_charts(
 
 
 def _fastest(group: Group) -> Iterator[tuple[Layout, list[Measurement]]]:
-    """The fastest layouts with their timed points by micro-batch."""
+    """Yields the fastest layouts with their timed points by micro-batch."""
     timed: dict[Layout, list[Measurement]] = defaultdict(list)
     for each in group.measurements:
         if each.outcome in TIMED and each.tokens_per_s:

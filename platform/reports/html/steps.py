@@ -1,4 +1,4 @@
-"""Sections on the step: where its time goes, and what the cost model predicted beside what was measured."""
+"""Sections on the step: where its time goes, and predictions beside measurements."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -21,7 +21,9 @@ _MOST_BARS = 8
 
 
 def where_the_step_goes(groups: Sequence[Group], results: Sequence[Result]) -> Section:
-    """Profiled winners part by part beside the cost model; of the fastest others micro-steps and optimizer."""
+    """Returns the section on profiled winners part by part beside the cost model, and micro-steps and optimizer of the
+    fastest others.
+    """
     body = ""
     for result in results:
         for best, profile in profiled(result):
@@ -55,7 +57,7 @@ def where_the_step_goes(groups: Sequence[Group], results: Sequence[Result]) -> S
 
 
 def _parts(each: Measurement) -> dict[str, float]:
-    """Seconds of the step's parts as they were timed; empty where they were not."""
+    """Returns the seconds of the step's timed parts; empty where they were not timed."""
     if not each.step_time_s or each.optimizer_step_s is None or each.last_micro_step_s is None:
         return {}
     others = max(0.0, each.step_time_s - each.last_micro_step_s - each.optimizer_step_s)
@@ -86,7 +88,7 @@ def _bars(group: Group, timed: Sequence[Measurement]) -> str:
 
 
 def predicted_and_measured(results: Sequence[Result]) -> Section:
-    """Predicted step time and memory against the measured ones, and how wrong the model is."""
+    """Returns the section on predicted and measured step time and memory, and on the model's error."""
     body = ""
     for result in results:
         timed = [each for each in result.history.measurements if each.outcome in TIMED and each.step_time_s]

@@ -12,13 +12,13 @@ from trainers.values.training_files import RECORDS
 from trainers.values.training_lines import Reader, without_redone
 
 _MOST_POINTS = 400
-"""Of one curve: each is then the mean of the steps that follow each other."""
+"""Number of points of a curve; with more steps, each point is the mean of consecutive ones."""
 _MOST_TRAININGS = 12
 _LOSS = "loss (nats a token)"
 
 
 def loss_curves(results: Sequence[Result], folders: Sequence[Path]) -> Section:
-    """Training and held-out loss of every training in the folders, and the gates' losses."""
+    """Returns the section with training and held-out loss of every training in the folders, and the gates' losses."""
     train: list[Curve] = []
     held_out: list[Curve] = []
     for path in _trainings(folders)[:_MOST_TRAININGS]:
@@ -62,7 +62,7 @@ def _gate_curve(gate: GateCurves) -> Curve:
 
 
 def _trainings(folders: Sequence[Path]) -> list[Path]:
-    """Records of the trainings in the studies' folders, and those of a comparison in there."""
+    """Returns the records of the trainings in the studies' folders, and of comparisons in them."""
     found = [
         path for folder in folders for pattern in ("*", "*/*", "*/*/*") for path in folder.glob(f"{pattern}/{RECORDS}")
     ]
@@ -70,7 +70,7 @@ def _trainings(folders: Sequence[Path]) -> list[Path]:
 
 
 def of_steps(steps: Sequence[Steps]) -> tuple[list[float], list[float]]:
-    """Tokens after each step, and its loss."""
+    """Returns the tokens after each step, and its loss."""
     tokens: list[float] = []
     losses: list[float] = []
     for each in steps:
@@ -81,7 +81,7 @@ def of_steps(steps: Sequence[Steps]) -> tuple[list[float], list[float]]:
 
 
 def thinned(name: str, xs: Sequence[float], ys: Sequence[float], most: int = _MOST_POINTS) -> Curve:
-    """The curve with at most `most` points, each the mean of as many neighbours; at the last one's x."""
+    """Returns the curve with at most `most` points, each the mean of as many neighbours at the last one's x."""
     of_each = -(-len(xs) // most)
     ends = range(0, len(xs), of_each)
     parts = [(xs[i : i + of_each], ys[i : i + of_each]) for i in ends]

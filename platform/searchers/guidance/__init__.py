@@ -1,1 +1,1 @@
-"""The rooms of the guided searcher: its points, what it learns of them, what it rules out, what a trial is worth."""
+"""The parts of the guided searcher: its points, their posterior, what it rules out, and what a trial is worth."""

@@ -1,4 +1,6 @@
-"""Which points fit in memory: the prediction, corrected by measured peaks and by what memory refused."""
+"""Predicts which points fit in memory: the cost model's prediction, corrected by measured peaks and out-of-memory
+errors.
+"""
 
 import math
 
@@ -14,32 +16,34 @@ from platform.searchers.problem import Result
 from trainers.values.measurement import Outcome
 
 MEMORY = Prior(common=0.04, effects=0.25, smooth=0.03, noise=0.02)
-"""Of predicted peaks."""
+"""Prior of the error of predicted peaks."""
 NOISE = 0.03
-"""Log deviation of a peak that no measurement of others can tell: rounding and fragmentation."""
+"""Log deviation of a peak that other measurements cannot predict: rounding and fragmentation."""
 MARGIN = 0.02
-"""By how much a point that ran out of memory is taken to have missed the capacity, in log space."""
+"""Assumed excess over the capacity of a point that ran out of memory, in log space."""
 CRASH_NOISE = 0.3
-"""Log deviation of the same where a point crashed and memory is only the likeliest of the causes."""
+"""Log deviation of that excess where a point crashed and memory is only the likeliest cause."""
 
 
 class Fitting:
-    """What a study has learned of memory. Where nothing is predicted everything fits: a ladder's own line tells."""
+    """What a study has learned of memory. Where nothing is predicted, everything fits: a ladder's own line of memory
+    decides.
+    """
 
     def __init__(self, points: Points) -> None:
         self._points = points
         self._allocated_gib: dict[int, float] = {}
         self._crowded: dict[int, float] = {}
-        """What was predicted of points that ran out of memory, or had no head-room, over the limit, in log space."""
+        """Predicted memory over the limit, in log space, of points that ran out of memory or had no head-room."""
         self._crashed: set[int] = set()
-        """Of these, the ones of an unknown cause."""
+        """The points of these whose cause is unknown."""
         self._timed: set[int] = set()
         self._ran_before: list[int] = []
         """Points that ran in an earlier study."""
         self._learned: Learned | None = None
 
     def learn(self, point: int, result: Result, *, timed: bool) -> None:
-        """Takes what was measured of the point; `timed` where it ran and its time counts."""
+        """Learns from the point's measurement; `timed` where it ran and its time counts."""
         self._learned = None
         peak = result.peak_allocated_gib
         if timed:
@@ -53,11 +57,11 @@ class Fitting:
             self._crashed.add(point)
 
     def ran_before(self, point: int) -> None:
-        """An earlier study on these devices ran the point, so it fits."""
+        """Marks the point as fitting, since an earlier study on these devices ran it."""
         self._ran_before.append(point)
 
     def chances(self, index: Index) -> Array:
-        """The probability that each point runs with head-room."""
+        """Returns the probability that each point runs with head-room."""
         if not self._points.predicted:
             return np.ones(len(index))
         mean, sigma = self._posterior().each(index)
@@ -65,7 +69,7 @@ class Fitting:
         return np.where(np.isin(index, self._ran_before), 1.0, fits)
 
     def too_large(self) -> npt.NDArray[np.bool_]:
-        """Of every point whether it is likelier to run out of memory than to run."""
+        """Returns for every point whether it is likelier to run out of memory than to run."""
         if not self._points.predicted:
             return np.zeros(len(self._points), dtype=bool)
         over = self._points.log_needed + self._posterior().roughly() > 0.0
@@ -78,7 +82,8 @@ class Fitting:
         return self._learned
 
     def _learn_all(self) -> Learned:
-        """What ran out of memory though it was to fit, or ran though it was not, missed by `MARGIN` at least.
+        """Fits the regression; a point that ran out of memory though it was predicted to fit, or ran though it was not,
+        counts as having missed by `MARGIN` at least.
 
         What ran without a peak is a bound alone. It teaches where the prediction, or what errors of memory elsewhere
         made of it, has it not fit: a second pass adds those, so that one error does not speak for all that is alike.

@@ -1,4 +1,4 @@
-"""Every batch point of a problem as rows of arrays: its place, and what is predicted before anything is measured."""
+"""Every batch point of a problem as rows of arrays: its position, and what is predicted before anything is measured."""
 
 import dataclasses
 from typing import Any
@@ -14,7 +14,7 @@ from trainers.measuring.ladder import HEADROOM
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Points(Places):
-    """Arrays of one row a point, in the order of the candidates and of their rungs."""
+    """Arrays with one row a point, in the order of the candidates and of their rungs."""
 
     owner: Index
     """Position of the point's candidate."""
@@ -27,18 +27,19 @@ class Points(Places):
     log_needed: Array
     """Logarithm of predicted memory over the capacity: above 0 it does not fit. Minus infinity where not predicted."""
     log_pooled: Array
-    """The same of what leaves head-room: above 0 it thrashes."""
+    """The same of the memory that leaves head-room: above 0 it thrashes."""
     log_allocated_gib: Array
-    """Of the predicted allocated peak, to learn from a measured one; NaN where not predicted."""
+    """Logarithm of the predicted allocated peak, to be corrected by measured ones; NaN where not predicted."""
     log_rank: Array
-    """Logarithm of the chance of running well over the expected step time: what a plan ranks by. Zeros where nothing
-    predicts it."""
+    """Logarithm of the probability of running well over the expected step time, by which a plan ranks. Zeros where not
+    predicted.
+    """
     predicted: bool
     """Whether the cost model knows the devices."""
 
 
 def make_points(problem: Problem[Any]) -> Points:
-    """The points of all candidates, and after them those of an earlier study."""
+    """Returns the points of all candidates, followed by those of an earlier study."""
     candidates, columns = problem.rows, problem.columns
     owner = np.repeat(np.arange(len(candidates)), [len(each.micro_batches) for each in candidates])
     micro_batch = np.array([rung for each in candidates for rung in each.micro_batches], dtype=np.int64)
@@ -68,7 +69,7 @@ def make_points(problem: Problem[Any]) -> Points:
 
 
 def _memory(columns: Columns, prediction: Prediction) -> tuple[Array, Array, Array]:
-    """Logarithms of what is needed and pooled, over the capacity, and of what is allocated."""
+    """Returns the logarithms of needed and pooled memory over the capacity, and of allocated memory."""
     memory = prediction.memory
     needed, pooled = (np.maximum(each, 1e-9) / columns.capacity_gib for each in (memory.needed_gib, memory.pooled_gib))
     return np.log(needed), np.log(pooled / HEADROOM), np.log(np.maximum(memory.allocated_gib, 1e-9))

@@ -1,4 +1,4 @@
-"""What an out-of-memory error rules out: points that must need at least as much memory, and nothing else."""
+"""Rules out, after an out-of-memory error, the points that must need at least as much memory, and no others."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,18 +15,20 @@ from trainers.values.layout import Layout
 LIGHTER: Mapping[str, tuple[Any, ...]] = {
     name: declared.lighter for name, declared in axes_of(Layout).items() if declared.lighter
 }
-"""Axes along which memory falls, all else equal: values from the heaviest on."""
+"""Axes along which memory falls, all else equal: their values, the heaviest first."""
 CERTAIN = tuple(name for name, declared in axes_of(Layout).items() if declared.surely_lighter)
-"""Of these, the ones that need no prediction to agree. A stage that shards more may still need more: its buckets weigh
-more than what it shards of a small model, or on one device (BLOOM-7b1 on one H200: ZeRO-1 138 GiB, ZeRO-0 121)."""
+"""Those of them that hold without a prediction to confirm it. A stage that shards more may still need more, since its
+buckets weigh more than what it shards of a small model or on one device (BLOOM-7b1 on one H200: ZeRO-1 138 GiB, ZeRO-0
+121).
+"""
 FALLING = tuple(name for name, declared in axes_of(Layout).items() if declared.of_number == "lighter")
-"""Axes along which memory falls with the number, as with that of the ranks that share one copy."""
+"""Axes whose larger numbers need less memory, such as the number of ranks that share one copy."""
 IGNORED = (*(name for name, declared in axes_of(Layout).items() if declared.of_number == "no memory"), MICRO_BATCH)
-"""Copies of the whole change no rank's memory; the micro-batch is the rung's."""
+"""Axes that the comparison ignores: copies of the whole change no rank's memory, and the micro-batch is the rung's."""
 
 
 class Pruning:
-    """Tells which points an out-of-memory error at another one rules out.
+    """Finds the points that an out-of-memory error at another point rules out.
 
     A point is ruled out if it differs from the one that ran out of memory by a larger micro-batch, less checkpointing,
     less offload, less sharding or gradients held longer, and in nothing else; and if the cost model says so too. Where
@@ -56,13 +58,13 @@ class Pruning:
         order = np.argsort(owners, kind="stable")
         # A study of many layouts asks for hundreds of errors at a time, each of a few points.
         self._of_kind: list[Index] = np.split(order, np.searchsorted(owners[order], np.arange(1, len(kinds))))
-        """Kind -> its points: nothing else can be ruled out by one of them."""
+        """Points by kind; a point rules out only points of its kind."""
         self._ranks: npt.NDArray[np.float64] = np.array(ranks) if ranks else np.zeros((0, 1))
         known = [axis for axis in LIGHTER if candidates and axis in candidates[0].axes]
         self._certain = np.array([*(axis in CERTAIN for axis in known), *(False for _ in FALLING)])
 
     def ruled_out(self, point: int) -> Index:
-        """Points that must run out of memory since `point` did, itself included."""
+        """Returns the points that must run out of memory because `point` did, itself included."""
         points, owner = self._points, self._points.owner[point]
         alike = self._of_kind[self._kind[owner]]
         ranks, own = self._ranks[points.owner[alike]], self._ranks[owner]
@@ -75,5 +77,7 @@ class Pruning:
 
 
 def _rank(order: tuple[Any, ...], value: Any) -> float:
-    """Higher needs more; a value that the order does not know is only as heavy as itself."""
+    """Returns a rank of the value that is higher where it needs more memory; an unknown value compares only with
+    itself.
+    """
     return float(len(order) - order.index(value)) if value in order else np.nan

@@ -1,4 +1,4 @@
-"""What a trial is worth: expected saving over the planned run, and which rungs of a ladder are worth their seconds."""
+"""The value of a trial: expected saving over the planned run, and which rungs of a ladder are worth their seconds."""
 
 import numpy as np
 
@@ -6,11 +6,12 @@ from platform.cost_model.columns import Array
 from platform.cost_model.predict import normal_cdf
 
 SMALLEST = 1e-6
-"""Deviations below it count as none."""
+"""Deviations below it count as zero."""
 
 
 def expected_saving(ahead: Array, sigma: Array) -> Array:
-    """Expected share of the run's time that a point saves, if it fits and is taken only where it is faster.
+    """Returns the expected share of the run's time that a point saves, given that it is used only if it fits and is
+    faster.
 
     `ahead` is log(speed / incumbent's speed), normal with deviation `sigma`: E[max(0, 1 - exp(-ahead))], in closed form
     the counterpart of expected improvement (Jones et al. 1998) for a run of a given number of tokens.
@@ -26,7 +27,8 @@ def expected_saving(ahead: Array, sigma: Array) -> Array:
 def rungs_worth_it(
     mean: Array, covariance: Array, fits: Array, reference: float, cost: Array, start: float, elsewhere: float
 ) -> list[int]:
-    """Positions of the rungs that a trial should climb, ascending: each where its device seconds are spent best.
+    """Returns the positions of the rungs that a trial should climb, ascending: those where its device seconds are spent
+    best.
 
     `mean` and `covariance` are of the rungs' log speeds, `fits` the probabilities that each fits, `cost` what each adds
     to the `start` of a trial, `elsewhere` what a device second is expected to save in the best use of it after this

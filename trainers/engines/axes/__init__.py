@@ -1,4 +1,4 @@
-"""The axes that some engines have: a file each, named as the axis, with all that its engines do about it.
+"""The axes that some engines have: a file for each, named as the axis, with all that its engines implement of it.
 
 The file's `ENGINES` has, by engine, an `EngineAxis`: at which stages the engine has the axis, what it refuses, how its
 library is told and what is read back. Engines, exports and rules ask `axes_of_engine`; none names an axis. The
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class EngineAxis:
-    """One axis in one engine. Each engine with such axes has a subclass, with what its runtime asks."""
+    """One axis in one engine. Each engine with such axes has a subclass, with what its runtime needs."""
 
     stages: tuple[int, ...]
     """The values of `zero_stage` at which the engine has the axis."""
     elsewhere: str = ""
-    """What another program does in its place; empty where the engine's own configuration carries it."""
+    """What another program does in its place; empty where the engine's own configuration includes it."""
 
     def contradictions(self, layout: "Layout") -> Iterator[str]:
-        """Values that can never mean anything, a sentence each."""
+        """Yields a sentence for each value that can never mean anything."""
         return iter(())
 
     def refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
-        """Why the engine cannot run `recipe` with the layout's value, a sentence each."""
+        """Yields a sentence for each reason why the engine cannot run `recipe` with the layout's value."""
         return iter(())
 
     def fewest_shards(self, value: Any) -> int:
-        """The smallest `dp_shard` with which the value can stand."""
+        """Returns the smallest `dp_shard` with which the value is valid."""
         return 1
 
 
 @functools.cache
 def _by_axis() -> Mapping[str, Mapping[str, EngineAxis]]:
-    """Axis -> engine -> what it is there, in the order of the declarations."""
+    """Returns the axes by name, then by engine, in the order of the declarations."""
     names = [name for name, declared in axes_of(LayoutAxes).items() if declared.of_some_engines]
     return {
         name: importlib.import_module(f"{__name__}.{name}").ENGINES
@@ -57,12 +57,12 @@ def _by_axis() -> Mapping[str, Mapping[str, EngineAxis]]:
 
 @functools.cache
 def axes_of_engine(engine: str) -> Mapping[str, EngineAxis]:
-    """Axis -> what it is in the engine of that name, of those that have a file here."""
+    """Returns the engine's axes by name, of those that have a file here."""
     return {name: engines[engine] for name, engines in _by_axis().items() if engine in engines}
 
 
 def fewest_shards(values: Mapping[str, Any]) -> int:
-    """The smallest `dp_shard` with which all these axis values can stand, in whichever engine."""
+    """Returns the smallest `dp_shard` with which all these axis values are valid, in any engine."""
     asked = [
         each.fewest_shards(values[name])
         for name, engines in _by_axis().items()

@@ -1,4 +1,4 @@
-"""`overlap`: whether ZeRO's stages communicate beside their computing."""
+"""`overlap`: whether ZeRO's stages communicate while they compute."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any

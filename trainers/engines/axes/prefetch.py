@@ -1,4 +1,4 @@
-"""`prefetch`: blocks whose parameters are gathered ahead of the one that computes."""
+"""`prefetch`: number of blocks whose parameters are gathered ahead of the one that computes."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 class _Fsdp(FsdpAxis):
-    """Units name those that are gathered along with them, in the order of each pass."""
+    """Implements the axis in FSDP2: each unit names those that are gathered along with it, in the order of each
+    pass.
+    """
 
     def lay_out(self, units: Sequence[Any], layout: "Layout") -> None:
         ahead = layout.prefetch
@@ -25,7 +27,9 @@ class _Fsdp(FsdpAxis):
 
 
 class _DeepSpeed(DeepSpeedAxis):
-    """Stage 3 counts elements: those of the blocks ahead, and beside them one block and what is outside the blocks."""
+    """Implements the axis in DeepSpeed, whose stage 3 counts elements: those of the blocks ahead, one block, and what
+    is outside the blocks.
+    """
 
     def zero_settings(self, recipe: "Recipe", layout: "Layout") -> dict[str, Any]:
         if not layout.prefetch:

@@ -1,4 +1,4 @@
-"""`reshard`: ranks over which stage 3 spreads a block's parameters between its two passes."""
+"""`reshard`: number of ranks over which stage 3 spreads a block's parameters between its two passes."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class _Fsdp(FsdpAxis):
-    """The second gathering of a block stays among that many neighbouring ranks."""
+    """Implements the axis in FSDP2: a block's second gathering stays among that many neighbouring ranks."""
 
     def contradictions(self, layout: "Layout") -> Iterator[str]:
         if layout.reshard == 1:

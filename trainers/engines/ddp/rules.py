@@ -1,4 +1,4 @@
-"""What DDP accepts: whole models on every rank, gradients compressed or not."""
+"""The rules of DDP: whole models on every rank, gradients compressed or not."""
 
 import dataclasses
 from collections.abc import Iterator

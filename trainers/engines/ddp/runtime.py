@@ -1,4 +1,4 @@
-"""Torch DistributedDataParallel: a whole model on every rank, autocast for 16-bit products over fp32 weights."""
+"""Torch's DistributedDataParallel: a whole model on every rank, autocast for 16-bit products over fp32 weights."""
 
 import contextlib
 import sys
@@ -23,7 +23,7 @@ from trainers.values.recipe import Recipe
 
 
 class DdpEngine(TorchEngine):
-    """Gradients are views into the all-reduce buckets and are zeroed, never dropped, so that they stand once.
+    """Runs DDP. Gradients are views into the all-reduce buckets and are zeroed, never dropped, so that they exist once.
 
     They only become views in a backward pass that exchanges them; so the first step exchanges at every micro-step
     whatever the layout says, which gives the same sum, and no second set of gradients is ever allocated. A pipeline
@@ -94,8 +94,9 @@ class DdpEngine(TorchEngine):
             self._views = True
 
     def adopt(self, counters: Counters) -> None:
-        """Runs a backward pass whose gradients are thrown away: gradients are views and buckets are in order from then
-        on, as they were where the state was saved, and the sums of the next step have the same bits.
+        """Continues from counters; runs a backward pass whose gradients are discarded, after which gradients are views
+        and buckets are in order, as they were where the state was saved, so that the sums of the next step have the
+        same bits.
         """
         super().adopt(counters)
         if not counters.optimizer_step:
@@ -129,8 +130,8 @@ class DdpEngine(TorchEngine):
 
 
 class _Compression:
-    """What one DDP module's gradients are squeezed into before they are exchanged, by torch's own hooks. The state is
-    made afresh: nothing of an earlier engine's errors or factors is in it.
+    """Compresses one DDP module's gradients before they are exchanged, by torch's own hooks. Its state is new: nothing
+    of an earlier engine's errors or factors is in it.
 
     PowerSGD (arXiv 1905.13727): each matrix of gradients, with what was left out of it so far (error feedback), is
     approximated by two factors of a small rank, and the factors are exchanged; vectors, and matrices that the rank does
@@ -156,12 +157,12 @@ class _Compression:
             module.register_comm_hook(module.process_group, _bf16_hook)
 
     def stepped(self) -> None:
-        """An optimizer step is done."""
+        """Counts a finished optimizer step."""
         if self._state is not None and self._state.start_powerSGD_iter == sys.maxsize:
             self._state.start_powerSGD_iter = self._state.iter
 
     def in_effect(self) -> str | None:
-        """The recipe's word for what the module's hooks do; None for PowerSGD that has not begun."""
+        """Returns the recipe's word for what the module's hooks do; None for PowerSGD that has not begun."""
         hooks: list[tuple[Any, Any]] = getattr(self._module, "_comm_hooks")  # noqa: B009  # stands in no public place
         if not hooks:
             return "none"
@@ -175,5 +176,5 @@ class _Compression:
 
 
 def _bf16_hook(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Torch's hook, under another name: DDP refuses it by its name on gloo, which sums bf16 as NCCL does."""
+    """Calls torch's hook under another name: DDP refuses it by its name on gloo, which sums bf16 as NCCL does."""
     return bf16_compress_hook(state, bucket)

@@ -1,4 +1,4 @@
-"""`DeepSpeedAxis`: what DeepSpeed's configuration asks of an axis of `trainers/engines/axes`. Without torch."""
+"""`DeepSpeedAxis`: the entries of DeepSpeed's configuration for an axis of `trainers/engines/axes`. Without torch."""
 
 import abc
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,8 @@ class DeepSpeedAxis(EngineAxis, abc.ABC):
 
     @abc.abstractmethod
     def zero_settings(self, recipe: "Recipe", layout: "Layout") -> dict[str, Any]:
-        """Entries of the configuration's `zero_optimization`; empty for the library's own."""
+        """Returns the entries of the configuration's `zero_optimization`; empty for the library's own."""
 
     @abc.abstractmethod
     def in_effect(self, engine: Any, recipe: "Recipe") -> Any:
-        """The axis' value, read back from DeepSpeed's engine."""
+        """Returns the axis' value, read back from DeepSpeed's engine."""

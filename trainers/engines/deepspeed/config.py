@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration, without torch or DeepSpeed: for the engine that measures, and for users of what won.
+"""DeepSpeed's configuration, without torch or DeepSpeed, for the engine that measures and for users of a winner.
 
 Activation checkpointing is not in it: DeepSpeed leaves that to the model (`gradient_checkpointing_enable()` for a
 transformers one).
@@ -16,7 +16,7 @@ from trainers.values.recipe import Recipe
 
 
 def ds_config(recipe: Recipe, layout: Layout, batch: BatchPoint) -> dict[str, Any]:
-    """The configuration with which a DeepSpeed user gets what was measured.
+    """Returns the configuration with which a DeepSpeed user gets what was measured.
 
     torch's AdamW is in it by DeepSpeed's name; it has none for Adafactor: that of transformers is handed to
     `deepspeed.initialize` itself.
@@ -63,7 +63,7 @@ def ds_config(recipe: Recipe, layout: Layout, batch: BatchPoint) -> dict[str, An
 
 
 def engine_config(recipe: Recipe, layout: Layout) -> dict[str, Any]:
-    """`ds_config` as this project's engine hands it to `deepspeed.initialize`.
+    """Returns `ds_config` as this project's engine passes it to `deepspeed.initialize`.
 
     Batch sizes are for one micro-step of one sequence: each rung sets its own. The optimizer is not in it: torch's
     fused AdamW or transformers' Adafactor is handed over beside it, so that nothing need be compiled.
@@ -78,7 +78,7 @@ def engine_config(recipe: Recipe, layout: Layout) -> dict[str, Any]:
 
 
 def zero_in_effect(engine: Any, recipe: Recipe, compute: str) -> dict[str, Any]:
-    """The axes that `_zero` sets, read back from DeepSpeed's engine; its products are in `compute`."""
+    """Returns the axes that `_zero` sets, read back from DeepSpeed's engine; its products are in `compute`."""
     return {
         "bucket_mib": engine.zero_reduce_bucket_size() * (4 if compute == "fp32" else 2) // 2**20,
         **{name: axis.in_effect(engine, recipe) for name, axis in _axes().items()},
@@ -86,7 +86,7 @@ def zero_in_effect(engine: Any, recipe: Recipe, compute: str) -> dict[str, Any]:
 
 
 def _axes() -> Mapping[str, DeepSpeedAxis]:
-    """The axes that have a file in `trainers/engines/axes`."""
+    """Returns the axes that have a file in `trainers/engines/axes`."""
     return cast(Mapping[str, DeepSpeedAxis], axes_of_engine("deepspeed"))
 
 

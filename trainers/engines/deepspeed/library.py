@@ -1,4 +1,4 @@
-"""DeepSpeed imported: for the devices that there are, quietly, and without what it would compile at the first start."""
+"""Imports DeepSpeed for the devices that exist, quietly, and without what it would compile at the first start."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""What DeepSpeed accepts at each stage of ZeRO."""
+"""The rules of DeepSpeed at each stage of ZeRO."""
 
 import dataclasses
 from collections.abc import Iterator

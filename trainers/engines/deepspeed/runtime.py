@@ -74,7 +74,7 @@ from trainers.values.recipe import Recipe
 
 
 class DeepSpeedEngine(AccumulatingEngine):
-    """One ZeRO stage. See the module's docstring, and `trainers.engines.Engine`.
+    """Runs one ZeRO stage. See the module's docstring, and `trainers.engines.Engine`.
 
     The process needs LOCAL_RANK (Ray Train sets it). After stage 3 the interpreter aborts at its exit unless
     `torch.distributed.destroy_process_group` was called.
@@ -114,7 +114,9 @@ class DeepSpeedEngine(AccumulatingEngine):
                 deepspeed.zero.Init(module=unit, config_dict_or_path=config, dtype=dtype)
 
     def _set_masters(self) -> None:
-        """Gives fp32 master weights the bits that 16-bit modules lost: every engine starts from the same model."""
+        """Restores the bits of fp32 master weights that 16-bit modules lost: every engine starts from the same
+        model.
+        """
         if self._layout.zero_stage == 0 or half_dtype(self._recipe) in (None, state_dtype(self._recipe)):
             return
         model, seed = self._recipe.model, self._recipe.seed

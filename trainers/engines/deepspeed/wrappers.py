@@ -1,4 +1,4 @@
-"""DeepSpeed's own optimizers around torch's: what they hold, read and filled from outside."""
+"""Reads and fills the state of DeepSpeed's own optimizers, which wrap torch's."""
 
 from collections.abc import Iterator
 from typing import Any, cast
@@ -11,8 +11,8 @@ from trainers.engines.deepspeed.library import BF16_Optimizer, DeepSpeedZeroOpti
 
 
 def cut(wrapper: Any, parameter: Any) -> tuple[int, int, int, int, tuple[int, ...]]:
-    """Which master weights of the parameter this rank has: its group, the first one in the group's flat tensor, their
-    number, where they begin in the flattened parameter, and the parameter's shape.
+    """Returns which master weights of the parameter this rank has: its group, the first one in the group's flat tensor,
+    their number, where they begin in the flattened parameter, and the parameter's shape.
     """
     if isinstance(wrapper, DeepSpeedZeroOptimizer_Stage3):
         group, first, size = wrapper.grad_position[wrapper.get_param_id(parameter)]
@@ -26,7 +26,7 @@ def cut(wrapper: Any, parameter: Any) -> tuple[int, int, int, int, tuple[int, ..
 
 
 def cut_modules_from_masters(wrapper: Any, module: nn.Module) -> None:
-    """Fills stage 3's cut parameters from the master weights, and gathers again those that it keeps whole."""
+    """Fills stage 3's partitioned parameters from the master weights, and gathers again those that it keeps whole."""
     persistent = wrapper.persistent_parameters
     if persistent:
         persistent[0].partition(persistent)
@@ -38,7 +38,7 @@ def cut_modules_from_masters(wrapper: Any, module: nn.Module) -> None:
 
 
 def stage_of(wrapper: Any) -> int:
-    """The ZeRO stage by the optimizer that runs, whatever the configuration says."""
+    """Returns the ZeRO stage by the optimizer that runs, whatever the configuration states."""
     if isinstance(wrapper, DeepSpeedZeroOptimizer_Stage3):
         return 3
     if isinstance(wrapper, DeepSpeedZeroOptimizer):
@@ -47,7 +47,7 @@ def stage_of(wrapper: Any) -> int:
 
 
 def offload_of(wrapper: Any) -> str:
-    """What lies in host memory by the optimizer that runs: stages 1 and 2 have one flag for it, stage 3 two."""
+    """Returns what is in host memory by the optimizer that runs: stages 1 and 2 have one flag for it, stage 3 two."""
     if getattr(wrapper, "offload_param", False):
         return "all" if wrapper.offload_optimizer else "parameters"
     away = getattr(wrapper, "cpu_offload", False) or getattr(wrapper, "offload_optimizer", False)
@@ -55,7 +55,9 @@ def offload_of(wrapper: Any) -> str:
 
 
 def masters_of(wrapper: Any) -> list[torch.Tensor]:
-    """The master weights that a ZeRO optimizer keeps; empty at stage 0, where the module's own are the masters."""
+    """Returns the master weights that a ZeRO optimizer keeps; empty at stage 0, where the module's own are the
+    masters.
+    """
     for name in ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition"):
         if hasattr(wrapper, name):
             return list(getattr(wrapper, name))

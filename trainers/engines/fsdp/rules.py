@@ -1,4 +1,4 @@
-"""What FSDP2 accepts: parameters sharded, kept or freed after the forward pass, replicated over groups of shards."""
+"""The rules of FSDP2: parameters sharded, kept or freed after the forward pass, replicated over groups of shards."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ class _Fsdp(Rules):
 
 
 def _float8_refusals(recipe: "Recipe", layout: "Layout") -> Iterator[str]:
-    """What FSDP2 cannot do with weights that are gathered in FP8, a sentence each."""
+    """Yields a sentence for each thing that FSDP2 cannot do with weights that are gathered in FP8."""
     shards = layout.dp_shard * layout.cp
     uneven = {name: size for name, size in linear_sizes(recipe.model).items() if size % shards}
     if uneven:

@@ -1,4 +1,4 @@
-"""FSDP2 (`fully_shard`): shards of the master weights; parameters whole, in the compute type, where a block runs."""
+"""FSDP2 (`fully_shard`): shards of the master weights, and whole parameters in the compute type where a block runs."""
 
 # What is in effect stands in private places only.
 # pyright: reportPrivateUsage=false
@@ -25,7 +25,7 @@ from trainers.models import Model
 
 
 class FsdpEngine(TorchEngine):
-    """One unit a block, and one for what stands outside the blocks (embeddings, last norm, head).
+    """Runs FSDP2 with one unit a block, and one for what is outside the blocks (embeddings, last norm, head).
 
     Stage 3 frees a block's parameters after its forward pass and gathers them again for the backward pass; stage 2
     keeps them, from one micro-step to the next too. The outer unit is kept in both, since the backward pass begins with
@@ -74,7 +74,9 @@ class FsdpEngine(TorchEngine):
 
     @torch.no_grad()
     def _stepped(self) -> list[nn.Parameter]:
-        """This rank's shards, as plain tensors: over GPT-2 XL's 580 DTensors a step took the host 40 to 60 ms."""
+        """Returns this rank's shards as plain tensors: over GPT-2 XL's 580 DTensors a step took the host 40 to 60
+        ms.
+        """
         self._parameters = cast(list[Any], super()._stepped())
         self._shards = [nn.Parameter(_local(each), requires_grad=False) for each in self._parameters]
         return self._shards
@@ -135,7 +137,7 @@ class FsdpEngine(TorchEngine):
             yield name, shard, _local(parameter), functools.partial(self._as_shard_of, parameter)
 
     def _as_shard_of(self, parameter: DTensor, local: torch.Tensor) -> StateTensor:
-        """A tensor that lies as this rank's shard of the parameter does."""
+        """Returns a tensor that is distributed as this rank's shard of the parameter is."""
         mesh = parameter.device_mesh
         _, offsets = compute_local_shape_and_global_offset(parameter.shape, mesh, parameter.placements)
         replicas = dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True)).get("dp_replicate", 1)
@@ -179,12 +181,14 @@ class FsdpEngine(TorchEngine):
 
 
 def _local(parameter: DTensor) -> torch.Tensor:
-    """This rank's shard, as a plain tensor."""
+    """Returns this rank's shard as a plain tensor."""
     return float8.plain(parameter.to_local())
 
 
 def _groups(model: Model) -> Iterator[Any]:
-    """The parameters that FSDP2 gathers together, unit by unit; a pipeline's stage may have none outside its blocks."""
+    """Yields the parameters that FSDP2 gathers together, unit by unit; a pipeline's stage may have none outside its
+    blocks.
+    """
     for unit in (*model.units, model.module):
         if (group := cast(Any, unit)._get_fsdp_state()._fsdp_param_group) is not None:
             yield group
