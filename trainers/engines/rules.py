@@ -133,7 +133,7 @@ class Rules:
             yield from axis.refusals(recipe, layout)
 
     def depth_refusals(self, recipe: "Recipe", layout: "Layout") -> Iterator[str]:
-        """Yields a sentence for each axis that counts more blocks than the model, or a pipeline's smallest stage, has."""
+        """Yields a sentence for each axis that counts more blocks than the model or the smallest stage has."""
         for name, declared in axes_of(type(layout)).items():
             if not declared.counts_blocks or not (value := getattr(layout, name)):
                 continue
