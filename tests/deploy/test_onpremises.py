@@ -106,7 +106,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def dashboard(self) -> Generator[None]:
-        """`ray dashboard FILE &` runs, and what listens behind its tunnel has answered."""
+        """`ray dashboard FILE` runs, and what listens behind its tunnel has answered."""
         command, environment = self._command("dashboard", str(self.file))
         log = self.file.with_name("dashboard.log")
         process = self._machine.popen(command, log=log, environment=environment)
