@@ -1,11 +1,12 @@
 """`python -m deploy.aws.prepare cluster.yaml --ssh-from 203.0.113.7/32`: what `ray up` needs beforehand on AWS.
 
-Makes, once, what is missing: the cluster's token, and a security group that lets in its own nodes, and one network to
-port 22. Writes the group's id, and those of the subnets that are given, into the file in place of what stands there.
-Launches nothing and costs nothing.
+Makes, once, what is missing: the cluster's token, a security group that lets in its own nodes, and one network to port
+22, and the bucket for MLflow's artifacts. Writes the group's id, and what else is given, into the file in place of what
+stands there. Launches nothing and costs nothing.
 """
 
 import argparse
+import contextlib
 import ipaddress
 import re
 import subprocess
@@ -22,6 +23,12 @@ GROUP = "layout-search"
 TOKEN = Path("~/.ray/auth_token")
 _WIDEST = 16
 """Bits of the widest network that may reach port 22."""
+_EXAMPLES = {
+    "--subnet": "subnet-00000000000000001",
+    "--private-subnet": "subnet-00000000000000002",
+    "--bucket": "bucket-00000000000000001",
+}
+"""What stands in the cluster file until an option gives it."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -34,32 +41,37 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--subnet", metavar="ID", help=public)
     private = "a subnet of the same VPC with a NAT gateway, for nodes with several network cards"
     made.add_argument("--private-subnet", metavar="ID", help=private)
+    made.add_argument("--bucket", metavar="NAME", help="an S3 bucket of yours for MLflow's artifacts")
     return made
 
 
-def main(argv: Sequence[str] | None = None, client: Callable[[str], Any] | None = None) -> int:
-    """Runs the command; returns its exit code. `client` makes EC2's client of a region."""
+def main(argv: Sequence[str] | None = None, client: Callable[[str, str], Any] | None = None) -> int:
+    """Runs the command; returns its exit code. `client` makes the client of a region and a service."""
     try:
         options = parser().parse_args(argv)
         text, config = _file(options.file)
         network = ssh_network(options.ssh_from)
         make_token()
-        ec2 = (client or _client)(config["provider"]["region"])
+        client, region = client or _client, config["provider"]["region"]
+        ec2 = client(region, "ec2")
         subnets = [each for each in (options.subnet, options.private_subnet) if each]
         try:
             group = security_group(ec2, vpc_of(ec2, subnets), network)
+            if options.bucket:
+                make_bucket(client(region, "s3"), options.bucket, region)
         except Exception as error:  # boto3's errors, of which it makes classes as it goes
             if not type(error).__module__.startswith("botocore"):
                 raise
-            raise InputError(f"AWS refused in {config['provider']['region']}: {one_line(error)}") from error
-        changed = with_ids(text, group=group, subnet=options.subnet, private_subnet=options.private_subnet)
+            raise InputError(f"AWS refused in {region}: {one_line(error)}") from error
+        given = {"--subnet": options.subnet, "--private-subnet": options.private_subnet, "--bucket": options.bucket}
+        changed = with_ids(text, group, given)
         options.file.write_text(changed, encoding="utf-8")
     except InputError as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return InputError.exit_code
     print(f"{options.file}: security group {group} (port 22 from {network}). Next: ray up {options.file}")
-    if left := re.findall(r"subnet-0{8,}\d+", changed.split("# Other GPU nodes")[0]):
-        print(f"Still to change in it: {' and '.join(sorted(set(left)))} (--subnet, --private-subnet).")
+    if left := [f"{example} ({option})" for option, example in _EXAMPLES.items() if example in changed]:
+        print(f"Still to change in it: {', '.join(left)}.")
     return 0
 
 
@@ -158,8 +170,15 @@ def security_group(ec2: Any, vpc: str, network: str) -> str:
     return group_id
 
 
-def with_ids(text: str, *, group: str, subnet: str | None, private_subnet: str | None) -> str:
-    """The cluster file with these ids: the group's wherever one stands, subnets in place of the file's examples.
+def make_bucket(s3: Any, name: str, region: str) -> None:
+    """Makes the bucket in the region if the account does not have it."""
+    elsewhere = {} if region == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": region}}
+    with contextlib.suppress(s3.exceptions.BucketAlreadyOwnedByYou):
+        s3.create_bucket(Bucket=name, **elsewhere)
+
+
+def with_ids(text: str, group: str, given: Mapping[str, str | None]) -> str:
+    """The cluster file with these ids: the group's wherever one stands, what an option gives in place of its example.
 
     Raises:
         InputError: the file names no security group.
@@ -167,17 +186,17 @@ def with_ids(text: str, *, group: str, subnet: str | None, private_subnet: str |
     changed, count = re.subn(r"(SecurityGroupIds: (?:&\w+ )?\[)sg-\w+(\])", rf"\g<1>{group}\g<2>", text)
     if not count:
         raise InputError("the cluster file must have `SecurityGroupIds: [sg-...]`: without it Ray opens port 22 to all")
-    for example, given in (("subnet-00000000000000001", subnet), ("subnet-00000000000000002", private_subnet)):
-        changed = changed.replace(example, given or example)
+    for option, example in _EXAMPLES.items():
+        changed = changed.replace(example, given[option] or example)
     return changed
 
 
-def _client(region: str) -> Any:
+def _client(region: str, service: str) -> Any:
     try:
         import boto3
     except ImportError as error:
         raise InputError("boto3 is missing: pip install --constraint constraints.txt boto3") from error
-    return boto3.client("ec2", region_name=region)
+    return boto3.client(service, region_name=region)
 
 
 if __name__ == "__main__":

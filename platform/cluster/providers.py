@@ -138,11 +138,12 @@ class Autoscaler:
                 f" {names}"
             )
         num_gpus = wanted or most
+        price = self._price(used[0].name, " and ") if len(used) == 1 else ""
         return Awaited(
             num_nodes=math.ceil(num_gpus / per_node),
             gpus_per_node=per_node,
             num_gpus=num_gpus,
-            what=f"of type {names}, {plural(per_node, 'GPU')} each",
+            what=f"of type {names}, {plural(per_node, 'GPU')}{price} each",
             look="`ray status` and the monitor's log",
         )
 
@@ -166,10 +167,18 @@ class Autoscaler:
         if provider.get("type", "") in _FREE:
             return ""
         idle_min = self._config.get("idle_timeout_minutes", 5)
+        head = self._price(self._config.get("head_node_type", ""), " ")
         return (
-            f"GPU nodes that nothing uses leave after {idle_min} min; the head bills until `ray down`, which ends"
+            f"GPU nodes that nothing uses leave after {idle_min} min; the head bills{head} until `ray down`, which ends"
             " everything."
         )
+
+    def _price(self, node_type: str, before: str) -> str:
+        """Returns a node's price, after `before`, where the file's metadata has it in `usd_per_node_h`; else ""."""
+        metadata: Any = self._config.get("metadata")
+        prices: Any = metadata.get("usd_per_node_h") if isinstance(metadata, Mapping) else None
+        price: Any = prices.get(node_type) if isinstance(prices, Mapping) else None
+        return f"{before}{price:.2f} USD an hour" if isinstance(price, int | float) else ""
 
 
 class Stated:

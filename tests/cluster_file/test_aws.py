@@ -23,7 +23,7 @@ from tests.search.head import free_port
 
 pytestmark = [pytest.mark.ray, pytest.mark.heavy]
 ROOT = Path(__file__).resolve().parents[2]
-REGION, ZONE = "us-west-2", "us-west-2b"
+REGION, ZONE, BUCKET = "us-west-2", "us-west-2b", "layout-search-artifacts"
 SSH = """\
 #!/bin/bash
 echo "$*" >> "$SSH_LOG"
@@ -124,8 +124,8 @@ def prepared(aws: Aws, file: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     (public,) = ec2.describe_subnets(Filters=[{"Name": "availability-zone", "Values": [ZONE]}])["Subnets"]
     private = ec2.create_subnet(VpcId=public["VpcId"], CidrBlock="172.31.128.0/20", AvailabilityZone=ZONE)["Subnet"]
     monkeypatch.setenv("HOME", str(aws.home))
-    subnets = ["--subnet", public["SubnetId"], "--private-subnet", private["SubnetId"]]
-    return prepare.main([str(file), "--ssh-from", "203.0.113.7/32", *subnets], client=aws.client)
+    given = ["--subnet", public["SubnetId"], "--private-subnet", private["SubnetId"], "--bucket", BUCKET]
+    return prepare.main([str(file), "--ssh-from", "203.0.113.7/32", *given], client=aws.client)
 
 
 def test_what_is_not_prepared_is_refused_before_anything_is_launched(aws: Aws, file: Path) -> None:
@@ -137,11 +137,25 @@ def test_what_is_not_prepared_is_refused_before_anything_is_launched(aws: Aws, f
     assert {each["GroupName"] for each in groups} == {"default"}
 
 
+def test_a_missing_token_is_noticed_before_the_head_is_launched(
+    aws: Aws, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The prepared file on another machine, whose user has no token."""
+    assert prepared(aws, file, monkeypatch) == 0
+    (aws.home / ".ray" / "auth_token").unlink()
+    done = aws.ray("up", "--yes", "--no-config-cache", str(file))
+    assert done.returncode != 0 and ".ray/auth_token" in done.stdout, done.stdout
+    assert aws.instances(alive=False) == []
+
+
 def test_ray_up_launches_one_head_in_the_prepared_group_and_ray_down_leaves_nothing(
     aws: Aws, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert prepared(aws, file, monkeypatch) == 0, capsys.readouterr().err
+    assert "Still to change" not in capsys.readouterr().out
     assert (aws.home / ".ray" / "auth_token").stat().st_mode & 0o077 == 0
+    s3 = aws.client(service="s3")
+    assert s3.get_bucket_location(Bucket=BUCKET)["LocationConstraint"] == REGION
     up = aws.ray("up", "--yes", "--no-config-cache", str(file))
     assert up.returncode == 0, up.stdout[-3000:]
     (head,) = aws.instances(alive=False)  # no GPU node: those a search asks for
@@ -153,7 +167,8 @@ def test_ray_up_launches_one_head_in_the_prepared_group_and_ray_down_leaves_noth
     assert group["GroupName"] == "layout-search"
     _only_ssh_from_one_network(aws, group["GroupId"])
     started = aws.log.read_text()
-    assert "ray start --head" in started and "RAY_AUTH_MODE=token" in started and "mlflow server" in started
+    assert "ray start --head" in started and "RAY_AUTH_MODE=token" in started
+    assert f"deploy/mlflow/serve.sh /home/ray/mlflow s3://{BUCKET}/mlflow " in started
     assert "--volume /home/ubuntu/studies:/home/ray/studies" in started
 
     down = aws.ray("down", "--yes", str(file))
@@ -180,7 +195,7 @@ def test_preparing_again_replaces_the_address_and_makes_nothing_twice(
     (aws.home / ".ray").mkdir()
     (aws.home / ".ray" / "auth_token").write_text("a" * 64)
     for network in ("198.51.100.1/32", "203.0.113.7/32"):
-        assert prepare.main([str(file), "--ssh-from", network], client=aws.client) == 0
+        assert prepare.main([str(file), "--ssh-from", network, "--bucket", BUCKET], client=aws.client) == 0
     groups = aws.client().describe_security_groups()["SecurityGroups"]
     (made,) = [each for each in groups if each["GroupName"] == "layout-search"]
     _only_ssh_from_one_network(aws, made["GroupId"])

@@ -86,16 +86,18 @@ def test_efa_is_on_every_network_card_of_the_gpu_nodes_and_all_are_placed_togeth
     assert node["Placement"]["GroupName"]
 
 
-def test_the_head_has_no_gpu_and_serves_mlflow_to_itself_beside_the_studies() -> None:
+def test_the_head_has_no_gpu_and_serves_mlflow_to_itself_from_a_folder_that_outlives_the_container() -> None:
     cluster = _cluster()
     head = cluster["available_node_types"]["head"]["node_config"]
     assert head["InstanceType"] == "m7i.2xlarge"
-    (server,) = [each for each in cluster["head_start_ray_commands"] if "mlflow server" in each]
-    assert "--host 127.0.0.1 --port 5000" in server and server.endswith("&")
-    assert "sqlite:////home/ray/studies/mlflow.db" in server
+    (server,) = [each for each in cluster["head_start_ray_commands"] if "mlflow" in each]
+    script, folder, artifacts, *options = server.split("bash ")[1].split(" >> ")[0].split()
+    assert (ROOT / script.removeprefix("/home/ray/layout-search/")).exists()
+    assert artifacts.startswith("s3://") and options == ["--host", "127.0.0.1", "--port", "5000"]
+    assert server.endswith("&")
     options = cluster["docker"]["head_run_options"]
     assert "--env MLFLOW_TRACKING_URI=http://127.0.0.1:5000" in options
-    assert any(each.endswith(":/home/ray/studies") for each in options)
+    assert {each.rpartition(":")[2] for each in options if "--volume" in each} == {"/home/ray/studies", folder}
 
 
 def test_every_node_has_the_token_and_asks_for_it() -> None:
@@ -120,7 +122,11 @@ def test_no_gpu_node_bills_before_a_search_asks_for_it_and_all_are_asked_for_wit
     target = Autoscaler(cluster).awaited(None)
     assert target is not None
     assert (target.num_nodes, target.num_gpus) == (2, 16)
-    assert "the head bills until `ray down`" in Autoscaler(cluster).bill()
+    assert target.what.endswith("8 GPUs and 22.00 USD an hour each")
+    assert "the head bills 0.40 USD an hour until `ray down`" in Autoscaler(cluster).bill()
+    # Each type that the file has, as a comment too.
+    types = {*cluster["available_node_types"], *dict(COMMENTED)}
+    assert set(cluster["metadata"]["usd_per_node_h"]) == types
 
 
 def test_every_node_is_in_the_group_that_is_prepared_since_ray_s_own_opens_port_22_to_all() -> None:

@@ -31,16 +31,19 @@ def test_an_address_is_a_network_of_its_own() -> None:
 
 def test_ids_are_written_in_place_and_nothing_else_changes() -> None:
     text = FILE.read_text()
-    changed = prepare.with_ids(text, group="sg-0abc", subnet="subnet-0a", private_subnet=None)
+    given = {"--subnet": "subnet-0a", "--private-subnet": None, "--bucket": "mine"}
+    changed = prepare.with_ids(text, "sg-0abc", given)
     assert "SecurityGroupIds: &group [sg-0abc]" in changed and "[subnet-0a]" in changed
     assert "SubnetId: subnet-00000000000000002" in changed  # not given
-    back = prepare.with_ids(changed, group="sg-00000000000000001", subnet=None, private_subnet=None)
-    assert back.replace("[subnet-0a]", "[subnet-00000000000000001]") == text
+    assert " s3://mine/mlflow " in changed
+    back = prepare.with_ids(changed, "sg-00000000000000001", dict.fromkeys(given))
+    back = back.replace("[subnet-0a]", "[subnet-00000000000000001]")
+    assert back.replace("s3://mine/", "s3://bucket-00000000000000001/") == text
 
 
 def test_a_file_without_a_group_is_refused() -> None:
     with pytest.raises(InputError, match="without it Ray opens port 22 to all"):
-        prepare.with_ids("provider: {type: aws}", group="sg-0abc", subnet=None, private_subnet=None)
+        prepare.with_ids("provider: {type: aws}", "sg-0abc", {})
 
 
 @pytest.mark.parametrize(
@@ -56,7 +59,7 @@ def test_another_file_is_refused_in_one_sentence_before_aws_is_asked(
 ) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(text)
-    assert prepare.main([str(file), "--ssh-from", "203.0.113.7/32"], client=lambda _: pytest.fail("asked")) == 2
+    assert prepare.main([str(file), "--ssh-from", "203.0.113.7/32"], client=lambda *_: pytest.fail("asked")) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ") and sentence in said and said.count("\n") == 1
 

@@ -5,6 +5,7 @@ in for the real one, which comes from a registry.
 import contextlib
 import dataclasses
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 from platform.study.journal import Tail
 from tests import needs
 from tests.search.session import ROOT
-from trainers.values.journal import Resume
+from trainers.values.journal import End, Resume
 
 pytestmark = [pytest.mark.search, pytest.mark.heavy, pytest.mark.timeout(7200)]
 RELEASE = "bookworm"
@@ -27,11 +28,18 @@ PACKAGES = "ca-certificates,python3,python3-dev,python3-venv"
 CERTIFICATES = "etc/ssl/certs/ca-certificates.crt"
 OPTIONS = ["--shm-size=4g", "--network=none"]
 """Shared memory for Ray's objects, in place of Docker's `--ipc=host`; and no network, since a search needs none."""
+USER = 1234
+"""Whose the search is, as by `docker run --user`: one whom the image does not know."""
 ALONE = """
 umount /sys/fs/cgroup/unified 2>/dev/null  # crun refuses a machine that has both versions of control groups mounted
 exec "$@"
 """
-SEARCH = ["bloom7b", "--name=bloom7b", "--auto-resume", "--max-trials=1", "--repeats=0"]
+STOPPED = """
+"$@" & search=$!
+until grep -q '"outcome":"ok"' /studies/bloom7b/journal.jsonl 2>/dev/null; do kill -0 $search || exit; sleep 0.2; done
+kill -TERM $search; wait $search  # as `docker stop`, which signals the container's command
+"""
+SEARCH = ["bloom7b", "--name=bloom7b", "--auto-resume", "--max-trials=2", "--repeats=0"]
 
 
 def _pip_settings() -> dict[str, str]:
@@ -52,7 +60,7 @@ class Built:
         done = _checked([*self.buildah, "inspect", "--type", "image", self.name])
         return json.loads(done)["OCIv1"]["config"]["Entrypoint"]
 
-    def run(self, command: Sequence[str], *volumes: str) -> subprocess.CompletedProcess[str]:
+    def run(self, command: Sequence[str], *volumes: str, user: int = USER) -> subprocess.CompletedProcess[str]:
         """Runs a command in a new container of it, with processes, mounts and a network of its own, as Docker does."""
         container = _checked([*self.buildah, "from", *OPTIONS, self.name]).strip()
         try:
@@ -60,7 +68,8 @@ class Built:
             for each in volumes:  # buildah would put an empty folder in place of a volume that the image declares
                 _checked([*self.buildah, "config", f"--volume={each.split(':')[1]}-", container])
                 mounts.append(f"--volume={each}")
-            inside = [*self.buildah, "run", "--isolation=oci", *mounts, container, "--", *command]
+            options = ["--isolation=oci", f"--user={user}:{user}", *mounts]
+            inside = [*self.buildah, "run", *options, container, "--", *command]
             return subprocess.run(
                 ["unshare", "--mount", "bash", "-c", ALONE, "bash", *inside],
                 stdin=subprocess.DEVNULL,
@@ -119,21 +128,25 @@ def test_the_image_s_command_is_the_search(image: Built) -> None:
 
 
 def test_no_cuda_lies_beside_torch_s_own(image: Built) -> None:
-    done = image.run(["find", "/", "-xdev", "-name", "libcud*", "-not", "-path", "/opt/venv/*"])
+    done = image.run(["find", "/", "-xdev", "-name", "libcud*", "-not", "-path", "/opt/venv/*"], user=0)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
-def test_a_search_writes_its_study_on_the_mounted_folder_and_the_same_command_goes_on(
+def test_a_stopped_search_has_its_study_on_the_mounted_folder_and_the_same_command_goes_on(
     image: Built, tmp_path: Path
 ) -> None:
     command, journal = [*image.entrypoint(), *SEARCH], tmp_path / "bloom7b" / "journal.jsonl"
-    first = image.run(command, f"{tmp_path}:/studies")
-    assert first.returncode == 0 and "Fastest of 1 of 8 layouts tried for miniature" in first.stdout, first.stderr
+    os.chown(tmp_path, USER, USER)
+    first = image.run(["bash", "-c", STOPPED, "bash", *command], f"{tmp_path}:/studies")
+    assert first.returncode == 130 and "Interrupted. What was measured is kept" in first.stderr, first.stderr
+    assert "no bytecode" not in first.stderr
     before = Tail(journal).read()
-    assert json.loads((tmp_path / "bloom7b" / "layout.json").read_text())
-    assert (tmp_path / "mlflow.db").exists()
+    assert [each.exit_code for each in before if isinstance(each, End)] == [130]
     second = image.run(command, f"{tmp_path}:/studies")
-    assert second.returncode == 0 and "Fastest of 2 of 8 layouts tried" in second.stdout, second.stderr
+    assert second.returncode == 0 and "of 8 layouts tried for miniature" in second.stdout, second.stderr
     after = Tail(journal).read()
     assert list(after[: len(before)]) == list(before)
     assert [each for each in after[len(before) :] if isinstance(each, Resume)]
+    assert json.loads((tmp_path / "bloom7b" / "layout.json").read_text())
+    assert (tmp_path / "mlflow.db").exists()
+    assert {path.stat().st_uid for path in tmp_path.rglob("*")} == {USER}

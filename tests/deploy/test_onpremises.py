@@ -1,14 +1,16 @@
-"""A real `ray up` of the file for hosts of one's own, on two machines of namespaces with sshd: a search by `ray exec`,
-one as a job, the studies brought back, and `ray down`.
+"""A real `ray up` of the file for hosts of one's own, from a user's machine to two more, all of namespaces with sshd: a
+search by `ray exec`, one as a job through the dashboard's tunnel, the studies brought back, and `ray down`.
 """
 
+import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from platform.study.journal import Tail
 from tests import needs
 from tests.deploy.machines import Machine, machines
 from tests.search.session import ROOT, write_space
-from trainers.values.journal import Peak
+from trainers.values.journal import End, Peak
 
 pytestmark = [pytest.mark.search, pytest.mark.heavy]
 FILE = ROOT / "deploy" / "onpremises" / "cluster.yaml"
@@ -31,6 +33,15 @@ UsePAM no
 StrictModes no
 PermitRootLogin prohibit-password
 PidFile none
+"""
+ASK = """
+import sys, urllib.error, urllib.request
+try:
+    print(urllib.request.urlopen(sys.argv[1], timeout=60).status)
+except urllib.error.HTTPError as error:
+    print(error.code)
+except OSError:
+    print("refused")
 """
 SETUP = """\
 python={python}
@@ -52,13 +63,13 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def both(folder: Path) -> Iterator[tuple[Machine, ...]]:
-    """Two machines with sshd and an empty home each: the head, which is the user's machine too, and another."""
+def all_three(folder: Path) -> Iterator[tuple[Machine, ...]]:
+    """The head, another host, and the user's machine, each with sshd and an empty home."""
     needs.tools(["sshd", "rsync", "ssh-keygen"], "openssh-server rsync")
     (folder / "sshd_config").write_text(SSHD.format(folder=folder))
     for key in ("key", "host_key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)], check=True)
-    with needs.namespaces(), machines(2, folder, SETUP.format(folder=folder, python=sys.base_prefix)) as made:
+    with needs.namespaces(), machines(3, folder, SETUP.format(folder=folder, python=sys.base_prefix)) as made:
         yield made
 
 
@@ -74,10 +85,10 @@ class Cluster:
     """The file, changed where it says CHANGE, and the commands of a user inside the machine."""
 
     def __init__(self, machine: Machine, folder: Path, venv: Path = Path(sys.prefix)) -> None:
-        self._machine, self._checkout = machine, folder / "checkout"
-        shutil.copytree(ROOT, self._checkout, ignore=shutil.ignore_patterns(".*", "docs", "benchmarks", "studies"))
-        shutil.copy(ROOT / ".gitignore", self._checkout)
-        write_space(self._checkout / "tiny.py", micro_batches=(1,), num_workers=4)  # more than fit on one host
+        self._machine, self.checkout = machine, folder / "checkout"
+        shutil.copytree(ROOT, self.checkout, ignore=shutil.ignore_patterns(".*", "docs", "benchmarks", "studies"))
+        shutil.copy(ROOT / ".gitignore", self.checkout)
+        write_space(self.checkout / "tiny.py", micro_batches=(1,), num_workers=4)  # more than fit on one host
         config = yaml.safe_load(FILE.read_text())
         config["provider"] |= {"head_ip": HEAD, "worker_ips": [OTHER]}
         config["auth"] = {"ssh_user": "root", "ssh_private_key": str(folder / "key")}
@@ -90,17 +101,56 @@ class Cluster:
 
     def ray(self, *arguments: str, timeout_s: float = 300, check: bool = True) -> str:
         """What `ray ...` prints, given in the checkout."""
+        command, environment = self._command(*arguments)
+        return self._machine.run(*command, timeout_s=timeout_s, environment=environment, check=check)
+
+    @contextlib.contextmanager
+    def dashboard(self) -> Generator[None]:
+        """`ray dashboard FILE` runs, and what listens behind its tunnel has answered."""
+        command, environment = self._command("dashboard", str(self.file))
+        log = self.file.with_name("dashboard.log")
+        process = self._machine.popen(command, log=log, environment=environment)
+        try:
+            until_s = time.monotonic() + 120
+            while status(self._machine, "http://127.0.0.1:8265/") == "refused":
+                assert process.poll() is None and time.monotonic() < until_s, log.read_text()
+                time.sleep(0.5)
+            yield
+        finally:
+            process.kill()
+
+    def _command(self, *arguments: str) -> tuple[list[str], dict[str, str]]:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))}
         environment = {**clean, "HOME": "/root", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}
-        command = ["env", "-C", str(self._checkout), sys.executable, "-m", "ray.scripts.scripts", *arguments]
-        return self._machine.run(*command, timeout_s=timeout_s, environment=environment, check=check)
+        command = ["env", "-C", str(self.checkout), sys.executable, "-m", "ray.scripts.scripts", *arguments]
+        return command, environment
+
+
+def status(machine: Machine, url: str) -> str:
+    """The HTTP status that `url` answers to a question of that machine without a token, or "refused"."""
+    return machine.run(sys.executable, "-c", ASK, url).strip()
+
+
+def listening(machine: Machine) -> set[tuple[str, int]]:
+    """The address and port of each socket that listens on the machine."""
+    lines = machine.run("ss", "--no-header", "--listening", "--tcp", "--numeric").splitlines()
+    found = (line.split()[3].rpartition(":") for line in lines)
+    return {(address.strip("[]").removeprefix("::ffff:"), int(port)) for address, _, port in found}
+
+
+def documented() -> set[int]:
+    """The ports that the page lists."""
+    page = (ROOT / "docs" / "clusters.md").read_text()
+    rows = re.findall(r"^\| (.*?) \|", page.partition("## Ports")[2].partition("\n## ")[0], re.MULTILINE)
+    ranges = [each for row in rows for each in re.findall(r"\b(\d{2,5})(?: to (\d{4,5}))?\b", row)]
+    return {port for first, last in ranges for port in range(int(first), int(last or first) + 1)}
 
 
 def test_ray_up_brings_checkout_and_token_and_starts_no_ray_without_a_token(
-    both: tuple[Machine, ...], folder: Path
+    all_three: tuple[Machine, ...], folder: Path
 ) -> None:
     """With a stand-in for Ray on the head, which writes down what it is asked for."""
-    machine = both[0]
+    head, _, mine = all_three
     stand_in, asked = folder / "venv" / "bin", folder / "asked"
     stand_in.mkdir(parents=True)
     (stand_in / "activate").write_text(f"export PATH={stand_in}:$PATH\n")
@@ -108,7 +158,7 @@ def test_ray_up_brings_checkout_and_token_and_starts_no_ray_without_a_token(
         f'#!/bin/bash\necho "${{RAY_AUTH_MODE:-none}} ${{RAY_enable_autoscaler_v2:-}} $*" >> {asked}\n'
     )
     (stand_in / "ray").chmod(0o755)
-    cluster, file = Cluster(machine, folder, folder / "venv"), str(folder / "cluster.yaml")
+    cluster, file = Cluster(mine, folder, folder / "venv"), str(folder / "cluster.yaml")
     assert "/root/.ray/auth_token" in cluster.ray("up", "--yes", "--no-config-cache", file, check=False)
     assert not asked.exists()
 
@@ -118,48 +168,85 @@ def test_ray_up_brings_checkout_and_token_and_starts_no_ray_without_a_token(
     assert stop.startswith("none") and stop.endswith(" stop")
     assert start.startswith("token 0 start --head --port=6379 ")  # version 2 of the autoscaler starts no other host
     assert "--autoscaling-config=~/ray_bootstrap_config.yaml" in start and "--dashboard-host=127.0.0.1" in start
-    assert machine.run("stat", "--format=%a", "/root/.ray/auth_token").strip() == "600"
+    assert head.run("stat", "--format=%a", "/root/.ray/auth_token").strip() == "600"
     assert "tiny.py" in cluster.ray("exec", file, "cd layout-search && . .venv/bin/activate && ls")
+    server = [sys.executable, "-m", "http.server", "8265", "--bind=127.0.0.1", f"--directory={folder}"]
+    page = head.popen(server, log=folder / "page.log")
+    with cluster.dashboard():
+        assert status(mine, "http://127.0.0.1:8265/cluster.yaml") == "200"
+    page.kill()
 
 
-def test_from_ray_up_to_ray_down(both: tuple[Machine, ...], folder: Path, outside: subprocess.Popen[bytes]) -> None:
+def test_from_ray_up_to_ray_down(
+    all_three: tuple[Machine, ...], folder: Path, outside: subprocess.Popen[bytes]
+) -> None:
     # First of all: `ray stop` within a machine sees nothing outside of it.
-    for each in both:
+    for each in all_three:
         assert str(outside.pid) not in each.run("ps", "-eo", "pid", "--no-headers").split()
         assert "gcs_server" not in each.run("ps", "-eo", "args")
-    machine = both[0]
-    cluster, file = Cluster(machine, folder), str(folder / "cluster.yaml")
+    head, other, mine = all_three
+    cluster, file = Cluster(mine, folder), str(folder / "cluster.yaml")
 
     missing = cluster.ray("up", "--yes", "--no-config-cache", file, check=False)
     assert "auth_token" in missing, missing
-    assert "raylet" not in machine.run("ps", "-eo", "args")  # without a token no Ray is started
+    assert "raylet" not in head.run("ps", "-eo", "args")  # without a token no Ray is started
 
     cluster.ray("get-auth-token", "--generate")
     cluster.ray("up", "--yes", "--no-config-cache", file)
-    assert "raylet" in machine.run("ps", "-eo", "args")
-    assert machine.run("stat", "--format=%a", "/root/.ray/auth_token").strip() == "600"
+    assert "raylet" in head.run("ps", "-eo", "args")
+    assert head.run("stat", "--format=%a", "/root/.ray/auth_token").strip() == "600"
     options = "--max-trials=1 --repeats=0 --steps=3"
     enter = "cd layout-search && . .venv/bin/activate && RAY_AUTH_MODE=token CUDA_VISIBLE_DEVICES="
     said = cluster.ray("exec", file, f"{enter} python -m platform.search tiny.py --name one {options}", timeout_s=900)
     assert "Runs on the Ray cluster at" in said and "Fastest" in said, said
-    assert "raylet" in both[1].run("ps", "-eo", "args")  # which starts later: the search has waited for it
+    assert "raylet" in other.run("ps", "-eo", "args")  # which starts later: the search has waited for it
 
-    job = ["job", "submit", "--address=http://127.0.0.1:8265", "--working-dir=.", "--"]
     search = ["python", "-m", "platform.search", "tiny.py", "--name=two", *options.split()]
-    assert "succeeded" in cluster.ray(*job, *search, timeout_s=900)
+    with cluster.dashboard():
+        assert status(mine, "http://127.0.0.1:8265/api/jobs/") == "401"
+        job = ["job", "submit", "--address=http://127.0.0.1:8265", "--working-dir=.", "--no-wait", "--"]
+        assert "submitted successfully" in cluster.ray(*job, *search)
+    sockets = _of_the_search(folder / "home1" / "studies" / "two" / "journal.jsonl", head, other)
+    _documented_ports_alone(sockets, mine)
 
-    cluster.ray("rsync-down", file, "/root/layout-search/studies/", f"{folder}/brought/")
-    assert (folder / "brought" / "one" / "layout.json").exists()
-    cluster.ray("rsync-down", file, "/root/studies/", f"{folder}/brought/")
+    cluster.ray("rsync-down", file, "~/layout-search/studies/", "studies/")
+    assert (cluster.checkout / "studies" / "one" / "layout.json").exists()
+    cluster.ray("rsync-down", file, "~/studies/", "studies/")
     for study in ("one", "two"):
-        assert _workers_hosts(folder / "brought" / study / "journal.jsonl") == {HEAD, OTHER}
+        assert _workers_hosts(cluster.checkout / "studies" / study / "journal.jsonl") == {HEAD, OTHER}
 
     cluster.ray("down", "--yes", file)
     until_s = time.monotonic() + 300  # other hosts end their Ray a minute after they have lost the head
-    while "raylet" in (left := "".join(each.run("ps", "-eo", "args") for each in both)):
+    while "raylet" in (left := "".join(each.run("ps", "-eo", "args") for each in all_three)):
         assert time.monotonic() < until_s, left
         time.sleep(0.5)
     assert outside.poll() is None, "a process outside was ended"
+
+
+def _of_the_search(journal: Path, *hosts: Machine) -> list[set[tuple[str, int]]]:
+    """Returns the sockets that listened on each host until the search in `journal` had ended with code 0."""
+    seen: list[set[tuple[str, int]]] = [set() for _ in hosts]
+    until_s = time.monotonic() + 900
+    while not (ends := [line for line in Tail(journal).read() if isinstance(line, End)] if journal.exists() else []):
+        assert time.monotonic() < until_s
+        for found, host in zip(seen, hosts, strict=True):
+            found |= listening(host)
+        time.sleep(0.5)
+    assert [each.exit_code for each in ends] == [0]
+    return seen
+
+
+def _documented_ports_alone(sockets: Sequence[set[tuple[str, int]]], mine: Machine) -> None:
+    """Each port that other hosts reach is on the page, or of those that the system chooses freely."""
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    reached = [{port for address, port in found if not address.startswith("127.")} for found in sockets]
+    fixed = [{port for port in ports if not low <= port <= high} for ports in reached]
+    assert set().union(*fixed) <= documented(), fixed
+    assert {22, 6379, 8076} <= fixed[0] and {22, 8076} <= fixed[1]
+    assert {6379, 10001}.isdisjoint(fixed[1])
+    assert [{address for address, port in found if port == 8265} for found in sockets] == [{"127.0.0.1"}, set()]
+    assert status(mine, f"http://{HEAD}:52365/api/local_raylet_healthz") == "200"
+    assert status(mine, f"http://{HEAD}:52365/api/job_agent/jobs/x/logs") == "401"
 
 
 def _workers_hosts(journal: Path) -> set[str]:

@@ -118,7 +118,19 @@ class Submitted:
 
     def run(self) -> tuple[str, str]:
         """Submits it and waits for its end; how SLURM says that it ended, and what it printed."""
-        job = self._head.run("env", "-C", str(ROOT), *self._line, environment=self._environment).strip()
+        return self.ended(self.submit())
+
+    def submit(self) -> str:
+        """Submits it; the job's number."""
+        return self._head.run("env", "-C", str(ROOT), *self._line, environment=self._environment).strip()
+
+    def output(self, job: str) -> str:
+        """What the job printed so far."""
+        path = self._folder / f"{job}.out"
+        return path.read_text() if path.exists() else ""
+
+    def ended(self, job: str) -> tuple[str, str]:
+        """Waits for the job's end; how SLURM says that it ended, and what it printed."""
         until_s = time.monotonic() + LONGEST_S
         while True:
             shown = self._head.run("scontrol", "show", "job", job)
@@ -127,8 +139,7 @@ class Submitted:
             assert time.monotonic() < until_s, shown
             time.sleep(1)
         code = re.search(r"ExitCode=(\d+):", shown)
-        output = self._folder / f"{job}.out"
-        return f"{state[1]} {code[1] if code else '?'}", output.read_text() if output.exists() else shown
+        return f"{state[1]} {code[1] if code else '?'}", self.output(job) or shown
 
     def of(self, kind: type[Line]) -> list[Line]:
         """The journal's lines of one kind."""
@@ -155,6 +166,19 @@ def test_before_the_time_limit_the_search_alone_gets_the_signal(slurm: tuple[Mac
     assert "--name two --auto-resume" in said and "of LAYOUT_SEARCH_NODES=2" in said
     for machine in slurm:
         assert "search-" not in machine.run("ls", "/tmp")
+
+    # The same by hand.
+    (folder / "studies" / "over").unlink()
+    submitted = Submitted(slurm[0], folder, minutes=10, notice_s=60, venv=folder / "venv")
+    job = submitted.submit()
+    until_s = time.monotonic() + 60
+    while "search: " not in submitted.output(job):
+        assert time.monotonic() < until_s, submitted.output(job)
+        time.sleep(0.2)
+    assert slurm[1].run("stat", "--format=%a", f"/tmp/search-{job}").strip() == "700"
+    slurm[0].run("scancel", "--batch", "--signal=TERM", job)
+    ended, said = submitted.ended(job)
+    assert ended == "FAILED 130" and "search was interrupted" in said, said
 
 
 def test_the_same_line_goes_on_after_the_time_limit_and_nothing_runs_twice(

@@ -1,21 +1,19 @@
 # pyright: basic
-"""MLflow for a team: a server with accounts on a real PostgreSQL, started as docs/clusters.md says."""
+"""MLflow for a team: deploy/mlflow/serve.sh, accounts on a real PostgreSQL, artifacts in moto's S3."""
 
 import contextlib
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
+import boto3
 import pytest
 from mlflow import MlflowClient
 from mlflow.server import get_app_client
@@ -23,68 +21,62 @@ from mlflow.server import get_app_client
 from platform.mirror.mirror import Mirror
 from tests import needs
 from tests.mirror.studies import POINTS, runs_of, write
-from tests.search.head import free_port
+from tests.search.head import free_port, short_folder
 from tests.search.session import ROOT, Session, write_space
 
 pytestmark = [pytest.mark.mirror, pytest.mark.heavy]
 _READY_S = 600.0
-ADMIN = ("admin", secrets.token_hex(16))
 
 
 @pytest.fixture
-def database(closed_port: int) -> Iterator[str]:
-    """The URI of an empty database on a PostgreSQL of the test's, at `closed_port`."""
-    initdb, postgres = needs.tools(["initdb", "postgres"], "postgresql")
-    user = {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.getuid() == 0 else {}  # it refuses root
-    with tempfile.TemporaryDirectory(prefix="postgresql") as made:
-        folder, password = Path(made), secrets.token_hex(16)
-        (folder / "password").write_text(password)
-        if user:
-            for each in (folder, folder / "password"):
-                shutil.chown(each, user["user"], user["group"])
-        command = [initdb, "--pgdata", made + "/data", "--username=mlflow", f"--pwfile={made}/password"]
-        subprocess.run([*command, "--auth=scram-sha-256", "--encoding=UTF8"], cwd=made, check=True, **user)
-        settings = ["-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={made}"]
-        command = [postgres, "-D", made + "/data", "-p", str(closed_port), *settings]
-        with subprocess.Popen(command, cwd=made, **user) as process:
-            uri = f"postgresql://mlflow:{password}@127.0.0.1:{closed_port}"
-            until_s = time.monotonic() + _READY_S
-            while True:
-                try:
-                    with psycopg.connect(f"{uri}/postgres", autocommit=True) as connection:
-                        connection.execute("CREATE DATABASE mlflow")
-                    break
-                except psycopg.OperationalError as error:
-                    assert time.monotonic() < until_s and process.poll() is None, error
-                    time.sleep(0.2)
-            try:
-                yield f"{uri}/mlflow"
-            finally:
-                process.send_signal(signal.SIGINT)  # a fast shutdown: connections are closed
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a bucket in an S3 of moto's on loopback, which this process and its children are sent to."""
+    from moto.server import ThreadedMotoServer
+
+    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+    for name, value in keys.items():
+        monkeypatch.setenv(name, value)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", f"http://{host}:{port}")
+        boto3.client("s3", endpoint_url=f"http://{host}:{port}").create_bucket(Bucket="team")
+        yield "team"
+    finally:
+        server.stop()
 
 
 class Server:
-    """MLflow with accounts, as the page starts it."""
+    """The server that `deploy/mlflow/serve.sh` starts, as a user who is not root."""
 
-    def __init__(self, folder: Path, database: str) -> None:
+    def __init__(self, folder: Path, bucket: str) -> None:
         port = free_port()
         self.uri = f"http://127.0.0.1:{port}"
+        self.folder, self.home = folder / "team", folder / "home"
+        self.home.mkdir()
         self._log = folder / "server.log"
-        config = folder / "auth.ini"
-        text = (ROOT / "deploy" / "mlflow" / "auth.ini").read_text()
-        example = "postgresql://mlflow:PASSWORD@127.0.0.1/mlflow"
-        assert example in text
-        config.write_text(text.replace(example, database))
-        self._command = [sys.executable, "-m", "mlflow", "server", "--app-name", "basic-auth", "--workers", "1"]
-        self._command += ["--host", "127.0.0.1", "--port", str(port), "--backend-store-uri", database]
-        self._command += ["--artifacts-destination", str(folder / "artifacts")]
+        # PostgreSQL refuses root: root of this machine is another user in a namespace of its own.
+        other = ["unshare", "--user", "--map-user=65534", "--map-group=65534"] if os.geteuid() == 0 else []
+        self._command = [
+            *other,
+            str(ROOT / "deploy" / "mlflow" / "serve.sh"),
+            str(self.folder),
+            f"s3://{bucket}/mlflow",
+        ]
+        self._command += ["--workers", "1", "--host", "127.0.0.1", "--port", str(port)]
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")},
-            "MLFLOW_AUTH_CONFIG_PATH": str(config),
-            "MLFLOW_AUTH_ADMIN_PASSWORD": ADMIN[1],
-            "MLFLOW_FLASK_SERVER_SECRET_KEY": secrets.token_hex(16),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "HOME": str(self.home),
+            "MLFLOW_S3_ENDPOINT_URL": os.environ["MLFLOW_S3_ENDPOINT_URL"],
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # job runners take seconds to start
         }
+
+    @property
+    def admin(self) -> tuple[str, str]:
+        """Returns the account that the first start makes."""
+        return "admin", (self.folder / "admin-password").read_text()
 
     @contextlib.contextmanager
     def runs(self) -> Iterator[None]:
@@ -105,8 +97,10 @@ class Server:
                 time.sleep(0.5)
             yield
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            process.terminate()
+            code = process.wait(_READY_S)
+        assert code == 143, self._log.read_text()[-3000:]
+        assert self.status() is None, "the server outlived its script"
 
     def status(self) -> int | None:
         """The HTTP status of a question without a password, None where nobody answers."""
@@ -121,9 +115,11 @@ class Server:
 
 
 @pytest.fixture
-def server(tmp_path: Path, database: str) -> Server:
+def server(bucket: str) -> Iterator[Server]:
     """A server that is yet to be started."""
-    return Server(tmp_path, database)
+    needs.tools(["initdb", "postgres"], "postgresql")
+    with short_folder() as folder:  # PostgreSQL's socket lies in it
+        yield Server(folder, bucket)
 
 
 def _as(account: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +132,9 @@ def test_members_share_experiments_and_a_wrong_password_is_refused_in_a_sentence
 ) -> None:
     with server.runs():
         assert server.status() == 401
-        _as(ADMIN, monkeypatch)
+        for secret in ("admin-password", "session-key", "auth.ini", "database"):
+            assert (server.folder / secret).stat().st_mode & 0o077 == 0
+        _as(server.admin, monkeypatch)
         accounts = [(name, secrets.token_hex(16)) for name in ("first", "second")]
         for account in accounts:
             get_app_client("basic-auth", tracking_uri=server.uri).create_user(*account)
@@ -153,26 +151,23 @@ def test_members_share_experiments_and_a_wrong_password_is_refused_in_a_sentence
 
 @pytest.mark.search
 def test_what_a_search_sends_outlives_its_machine_and_the_server_s_restart(
-    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, server: Server, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     studies = tmp_path / "gone"
     space = write_space(tmp_path / "tiny.py", micro_batches=(1,))
     command = [str(space), "--address=local", "--name=tiny", "--repeats=0", "--steps=3", f"--studies={studies}"]
-    environment = {
-        "MLFLOW_TRACKING_URI": server.uri,
-        "MLFLOW_TRACKING_USERNAME": ADMIN[0],
-        "MLFLOW_TRACKING_PASSWORD": ADMIN[1],
-    }
+    # Whose server it is needs no password in the environment: the server's first start has written it down.
+    environment = {"MLFLOW_TRACKING_URI": server.uri, "HOME": str(server.home)}
     with server.runs():
         journal = studies / "tiny" / "journal.jsonl"
         with Session(tmp_path / "log", journal, *command, environment=environment) as session:
             ended = session.end()
         assert ended.code == 0 and " lacks " not in ended.err, ended.err
-        assert ADMIN[1] not in ended.out + ended.err + journal.read_text()
+        assert server.admin[1] not in ended.out + ended.err + journal.read_text()
     layout = (studies / "tiny" / "layout.json").read_bytes()
     shutil.rmtree(studies)
     with server.runs():
-        _as(ADMIN, monkeypatch)
+        _as(server.admin, monkeypatch)
         client = MlflowClient(tracking_uri=server.uri)
         (experiment,) = (each for each in client.search_experiments() if each.name == "tiny")
         runs = client.search_runs([experiment.experiment_id])
@@ -180,3 +175,6 @@ def test_what_a_search_sends_outlives_its_machine_and_the_server_s_restart(
         assert parent.info.status == "FINISHED" and len(runs) > 1
         brought = client.download_artifacts(parent.info.run_id, "layout.json", str(tmp_path))
         assert Path(brought).read_bytes() == layout
+    s3 = boto3.client("s3", endpoint_url=os.environ["MLFLOW_S3_ENDPOINT_URL"])
+    kept = [each["Key"] for each in s3.list_objects_v2(Bucket=bucket)["Contents"]]
+    assert any(key.startswith("mlflow/") and key.endswith("/layout.json") for key in kept), kept

@@ -102,6 +102,17 @@ def test_unlike_gpus_and_too_many_are_refused() -> None:
         Stated({STATED: "2x8"}).awaited(64)
 
 
+@pytest.mark.parametrize("metadata", [None, [], {"usd_per_node_h": None}, {"usd_per_node_h": {"gpu": "22"}}])
+def test_a_price_is_stated_where_the_file_has_one(metadata: object) -> None:
+    file = {**config(gpu=gpu()), "provider": {"type": "aws"}}
+    prices = {"metadata": {"usd_per_node_h": {"head": 0.4, "gpu": 22}}}
+    target = Autoscaler({**file, **prices}).awaited(None)
+    assert target is not None and target.what == "of type gpu, 8 GPUs and 22.00 USD an hour each"
+    assert "the head bills 0.40 USD an hour until `ray down`" in Autoscaler({**file, **prices}).bill()
+    target = Autoscaler({**file, "metadata": metadata}).awaited(None)
+    assert target is not None and target.what == "of type gpu, 8 GPUs each"
+
+
 def test_a_search_on_a_cloud_says_what_goes_on_billing() -> None:
     file = config(gpu=gpu()) | {"idle_timeout_minutes": 30}
     said = Autoscaler({**file, "provider": {"type": "aws"}}).bill()
