@@ -17,7 +17,7 @@ from trainers.engines import Engine
 from trainers.failures import RungFailure, one_line, size
 from trainers.kernels import float8
 from trainers.kernels.attended import keys_per_query
-from trainers.measuring import conditions, gate, matmul_peak
+from trainers.measuring import conditions, gate, matmul_peak, warned
 from trainers.measuring.context import Context
 from trainers.measuring.device import CpuClock, CpuMeter, CudaClock, CudaMeter, Meter
 from trainers.measuring.host import HostSampler
@@ -42,6 +42,7 @@ def train(config: Mapping[str, Any]) -> bool:
         RungFailure: an OOM, a divergence or a mismatch, with its sizes and rank; the trial records it.
     """
     started_s = time.perf_counter()
+    warned.watch()
     prestart.keep_to_share()
     job = from_json(Job, config)
     worker = Worker(job, started_s)

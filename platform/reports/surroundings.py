@@ -63,3 +63,16 @@ def surroundings(first: Measurement, second: Measurement, headers: tuple[StudyHe
                 yield Change(names=(name,), values=f"{before.get(name, 'not set')} to {after.get(name, 'not set')}")
     if one and other and one["commit"] != other["commit"]:
         yield Change(names=("commit",), values=f"{one['commit']} to {other['commit']}")
+    yield from _warnings(first, second)
+
+
+def _warnings(first: Measurement, second: Measurement) -> Iterator[Change]:
+    """Yields each warning that the workers of one alone were given, where both have them recorded."""
+    given = [each.conditions.warnings if each.conditions else None for each in (first, second)]
+    for place, which in enumerate(("first", "second")):
+        mine, others = given[place], given[1 - place]
+        if mine is None or others is None:
+            return
+        for text in mine:
+            if text not in others:
+                yield Change(names=(f"a warning to workers of the {which} alone",), values=text.rstrip("."))

@@ -1,10 +1,11 @@
 """Renders the table for people: best first, then failures with their reasons, fitted to the terminal's width."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
-from rich.measure import Measurement as Extent
 from rich.table import Table, box
 from rich.text import Text
 
@@ -22,6 +23,12 @@ from trainers.values.recipe import Recipe
 
 _NARROW = 80
 """Width below which the table of runs has fewer columns."""
+_LAYOUT_WIDTH = 24
+"""Least width of the layouts, which fold."""
+_BETWEEN = 2
+"""Characters between two columns."""
+_STAR = " *"
+"""Beside the winner."""
 _MOST_ROWS = 100
 """Number of rows of the best and of the failures each; the rest is counted."""
 
@@ -116,7 +123,8 @@ def _fit(
     """
     same: list[str] = []
     gone: list[str] = []
-    if _width(console, columns, ran, best) <= console.width:
+    known: dict[Column, int] = {}
+    if _width(columns, ran, best, known) <= console.width:
         return columns, same, gone
     for column in [each for each in columns if each.point and (len(rows) > 1 or each.drop == 1)]:
         values = {column.cell(row) for row in rows}
@@ -126,22 +134,28 @@ def _fit(
     for attempt in (columns, narrow(columns)):
         columns, gone = attempt, []
         for column in sorted((each for each in attempt if each.drop), key=lambda each: each.drop):
-            if _width(console, columns, ran, best) <= console.width:
+            if _width(columns, ran, best, known) <= console.width:
                 break
             columns = [each for each in columns if each is not column]
             gone.append(flat(column.title))
         # Half of the figures gone is worse than a layout over two lines.
-        if _width(console, columns, ran, best) <= console.width and len(gone) <= 4:
+        if _width(columns, ran, best, known) <= console.width and len(gone) <= 4:
             break
     return columns, same, gone
 
 
-def _width(console: Console, columns: Sequence[Column], ran: Sequence[Measurement], best: Measurement | None) -> int:
-    extent = Extent.get(console, console.options.update(width=1000), _table(columns, ran, best))
-    if columns[0].title == "layout":
-        longest = max((len(row.layout.label) for row in ran), default=0)
-        return extent.maximum - max(0, longest - 24)
-    return extent.maximum
+def _width(
+    columns: Sequence[Column], ran: Sequence[Measurement], best: Measurement | None, known: dict[Column, int]
+) -> int:
+    """What a table of these columns takes at the most; a layout's label folds. `known` are columns measured before."""
+    for column in columns:
+        if column not in known:
+            lines = itertools.chain(column.title.splitlines(), *(column.cell(row).splitlines() for row in ran))
+            known[column] = max(map(cell_len, lines), default=0)
+    widths = [_LAYOUT_WIDTH if column.title == "layout" else known[column] for column in columns]
+    if best is not None:
+        widths[-1] = max(widths[-1], cell_len(columns[-1].cell(best)) + len(_STAR))
+    return sum(widths) + _BETWEEN * (len(columns) - 1)
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Measurement], best: Measurement | None) -> Table:
@@ -153,14 +167,14 @@ def _table(columns: Sequence[Column], rows: Sequence[Measurement], best: Measure
             justify="left" if column.left else "right",
             vertical="top",
             no_wrap=not fold,
-            min_width=24 if fold else None,
+            min_width=_LAYOUT_WIDTH if fold else None,
             overflow="fold" if fold else "ellipsis",
         )
     for row in rows:
         style = "bold green" if row is best else STYLES.get(row.outcome, "red")
         cells = [column.cell(row) for column in columns]
         if row is best:
-            cells[-1] += " *"
+            cells[-1] += _STAR
         table.add_row(*(Text(cell) for cell in cells), style=style)
     return table
 

@@ -109,14 +109,24 @@ def write_parquet(path: Path, measurements: Sequence[Measurement]) -> None:
     kinds = {"params_b": float, "gpus": int, "dp": int, "miniature": bool}
     fields = [pa.field(name, _arrow_type(kinds.get(name, str), pa)) for name in _DERIVED]
     fields += [pa.field(column.name, _arrow_type(column.hint, pa)) for column in _columns()]
-    rows = [_flat(each) for each in measurements]
+    known: dict[int, Any] = {}
+    rows = [_flat(each, known) for each in measurements]
     with replacing(path) as part:
         pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(fields)), part)
 
 
-def _flat(measurement: Measurement) -> dict[str, Any]:
+def _flat(measurement: Measurement, known: dict[int, Any]) -> dict[str, Any]:
+    """The row of a measurement; `known` keeps the JSON of recipes, layouts and what else rows share, by identity."""
     row: dict[str, Any] = {name: make(measurement) for name, make in _DERIVED.items()}
-    data = to_json(measurement)
+    data: dict[str, Any] = {}
+    for field in dataclasses.fields(measurement):
+        value = getattr(measurement, field.name)
+        if not dataclasses.is_dataclass(value):
+            data[field.name] = to_json(value)
+            continue
+        if id(value) not in known:
+            known[id(value)] = to_json(value)
+        data[field.name] = known[id(value)]
     for column in _columns():
         value = data
         for step in column.path:

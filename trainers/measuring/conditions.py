@@ -8,6 +8,7 @@ import torch
 import torch.cuda.nccl
 
 from trainers import engines
+from trainers.measuring import warned
 from trainers.values.cluster import Cluster
 from trainers.values.measurement import Conditions
 
@@ -46,6 +47,7 @@ def here(cluster: Cluster, commit: str) -> Conditions:
         versions=versions,
         environment=environment() | {"float32_matmul_precision": torch.get_float32_matmul_precision()},
         commit=commit,
+        warnings=warned.seen(),
     )
 
 

@@ -49,6 +49,8 @@ class Conditions:
     """Variables that affect speed or mathematics (allocator, NCCL, TF32), as set on rank 0."""
     commit: str
     """Commit of this project, with "+dirty" where the tree had changes; "unknown" outside a checkout."""
+    warnings: tuple[str, ...] | None = None
+    """Warnings that rank 0's process was given, each once; None in measurements that are older than this field."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

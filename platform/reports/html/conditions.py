@@ -32,6 +32,8 @@ def conditions(results: Sequence[Result]) -> Section:
         held = sorted({reason for each in found for reason in each.held_back_by})
         if held:
             rows.append(["clocks were lowered by", ", ".join(held)])
+        given = {text: None for each in found if each.conditions for text in each.conditions.warnings or ()}
+        rows += [["a warning to workers", text] for text in given]
         body += table(("", ""), rows, words=2)
         for other in taken[1:]:
             changed = {name: value for name, value in other if dict(taken[0]).get(name) != value}

@@ -93,6 +93,20 @@ def test_the_surroundings_are_listed_once_each():
     assert any(each.startswith("Left over: 10.0% slower, 100% of the difference.") for each in said)
 
 
+def test_a_warning_that_workers_of_one_alone_were_given_is_listed():
+    """Seed 000 learned of another version by a warning of c10d."""
+
+    def warned(*texts: str) -> Measurement:
+        return dataclasses.replace(FIRST, conditions=dataclasses.replace(CONDITIONS, warnings=texts))
+
+    both, new = "UserWarning: an old one", "FutureWarning: c10d: a private function will be removed."
+    said = sentences(difference(warned(both), warned(both, new), MADE_UP))
+    assert [each for each in said if "warning to workers" in each] == [
+        f"Also a warning to workers of the second alone: {new}"
+    ]
+    assert not any("warning to workers" in each for each in sentences(difference(FIRST, warned(new), MADE_UP)))
+
+
 def test_a_measurement_without_a_speed_is_told_by_its_outcome():
     said = sentences(difference(FIRST, oom(micro_batch=2), KNOWN_GPU))
     assert said[0].startswith("One of the two has no speed:") and "oom (the optimizer step asked" in said[0]

@@ -1,0 +1,51 @@
+"""The warnings that this process was given, each once: another version of a library often shows there first."""
+
+import logging
+import re
+import warnings
+from typing import Any
+
+_CHANGING = re.compile(r"0x[0-9a-fA-F]+|/tmp/\S+|\d{4,}")
+"""Addresses, temporary paths, and numbers such as ports and process ids, which no two processes share."""
+_MOST, _LENGTH = 50, 200
+_seen: dict[str, None] = {}
+_watching = False
+
+
+def watch() -> None:
+    """Takes note of warnings from now on: those of `warnings`, and what libraries log as one. They are shown as before.
+
+    What C++ code writes to standard error itself is not seen.
+    """
+    global _watching
+    if _watching:
+        return
+    _watching = True
+    show, make = warnings.showwarning, logging.getLogRecordFactory()
+
+    def shown(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        _note(f"{category.__name__}: {message}")
+        show(message, category, *rest, **more)
+
+    def made(*arguments: Any, **more: Any) -> logging.LogRecord:
+        record = make(*arguments, **more)
+        if record.levelno >= logging.WARNING and not f"{record.name}.".startswith("ray."):
+            try:
+                _note(f"{record.name}: {record.getMessage()}")
+            except (TypeError, ValueError):  # the logger says itself that the arguments do not fit the text
+                return record
+        return record
+
+    warnings.showwarning = shown
+    logging.setLogRecordFactory(made)
+
+
+def seen() -> tuple[str, ...]:
+    """The warnings so far, each once, sorted; without what differs between two processes."""
+    return tuple(sorted(_seen))
+
+
+def _note(text: str) -> None:
+    if len(_seen) < _MOST:
+        lines = _CHANGING.sub("...", text).strip().splitlines()
+        _seen[lines[0][:_LENGTH] if lines else ""] = None
