@@ -1,7 +1,8 @@
 """Collectives with their gradients: what tensor and context parallelism exchange inside a forward pass.
 
 Torch's own functional collectives have other names in each release, and tensors that wait for their collective by
-themselves lose gradients under torch 2.13's compiler: these wait where they are called.
+themselves lose gradients under torch 2.13's compiler: these wait where they are called. Compiled code calls operators
+that make their output: torch 2.11's compiler gives zeros for the gradients of collectives that write into a tensor.
 """
 
 from typing import Any
@@ -20,6 +21,8 @@ def _first_of(*names: str) -> Any:
 # Torch 2.13 has new names, and warns of the old ones, which are all that 2.11 has.
 _all_gather = _first_of("all_gather_single", "all_gather_into_tensor")
 _reduce_scatter = _first_of("reduce_scatter_single", "reduce_scatter_tensor")
+_LIBRARIES: Any = torch.ops
+_OPS: Any = _LIBRARIES._c10d_functional
 
 
 def gather(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
@@ -118,15 +121,20 @@ class _TakePart(torch.autograd.Function):
 
 def _gathered(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
     size = dist.get_world_size(group)
-    whole = tensor.new_empty((size * tensor.shape[0], *tensor.shape[1:]))
-    with exchanging(group):
-        _all_gather(whole, tensor.contiguous(), group=group)
+    if torch.compiler.is_compiling():
+        whole = _OPS.wait_tensor(_OPS.all_gather_into_tensor(tensor.contiguous(), size, group.group_name))
+    else:
+        whole = tensor.new_empty((size * tensor.shape[0], *tensor.shape[1:]))
+        with exchanging(group):
+            _all_gather(whole, tensor.contiguous(), group=group)
     return torch.cat(whole.chunk(size), dim) if dim else whole
 
 
 def _reduce_scattered(tensor: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
     size = dist.get_world_size(group)
     stacked = torch.cat(tensor.chunk(size, dim)) if dim else tensor.contiguous()
+    if torch.compiler.is_compiling():
+        return _OPS.wait_tensor(_OPS.reduce_scatter_tensor(stacked, "sum", size, group.group_name))
     part = stacked.new_empty((stacked.shape[0] // size, *stacked.shape[1:]))
     with exchanging(group):
         _reduce_scatter(part, stacked, group=group)
