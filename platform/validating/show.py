@@ -54,6 +54,10 @@ _FIGURES = (
 )
 
 
+_CONTRADICTS = "contradicts itself"
+"""Begins a note of a row whose figures exclude each other."""
+
+
 def _aspects(run: Run) -> tuple[str, ...]:
     """What tells a configuration from another, in words; "" where there is nothing to say of an aspect."""
     row, values = run.row, run.values
@@ -99,17 +103,21 @@ def show_rows(report: Report, console: Console) -> None:
     common = [text for text, varies in zip(aspects[0], differs, strict=True) if text and not varies]
     if any(differs) and common:
         console.print(f"Of every row: {', '.join(common)}", highlight=False, markup=False)
-    labels = (" ".join(filter(None, itertools.compress(each, differs))) or ", ".join(common) for each in aspects)
+    labels = [" ".join(filter(None, itertools.compress(each, differs))) or ", ".join(common) for each in aspects]
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("configuration", ratio=1, min_width=14, overflow="fold")
     names = ("step s", "predicted", "80 %", "GiB", "predicted", "verdict")
     shown = [name != "80 %" or console.width >= _WIDE for name in names]
     for name in itertools.compress(names, shown):
         table.add_column(name, justify="right", no_wrap=True)
-    for scored in every:
-        for position in range(len(scored.runs)):
-            table.add_row(*itertools.compress(_shown(scored, position, next(labels)), (True, *shown)))
+    runs = [(scored, position) for scored in every for position in range(len(scored.runs))]
+    for (scored, position), label in zip(runs, labels, strict=True):
+        table.add_row(*itertools.compress(_shown(scored, position, label), (True, *shown)))
     console.print(table, highlight=False)
+    for (scored, position), label in zip(runs, labels, strict=True):
+        for note in scored.runs[position].row.get("notes", "").split("; "):
+            if note.startswith(_CONTRADICTS):
+                console.print(f"{label} {note}.", highlight=False, markup=False)
 
 
 def show(report: Report, console: Console, *, num_calibrate: int) -> None:
